@@ -1,1 +1,44 @@
-//! Placeholder.
+//! The vocabulary of Muster: what roles say to one another, what they sign, and the rules of a job's life.
+//!
+//! Everything here is a value or a pure function. No sockets, no clocks, no randomness: time is an argument.
+//! The wire is ComputeHorde's (see `docs/protocol.md`); what Muster adds is optional and marked as such.
+
+mod macros;
+
+pub mod canonical;
+pub mod class;
+pub mod digest;
+pub mod error_code;
+pub mod ids;
+pub mod job;
+pub mod keys;
+pub mod receipt;
+pub mod rest;
+pub mod signature;
+pub mod status;
+pub mod time;
+pub mod upload;
+pub mod volume;
+pub mod wire;
+
+pub use class::{ExecutorClass, Manifest};
+pub use digest::{Digest, ImageId};
+pub use error_code::ErrorCode;
+pub use ids::{AttemptId, ExecutorToken, JobId};
+pub use keys::{Hotkey, MinerKey, UserKey, ValidatorKey};
+pub use receipt::{Receipt, ReceiptPayload};
+pub use signature::Signature;
+pub use status::{
+    HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
+};
+pub use time::Timestamp;
+pub use upload::OutputUpload;
+pub use volume::Volume;
+
+/// The request and response header by which a websocket peer shows that it is Muster.
+///
+/// Without it nothing of ours is ever sent: ComputeHorde peers see only ComputeHorde's messages.
+pub const MUSTER_PROTOCOL_HEADER: &str = "muster-protocol";
+
+/// The version of our additions to the wire, the value of [`MUSTER_PROTOCOL_HEADER`].
+pub const MUSTER_PROTOCOL_VERSION: &str = "1";

@@ -1,0 +1,149 @@
+//! JSON as Python's `json.dumps` prints it, for the texts that ComputeHorde signs.
+
+use serde_json::Value;
+
+/// The separators of a rendering: between items, and between a key and its value.
+#[derive(Clone, Copy)]
+struct Separators {
+    item: &'static str,
+    key: &'static str,
+}
+
+const SPACED: Separators = Separators {
+    item: ", ",
+    key: ": ",
+};
+const COMPACT: Separators = Separators { item: ",", key: ":" };
+
+/// `json.dumps(value, sort_keys=True)`: receipts and system events sign this.
+pub fn sorted_spaced(value: &Value) -> String {
+    render(value, SPACED)
+}
+
+/// `json.dumps(value, sort_keys=True, separators=(",", ":"))`: `validator_signature` signs this.
+pub fn sorted_compact(value: &Value) -> String {
+    render(value, COMPACT)
+}
+
+/// `json.dumps(text)`: a JSON string literal in ASCII.
+pub fn ascii_literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    write_string(&mut out, text);
+    out
+}
+
+fn render(value: &Value, separators: Separators) -> String {
+    let mut out = String::new();
+    write_value(&mut out, value, separators);
+    out
+}
+
+fn write_value(out: &mut String, value: &Value, separators: Separators) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) => out.push_str(&python_float(float)),
+            None => out.push_str(&number.to_string()),
+        },
+        Value::String(text) => write_string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push_str(separators.item);
+                }
+                write_value(out, item, separators);
+            }
+            out.push(']');
+        }
+        Value::Object(fields) => {
+            // Python sorts by code point, which is the order of UTF-8 bytes.
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(key, _)| key.as_str());
+            out.push('{');
+            for (i, (key, item)) in fields.into_iter().enumerate() {
+                if i > 0 {
+                    out.push_str(separators.item);
+                }
+                write_string(out, key);
+                out.push_str(separators.key);
+                write_value(out, item, separators);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn write_string(out: &mut String, text: &str) {
+    use std::fmt::Write as _;
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            ' '..='~' => out.push(c),
+            _ => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    // Writing to a string cannot fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// Python's `repr` of a float: the shortest digits that read back, an exponent below 1e-4 and from 1e16.
+fn python_float(value: f64) -> String {
+    let scientific = format!("{value:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let plain = format!("{value}");
+        return if plain.contains('.') {
+            plain
+        } else {
+            format!("{plain}.0")
+        };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Each right-hand side was printed by CPython 3.11.
+    #[test]
+    fn prints_what_python_prints() {
+        let value = json!({"b": [1, 2.5, null], "a": {"é": "ż😀\u{7f}\u{1}\n"}, "A": true});
+        assert_eq!(
+            sorted_spaced(&value),
+            r#"{"A": true, "a": {"\u00e9": "\u017c\ud83d\ude00\u007f\u0001\n"}, "b": [1, 2.5, null]}"#
+        );
+        assert_eq!(sorted_compact(&json!({"b": [], "a": {}})), r#"{"a":{},"b":[]}"#);
+        for (float, text) in [
+            (1.0, "1.0"),
+            (-0.0, "-0.0"),
+            (1e16, "1e+16"),
+            (1e15, "1000000000000000.0"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (1.5e300, "1.5e+300"),
+        ] {
+            assert_eq!(python_float(float), text);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Receipts: what a validator and a miner both sign about one attempt of a job.
+
+use serde::{Deserialize, Serialize};
+
+use crate::canonical;
+use crate::class::ExecutorClass;
+use crate::ids::AttemptId;
+use crate::keys::{MinerKey, ValidatorKey};
+use crate::signature::Signature;
+use crate::time::Timestamp;
+
+/// Thirty days, the longest a receipt may claim to hold (compute-horde 0.0.27).
+const MAX_TTL_SECS: u64 = 2_592_000;
+/// A year.
+const MAX_TOOK_MICROS: u64 = 31_536_000_000_000;
+const MAX_BLOCK_NUMBERS: usize = 10_000;
+const MAX_SCORE_CHARS: usize = 256;
+
+/// A field of a receipt outside the limits that both implementations share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiptError {
+    /// A time outside the years 2000 to 2099.
+    #[error("{0} lies outside the years 2000 to 2099")]
+    Year(&'static str),
+    /// Valid for longer than thirty days.
+    #[error("ttl of {0} s is longer than thirty days")]
+    Ttl(u64),
+    /// Took longer than a year.
+    #[error("time_took_us of {0} is longer than a year")]
+    Took(u64),
+    /// Not a plain decimal number.
+    #[error("score_str must be digits, optionally with a fraction, of at most 256 characters")]
+    Score,
+    /// Too many blocks.
+    #[error("{0} block numbers, 10000 are allowed")]
+    Blocks(usize),
+}
+
+/// What a receipt says. The tag `receipt_type` stands among the payload's fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ReceiptPayload {
+    /// The validator reserves an executor.
+    Started(StartedReceipt),
+    /// The miner has accepted.
+    Accepted(AcceptedReceipt),
+    /// The attempt has ended and this is what it is paid.
+    Finished(FinishedReceipt),
+}
+
+impl<'de> Deserialize<'de> for ReceiptPayload {
+    /// By hand because the tag stands in the middle of the object, and so that the error names the field at fault.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let kind = value
+            .get("receipt_type")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        match kind.as_str() {
+            "JobStartedReceipt" => serde_json::from_value(value).map(Self::Started),
+            "JobAcceptedReceipt" => serde_json::from_value(value).map(Self::Accepted),
+            "JobFinishedReceipt" => serde_json::from_value(value).map(Self::Finished),
+            _ => {
+                return Err(D::Error::custom(
+                    "receipt_type is not one of JobStartedReceipt, JobAcceptedReceipt, JobFinishedReceipt",
+                ));
+            }
+        }
+        .map_err(D::Error::custom)
+    }
+}
+
+crate::macros::constant_text!(
+    /// `JobStartedReceipt`.
+    StartedTag = "JobStartedReceipt"
+);
+crate::macros::constant_text!(
+    /// `JobAcceptedReceipt`.
+    AcceptedTag = "JobAcceptedReceipt"
+);
+crate::macros::constant_text!(
+    /// `JobFinishedReceipt`.
+    FinishedTag = "JobFinishedReceipt"
+);
+
+/// Reservation of an executor, sent with the initial request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedReceipt {
+    /// The attempt (the wire calls it a job).
+    pub job_uuid: AttemptId,
+    /// Who is to run it.
+    pub miner_hotkey: MinerKey,
+    /// Who asks.
+    pub validator_hotkey: ValidatorKey,
+    /// When it was written, by the validator's clock.
+    pub timestamp: Timestamp,
+    /// Always `JobStartedReceipt`.
+    pub receipt_type: StartedTag,
+    /// The kind of executor reserved.
+    pub executor_class: ExecutorClass,
+    /// Whether a user asked for the job, as against a validator's own test.
+    pub is_organic: bool,
+    /// Seconds for which the reservation holds.
+    pub ttl: u64,
+}
+
+/// Confirmation that the miner's acceptance arrived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedReceipt {
+    /// The attempt.
+    pub job_uuid: AttemptId,
+    /// Who runs it.
+    pub miner_hotkey: MinerKey,
+    /// Who asked.
+    pub validator_hotkey: ValidatorKey,
+    /// When it was written.
+    pub timestamp: Timestamp,
+    /// Always `JobAcceptedReceipt`.
+    pub receipt_type: AcceptedTag,
+    /// When the acceptance arrived.
+    pub time_accepted: Timestamp,
+    /// Seconds.
+    pub ttl: u64,
+}
+
+/// The pay slip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishedReceipt {
+    /// The attempt.
+    pub job_uuid: AttemptId,
+    /// Who ran it.
+    pub miner_hotkey: MinerKey,
+    /// Who asked.
+    pub validator_hotkey: ValidatorKey,
+    /// When it was written.
+    pub timestamp: Timestamp,
+    /// Always `JobFinishedReceipt`.
+    pub receipt_type: FinishedTag,
+    /// When the attempt began.
+    pub time_started: Timestamp,
+    /// How long it took, in microseconds.
+    pub time_took_us: u64,
+    /// Executor-seconds paid, as a decimal text with six places.
+    pub score_str: String,
+    /// The allowance blocks that pay for it.
+    #[serde(default)]
+    pub block_numbers: Vec<u32>,
+}
+
+impl FinishedReceipt {
+    /// Executor-seconds paid, in millionths, exactly; `None` if `score_str` is no such number.
+    ///
+    /// Digits past the sixth are cut off: one receipt with more must not stop the scoring of the others.
+    pub fn score_micros(&self) -> Option<u64> {
+        let (whole, fraction) = self.score_str.split_once('.').unwrap_or((&self.score_str, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(fraction) {
+            return None;
+        }
+        let padded: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
+        whole
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1_000_000)?
+            .checked_add(padded.parse().ok()?)
+    }
+
+    /// The text of an amount of executor-seconds, given in millionths.
+    pub fn score_text(micros: u64) -> String {
+        format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+    }
+}
+
+impl ReceiptPayload {
+    /// The attempt it is about.
+    pub fn attempt(&self) -> AttemptId {
+        match self {
+            Self::Started(r) => r.job_uuid,
+            Self::Accepted(r) => r.job_uuid,
+            Self::Finished(r) => r.job_uuid,
+        }
+    }
+
+    /// Who ran, or is to run, the attempt.
+    pub fn miner(&self) -> MinerKey {
+        match self {
+            Self::Started(r) => r.miner_hotkey,
+            Self::Accepted(r) => r.miner_hotkey,
+            Self::Finished(r) => r.miner_hotkey,
+        }
+    }
+
+    /// Who asked for it.
+    pub fn validator(&self) -> ValidatorKey {
+        match self {
+            Self::Started(r) => r.validator_hotkey,
+            Self::Accepted(r) => r.validator_hotkey,
+            Self::Finished(r) => r.validator_hotkey,
+        }
+    }
+
+    /// When it was written.
+    pub fn timestamp(&self) -> Timestamp {
+        match self {
+            Self::Started(r) => r.timestamp,
+            Self::Accepted(r) => r.timestamp,
+            Self::Finished(r) => r.timestamp,
+        }
+    }
+
+    /// The name on the wire: one receipt of each kind exists per attempt.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Started(_) => "JobStartedReceipt",
+            Self::Accepted(_) => "JobAcceptedReceipt",
+            Self::Finished(_) => "JobFinishedReceipt",
+        }
+    }
+
+    /// The bytes that both parties sign: Python's `json.dumps(payload, sort_keys=True)`.
+    pub fn signed_bytes(&self) -> Vec<u8> {
+        // A struct of texts, integers and lists always has a JSON value.
+        let value = serde_json::to_value(self).unwrap_or_default();
+        canonical::sorted_spaced(&value).into_bytes()
+    }
+
+    /// Checks the limits that compute-horde 0.0.27 enforces.
+    pub fn check(&self) -> Result<(), ReceiptError> {
+        let year = |name, time: Timestamp| {
+            if (2000..2100).contains(&time.year()) {
+                Ok(())
+            } else {
+                Err(ReceiptError::Year(name))
+            }
+        };
+        let ttl = |secs| {
+            if secs <= MAX_TTL_SECS {
+                Ok(())
+            } else {
+                Err(ReceiptError::Ttl(secs))
+            }
+        };
+        year("timestamp", self.timestamp())?;
+        match self {
+            Self::Started(r) => ttl(r.ttl),
+            Self::Accepted(r) => year("time_accepted", r.time_accepted).and_then(|()| ttl(r.ttl)),
+            Self::Finished(r) => {
+                year("time_started", r.time_started)?;
+                if r.time_took_us > MAX_TOOK_MICROS {
+                    return Err(ReceiptError::Took(r.time_took_us));
+                }
+                if r.score_str.len() > MAX_SCORE_CHARS || r.score_micros().is_none() {
+                    return Err(ReceiptError::Score);
+                }
+                if r.block_numbers.len() > MAX_BLOCK_NUMBERS {
+                    return Err(ReceiptError::Blocks(r.block_numbers.len()));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A receipt with both signatures, not yet checked. One line of a miner's receipt page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// What it says.
+    pub payload: ReceiptPayload,
+    /// The validator's signature over [`ReceiptPayload::signed_bytes`].
+    pub validator_signature: Signature,
+    /// The miner's signature over the same bytes.
+    pub miner_signature: Signature,
+}
+
+/// A payload with the validator's signature alone, as it travels to the miner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedReceipt {
+    /// What it says.
+    pub payload: ReceiptPayload,
+    /// The validator's signature.
+    pub validator_signature: Signature,
+}
+
+impl OfferedReceipt {
+    /// The whole receipt, once the miner has signed too.
+    pub fn countersigned(self, miner_signature: Signature) -> Receipt {
+        Receipt {
+            payload: self.payload,
+            validator_signature: self.validator_signature,
+            miner_signature,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where a job's outputs go (field `output_upload_type`).
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// One destination or several. Paths are relative to `/output` in the job's container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "output_upload_type", rename_all = "snake_case")]
+pub enum OutputUpload {
+    /// All of `/output` as one zip, sent as a form.
+    ZipAndHttpPost(ZipPost),
+    /// All of `/output` as one zip, sent as a body.
+    ZipAndHttpPut(ZipPut),
+    /// One file, sent as a form.
+    SingleFilePost(FilePost),
+    /// One file, sent as a body.
+    SingleFilePut(FilePut),
+    /// Several files, and the system's own output as a zip.
+    MultiUpload(MultiUpload),
+}
+
+/// `zip_and_http_post`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZipPost {
+    /// Where to send it.
+    pub url: String,
+    /// Further fields of the form, in the order given.
+    #[serde(default)]
+    pub form_fields: Option<IndexMap<String, String>>,
+}
+
+/// `zip_and_http_put`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZipPut {
+    /// Where to send it.
+    pub url: String,
+}
+
+/// `single_file_post`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePost {
+    /// Where to send it.
+    pub url: String,
+    /// Further fields of the form, in the order given.
+    #[serde(default)]
+    pub form_fields: Option<IndexMap<String, String>>,
+    /// The file under `/output`.
+    pub relative_path: String,
+    /// Headers to send, in the order given.
+    #[serde(default)]
+    pub signed_headers: Option<IndexMap<String, String>>,
+}
+
+/// `single_file_put`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePut {
+    /// Where to send it.
+    pub url: String,
+    /// The file under `/output`.
+    pub relative_path: String,
+    /// Headers to send, in the order given.
+    #[serde(default)]
+    pub signed_headers: Option<IndexMap<String, String>>,
+}
+
+/// `multi_upload`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MultiUpload {
+    /// The user's files.
+    pub uploads: Vec<FileUpload>,
+    /// Where stdout, stderr and the like go as one zip.
+    #[serde(default)]
+    pub system_output: Option<ZipUpload>,
+}
+
+/// An upload of one file, as a job's signed fields list them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "output_upload_type", rename_all = "snake_case")]
+pub enum FileUpload {
+    /// See [`OutputUpload::SingleFilePost`].
+    SingleFilePost(FilePost),
+    /// See [`OutputUpload::SingleFilePut`].
+    SingleFilePut(FilePut),
+}
+
+/// An upload of everything as one zip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "output_upload_type", rename_all = "snake_case")]
+pub enum ZipUpload {
+    /// See [`OutputUpload::ZipAndHttpPost`].
+    ZipAndHttpPost(ZipPost),
+    /// See [`OutputUpload::ZipAndHttpPut`].
+    ZipAndHttpPut(ZipPut),
+}

@@ -1,0 +1,171 @@
+//! The exact bytes that ComputeHorde's parties sign. Making and checking signatures is `muster-identity`'s.
+
+use blake2::{Blake2b512, Digest as _};
+use indexmap::IndexMap;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::facilitator::JobRequest;
+use super::miner::{StreamingDetails, ToMiner, ValidatorAuth};
+use super::{WireError, decode, encode};
+use crate::canonical;
+use crate::class::ExecutorClass;
+use crate::ids::AttemptId;
+use crate::keys::{MinerKey, ValidatorKey};
+use crate::signature::Signature;
+use crate::upload::FileUpload;
+use crate::volume::VolumePart;
+
+/// The field that compute-horde 0.0.27 added to the two job requests; it stands first in the object.
+const VALIDATOR_SIGNATURE: &str = "validator_signature";
+
+/// What a validator signs when it connects to a miner: `{validator}:{miner}:{unix seconds}`.
+pub fn validator_auth(validator: ValidatorKey, miner: MinerKey, timestamp: i64) -> Vec<u8> {
+    format!("{validator}:{miner}:{timestamp}").into_bytes()
+}
+
+impl ValidatorAuth {
+    /// The bytes its signature covers.
+    pub fn signed_bytes(&self) -> Vec<u8> {
+        validator_auth(self.validator_hotkey, self.miner_hotkey, self.timestamp)
+    }
+}
+
+/// What a miner signs when a streaming job is ready: `{job}:{ip}:{port}:{certificate}`.
+pub fn streaming_ready(attempt: AttemptId, ip: &str, port: u16, certificate: &str) -> Vec<u8> {
+    format!("{attempt}:{ip}:{port}:{certificate}").into_bytes()
+}
+
+/// The fields of a job that its user signs, in the order in which the SDK signs them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SignedJobFields {
+    /// The kind of executor.
+    pub executor_class: ExecutorClass,
+    /// The image.
+    pub docker_image: String,
+    /// The arguments of its entry point.
+    pub args: Vec<String>,
+    /// Environment, in the user's order.
+    pub env: IndexMap<String, String>,
+    /// Whether a GPU is wanted.
+    pub use_gpu: bool,
+    /// Empty where the user named none.
+    pub artifacts_dir: String,
+    /// Run it on the validator's own miner.
+    pub on_trusted_miner: bool,
+    /// Seconds.
+    pub download_time_limit: u64,
+    /// Seconds.
+    pub execution_time_limit: u64,
+    /// Seconds.
+    pub upload_time_limit: u64,
+    /// Seconds.
+    pub streaming_start_time_limit: u64,
+    /// Set for a streaming job.
+    pub streaming_details: Option<StreamingDetails>,
+    /// The inputs.
+    pub volumes: Vec<VolumePart>,
+    /// Where the outputs go.
+    pub uploads: Vec<FileUpload>,
+}
+
+impl SignedJobFields {
+    /// The bytes that are signed: BLAKE2b-512 of the time and of the fields as a JSON text inside a JSON text.
+    pub fn digest(&self, timestamp_ns: i64) -> [u8; 64] {
+        json_text_digest(timestamp_ns, &encode(self))
+    }
+}
+
+impl JobRequest {
+    /// The signed fields, recomputed from what arrived.
+    pub fn signed_fields(&self) -> SignedJobFields {
+        SignedJobFields {
+            executor_class: self.executor_class,
+            docker_image: self.docker_image.clone(),
+            args: self.args.clone(),
+            env: self.env.clone(),
+            use_gpu: self.use_gpu,
+            artifacts_dir: self.artifacts_dir.clone().unwrap_or_default(),
+            on_trusted_miner: self.on_trusted_miner,
+            download_time_limit: self.download_time_limit,
+            execution_time_limit: self.execution_time_limit,
+            upload_time_limit: self.upload_time_limit,
+            streaming_start_time_limit: self.streaming_start_time_limit,
+            streaming_details: self.streaming_details.clone(),
+            volumes: self.volume.clone().map(|v| v.volumes).unwrap_or_default(),
+            uploads: self.output_upload.clone().map(|u| u.uploads).unwrap_or_default(),
+        }
+    }
+
+    /// The bytes its signature covers.
+    pub fn signed_digest(&self) -> [u8; 64] {
+        self.signed_fields().digest(self.signature.timestamp_ns)
+    }
+}
+
+/// What a user signs with scope `FullRequest`: the sorted body as a JSON text inside a JSON text.
+pub fn full_request_digest(timestamp_ns: i64, body: &Value) -> [u8; 64] {
+    json_text_digest(timestamp_ns, &canonical::sorted_spaced(body))
+}
+
+fn json_text_digest(timestamp_ns: i64, inner: &str) -> [u8; 64] {
+    let outer = canonical::ascii_literal(inner);
+    let hash = Blake2b512::new()
+        .chain_update(timestamp_ns.to_be_bytes())
+        .chain_update(outer);
+    hash.finalize().into()
+}
+
+/// A frame for a miner with the `validator_signature` of compute-horde 0.0.27 in front.
+///
+/// `sign` gets the canonical bytes of the message without that field. A frame that is no object comes back as it was.
+pub fn with_validator_signature(message: &ToMiner, sign: impl FnOnce(&[u8]) -> Signature) -> String {
+    let frame = encode(message);
+    let Some(rest) = frame.strip_prefix('{') else {
+        return frame;
+    };
+    let value = serde_json::from_str(&frame).unwrap_or_default();
+    let signature = sign(canonical::sorted_compact(&value).as_bytes());
+    format!(
+        "{{\"{VALIDATOR_SIGNATURE}\":\"{}\",{rest}",
+        signature.to_prefixed_hex()
+    )
+}
+
+/// A message from a validator with what its `validator_signature` covers, if it carries one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedFrame {
+    /// The message.
+    pub message: ToMiner,
+    /// The signature and the bytes it must cover.
+    pub signature: Option<(Signature, Vec<u8>)>,
+}
+
+/// Reads a validator's frame, keeping what its signature covers: the object *as received*, unknown fields included.
+///
+/// # Errors
+/// As [`decode`], and a `validator_signature` that is neither null nor a signature.
+pub fn decode_from_validator(frame: &str) -> Result<SignedFrame, WireError> {
+    let mut value: Value = decode(frame)?;
+    let claimed = value
+        .as_object_mut()
+        .and_then(|object| object.shift_remove(VALIDATOR_SIGNATURE));
+    let signature = match claimed {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => {
+            let signature = Signature::from_hex(&text).map_err(|error| WireError {
+                reason: format!("{VALIDATOR_SIGNATURE}: {error}"),
+            })?;
+            Some((signature, canonical::sorted_compact(&value).into_bytes()))
+        }
+        Some(_) => {
+            return Err(WireError {
+                reason: format!("{VALIDATOR_SIGNATURE} is not a text"),
+            });
+        }
+    };
+    let message = serde_json::from_value(value).map_err(|error| WireError {
+        reason: error.to_string(),
+    })?;
+    Ok(SignedFrame { message, signature })
+}
