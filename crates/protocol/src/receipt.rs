@@ -14,6 +14,7 @@ const MAX_TTL_SECS: u64 = 2_592_000;
 /// A year.
 const MAX_TOOK_MICROS: u64 = 31_536_000_000_000;
 const MAX_BLOCK_NUMBERS: usize = 10_000;
+const MAX_BLOCK_NUMBER: u64 = 1 << 32;
 const MAX_SCORE_CHARS: usize = 256;
 
 /// A field of a receipt outside the limits that both implementations share.
@@ -31,6 +32,9 @@ pub enum ReceiptError {
     /// Not a plain decimal number.
     #[error("score_str must be digits, optionally with a fraction, of at most 256 characters")]
     Score,
+    /// A block no chain will reach.
+    #[error("block number {0} is larger than 2^32")]
+    Block(u64),
     /// Too many blocks.
     #[error("{0} block numbers, 10000 are allowed")]
     Blocks(usize),
@@ -146,7 +150,7 @@ pub struct FinishedReceipt {
     pub score_str: String,
     /// The allowance blocks that pay for it.
     #[serde(default)]
-    pub block_numbers: Vec<u32>,
+    pub block_numbers: Vec<u64>,
 }
 
 impl FinishedReceipt {
@@ -257,7 +261,10 @@ impl ReceiptPayload {
                 if r.block_numbers.len() > MAX_BLOCK_NUMBERS {
                     return Err(ReceiptError::Blocks(r.block_numbers.len()));
                 }
-                Ok(())
+                match r.block_numbers.iter().find(|block| **block > MAX_BLOCK_NUMBER) {
+                    Some(block) => Err(ReceiptError::Block(*block)),
+                    None => Ok(()),
+                }
             }
         }
     }

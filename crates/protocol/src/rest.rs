@@ -132,7 +132,7 @@ impl CreateJob {
             streaming_start_time_limit: self.streaming_start_time_limit,
             streaming_details: self.streaming_details.clone(),
             volumes: self.volumes.clone().unwrap_or_default(),
-            uploads: self.uploads.clone().unwrap_or_default(),
+            uploads: self.uploads.iter().flatten().cloned().map(Into::into).collect(),
         }
     }
 }

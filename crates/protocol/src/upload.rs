@@ -92,3 +92,24 @@ pub enum ZipUpload {
     /// See [`OutputUpload::ZipAndHttpPut`].
     ZipAndHttpPut(ZipPut),
 }
+
+impl From<FileUpload> for OutputUpload {
+    fn from(upload: FileUpload) -> Self {
+        match upload {
+            FileUpload::SingleFilePost(post) => Self::SingleFilePost(post),
+            FileUpload::SingleFilePut(put) => Self::SingleFilePut(put),
+        }
+    }
+}
+
+impl OutputUpload {
+    /// The user's own uploads that it consists of, as their signature lists them.
+    pub fn into_parts(self) -> Vec<Self> {
+        match self {
+            Self::MultiUpload(multi) => multi.uploads.into_iter().map(Into::into).collect(),
+            Self::ZipAndHttpPost(_) | Self::ZipAndHttpPut(_) | Self::SingleFilePost(_) | Self::SingleFilePut(_) => {
+                vec![self]
+            }
+        }
+    }
+}

@@ -14,8 +14,8 @@ use crate::signature::Signature;
 use crate::status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
 };
-use crate::upload::MultiUpload;
-use crate::volume::MultiVolume;
+use crate::upload::OutputUpload;
+use crate::volume::Volume;
 
 /// What a validator sends to its facilitator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -348,14 +348,15 @@ pub struct JobRequest {
     pub args: Vec<String>,
     /// Environment; its order is signed.
     pub env: IndexMap<String, String>,
-    /// Whether a GPU is wanted.
+    /// Deprecated by ComputeHorde and without effect: the class decides. Still signed.
+    #[serde(default = "yes")]
     pub use_gpu: bool,
     /// The inputs.
     #[serde(default)]
-    pub volume: Option<MultiVolume>,
+    pub volume: Option<Volume>,
     /// Where the outputs go.
     #[serde(default)]
-    pub output_upload: Option<MultiUpload>,
+    pub output_upload: Option<OutputUpload>,
     /// Folder whose files come back inside the result.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
@@ -394,6 +395,10 @@ pub struct CheatReport {
     /// In any form.
     #[serde(default)]
     pub details: Option<Value>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 mod base64_signature {

@@ -13,8 +13,8 @@ use crate::class::ExecutorClass;
 use crate::ids::AttemptId;
 use crate::keys::{MinerKey, ValidatorKey};
 use crate::signature::Signature;
-use crate::upload::FileUpload;
-use crate::volume::VolumePart;
+use crate::upload::OutputUpload;
+use crate::volume::{Volume, VolumePart};
 
 /// The field that compute-horde 0.0.27 added to the two job requests; it stands first in the object.
 const VALIDATOR_SIGNATURE: &str = "validator_signature";
@@ -66,7 +66,7 @@ pub struct SignedJobFields {
     /// The inputs.
     pub volumes: Vec<VolumePart>,
     /// Where the outputs go.
-    pub uploads: Vec<FileUpload>,
+    pub uploads: Vec<OutputUpload>,
 }
 
 impl SignedJobFields {
@@ -92,8 +92,8 @@ impl JobRequest {
             upload_time_limit: self.upload_time_limit,
             streaming_start_time_limit: self.streaming_start_time_limit,
             streaming_details: self.streaming_details.clone(),
-            volumes: self.volume.clone().map(|v| v.volumes).unwrap_or_default(),
-            uploads: self.output_upload.clone().map(|u| u.uploads).unwrap_or_default(),
+            volumes: self.volume.clone().map(Volume::into_parts).unwrap_or_default(),
+            uploads: self.output_upload.clone().map(OutputUpload::into_parts).unwrap_or_default(),
         }
     }
 
