@@ -1,0 +1,117 @@
+//! `muster-devchain`: starts a local chain and prints where it listens.
+
+use anyhow::Context;
+use clap::Parser;
+use muster_devchain::clock::Clock;
+use muster_devchain::node::Node;
+use muster_devchain::server;
+use muster_devchain::spec::Spec;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing_subscriber::EnvFilter;
+
+/// A local Substrate chain with Bittensor's interface.
+#[derive(Parser)]
+#[command(name = "muster-devchain", version, about)]
+struct Flags {
+    /// Port of JSON-RPC on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = 9944, value_name = "PORT")]
+    port: u16,
+    /// The chain's beginning, as JSON [default: see --print-default-spec]
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Milliseconds between blocks
+    #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    block_time_ms: u64,
+    /// Seal blocks only when the RPC method dev_seal asks for it
+    #[arg(long, conflicts_with = "block_time_ms")]
+    manual_seal: bool,
+    /// Print the specification that is used without --spec, and stop
+    #[arg(long)]
+    print_default_spec: bool,
+}
+
+/// The exit code of wrong input, as in sysexits.
+const USAGE: u8 = 64;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let flags = Flags::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+        .init();
+    let spec = match read_spec(&flags) {
+        Ok(spec) => spec,
+        Err(problem) => return fail(&problem, USAGE),
+    };
+    match if flags.print_default_spec { print_spec(&spec) } else { run(&flags, &spec).await } {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => fail(&problem, 1),
+    }
+}
+
+/// Says what went wrong and why. There is nobody left to tell if standard error is closed.
+fn fail(problem: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "muster-devchain: {problem:#}");
+    ExitCode::from(code)
+}
+
+fn read_spec(flags: &Flags) -> anyhow::Result<Spec> {
+    let spec = match &flags.spec {
+        Some(path) if !flags.print_default_spec => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("reading the specification {} failed", path.display()))?;
+            Spec::parse(&text).with_context(|| path.display().to_string())?
+        }
+        Some(_) | None => Spec::development()?,
+    };
+    spec.genesis()?;
+    Ok(spec)
+}
+
+fn print_spec(spec: &Spec) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(spec)?)?;
+    Ok(())
+}
+
+async fn run(flags: &Flags, spec: &Spec) -> anyhow::Result<()> {
+    let clock = if flags.manual_seal { Clock::Steps } else { Clock::Wall };
+    let node = Node::new(&spec.genesis()?, clock)?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let running = server::serve(&node, flags.port).await?;
+    {
+        let mut out = std::io::stdout();
+        writeln!(out, "listening ws://{} genesis {:?}", running.address, node.genesis())?;
+        out.flush()?;
+    }
+    tokio::select! {
+        () = seal(&node, flags) => {}
+        _ = interrupt.recv() => tracing::info!("interrupted"),
+        _ = terminate.recv() => tracing::info!("asked to stop"),
+    }
+    running.stop().await;
+    Ok(())
+}
+
+/// Seals blocks by time for ever; waits for ever where only the RPC seals.
+async fn seal(node: &Node, flags: &Flags) {
+    if flags.manual_seal {
+        return std::future::pending().await;
+    }
+    let mut tick = interval(Duration::from_millis(flags.block_time_ms));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.tick().await;
+    loop {
+        tick.tick().await;
+        match node.seal() {
+            Ok(block) => tracing::debug!(number = block.header.number, transactions = block.body.len(), "sealed"),
+            Err(problem) => tracing::error!(%problem, "no block was sealed"),
+        }
+    }
+}

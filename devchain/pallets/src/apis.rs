@@ -1,0 +1,42 @@
+//! The runtime APIs that Bittensor's clients call.
+
+use crate::types::{
+    DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph, SubnetHyperparams,
+    SubnetState,
+};
+
+sp_api::decl_runtime_apis! {
+    /// Neurons.
+    pub trait NeuronInfoRuntimeApi {
+        /// All neurons of a subnet, with weights and bonds.
+        fn get_neurons(netuid: NetUid) -> Vec<NeuronInfo>;
+        /// One neuron, with weights and bonds.
+        fn get_neuron(netuid: NetUid, uid: u16) -> Option<NeuronInfo>;
+        /// All neurons of a subnet.
+        fn get_neurons_lite(netuid: NetUid) -> Vec<NeuronInfoLite>;
+        /// One neuron.
+        fn get_neuron_lite(netuid: NetUid, uid: u16) -> Option<NeuronInfoLite>;
+    }
+
+    /// Subnets.
+    pub trait SubnetInfoRuntimeApi {
+        /// A subnet and its neurons.
+        fn get_metagraph(netuid: NetUid) -> Option<Metagraph>;
+        /// All subnets and their neurons.
+        fn get_all_metagraphs() -> Vec<Option<Metagraph>>;
+        /// The fields of a subnet's metagraph at these positions.
+        fn get_selective_metagraph(netuid: NetUid, metagraph_indexes: Vec<u16>) -> Option<SelectiveMetagraph>;
+        /// Hyperparameters in one record.
+        fn get_subnet_hyperparams(netuid: NetUid) -> Option<SubnetHyperparams>;
+        /// Hyperparameters by name.
+        fn get_subnet_hyperparams_v3(netuid: NetUid) -> Option<Vec<HyperparamEntry>>;
+        /// A subnet's neurons by column.
+        fn get_subnet_state(netuid: NetUid) -> Option<SubnetState>;
+        /// A subnet's token pool and schedule.
+        fn get_dynamic_info(netuid: NetUid) -> Option<DynamicInfo>;
+        /// The token pools and schedules of all subnets.
+        fn get_all_dynamic_info() -> Vec<Option<DynamicInfo>>;
+        /// The block of a subnet's next epoch.
+        fn get_next_epoch_start_block(netuid: NetUid) -> Option<u64>;
+    }
+}

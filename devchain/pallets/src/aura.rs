@@ -1,0 +1,22 @@
+//! Aura, reduced to the one constant that clients read. Blocks are sealed by time or on command, by nobody in particular;
+//! but the official client takes the length of a block from `Aura.SlotDuration`.
+
+pub use pallet::*;
+
+#[expect(clippy::module_inception, reason = "the macro wants a module; the file is named after the pallet")]
+#[frame_support::pallet]
+#[allow(missing_docs, reason = "the macro generates public items without documentation")]
+mod pallet {
+    use frame_support::pallet_prelude::*;
+
+    #[pallet::pallet]
+    pub struct Pallet<T>(_);
+
+    /// What the runtime provides.
+    #[pallet::config]
+    pub trait Config: frame_system::Config {
+        /// Milliseconds per block, as clients should assume them.
+        #[pallet::constant]
+        type SlotDuration: Get<u64>;
+    }
+}

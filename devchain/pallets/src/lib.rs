@@ -1,0 +1,12 @@
+//! The pallets of the local chain: the interface of Bittensor's `SubtensorModule` and of the pallets that its clients
+//! read beside it, with the checks that decide what a client may do. What a block does not need is not here: see the
+//! README for the list of absences.
+
+pub mod apis;
+pub mod aura;
+pub mod commitments;
+pub mod subtensor;
+pub mod types;
+
+/// The account type of the chain. Fixed, because the interface is: no other chain uses these pallets.
+pub type AccountId = sp_runtime::AccountId32;
