@@ -1,1 +1,94 @@
-fn main() {}
+//! The repository's own commands: `cargo xtask arrows | tidy | test`.
+//!
+//! Whatever a reviewer would otherwise have to remember is checked here. xtask uses none of our crates, so that it
+//! still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool speaks to its user"
+)]
+
+mod arrows;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The repository's own commands"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check that crates depend only downwards (the layer table is in xtask/src/arrows/table.rs)
+    Arrows,
+    /// Check sizes, headers, the wire hash, error pages, ADR numbers and forbidden words
+    Tidy {
+        /// Rewrite the wire hash in docs/protocol.md
+        #[arg(long)]
+        fix: bool,
+    },
+    /// Run every check and every test, with the services they need
+    Test(test::Options),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::load()?;
+    match command {
+        Command::Arrows => arrows::run(&workspace),
+        Command::Tidy { fix } => tidy::run(&workspace, fix),
+        Command::Test(options) => test::run(workspace, &options),
+    }
+}
+
+/// The exit code of a check.
+fn exit_code(passed: bool) -> ExitCode {
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_names_every_command() {
+        let help = Arguments::command().render_help().to_string();
+        for name in ["arrows", "tidy", "test", "help"] {
+            assert!(help.contains(name), "{name} is missing from:\n{help}");
+        }
+    }
+}

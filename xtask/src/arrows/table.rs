@@ -1,0 +1,81 @@
+//! The layer table: every crate of this repository and what it may use.
+
+use Room::{Apart, Layer};
+
+/// Where a crate stands.
+pub(super) enum Room {
+    /// May use every lower layer and nothing of its own; the lowest is 1.
+    Layer(u8),
+    /// A program of its own that nobody imports and that may use these of ours.
+    Apart(&'static [&'static str]),
+}
+/// A crate and what it may use.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) room: Room,
+    /// Dependencies it must not have although its layer would allow them; `x*` is a prefix.
+    never: &'static [&'static str],
+    pub(super) because: &'static str,
+}
+
+impl Row {
+    /// Whether the crate must not have this dependency whatever its layer.
+    pub(super) fn forbids(&self, dependency: &str) -> bool {
+        self.never.iter().any(|pattern| matches(pattern, dependency))
+    }
+}
+
+const IMAGES: &[&str] = &[
+    "muster-protocol",
+    "muster-identity",
+    "muster-kit",
+    "muster-proxy",
+    "muster-proofs",
+];
+const NETWORK: &[&str] = &[
+    "tokio*", "hyper*", "reqwest", "axum*", "rustls*", "bollard*", "subxt*", "sqlx*",
+];
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    row("muster-protocol",    Layer(1), NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
+    row("muster-identity",    Layer(2), NETWORK, "keys and signatures never touch the network"),
+    row("muster-kit",         Layer(2), &["bollard*", "subxt*", "sp-*"], "the kit holds no domain rules, so it knows no engine and no chain"),
+    row("muster-chain",       Layer(3), &["bollard*", "sqlx*"], "the chain client stores nothing and runs nothing"),
+    row("muster-rpc",         Layer(3), &["bollard*", "subxt*", "sqlx*"], "sessions carry messages and do not know what they mean"),
+    row("muster-proxy",       Layer(3), &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),
+    row("muster-proofs",      Layer(3), &["bollard*", "cust*", "cudarc", "tch", "subxt*", "sqlx*"], "challenges are verified without Docker and without CUDA"),
+    row("muster-executor",    Layer(4), &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
+    row("muster-miner",       Layer(4), &["subxt*"], "the chain is reached through muster-chain"),
+    row("muster-validator",   Layer(4), &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),
+    row("muster-facilitator", Layer(4), &["bollard*", "subxt*"], "the users' door runs nothing and writes nothing on chain"),
+    row("muster",             Layer(5), &[], ""),
+    row("muster-tests",       Layer(5), &[], ""),
+    row("muster-bench",       Layer(5), &[], ""),
+    row("muster-image-hello",   Apart(IMAGES), &[], ""),
+    row("muster-image-grader",  Apart(IMAGES), &[], ""),
+    row("muster-image-llm",     Apart(IMAGES), &[], ""),
+    row("muster-protocol-fuzz", Apart(&["muster-protocol"]), &[], ""),
+    row("xtask",                Apart(&[]), &[], ""),
+];
+
+const fn row(name: &'static str, room: Room, never: &'static [&'static str], because: &'static str) -> Row {
+    Row {
+        name,
+        room,
+        never,
+        because,
+    }
+}
+
+/// The row of one of our crates.
+pub(super) fn find(name: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.name == name)
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == pattern,
+    }
+}

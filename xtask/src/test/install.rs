@@ -1,0 +1,119 @@
+//! What the tests need from the machine: installed with apt where we are root on Debian, otherwise named with the command
+//! that brings it.
+
+use std::{path::Path, process::Command};
+
+use super::{
+    docker, postgres,
+    process::{Interrupt, on_path},
+    python,
+    report::Outcome,
+};
+
+struct Need {
+    what: &'static str,
+    present: fn() -> bool,
+    /// Debian's packages.
+    packages: &'static [&'static str],
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        what: "git",
+        present: || on_path("git"),
+        packages: &["git"],
+    },
+    Need {
+        what: "PostgreSQL's server",
+        present: || postgres::programs().is_some(),
+        packages: &["postgresql"],
+    },
+    Need {
+        what: "Python 3 with venv",
+        present: python::present,
+        packages: &["python3", "python3-venv"],
+    },
+    Need {
+        what: "a Docker engine",
+        present: docker::present,
+        packages: docker::PACKAGES,
+    },
+];
+
+/// Installs what is missing; fails, and says how to get it, if something stays missing.
+pub(super) fn run(interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    let packages = packages(&missing);
+    if !(root() && Path::new("/etc/debian_version").exists()) {
+        return Ok(Outcome::Failed(advice(&missing, &packages)));
+    }
+    println!("apt-get install {}", packages.join(" "));
+    let mut update = apt();
+    interrupt.check(update.arg("update"))?;
+    let mut install = apt();
+    interrupt.check(
+        install
+            .args(["install", "--yes", "--no-install-recommends"])
+            .args(&packages),
+    )?;
+    let missing = self::missing();
+    if missing.is_empty() {
+        Ok(Outcome::Passed)
+    } else {
+        Ok(Outcome::Failed(advice(&missing, &packages)))
+    }
+}
+
+fn apt() -> Command {
+    let mut apt = Command::new("apt-get");
+    apt.arg("--quiet")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(std::process::Stdio::null());
+    apt
+}
+
+/// Whether we may install packages and start daemons.
+pub(super) fn root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn missing() -> Vec<&'static Need> {
+    NEEDS.iter().filter(|need| !(need.present)()).collect()
+}
+
+fn packages(missing: &[&Need]) -> Vec<&'static str> {
+    missing
+        .iter()
+        .flat_map(|need| need.packages.iter().copied())
+        .collect()
+}
+
+fn advice(missing: &[&Need], packages: &[&str]) -> String {
+    let what: Vec<&str> = missing.iter().map(|need| need.what).collect();
+    let command = format!("apt-get update && apt-get install {}", packages.join(" "));
+    format!("missing: {}. On Debian, as root: {command}", what.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_what_is_missing_and_the_whole_command() {
+        let missing: Vec<&Need> = NEEDS.iter().filter(|need| need.what != "git").collect();
+        let advice = advice(&missing, &packages(&missing));
+        assert_eq!(
+            advice,
+            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine. On Debian, as root: apt-get update && \
+             apt-get install postgresql python3 python3-venv docker.io containerd runc iptables"
+        );
+    }
+
+    #[test]
+    fn every_need_can_be_installed() {
+        assert!(NEEDS.iter().all(|need| !need.packages.is_empty()));
+    }
+}

@@ -1,0 +1,149 @@
+//! `cargo xtask test`: every check and every test, one step after the other, and what came of them in the last line.
+//!
+//! A failing step does not stop the run: whoever waited for it wants to see everything at once.
+
+mod daemon;
+mod docker;
+mod install;
+mod postgres;
+mod process;
+mod python;
+mod report;
+mod services;
+mod steps;
+mod summary;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+
+use crate::workspace::Workspace;
+use process::{Interrupt, Stopwatch};
+use report::{Outcome, Report};
+use services::Services;
+use steps::{STEPS, Step};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run only these steps and what they need (comma separated)
+    #[arg(long, value_delimiter = ',', value_name = "STEP")]
+    only: Vec<String>,
+    /// List the steps and run none
+    #[arg(long)]
+    list: bool,
+}
+
+/// What the steps share.
+struct Run {
+    workspace: Workspace,
+    interrupt: Interrupt,
+    services: Services,
+}
+
+/// Runs the chosen steps; fails if any of them did. The last line printed is the result in plain words.
+pub(crate) fn run(workspace: Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    if options.list {
+        for step in STEPS {
+            println!("{:<15} {}", step.name, step.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen = choose(&options.only)?;
+    let mut run = Run {
+        workspace,
+        interrupt: Interrupt::install()?,
+        services: Services::default(),
+    };
+    let mut report = Report::default();
+    for step in chosen {
+        if run.interrupt.requested() {
+            break;
+        }
+        println!("\n=== {}: {}", step.name, step.about);
+        let watch = Stopwatch::start();
+        let outcome = (step.run)(&mut run).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        report.add(step.name, watch.elapsed(), outcome);
+    }
+    let interrupted = run.interrupt.requested();
+    if interrupted {
+        report.add(
+            "interrupted",
+            std::time::Duration::ZERO,
+            Outcome::Failed("stopped by a signal".to_owned()),
+        );
+    }
+    // Services stop before the last line: nothing may be printed after it.
+    drop(run);
+    print!("{report}");
+    Ok(crate::exit_code(report.passed()))
+}
+
+/// The steps of `--only` and what they need, in the order of the list; all of them if none is named.
+fn choose(only: &[String]) -> anyhow::Result<Vec<&'static Step>> {
+    if let Some(unknown) = only
+        .iter()
+        .find(|name| STEPS.iter().all(|step| step.name != name.as_str()))
+    {
+        let known: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        bail!("there is no step `{unknown}`; there are {}", known.join(", "));
+    }
+    let named = |step: &Step| only.is_empty() || only.iter().any(|name| name == step.name);
+    // A need stands above its step, so one pass from below finds the needs of needs.
+    let mut chosen: Vec<&Step> = Vec::new();
+    for step in STEPS.iter().rev() {
+        if named(step) || chosen.iter().any(|above| above.needs.contains(&step.name)) {
+            chosen.push(step);
+        }
+    }
+    chosen.reverse();
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &[&str]) -> Vec<&'static str> {
+        let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+        choose(&only).unwrap().into_iter().map(|step| step.name).collect()
+    }
+
+    #[test]
+    fn all_steps_run_unless_some_are_named() {
+        assert_eq!(names(&[]).len(), STEPS.len());
+        assert_eq!(names(&["tidy", "fmt"]), ["fmt", "tidy"]);
+    }
+
+    #[test]
+    fn a_step_brings_what_it_needs() {
+        let names = names(&["nextest"]);
+        for need in ["install", "services", "build", "devchain", "images", "nextest"] {
+            assert!(names.contains(&need), "{need} is missing from {names:?}");
+        }
+        assert!(!names.contains(&"clippy"));
+    }
+
+    #[test]
+    fn an_unknown_step_is_an_error_that_lists_the_known_ones() {
+        let error = choose(&["nexttest".to_owned()]).err().unwrap().to_string();
+        assert!(
+            error.contains("no step `nexttest`") && error.contains("nextest,"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn needs_stand_above_their_steps() {
+        for (place, step) in STEPS.iter().enumerate() {
+            for need in step.needs {
+                let found = STEPS.iter().position(|other| other.name == *need);
+                assert!(
+                    found.is_some_and(|found| found < place),
+                    "{} needs {need}",
+                    step.name
+                );
+            }
+        }
+    }
+}

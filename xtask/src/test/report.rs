@@ -1,0 +1,216 @@
+//! What came of each step, as a table for people and one plain line for everybody else.
+
+use std::{fmt, time::Duration};
+
+/// Ceilings on two cores. Printed, never enforced: machines differ.
+const COLD: Duration = Duration::from_secs(40 * 60);
+const WARM: Duration = Duration::from_secs(10 * 60);
+
+/// How many checks went how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) skipped: usize,
+}
+
+impl Counts {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(f, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+/// What came of a step.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// A check that held; counts as one.
+    Passed,
+    /// A check that did not hold, and why in a few words.
+    Failed(String),
+    /// Not tried, and why.
+    Skipped(String),
+    /// A step that runs tests counts them; `error` is set where it failed in another way than by a test.
+    Tests { counts: Counts, error: Option<String> },
+}
+
+impl Outcome {
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Passed => Counts {
+                passed: 1,
+                ..Counts::default()
+            },
+            Self::Failed(_) => Counts {
+                failed: 1,
+                ..Counts::default()
+            },
+            Self::Skipped(_) => Counts {
+                skipped: 1,
+                ..Counts::default()
+            },
+            Self::Tests { counts, error } => counts.plus(Counts {
+                failed: usize::from(error.is_some()),
+                ..Counts::default()
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("passed"),
+            Self::Failed(why) => write!(f, "FAILED: {why}"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+            Self::Tests { counts, error: None } => write!(f, "{counts}"),
+            Self::Tests {
+                counts,
+                error: Some(why),
+            } => write!(f, "{counts}; FAILED: {why}"),
+        }
+    }
+}
+
+/// The steps that ran.
+#[derive(Default)]
+pub(super) struct Report(Vec<(&'static str, Duration, Outcome)>);
+
+impl Report {
+    /// Takes a step's outcome and prints it.
+    pub(super) fn add(&mut self, step: &'static str, took: Duration, outcome: Outcome) {
+        println!("--- {step}: {outcome} ({})", Wall(took));
+        self.0.push((step, took, outcome));
+    }
+
+    fn totals(&self) -> Counts {
+        self.0
+            .iter()
+            .map(|(_, _, outcome)| outcome.counts())
+            .fold(Counts::default(), Counts::plus)
+    }
+
+    /// Whether nothing failed, and something was tried.
+    pub(super) fn passed(&self) -> bool {
+        let totals = self.totals();
+        totals.failed == 0 && totals.passed > 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f)?;
+        for (step, took, outcome) in &self.0 {
+            writeln!(f, "{step:<15} {:>9}  {outcome}", Wall(*took).to_string())?;
+        }
+        let total = self.0.iter().map(|(_, took, _)| *took).sum();
+        let (total, cold, warm) = (Wall(total), Wall(COLD), Wall(WARM));
+        writeln!(
+            f,
+            "{:<15} {:>9}  (ceilings on two cores: {cold} cold, {warm} warm)",
+            "in all",
+            total.to_string()
+        )?;
+        writeln!(f, "{}", self.totals())
+    }
+}
+
+/// A duration as a person says it: `4.2 s`, `12 min 03 s`.
+struct Wall(Duration);
+
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match (seconds / 60, seconds % 60) {
+            (0, _) => write!(f, "{:.1} s", self.0.as_secs_f64()),
+            (minutes, 0) => write!(f, "{minutes} min"),
+            (minutes, seconds) => write!(f, "{minutes} min {seconds:02} s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcomes: Vec<Outcome>) -> Report {
+        Report(
+            outcomes
+                .into_iter()
+                .map(|outcome| ("step", Duration::from_millis(4_230), outcome))
+                .collect(),
+        )
+    }
+
+    fn last_line(report: &Report) -> String {
+        report.to_string().lines().last().unwrap().to_owned()
+    }
+
+    fn tests(passed: usize, failed: usize, skipped: usize, error: Option<&str>) -> Outcome {
+        Outcome::Tests {
+            counts: Counts {
+                passed,
+                failed,
+                skipped,
+            },
+            error: error.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_last_line_sums_checks_and_tests() {
+        let report = report(vec![Outcome::Passed, tests(40, 0, 0, None)]);
+        assert_eq!(last_line(&report), "41 passed, 0 failed");
+        assert!(report.passed());
+    }
+
+    #[test]
+    fn skips_are_named_only_if_there_are_any() {
+        let report = report(vec![
+            Outcome::Skipped("cargo-deny is not installed".into()),
+            tests(3, 0, 1, None),
+        ]);
+        assert_eq!(last_line(&report), "3 passed, 0 failed, 2 skipped");
+        assert!(report.passed());
+        assert!(
+            report
+                .to_string()
+                .contains("skipped: cargo-deny is not installed")
+        );
+    }
+
+    #[test]
+    fn a_failed_check_a_failed_test_and_a_broken_run_fail() {
+        assert!(!report(vec![Outcome::Passed, Outcome::Failed("exit status 1".into())]).passed());
+        assert!(!report(vec![tests(9, 1, 0, None)]).passed());
+        let broken = report(vec![tests(9, 0, 0, Some("it does not compile"))]);
+        assert_eq!(last_line(&broken), "9 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_passed_is_no_success() {
+        assert!(!report(vec![]).passed());
+        assert!(!report(vec![Outcome::Skipped("no engine".into())]).passed());
+    }
+
+    #[test]
+    fn times_are_written_for_people() {
+        let wall = |milliseconds| Wall(Duration::from_millis(milliseconds)).to_string();
+        assert_eq!(wall(4_230), "4.2 s");
+        assert_eq!(wall(723_900), "12 min 03 s");
+        assert_eq!(wall(600_000), "10 min");
+    }
+}

@@ -1,0 +1,260 @@
+//! The steps, cheapest first: a missing comma should not wait for a build.
+
+use std::{io::IsTerminal, process::Command};
+
+use super::{
+    Run, install,
+    process::on_path,
+    report::{Counts, Outcome},
+    summary,
+};
+use crate::tidy;
+
+/// One line of the report.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// Steps that must have run before it; they stand above it.
+    pub(super) needs: &'static [&'static str],
+    pub(super) run: fn(&mut Run) -> anyhow::Result<Outcome>,
+}
+
+#[rustfmt::skip]
+pub(super) const STEPS: &[Step] = &[
+    Step { name: "install", about: "what the tests need from apt, or what is missing", needs: &[], run: install },
+    Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], run: fmt },
+    Step { name: "arrows", about: "crates depend downwards only", needs: &[], run: |run| own(run, &["arrows"]) },
+    Step { name: "tidy", about: "sizes, headers, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
+    Step { name: "deny", about: "licences, advisories and sources of dependencies", needs: &[], run: deny },
+    Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
+    Step { name: "images", about: "the job images, static", needs: &[], run: images },
+    Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], run: devchain },
+    Step { name: "clippy", about: "no warnings, tests included", needs: &[], run: clippy },
+    Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], run: devchain_clippy },
+    Step { name: "docs", about: "documentation without warnings", needs: &[], run: docs },
+    Step { name: "services", about: "PostgreSQL, a Docker engine, and the Python clients nobody here wrote", needs: &["install"], run: services },
+    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain"], run: nextest },
+    Step { name: "doctests", about: "the examples in the documentation", needs: &[], run: doctests },
+    Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], run: devchain_tests },
+];
+
+const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
+/// What an image must be to run without any base: no loader, no libraries.
+const STATIC: &str = "-C target-feature=+crt-static";
+
+fn install(run: &mut Run) -> anyhow::Result<Outcome> {
+    install::run(&run.interrupt)
+}
+
+fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
+    let mut here = run.workspace.cargo();
+    here.args(["fmt", "--all", "--check"]);
+    let mut devchain = run.workspace.devchain_cargo();
+    devchain.args(["fmt", "--all", "--check"]);
+    let mut all = vec![here, devchain];
+    if run.workspace.root().join(FUZZ).exists() {
+        let mut fuzz = run.workspace.cargo();
+        fuzz.args(["fmt", "--manifest-path", FUZZ, "--check"]);
+        all.push(fuzz);
+    }
+    every(run, all)
+}
+
+/// Another command of xtask, as a child so that it counts and prints like every other step.
+fn own(run: &Run, arguments: &[&str]) -> anyhow::Result<Outcome> {
+    let mut command = Command::new(std::env::current_exe()?);
+    run.interrupt
+        .check(command.args(arguments).current_dir(run.workspace.root()))
+}
+
+fn deny(run: &mut Run) -> anyhow::Result<Outcome> {
+    if !on_path("cargo-deny") {
+        let why = "cargo-deny is not installed (cargo install --locked cargo-deny)";
+        return Ok(Outcome::Skipped(why.to_owned()));
+    }
+    run.interrupt.check(run.workspace.cargo().args(["deny", "check"]))
+}
+
+fn build(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt.check(
+        run.workspace
+            .cargo()
+            .args(["build", "--workspace", "--all-targets"]),
+    )
+}
+
+fn images(run: &mut Run) -> anyhow::Result<Outcome> {
+    let folder = run.workspace.root().join("images");
+    let metadata = run.workspace.metadata("Cargo.toml")?;
+    let mut cargo = run.workspace.cargo();
+    // Named, so that the flags reach the image's own code and not the build scripts of this machine.
+    cargo.args([
+        "build",
+        "--target",
+        &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+    ]);
+    cargo
+        .arg("--target-dir")
+        .arg(run.workspace.images_target())
+        .env("RUSTFLAGS", STATIC);
+    for package in metadata
+        .packages
+        .iter()
+        .filter(|package| package.manifest_path.starts_with(&folder))
+    {
+        cargo.args(["--package", package.name.as_str()]);
+    }
+    run.interrupt.check(&mut cargo)
+}
+
+fn devchain(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt.check(run.workspace.devchain_cargo().arg("build"))
+}
+
+fn clippy(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt.check(run.workspace.cargo().args(CLIPPY))
+}
+
+fn devchain_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt.check(run.workspace.devchain_cargo().args(CLIPPY))
+}
+
+const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+
+fn docs(run: &mut Run) -> anyhow::Result<Outcome> {
+    let mut cargo = run.workspace.cargo();
+    run.interrupt.check(
+        cargo
+            .args(["doc", "--no-deps", "--workspace"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+fn services(run: &mut Run) -> anyhow::Result<Outcome> {
+    Ok(run.services.start(&run.interrupt))
+}
+
+fn nextest(run: &mut Run) -> anyhow::Result<Outcome> {
+    let mut cargo = run.workspace.cargo();
+    cargo
+        .envs(run.services.variables())
+        .envs([run.workspace.shared_variable()]);
+    let outcome = all_tests(run, cargo)?;
+    if let Outcome::Tests { counts, .. } = &outcome
+        && counts.skipped > 0
+    {
+        for reason in tidy::ignored_tests(&run.workspace)? {
+            println!("skipped: {reason}");
+        }
+    }
+    Ok(outcome)
+}
+
+fn devchain_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+    all_tests(run, run.workspace.devchain_cargo())
+}
+
+fn doctests(run: &mut Run) -> anyhow::Result<Outcome> {
+    let mut cargo = run.workspace.cargo();
+    cargo.args(["test", "--doc", "--workspace", "--no-fail-fast"]);
+    counted(run, cargo, summary::libtest)
+}
+
+/// All tests of a workspace but its doctests.
+fn all_tests(run: &Run, mut cargo: Command) -> anyhow::Result<Outcome> {
+    if on_path("cargo-nextest") {
+        cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        return counted(run, cargo, summary::nextest);
+    }
+    println!(
+        "cargo-nextest is not installed (cargo install --locked cargo-nextest): running cargo test instead,"
+    );
+    println!("without .config/nextest.toml: no test is stopped after five minutes");
+    cargo.args([
+        "test",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--no-fail-fast",
+        "--",
+        "--test-threads=2",
+    ]);
+    counted(run, cargo, summary::libtest)
+}
+
+fn counted(run: &Run, mut cargo: Command, parse: fn(&str) -> Option<Counts>) -> anyhow::Result<Outcome> {
+    // Its output goes through us, so it cannot see the terminal itself.
+    if std::io::stderr().is_terminal() {
+        cargo.env("CARGO_TERM_COLOR", "always");
+    }
+    let (status, output) = run.interrupt.listen(&mut cargo)?;
+    Ok(judge(status.success(), &status.to_string(), parse(&output)))
+}
+
+/// A runner that fails without a failed test, or says nothing at all, has failed in another way.
+fn judge(success: bool, status: &str, counts: Option<Counts>) -> Outcome {
+    let error = match counts {
+        None => Some(format!("no summary, {status}")),
+        Some(counts) => (!success && counts.failed == 0).then(|| status.to_owned()),
+    };
+    Outcome::Tests {
+        counts: counts.unwrap_or_default(),
+        error,
+    }
+}
+
+/// Runs all of them, even after one has failed.
+fn every(run: &Run, commands: Vec<Command>) -> anyhow::Result<Outcome> {
+    let mut outcome = Outcome::Passed;
+    for mut command in commands {
+        if let failed @ Outcome::Failed(_) = run.interrupt.check(&mut command)? {
+            outcome = failed;
+        }
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(outcome: Outcome) -> Option<String> {
+        let Outcome::Tests { error, .. } = outcome else {
+            panic!("it counts tests")
+        };
+        error
+    }
+
+    #[test]
+    fn failed_tests_are_no_second_failure() {
+        let failed = Counts {
+            passed: 4,
+            failed: 1,
+            skipped: 0,
+        };
+        assert_eq!(error_of(judge(false, "exit status: 100", Some(failed))), None);
+    }
+
+    #[test]
+    fn a_runner_that_fails_without_a_failed_test_is_one() {
+        let passed = Counts {
+            passed: 4,
+            failed: 0,
+            skipped: 0,
+        };
+        assert_eq!(error_of(judge(true, "exit status: 0", Some(passed))), None);
+        assert_eq!(
+            error_of(judge(false, "exit status: 101", Some(passed))).unwrap(),
+            "exit status: 101"
+        );
+        assert_eq!(
+            error_of(judge(false, "exit status: 101", None)).unwrap(),
+            "no summary, exit status: 101"
+        );
+        assert!(
+            error_of(judge(true, "exit status: 0", None)).is_some(),
+            "nothing ran"
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! `cargo xtask tidy`: the habits of this repository that a machine can check.
+//!
+//! The files are read once into a [`Tree`]; every rule is a function of it, so a test is a few lines of text.
+
+mod marks;
+mod pages;
+mod shape;
+mod sleeping;
+mod wire_hash;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context, ensure};
+
+use crate::workspace::Workspace;
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: &[Rule] = &[
+    shape::sizes,
+    shape::crates,
+    shape::headers,
+    wire_hash::check,
+    pages::errors,
+    pages::decisions,
+    marks::unfinished,
+    marks::words,
+    marks::ignored,
+    sleeping::check,
+];
+
+/// The text files of the checkout by path, relative to the root and with `/`. What git ignores is absent.
+#[derive(Default)]
+struct Tree(BTreeMap<String, String>);
+
+impl Tree {
+    /// Tracked files, and new ones that git does not ignore: a check that sees only commits comes too late.
+    fn read(root: &Path) -> anyhow::Result<Self> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root)
+            .output()
+            .context("run git ls-files")?;
+        ensure!(
+            listed.status.success(),
+            "git ls-files failed: {}",
+            String::from_utf8_lossy(&listed.stderr).trim()
+        );
+        let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
+        let mut files = BTreeMap::new();
+        for name in names.split('\0').filter(|name| !name.is_empty()) {
+            let path = root.join(name);
+            // Deleted and not yet committed; or a link, which is checked where it points.
+            if !path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+                continue;
+            }
+            let bytes = std::fs::read(&path).with_context(|| format!("read {name}"))?;
+            if let Ok(text) = String::from_utf8(bytes) {
+                files.insert(name.to_owned(), text);
+            }
+        }
+        Ok(Self(files))
+    }
+
+    fn get(&self, path: &str) -> Option<&str> {
+        self.0.get(path).map(String::as_str)
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// Files below a folder (`docs/errors/`), with the rest of their path.
+    fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.files()
+            .filter_map(move |(path, text)| Some((path.strip_prefix(folder)?, text)))
+    }
+
+    #[cfg(test)]
+    fn of(files: &[(&str, &str)]) -> Self {
+        Self(
+            files
+                .iter()
+                .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+                .collect(),
+        )
+    }
+}
+
+/// What a rule has to say about a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    path: String,
+    /// Counted from 1; absent where the whole file is meant.
+    line: Option<usize>,
+    says: String,
+    /// A note is printed and fails nothing.
+    note: bool,
+}
+
+impl Finding {
+    fn fault(path: &str, line: impl Into<Option<usize>>, says: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line: line.into(),
+            says: says.into(),
+            note: false,
+        }
+    }
+
+    fn note(path: &str, says: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line: None,
+            says: says.into(),
+            note: true,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}{}", if self.note { "note: " } else { "" }, self.says)
+    }
+}
+
+/// Prints every finding; fails if one of them is a fault.
+pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> {
+    let mut tree = Tree::read(workspace.root())?;
+    if fix && let Some((path, text)) = wire_hash::fix(&tree)? {
+        std::fs::write(workspace.root().join(path), &text).with_context(|| format!("write {path}"))?;
+        println!("tidy: wrote the wire hash into {path}");
+        tree.0.insert(path.to_owned(), text);
+    }
+    let findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    let faults = findings.iter().filter(|finding| !finding.note).count();
+    println!(
+        "tidy: {} files, {faults} faults, {} notes",
+        tree.0.len(),
+        findings.len() - faults
+    );
+    Ok(crate::exit_code(faults == 0))
+}
+
+/// Tests put aside, as `path:line: reason`.
+pub(crate) fn ignored_tests(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    Ok(marks::reasons(&Tree::read(workspace.root())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn git(root: &Path, arguments: &[&str]) {
+        let status = Command::new("git")
+            .args(arguments)
+            .current_dir(root)
+            .status()
+            .unwrap();
+        assert!(status.success(), "git {arguments:?}");
+    }
+
+    #[test]
+    fn the_tree_holds_tracked_and_new_files_but_neither_ignored_nor_deleted_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "--quiet"]);
+        for (name, text) in [
+            ("kept.rs", "kept"),
+            ("gone.rs", "gone"),
+            (".gitignore", "/target\n"),
+        ] {
+            std::fs::write(root.join(name), text).unwrap();
+        }
+        git(root, &["add", "."]);
+        std::fs::remove_file(root.join("gone.rs")).unwrap();
+        std::fs::write(root.join("new.md"), "new").unwrap();
+        std::fs::write(root.join("picture.png"), [0xff, 0xfe, 0x00]).unwrap();
+        std::fs::create_dir(root.join("target")).unwrap();
+        std::fs::write(root.join("target/built.rs"), "built").unwrap();
+
+        let tree = Tree::read(root).unwrap();
+        let names: Vec<&str> = tree.files().map(|(path, _)| path).collect();
+        assert_eq!(names, [".gitignore", "kept.rs", "new.md"]);
+        assert_eq!(tree.get("new.md"), Some("new"));
+    }
+
+    #[test]
+    fn a_finding_names_its_place() {
+        assert_eq!(Finding::fault("a.rs", 3, "bad").to_string(), "a.rs:3: bad");
+        assert_eq!(Finding::note("a.rs", "long").to_string(), "a.rs: note: long");
+    }
+}

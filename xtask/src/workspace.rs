@@ -1,0 +1,122 @@
+//! Where things are: the checkout, the target folders, and cargo itself.
+
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::Context;
+use cargo_metadata::{Metadata, MetadataCommand};
+
+/// Moves devchain's target folder; `muster up` obeys the same variable, so both find one build.
+const DEVCHAIN_TARGET: &str = "MUSTER_DEVCHAIN_TARGET_DIR";
+
+/// A checkout and where its build artefacts go.
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo about the workspace around the current folder.
+    pub(crate) fn load() -> anyhow::Result<Self> {
+        let metadata = MetadataCommand::new()
+            .no_deps()
+            .exec()
+            .context("ask cargo where the workspace is")?;
+        Ok(Self {
+            root: metadata.workspace_root.into(),
+            target: metadata.target_directory.into(),
+        })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The crates of the workspace whose manifest is `manifest`, relative to the root; dependencies by name only.
+    pub(crate) fn metadata(&self, manifest: &str) -> anyhow::Result<Metadata> {
+        MetadataCommand::new()
+            .manifest_path(self.root.join(manifest))
+            .no_deps()
+            .exec()
+            .with_context(|| format!("read {manifest} through cargo metadata"))
+    }
+
+    /// Where devchain, a workspace of its own, is built.
+    pub(crate) fn devchain_target(&self) -> PathBuf {
+        devchain_target(env::var_os(DEVCHAIN_TARGET), &self.target)
+    }
+
+    /// Where the job images are built: linked statically, hence apart from everything else. `muster up` looks here too.
+    pub(crate) fn images_target(&self) -> PathBuf {
+        self.target.join("static")
+    }
+
+    /// What `muster up`, started by a test, must know to find the builds of this run.
+    pub(crate) fn shared_variable(&self) -> (&'static str, PathBuf) {
+        (DEVCHAIN_TARGET, self.devchain_target())
+    }
+
+    /// Cargo at the root, with nothing on stdin and without the variables that `cargo run` set for xtask:
+    /// build scripts watch some of them (ring's does), and would run again in each of our steps.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.root).stdin(Stdio::null());
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(is_of_cargo_run) {
+                cargo.env_remove(name);
+            }
+        }
+        cargo
+    }
+
+    /// Cargo inside devchain's workspace.
+    pub(crate) fn devchain_cargo(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo
+            .current_dir(self.root.join("devchain"))
+            .env("CARGO_TARGET_DIR", self.devchain_target());
+        cargo
+    }
+}
+
+fn devchain_target(chosen: Option<OsString>, target: &Path) -> PathBuf {
+    chosen
+        .filter(|folder| !folder.is_empty())
+        .map_or_else(|| target.join("devchain"), PathBuf::from)
+}
+
+fn is_of_cargo_run(variable: &str) -> bool {
+    variable.starts_with("CARGO_PKG_")
+        || matches!(
+            variable,
+            "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_moves_devchain_and_an_empty_one_does_not() {
+        let target = Path::new("/t");
+        assert_eq!(devchain_target(None, target), Path::new("/t/devchain"));
+        assert_eq!(devchain_target(Some("".into()), target), Path::new("/t/devchain"));
+        assert_eq!(
+            devchain_target(Some("/elsewhere".into()), target),
+            Path::new("/elsewhere")
+        );
+    }
+
+    #[test]
+    fn only_what_cargo_run_set_is_taken_away() {
+        assert!(is_of_cargo_run("CARGO_PKG_NAME"));
+        assert!(is_of_cargo_run("CARGO_MANIFEST_DIR"));
+        assert!(!is_of_cargo_run("CARGO_TARGET_DIR"));
+        assert!(!is_of_cargo_run("CARGO_HOME"));
+    }
+}
