@@ -1,1 +1,61 @@
-fn main() {}
+//! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but parsing, printing, and `up`.
+
+mod cli;
+mod client;
+mod door;
+mod failure;
+mod input;
+mod job;
+mod print;
+mod report;
+mod roles;
+mod up;
+mod wallet;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_protocol::ErrorCode;
+
+use crate::cli::{Cli, Command};
+use crate::failure::{Failure, Result};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ended = runtime.map_err(Failure::from).and_then(|runtime| {
+        let ended = runtime.block_on(run(cli.command));
+        // A read of standard input cannot be interrupted; everything that matters has been waited for.
+        runtime.shutdown_background();
+        ended
+    });
+    ended.unwrap_or_else(|failure| failure.report())
+}
+
+async fn run(command: Command) -> Result<ExitCode> {
+    muster_kit::tls::install_provider();
+    let clock: SharedClock = Arc::new(SystemClock::default());
+    let tasks = Tasks::new();
+    match command {
+        Command::Up(args) => up::run(args, tasks, clock).await,
+        Command::Facilitator(args) => roles::facilitator(args, tasks, clock).await,
+        Command::Validator(args) => roles::validator(args, tasks, clock).await,
+        Command::Miner(args) => roles::miner(args, tasks, clock).await,
+        Command::Executor(args) => roles::executor(args, tasks, clock).await,
+        Command::Job(command) => job::run(command, clock).await,
+        Command::Wallet(command) => wallet::run(command),
+        Command::Explain { code } => explain(&code),
+    }
+}
+
+fn explain(text: &str) -> Result<ExitCode> {
+    let found = ErrorCode::ALL.iter().find(|code| code.code().eq_ignore_ascii_case(text));
+    let Some(code) = found else {
+        let known: Vec<_> = ErrorCode::ALL.iter().map(|code| format!("{code}  {}", code.title())).collect();
+        return Err(Failure::usage(format_args!("no error {text:?}; known are:\n  {}", known.join("\n  "))));
+    };
+    print::raw(code.page());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,205 @@
+//! The command line, as types.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use muster_protocol::{ExecutorClass, ExecutorToken, JobId, ValidatorKey};
+
+/// A compute subnet: validators muster miners, prove what they have, and put it to work.
+#[derive(Debug, Parser)]
+#[command(name = "muster", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the whole subnet on this machine: chain, facilitator, validator, miner and executors.
+    Up(Up),
+    /// The users' door: accounts, jobs, status.
+    Facilitator(Role),
+    /// Routes jobs, signs receipts, sets weights.
+    Validator(Role),
+    /// Keeps executors and takes jobs from validators.
+    Miner(Role),
+    /// Runs one job in a sealed container; a miner starts it.
+    Executor(Executor),
+    /// Submit jobs and look at them.
+    #[command(subcommand)]
+    Job(Job),
+    /// Bittensor wallet files.
+    #[command(subcommand)]
+    Wallet(Wallet),
+    /// Explain an error code such as E0001.
+    Explain {
+        /// The code.
+        code: String,
+    },
+}
+
+/// `muster up`.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where wallets, stores, logs and configurations live.
+    #[arg(long, default_value = ".muster")]
+    pub(crate) dir: PathBuf,
+    /// Run the demo job, show its way, and stop: exit code 0 only if all of it happened.
+    #[arg(long)]
+    pub(crate) demo: bool,
+    /// With --demo: one JSON object on stdout instead of text.
+    #[arg(long, requires = "demo")]
+    pub(crate) json: bool,
+    /// Executors that the miner may run at once.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) executors: u32,
+    /// Milliseconds between blocks of the local chain.
+    #[arg(long, default_value_t = 500)]
+    pub(crate) block_ms: u64,
+    /// Blocks in an epoch of the local chain.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) tempo: u16,
+}
+
+/// `muster facilitator|validator|miner`.
+#[derive(Debug, Args)]
+pub(crate) struct Role {
+    /// The configuration, TOML. Without it, every default.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a commented configuration with every default, and stop.
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) print_config: bool,
+    /// Stop when standard input ends: the tie to a supervisor that may be killed.
+    #[arg(long, hide = true)]
+    pub(crate) lifeline: bool,
+}
+
+/// `muster executor`.
+#[derive(Debug, Args)]
+pub(crate) struct Executor {
+    /// The configuration, TOML. Without it, every default.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a commented configuration with every default, and stop.
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) print_config: bool,
+    /// The miner to dial, `ws://host:port`.
+    #[arg(long, env = "MINER_ADDRESS", required_unless_present = "print_config")]
+    pub(crate) miner_address: Option<String>,
+    /// The lease to serve.
+    #[arg(long, env = "EXECUTOR_TOKEN", hide_env_values = true, required_unless_present = "print_config")]
+    pub(crate) token: Option<ExecutorToken>,
+}
+
+/// `muster job`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Job {
+    /// Run a Docker image somewhere in the subnet and wait for it. Ends with the job's own exit code.
+    Run(JobRun),
+    /// Show a job.
+    Show(JobShow),
+}
+
+/// Whom to talk to, and as whom. Defaults come from the subnet that `muster up` runs in this folder.
+#[derive(Debug, Args)]
+pub(crate) struct Door {
+    /// The state folder of `muster up` to take the defaults from.
+    #[arg(long, default_value = ".muster")]
+    pub(crate) dir: PathBuf,
+    /// URL of the facilitator.
+    #[arg(long, env = "MUSTER_FACILITATOR")]
+    pub(crate) facilitator: Option<String>,
+    /// ss58 address of the validator that is to route jobs.
+    #[arg(long, env = "MUSTER_VALIDATOR")]
+    pub(crate) validator: Option<ValidatorKey>,
+    #[command(flatten)]
+    pub(crate) wallet: WalletName,
+}
+
+/// Which wallet.
+#[derive(Debug, Args)]
+pub(crate) struct WalletName {
+    /// The folder of wallets; ~/.bittensor/wallets where no local subnet names another.
+    #[arg(long, env = "MUSTER_WALLETS")]
+    pub(crate) wallets: Option<PathBuf>,
+    /// The wallet's name; `user` in a local subnet, else `default`.
+    #[arg(long)]
+    pub(crate) wallet: Option<String>,
+    /// The hotkey's name.
+    #[arg(long, default_value = "default")]
+    pub(crate) hotkey: String,
+}
+
+/// `muster job run`.
+#[derive(Debug, Args)]
+pub(crate) struct JobRun {
+    /// The image: a name, a name with a digest, or an image id.
+    pub(crate) image: String,
+    /// A file for the job: PATH under /volume = FILE here. May be given several times.
+    #[arg(long = "input", value_name = "PATH=FILE")]
+    pub(crate) inputs: Vec<String>,
+    /// An environment variable. May be given several times.
+    #[arg(long = "env", value_name = "KEY=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// The kind of executor.
+    #[arg(long, default_value = "always_on.test")]
+    pub(crate) class: ExecutorClass,
+    /// Seconds that the program may run.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) timeout: u64,
+    /// Folder in the container whose files come back.
+    #[arg(long, default_value = "/artifacts")]
+    pub(crate) artifacts: String,
+    /// Where to write the files that come back.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+    /// Do not wait: print the job's id.
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Print the whole job as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+    /// The arguments of the image's entry point.
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
+}
+
+/// `muster job show`.
+#[derive(Debug, Args)]
+pub(crate) struct JobShow {
+    /// The job.
+    pub(crate) id: JobId,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster wallet`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Wallet {
+    /// Make a wallet with an unencrypted hotkey. Never overwrites.
+    New(WalletArgs),
+    /// Show the addresses of a wallet; never its secrets.
+    Show(WalletArgs),
+}
+
+/// `muster wallet new|show`.
+#[derive(Debug, Args)]
+pub(crate) struct WalletArgs {
+    /// The wallet's name.
+    pub(crate) name: String,
+    /// The hotkey's name.
+    #[arg(long, default_value = "default")]
+    pub(crate) hotkey: String,
+    /// The folder of wallets; ~/.bittensor/wallets by default.
+    #[arg(long, env = "MUSTER_WALLETS")]
+    pub(crate) wallets: Option<PathBuf>,
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

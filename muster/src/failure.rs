@@ -1,0 +1,53 @@
+//! Errors as a person reads them: what failed, whose fault, what to do, and a code to look up.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use muster_protocol::ErrorCode;
+
+/// Why a command ended badly.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Option<ErrorCode>,
+    error: anyhow::Error,
+    exit: u8,
+}
+
+/// The result of a command.
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// What `sysexits.h` calls a usage error: the configuration or the arguments are wrong.
+const EXIT_USAGE: u8 = 64;
+
+impl Failure {
+    /// An error of a known kind.
+    pub(crate) fn new(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
+        Self { code: Some(code), error: error.into(), exit: 1 }
+    }
+
+    /// An error of a library that may know its own code.
+    pub(crate) fn coded(code: Option<ErrorCode>, error: impl Into<anyhow::Error>) -> Self {
+        Self { code, error: error.into(), exit: if code == Some(ErrorCode::ConfigInvalid) { EXIT_USAGE } else { 1 } }
+    }
+
+    /// Arguments that cannot be used.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self { code: None, error: anyhow::anyhow!("{message}"), exit: EXIT_USAGE }
+    }
+
+    /// Prints it to stderr; the process ends with the code returned.
+    pub(crate) fn report(&self) -> ExitCode {
+        let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
+        crate::print::problem(format_args!("error{code}: {:#}", self.error));
+        if let Some(code) = self.code {
+            crate::print::problem(format_args!("  `muster explain {code}` says what to do"));
+        }
+        ExitCode::from(self.exit)
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { code: None, error: error.into(), exit: 1 }
+    }
+}

@@ -1,0 +1,83 @@
+//! Jobs as text for people.
+
+use muster_protocol::rest::{JobView, StatusEntry};
+use muster_protocol::{Receipt, Timestamp};
+
+use crate::print;
+
+/// Prints each new step of a job once, with the time since it was submitted.
+pub(crate) struct Steps {
+    begun: Timestamp,
+    shown: usize,
+}
+
+impl Steps {
+    /// Counts from `begun`.
+    pub(crate) fn new(begun: Timestamp) -> Self {
+        Self { begun, shown: 0 }
+    }
+
+    /// Prints what `view` has that was not printed before.
+    pub(crate) fn show(&mut self, view: &JobView) {
+        for entry in view.status_history.iter().skip(self.shown) {
+            print::line(format_args!("  {:>8.3} s  {}", entry.created_at.since(self.begun).as_secs_f64(), entry.status));
+        }
+        self.shown = view.status_history.len();
+    }
+}
+
+/// The end of a job: what it printed, or what failed and whose fault it was.
+pub(crate) fn result(view: &JobView) {
+    if !view.stdout.is_empty() {
+        print::raw(&view.stdout);
+    }
+    if !view.stderr.is_empty() {
+        print::problem(format_args!("{}", view.stderr.trim_end()));
+    }
+    for path in view.artifacts.keys() {
+        print::line(format_args!("  artifact {path}"));
+    }
+    if let Some(reason) = failure(view) {
+        print::problem(format_args!("job {}: {reason}", view.uuid));
+    }
+}
+
+/// A job from beginning to end.
+pub(crate) fn job(view: &JobView) {
+    print::line(format_args!("job      {}", view.uuid));
+    print::line(format_args!("image    {}", view.docker_image));
+    print::line(format_args!("class    {}", view.executor_class));
+    print::line(format_args!("router   {}", view.target_validator_hotkey));
+    let mut steps = Steps::new(view.created_at);
+    steps.show(view);
+    for receipt in receipts(view) {
+        print::line(format_args!("  receipt  {}", describe(&receipt)));
+    }
+    result(view);
+}
+
+/// The receipts with both signatures that came with the job's end.
+pub(crate) fn receipts(view: &JobView) -> Vec<Receipt> {
+    let extension = |entry: &StatusEntry| entry.metadata.as_ref()?.muster.clone();
+    view.status_history.last().and_then(extension).map(|extension| extension.receipts).unwrap_or_default()
+}
+
+/// A receipt in a line.
+pub(crate) fn describe(receipt: &Receipt) -> String {
+    let payload = &receipt.payload;
+    format!("{:<19} attempt {} of {} signed by both", payload.kind(), payload.attempt(), payload.timestamp())
+}
+
+/// Why it did not succeed: what happened, by whom, where.
+pub(crate) fn failure(view: &JobView) -> Option<String> {
+    let metadata = view.status_history.last()?.metadata.as_ref()?;
+    if let Some(details) = &metadata.job_rejection_details {
+        return Some(format!("rejected by the {}: {} ({})", details.rejected_by, details.message, details.reason));
+    }
+    if let Some(details) = &metadata.job_failure_details {
+        let exit = details.docker_process_exit_status.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        return Some(format!("failed in stage {}: {} ({}{exit})", details.stage, details.message, details.reason));
+    }
+    let details = metadata.horde_failure_details.as_ref()?;
+    Some(format!("failed by the subnet, says the {}: {} ({})", details.reported_by, details.message, details.reason))
+}

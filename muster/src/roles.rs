@@ -1,0 +1,117 @@
+//! The roles as processes: configuration, logs, signals, and then the role's own library.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muster_executor::Invocation;
+use muster_kit::config::{self, RoleConfig};
+use muster_kit::telemetry::{self, LogFormat};
+use muster_kit::{Coded, SharedClock, Tasks, shutdown};
+use tokio::io::AsyncReadExt as _;
+
+use crate::cli::{Executor, Role};
+use crate::failure::{Failure, Result};
+use crate::print;
+
+/// How long a role may take to end its connections and writes after it was told to stop.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// `muster facilitator`.
+pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_facilitator::Config>(args.config.as_deref(), args.print_config)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    prepare("facilitator", &tasks, args.lifeline)?;
+    finish(muster_facilitator::run(config, tasks.clone(), clock).await, &tasks).await
+}
+
+/// `muster validator`.
+pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_validator::Config>(args.config.as_deref(), args.print_config)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    prepare("validator", &tasks, args.lifeline)?;
+    finish(muster_validator::run(config, tasks.clone(), clock).await, &tasks).await
+}
+
+/// `muster miner`.
+pub(crate) async fn miner(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_miner::Config>(args.config.as_deref(), args.print_config)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    prepare("miner", &tasks, args.lifeline)?;
+    finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
+}
+
+/// `muster executor`.
+pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
+        return Err(Failure::usage("an executor needs --miner-address and --token"));
+    };
+    prepare("executor", &tasks, false)?;
+    let invocation = Invocation { miner_address, token };
+    finish(muster_executor::run(config, invocation, tasks.clone(), clock).await, &tasks).await
+}
+
+/// Reads a configuration, or prints the commented defaults and returns nothing.
+fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Result<Option<T>> {
+    if print {
+        print::raw(T::COMMENTED_DEFAULT);
+        return Ok(None);
+    }
+    let read = match path {
+        Some(path) => config::load(path),
+        None => config::commented_default(),
+    };
+    read.map(Some).map_err(|error| Failure::coded(error.code(), error))
+}
+
+/// Logs, signals and the tie to a supervisor.
+fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
+    telemetry::init(role, LogFormat::Text)?;
+    let stopping = tasks.clone();
+    // Neither task is waited for: both end with the process.
+    tasks.spawn("wait for a signal", async move {
+        tokio::select! {
+            signal = shutdown::wait_for_signal() => {
+                match signal {
+                    Ok(signal) => tracing::info!(%signal, "stopping"),
+                    Err(error) => tracing::error!(%error, "signals cannot be handled; stopping"),
+                }
+                stopping.shutdown();
+            }
+            () = stopping.token().cancelled_owned() => {}
+        }
+    });
+    if lifeline {
+        let stopping = tasks.clone();
+        tasks.spawn("watch the lifeline", async move {
+            let mut ignored = [0; 64];
+            let mut stdin = tokio::io::stdin();
+            let token = stopping.token();
+            let supervised = async { while matches!(stdin.read(&mut ignored).await, Ok(read) if read > 0) {} };
+            tokio::select! {
+                () = supervised => {
+                    tracing::info!("the supervisor is gone; stopping");
+                    stopping.shutdown();
+                }
+                () = token.cancelled() => {}
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Waits for what the role left behind, and turns its error into words.
+async fn finish<E: Coded + Send + Sync + 'static>(ended: std::result::Result<(), E>, tasks: &Tasks) -> Result<ExitCode> {
+    tasks.shutdown();
+    if let Err(late) = tasks.wait(GRACE).await {
+        tracing::warn!("{late}");
+    }
+    ended.map_err(|error| Failure::coded(error.code(), error))?;
+    Ok(ExitCode::SUCCESS)
+}

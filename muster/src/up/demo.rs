@@ -1,0 +1,201 @@
+//! The demo: one job through the whole subnet, shown step by step, until its weight is on the chain.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indexmap::IndexMap;
+use muster_chain::{ChainClient, Netuid, Uid};
+use muster_identity::Keypair;
+use muster_kit::clock::SharedClock;
+use muster_protocol::rest::{CreateJob, JobView};
+use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, Timestamp};
+use serde::Serialize;
+
+use super::state::Subnet;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::{input, job, print, report};
+
+/// Where Debian keeps the texts of common licences.
+const LICENCES: &str = "/usr/share/common-licenses";
+const ARTIFACT: &str = "/artifacts/words.json";
+/// How long the demo job may take altogether; it takes seconds.
+const JOB_PATIENCE: Duration = Duration::from_secs(120);
+/// How many words are shown.
+const SHOWN_WORDS: usize = 5;
+/// Between two looks at the chain.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Everything that happened, for machines.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// What happened when, in seconds since the start.
+    steps: Vec<Step>,
+    /// The job as its user sees it.
+    job: JobView,
+    /// The commonest words of the licence texts: the job's result.
+    words: Vec<(String, u64)>,
+    /// Receipts with both signatures, checked.
+    receipts: Vec<Receipt>,
+    /// The weight that the validator set for the miner.
+    weight: ChainWeight,
+}
+
+#[derive(Debug, Serialize)]
+struct Step {
+    name: String,
+    seconds: f64,
+}
+
+/// A weight as the chain has it.
+#[derive(Debug, Serialize)]
+struct ChainWeight {
+    netuid: Netuid,
+    validator_uid: Uid,
+    miner_uid: Uid,
+    weight: u16,
+    epoch_blocks: u16,
+}
+
+/// Counts the steps and prints them as they happen.
+pub(crate) struct Diary {
+    begun: Timestamp,
+    clock: SharedClock,
+    quiet: bool,
+    steps: Vec<Step>,
+}
+
+impl Diary {
+    /// Starts counting now.
+    pub(crate) fn new(clock: SharedClock, quiet: bool) -> Self {
+        Self { begun: clock.now(), clock, quiet, steps: Vec::new() }
+    }
+
+    /// Something has happened just now.
+    pub(crate) fn step(&mut self, name: impl Into<String>) {
+        self.step_at(name, self.clock.now());
+    }
+
+    fn step_at(&mut self, name: impl Into<String>, at: Timestamp) {
+        let (name, seconds) = (name.into(), at.since(self.begun).as_secs_f64());
+        if !self.quiet {
+            print::line(format_args!("{seconds:>8.3} s  {name}"));
+        }
+        self.steps.push(Step { name, seconds });
+    }
+}
+
+/// Runs the demo job.
+pub(crate) async fn run(mut diary: Diary, subnet: &Subnet, netuid: Netuid, user: Keypair, image: ImageId) -> Result<Report> {
+    let clock = diary.clock.clone();
+    let client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
+    let created = client.create(&request(subnet, image)?).await?;
+    diary.step(format!("job {} submitted: the words of {LICENCES}", created.uuid));
+    let mut shown = 0;
+    let deadline = clock.now().plus(JOB_PATIENCE);
+    let job = client
+        .follow(created.uuid, deadline, |view| {
+            for entry in view.status_history.iter().skip(shown) {
+                diary.step_at(format!("job {}", entry.status), entry.created_at);
+            }
+            shown = view.status_history.len();
+        })
+        .await?;
+    if job.last_status() != JobStatus::Completed {
+        let reason = report::failure(&job).unwrap_or_default();
+        return Err(anyhow::anyhow!("the demo job did not succeed: {reason}").into());
+    }
+    let words = words(&job)?;
+    diary.step(format!("result: {}", describe(&words)));
+    let receipts = checked_receipts(&job, clock.now())?;
+    for receipt in &receipts {
+        diary.step(format!("receipt {}", report::describe(receipt)));
+    }
+    let weight = weight(&clock, subnet, netuid).await?;
+    diary.step(format!(
+        "weight {} of miner uid {} set by validator uid {} on netuid {}",
+        weight.weight, weight.miner_uid, weight.validator_uid, weight.netuid
+    ));
+    Ok(Report { steps: diary.steps, job, words, receipts, weight })
+}
+
+fn request(subnet: &Subnet, image: ImageId) -> anyhow::Result<CreateJob> {
+    let licences = Path::new(LICENCES);
+    let folder = if licences.is_dir() { licences } else { Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) };
+    let mut texts = input::folder(folder, "licences")?;
+    texts.retain(|text| folder == licences || text.path.contains("/LICENSE"));
+    let volume = input::pack(&texts)?.context("there are no licence texts to count the words of")?;
+    Ok(CreateJob {
+        target_validator_hotkey: subnet.validator,
+        executor_class: ExecutorClass::AlwaysOnTest,
+        docker_image: image.to_string(),
+        job_namespace: None,
+        args: vec!["words".to_owned()],
+        env: IndexMap::new(),
+        use_gpu: false,
+        artifacts_dir: Some("/artifacts".to_owned()),
+        on_trusted_miner: false,
+        download_time_limit: 10,
+        execution_time_limit: 30,
+        streaming_start_time_limit: 0,
+        upload_time_limit: 10,
+        streaming_details: None,
+        volumes: Some(vec![volume]),
+        uploads: None,
+    })
+}
+
+/// The commonest words first.
+fn words(job: &JobView) -> anyhow::Result<Vec<(String, u64)>> {
+    let contents = job.artifacts.get(ARTIFACT).with_context(|| format!("the job left no {ARTIFACT}"))?;
+    let counts: IndexMap<String, u64> = serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of counts")?;
+    let mut words: Vec<_> = counts.into_iter().collect();
+    words.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    if words.is_empty() {
+        bail!("the job counted no words");
+    }
+    Ok(words)
+}
+
+fn describe(words: &[(String, u64)]) -> String {
+    let total: u64 = words.iter().map(|(_, count)| count).sum();
+    let top: Vec<_> = words.iter().take(SHOWN_WORDS).map(|(word, count)| format!("{word} {count}")).collect();
+    format!("{total} words, {} different, most often {}", words.len(), top.join(", "))
+}
+
+/// Both sides' signatures on every receipt of the job, checked here and now.
+fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
+    let receipts = report::receipts(job);
+    for kind in ["JobStartedReceipt", "JobFinishedReceipt"] {
+        if !receipts.iter().any(|receipt| receipt.payload.kind() == kind) {
+            return Err(anyhow::anyhow!("the job ended without a {kind} signed by both").into());
+        }
+    }
+    for receipt in &receipts {
+        muster_identity::verify_receipt(receipt.clone(), now)
+            .map_err(|error| Failure::new(ErrorCode::SignatureRefused, error))?;
+    }
+    Ok(receipts)
+}
+
+/// Waits until the validator's weight for the miner is on the chain: at most three epochs.
+async fn weight(clock: &SharedClock, subnet: &Subnet, netuid: Netuid) -> Result<ChainWeight> {
+    let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
+    let chain = ChainClient::connect(&subnet.chain_url()).await.map_err(unreachable)?;
+    let metagraph = chain.metagraph(netuid).await.map_err(unreachable)?;
+    let uid = |hotkey| metagraph.find(hotkey).map(|neuron| neuron.uid).context("a role has no uid in the subnet");
+    let (validator_uid, miner_uid) = (uid(&subnet.validator.0)?, uid(&subnet.miner.0)?);
+    let last = metagraph.block.0 + 3 * (u64::from(metagraph.tempo) + 1);
+    loop {
+        let weights = chain.weights_of(netuid, validator_uid).await.map_err(unreachable)?;
+        if let Some((_, weight)) = weights.iter().find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0) {
+            return Ok(ChainWeight { netuid, validator_uid, miner_uid, weight: *weight, epoch_blocks: metagraph.tempo });
+        }
+        if chain.head().await.map_err(unreachable)?.0 > last {
+            let error = anyhow::anyhow!("after three epochs the chain has no weight of the validator for the miner");
+            return Err(Failure::new(ErrorCode::WeightsNotSet, error));
+        }
+        clock.sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,157 @@
+//! `muster up`: the whole subnet on this machine, as child processes that are watched and stopped in order.
+
+mod build;
+mod demo;
+mod plan;
+pub(crate) mod state;
+mod supervise;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
+use muster_executor::engine::Engine;
+use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
+use muster_protocol::ImageId;
+
+use self::demo::Diary;
+use self::plan::{Keys, NETUID, Setup};
+use self::state::{Layout, Subnet};
+use self::supervise::{Program, Supervisor};
+use crate::cli::Up;
+use crate::failure::{Failure, Result};
+use crate::print;
+
+/// How long a role may take to be ready. They need a second; a loaded machine needs more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
+pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let mut diary = Diary::new(clock.clone(), args.json || !args.demo);
+    let engine = Engine::connect("").await.map_err(|error| Failure::coded(error.code(), error))?;
+    diary.step(format!("Docker engine {} answers", engine.version()));
+    let programs = build::programs().await?;
+    let layout = Layout::create(&args.dir)?;
+    let image = load_demo_image(&engine, &layout, &programs.hello).await?;
+    diary.step(format!("demo image {image} loaded"));
+
+    let keys = Keys::load_or_create(&layout)?;
+    let subnet = plan::subnet(&layout, &keys, Subnet::read(&args.dir)?.as_ref())?;
+    let setup = Setup {
+        layout: &layout,
+        subnet: &subnet,
+        executors: args.executors,
+        block_ms: args.block_ms,
+        muster: std::env::current_exe().context("cannot find out where muster lies")?,
+        user: &keys.user,
+    };
+    write_everything(&setup, &keys, args.tempo)?;
+
+    let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !args.demo);
+    let ended = tokio::select! {
+        ended = serve(&mut supervisor, &setup, &programs.chain, diary, &keys, image, &args) => ended,
+        signal = shutdown::wait_for_signal() => signal.map_err(Failure::from).map(|_| ExitCode::SUCCESS),
+    };
+    supervisor.stop().await;
+    ended
+}
+
+/// Starts the roles in the order in which they need one another; then the demo, or until something fails.
+async fn serve(
+    supervisor: &mut Supervisor,
+    setup: &Setup<'_>,
+    chain: &std::path::Path,
+    mut diary: Diary,
+    keys: &Keys,
+    image: ImageId,
+    args: &Up,
+) -> Result<ExitCode> {
+    let subnet = setup.subnet;
+    supervisor.start(chain_program(setup, chain));
+    let listening = || Ok(std::net::TcpStream::connect(subnet.chain).ok());
+    supervisor.wait_for("the chain", PATIENCE, listening).await?;
+    diary.step(format!("chain at {}", subnet.chain_url()));
+    for role in ["facilitator", "miner", "validator"] {
+        supervisor.start(role_program(setup, role));
+        let file = setup.layout.ready(role);
+        let address = supervisor.wait_for(role, PATIENCE, || Ok(ready::read(&file)?)).await?;
+        diary.step(format!("{role} at {address}"));
+    }
+    subnet.write(setup.layout)?;
+    if args.demo {
+        let report = tokio::select! {
+            report = demo::run(diary, subnet, NETUID, keys.user.clone(), image) => report?,
+            failure = supervisor.failure() => return Err(failure),
+        };
+        if args.json {
+            print::line(format_args!("{}", serde_json::to_string_pretty(&report)?));
+        } else {
+            print::line(format_args!("all of it happened"));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    welcome(subnet, image);
+    Err(supervisor.failure().await)
+}
+
+fn welcome(subnet: &Subnet, image: ImageId) {
+    print::line(format_args!("the subnet is up; Ctrl-C stops it"));
+    print::line(format_args!("  users' door   {}", subnet.facilitator_url()));
+    print::line(format_args!("  validator     {} http://{}/v0/state", subnet.validator, subnet.validator_status));
+    print::line(format_args!("  miner         {} at {}", subnet.miner, subnet.miner_address));
+    print::line(format_args!("  chain         {}", subnet.chain_url()));
+    print::line(format_args!("try: muster job run {image} --input licence.txt=LICENSE-MIT -- words"));
+}
+
+fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
+    let mut command = vec![chain.to_owned()];
+    command.extend(["--port".into(), setup.subnet.chain.port().to_string().into()]);
+    command.extend(["--spec".into(), setup.layout.genesis()]);
+    command.extend(["--block-time-ms".into(), setup.block_ms.to_string().into()]);
+    Program { name: "chain", command, restart: false }
+}
+
+fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
+    let config = setup.layout.config(role);
+    let command = vec![setup.muster.clone(), role.into(), "--config".into(), config, "--lifeline".into()];
+    Program { name: role, command, restart: true }
+}
+
+/// Genesis and configurations; the ready files of an earlier run go.
+fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
+    let genesis = serde_json::to_string_pretty(&plan::genesis(keys, tempo))?;
+    std::fs::write(setup.layout.genesis(), genesis).context("cannot write the genesis")?;
+    for (role, config) in setup.configurations() {
+        plan::write_toml(&setup.layout.config(role), &config)?;
+        match std::fs::remove_file(setup.layout.ready(role)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes the archive of the demo image and loads it, unless the engine has that very image.
+async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::Path) -> Result<ImageId> {
+    let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let archive = demo_image(binary).map_err(|error| Failure::new(muster_protocol::ErrorCode::BuildFailed, error))?;
+    let coded = |error: muster_executor::engine::EngineError| Failure::coded(error.code(), error);
+    if engine.image(&archive.id.to_string()).await.map_err(coded)?.is_none() {
+        std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
+        engine.load(archive.bytes).await.map_err(coded)?;
+    }
+    Ok(archive.id)
+}
+
+/// The demo image: one static program, run as nobody.
+fn demo_image(program: Vec<u8>) -> std::result::Result<ImageArchive, ArchiveError> {
+    const PROGRAM: &str = "/hello";
+    ImageArchive::new(&ImageContent {
+        tag: "muster/hello:latest".to_owned(),
+        files: vec![ImageFile { path: PROGRAM.to_owned(), mode: 0o755, contents: program }],
+        entrypoint: vec![PROGRAM.to_owned()],
+        command: vec!["words".to_owned()],
+        ..ImageContent::default()
+    })
+}

@@ -1,0 +1,181 @@
+//! What a local subnet consists of: wallets, addresses, the chain's genesis, and a configuration for each role.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use muster_chain::Netuid;
+use muster_identity::Keypair;
+use muster_identity::wallet::{self, WalletPath};
+use muster_protocol::{ErrorCode, MinerKey, ValidatorKey};
+use serde_json::{Value, json};
+
+use super::state::{Layout, Subnet};
+use crate::failure::{Failure, Result};
+
+/// The subnet of a local chain.
+pub(crate) const NETUID: Netuid = Netuid(1);
+const HOTKEY: &str = "default";
+/// A thousand TAO, in rao: enough for a permit.
+const STAKE: u64 = 1_000_000_000_000;
+
+/// The keys of a local subnet.
+pub(crate) struct Keys {
+    pub(crate) validator: Keypair,
+    pub(crate) miner: Keypair,
+    pub(crate) user: Keypair,
+    /// Owns both hotkeys on the chain; nothing but the genesis uses it.
+    pub(crate) owner: Keypair,
+}
+
+impl Keys {
+    /// Loads the wallets of an earlier run, or makes them.
+    pub(crate) fn load_or_create(layout: &Layout) -> Result<Self> {
+        let key = |name: &str| {
+            let path = wallet_path(layout, name);
+            let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
+            if path.hotkey_file().exists() {
+                wallet::load_hotkey(&path).map_err(unusable)
+            } else {
+                wallet::create(&path).map(|(key, _)| key).map_err(unusable)
+            }
+        };
+        Ok(Self { validator: key("validator")?, miner: key("miner")?, user: key("user")?, owner: key("owner")? })
+    }
+}
+
+fn wallet_path(layout: &Layout, name: &str) -> WalletPath {
+    WalletPath { root: layout.wallets(), name: name.to_owned(), hotkey: HOTKEY.to_owned() }
+}
+
+/// Who listens where. An earlier run's addresses are kept while they are free, so that bookmarks hold.
+pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> anyhow::Result<Subnet> {
+    // Every listener is held until all are chosen, so that none is chosen twice.
+    let mut held = Vec::new();
+    let mut address = |earlier: Option<SocketAddr>| -> anyhow::Result<SocketAddr> {
+        let listener = match earlier.and_then(|address| TcpListener::bind(address).ok()) {
+            Some(listener) => listener,
+            None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?,
+        };
+        let address = listener.local_addr()?;
+        held.push(listener);
+        Ok(address)
+    };
+    Ok(Subnet {
+        chain: address(earlier.map(|s| s.chain))?,
+        facilitator: address(earlier.map(|s| s.facilitator))?,
+        validator_status: address(earlier.map(|s| s.validator_status))?,
+        miner_address: address(earlier.map(|s| s.miner_address))?,
+        validator: ValidatorKey(keys.validator.hotkey()),
+        miner: MinerKey(keys.miner.hotkey()),
+        wallets: layout.wallets(),
+    })
+}
+
+/// The chain's genesis: one subnet with the validator and the miner in it.
+///
+/// A balance of a key that nobody holds makes every run's chain another chain, so that no role takes its blocks for those
+/// of the last run.
+pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
+    let owner = keys.owner.hotkey().to_string();
+    let neuron = |hotkey: String, stake: u64, permit: bool| {
+        json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit})
+    };
+    let nobody = Keypair::generate().hotkey().to_string();
+    json!({
+        "subnets": [{"netuid": NETUID.0, "tempo": tempo}],
+        "balances": {
+            owner.clone(): STAKE,
+            keys.validator.hotkey().to_string(): STAKE,
+            keys.miner.hotkey().to_string(): STAKE,
+            nobody: STAKE,
+        },
+        "neurons": [
+            neuron(keys.validator.hotkey().to_string(), STAKE, true),
+            neuron(keys.miner.hotkey().to_string(), 0, false),
+        ],
+        "allow_loopback": true,
+    })
+}
+
+/// What the roles' configurations depend on.
+pub(crate) struct Setup<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) subnet: &'a Subnet,
+    pub(crate) executors: u32,
+    /// Milliseconds between blocks.
+    pub(crate) block_ms: u64,
+    /// This program: the miner starts executors with it.
+    pub(crate) muster: PathBuf,
+    pub(crate) user: &'a Keypair,
+}
+
+impl Setup<'_> {
+    /// The configuration of each role, by its name.
+    pub(crate) fn configurations(&self) -> [(&'static str, Value); 4] {
+        [
+            ("facilitator", self.facilitator()),
+            ("validator", self.validator()),
+            ("miner", self.miner()),
+            ("executor", self.executor()),
+        ]
+    }
+
+    fn store(&self, role: &str) -> String {
+        format!("sqlite:{}", self.layout.data(&format!("{role}.db")).display())
+    }
+
+    fn wallet(&self, name: &str) -> Value {
+        json!({"root": self.layout.wallets(), "name": name, "hotkey": HOTKEY})
+    }
+
+    fn facilitator(&self) -> Value {
+        json!({
+            "bind": self.subnet.facilitator,
+            "ready_file": self.layout.ready("facilitator"),
+            "store": self.store("facilitator"),
+            "public_url": self.subnet.facilitator_url(),
+            "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0, "refresh_s": 5},
+        })
+    }
+
+    fn validator(&self) -> Value {
+        json!({
+            "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
+            "wallet": self.wallet("validator"),
+            "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
+            "store": self.store("validator"),
+            "users": [self.user.hotkey().to_string()],
+            "status": {"bind": self.subnet.validator_status},
+            "ready_file": self.layout.ready("validator"),
+        })
+    }
+
+    fn miner(&self) -> Value {
+        json!({
+            "bind": self.subnet.miner_address,
+            "announce": self.subnet.miner_address,
+            "ready_file": self.layout.ready("miner"),
+            "wallet": self.wallet("miner"),
+            "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
+            "store": self.store("miner"),
+            "receipts_dir": self.layout.data("receipts"),
+            "executor": {
+                "class": "always_on.test",
+                "count": self.executors,
+                "command": [self.muster, "executor", "--config", self.layout.config("executor")],
+            },
+        })
+    }
+
+    fn executor(&self) -> Value {
+        json!({"work_dir": self.layout.data("executor")})
+    }
+}
+
+/// Writes a configuration as TOML, with a head that says where it comes from.
+pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
+    let text = toml::to_string(config).context("a configuration that TOML cannot hold")?;
+    let text = format!("# Written by `muster up`; the next `muster up` writes it again.\n{text}");
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,122 @@
+//! The folder of a local subnet: where everything lies, and the file that says where everybody listens.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use muster_protocol::{MinerKey, ValidatorKey};
+use serde::{Deserialize, Serialize};
+
+/// Paths inside the folder of a local subnet.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Makes the folders that are not there yet.
+    pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
+        let root = root.canonicalize().with_context(|| format!("cannot use {}", root.display()))?;
+        let layout = Self { root };
+        for folder in ["config", "data", "images", "logs", "run", "wallets"] {
+            let folder = layout.root.join(folder);
+            std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        Ok(layout)
+    }
+
+    /// Wallets of every role and of the user.
+    pub(crate) fn wallets(&self) -> PathBuf {
+        self.root.join("wallets")
+    }
+
+    /// A role's configuration.
+    pub(crate) fn config(&self, role: &str) -> PathBuf {
+        self.root.join("config").join(format!("{role}.toml"))
+    }
+
+    /// The chain's genesis.
+    pub(crate) fn genesis(&self) -> PathBuf {
+        self.root.join("config/genesis.json")
+    }
+
+    /// What a role keeps.
+    pub(crate) fn data(&self, name: &str) -> PathBuf {
+        self.root.join("data").join(name)
+    }
+
+    /// The archive of an image of ours.
+    pub(crate) fn image(&self, name: &str) -> PathBuf {
+        self.root.join("images").join(format!("{name}.tar"))
+    }
+
+    /// What a role says.
+    pub(crate) fn log(&self, role: &str) -> PathBuf {
+        self.root.join("logs").join(format!("{role}.log"))
+    }
+
+    /// The process id of a role.
+    pub(crate) fn pid(&self, role: &str) -> PathBuf {
+        self.root.join("run").join(format!("{role}.pid"))
+    }
+
+    /// The file by which a role says that it is up.
+    pub(crate) fn ready(&self, role: &str) -> PathBuf {
+        self.root.join("run").join(format!("{role}.ready"))
+    }
+}
+
+/// Who is in the subnet and where they listen. Users' commands read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Subnet {
+    /// The chain's JSON-RPC.
+    pub(crate) chain: SocketAddr,
+    /// The users' door.
+    pub(crate) facilitator: SocketAddr,
+    /// The validator's read-only status.
+    pub(crate) validator_status: SocketAddr,
+    /// The miner's door.
+    pub(crate) miner_address: SocketAddr,
+    /// Who routes.
+    pub(crate) validator: ValidatorKey,
+    /// Who runs.
+    pub(crate) miner: MinerKey,
+    /// Wallets, the user's among them.
+    pub(crate) wallets: PathBuf,
+}
+
+impl Subnet {
+    fn file(root: &Path) -> PathBuf {
+        root.join("subnet.json")
+    }
+
+    /// URL of the users' door.
+    pub(crate) fn facilitator_url(&self) -> String {
+        format!("http://{}", self.facilitator)
+    }
+
+    /// URL of the chain.
+    pub(crate) fn chain_url(&self) -> String {
+        format!("ws://{}", self.chain)
+    }
+
+    /// What the last `muster up` in that folder wrote; `None` if there was none.
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Option<Self>> {
+        let file = Self::file(root);
+        match std::fs::read(&file) {
+            Ok(text) => {
+                Ok(Some(serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Writes it in one step.
+    pub(crate) fn write(&self, layout: &Layout) -> anyhow::Result<()> {
+        let temporary = layout.root.join("subnet.json.new");
+        std::fs::write(&temporary, serde_json::to_string_pretty(self)?)?;
+        std::fs::rename(&temporary, Self::file(&layout.root)).context("cannot write subnet.json")
+    }
+}
