@@ -1,1 +1,23 @@
-//! Placeholder.
+//! Who someone is: sr25519 keys, signatures made and checked, wallet files. No network.
+//!
+//! What was checked is a type: logic takes [`Verified`], and only this crate makes one.
+
+mod auth;
+mod job;
+mod key;
+mod receipt;
+mod signed;
+mod verify;
+pub mod wallet;
+
+pub use auth::{
+    AuthError, facilitator_auth, validator_auth, verify_auth, verify_facilitator_auth, verify_login,
+};
+pub use job::{
+    FrameSignature, sign_job, sign_streaming_ready, verify_frame, verify_job, verify_job_fields,
+    verify_streaming_ready,
+};
+pub use key::{Keypair, SecretError};
+pub use receipt::{countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt};
+pub use signed::{Signed, Statement, Verified};
+pub use verify::{Claim, Party, VerifyError, verify, verify_batch};

@@ -1,0 +1,123 @@
+//! Greetings: how a peer shows at the start of a connection which key it holds.
+
+use std::time::Duration;
+
+use muster_protocol::wire::facilitator::Authentication;
+use muster_protocol::wire::miner::ValidatorAuth;
+use muster_protocol::wire::signing;
+use muster_protocol::{ErrorCode, Hotkey, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
+
+use crate::key::Keypair;
+use crate::signed::Verified;
+use crate::verify::{Party, VerifyError, require, verify};
+
+/// Why a validator's greeting was refused, in the words that ComputeHorde's miner uses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// Written too long ago.
+    #[error("msg too old")]
+    TooOld,
+    /// Written later than now. ComputeHorde lets these pass, and with them a greeting to be replayed for years.
+    #[error("msg from the future")]
+    Future,
+    /// Meant for another miner.
+    #[error("wrong miner hotkey ({0})")]
+    WrongMiner(MinerKey),
+    /// From another validator than the address it came in at.
+    #[error("wrong validator hotkey ({0})")]
+    WrongValidator(ValidatorKey),
+    /// Not signed by the validator it names.
+    #[error("Signature mismatches")]
+    Signature,
+}
+
+impl AuthError {
+    /// Its page in `docs/errors/`.
+    pub const fn code(&self) -> ErrorCode {
+        ErrorCode::SignatureRefused
+    }
+}
+
+/// A validator's greeting to a miner. Valid for seconds: made anew for every connection.
+pub fn validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp) -> ValidatorAuth {
+    let validator_hotkey = ValidatorKey(validator.hotkey());
+    let timestamp = now.secs();
+    ValidatorAuth {
+        validator_hotkey,
+        miner_hotkey: miner,
+        timestamp,
+        signature: validator.sign(&signing::validator_auth(validator_hotkey, miner, timestamp)),
+    }
+}
+
+/// Checks a validator's greeting, which came in at the address of `validator` and is meant for `me`.
+///
+/// It may be `max_age` old, and `max_ahead` early where clocks differ. Within that span it can be replayed: the caller
+/// remembers the signatures it has seen for `max_age + max_ahead`.
+///
+/// # Errors
+/// The reason, in the wire's words.
+pub fn verify_auth(
+    auth: ValidatorAuth,
+    validator: ValidatorKey,
+    me: MinerKey,
+    now: Timestamp,
+    max_age: Duration,
+    max_ahead: Duration,
+) -> Result<Verified<ValidatorAuth>, AuthError> {
+    // In seconds and wide: the peer's number may be anything.
+    let age = i128::from(now.secs()) - i128::from(auth.timestamp);
+    if age > i128::from(max_age.as_secs()) {
+        return Err(AuthError::TooOld);
+    }
+    if -age > i128::from(max_ahead.as_secs()) {
+        return Err(AuthError::Future);
+    }
+    if auth.miner_hotkey != me {
+        return Err(AuthError::WrongMiner(auth.miner_hotkey));
+    }
+    if auth.validator_hotkey != validator {
+        return Err(AuthError::WrongValidator(auth.validator_hotkey));
+    }
+    if !verify(&validator.0, &auth.signed_bytes(), &auth.signature) {
+        return Err(AuthError::Signature);
+    }
+    Ok(Verified::new(auth))
+}
+
+/// A validator's greeting to its facilitator: its key signs itself.
+pub fn facilitator_auth(validator: &Keypair) -> Authentication {
+    let key = validator.hotkey();
+    Authentication {
+        public_key: hex::encode(key.as_bytes()),
+        signature: validator.sign(key.as_bytes()),
+    }
+}
+
+/// Checks a validator's greeting to a facilitator.
+///
+/// It never changes, so whoever has seen it once can repeat it: it says who claims to speak, and no more.
+///
+/// # Errors
+/// The key is no key, or did not sign.
+pub fn verify_facilitator_auth(auth: &Authentication) -> Result<Verified<ValidatorKey>, VerifyError> {
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(&auth.public_key, &mut bytes).map_err(|_| VerifyError::PublicKey)?;
+    let key = Hotkey::from_bytes(bytes);
+    require(Party::Validator, key, &bytes, &auth.signature)?;
+    Ok(Verified::new(ValidatorKey(key)))
+}
+
+/// Checks a user's login: their signature over the text of a nonce. That the nonce is ours, fresh and unused is the
+/// caller's to know.
+///
+/// # Errors
+/// The key did not sign the nonce.
+pub fn verify_login(
+    user: UserKey,
+    nonce: &str,
+    signature: &Signature,
+) -> Result<Verified<UserKey>, VerifyError> {
+    require(Party::User, user.0, nonce.as_bytes(), signature)?;
+    Ok(Verified::new(user))
+}

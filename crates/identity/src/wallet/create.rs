@@ -1,0 +1,120 @@
+//! New wallets. Nothing is ever overwritten, and nothing secret is printed.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use muster_protocol::Hotkey;
+
+use super::WalletPath;
+use super::error::WalletError;
+use super::keyfile::{Fields, Keyfile};
+use crate::key::Keypair;
+
+/// What becomes of the secret half of a coldkey that [`create`] makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ColdkeyStorage {
+    /// It is handed back once as a phrase and kept nowhere: the owner writes it down.
+    PhraseOnly,
+    /// It is written unencrypted to the file `coldkey`. For development subnets, where it owns nothing of worth.
+    Unencrypted,
+}
+
+/// A wallet that was made.
+pub struct Created {
+    /// The new hotkey.
+    pub hotkey: Keypair,
+    /// The public half of the wallet's coldkey, old or new.
+    pub coldkey: Hotkey,
+    /// The secret phrase of a coldkey that was made now: show it to its owner once. `None` if the wallet had one.
+    pub coldkey_phrase: Option<String>,
+}
+
+/// Makes a hotkey, and a coldkey if the wallet has none. Files are readable by their owner only.
+///
+/// # Errors
+/// The hotkey exists already, or the file system refuses. A file that was not there before is left only if it is whole.
+pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<Created, WalletError> {
+    let hotkey_file = wallet.hotkey_file()?;
+    if exists(&hotkey_file)? {
+        return Err(WalletError::Exists(hotkey_file));
+    }
+    let (coldkey, coldkey_phrase) = match Keyfile::read(&wallet.coldkeypub_file()?) {
+        Ok(file) => (file.public()?, None),
+        Err(WalletError::Missing(_)) => {
+            let (key, phrase) = create_coldkey(wallet, storage)?;
+            (key, Some(phrase))
+        }
+        Err(error) => return Err(error),
+    };
+    let (hotkey, phrase, seed) = Keypair::generate_with_seed();
+    write_new(&hotkey_file, &Fields::secret(&hotkey, phrase, seed))?;
+    Ok(Created {
+        hotkey,
+        coldkey,
+        coldkey_phrase,
+    })
+}
+
+fn create_coldkey(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<(Hotkey, String), WalletError> {
+    let file = wallet.coldkey_file()?;
+    // A coldkey without its public half is somebody's; it must not get the public half of another.
+    if exists(&file)? {
+        return Err(WalletError::Exists(file));
+    }
+    let (pair, phrase, seed) = Keypair::generate_with_seed();
+    match storage {
+        ColdkeyStorage::PhraseOnly => {}
+        ColdkeyStorage::Unencrypted => write_new(&file, &Fields::secret(&pair, phrase.clone(), seed))?,
+    }
+    write_new(&wallet.coldkeypub_file()?, &Fields::public(pair.hotkey()))?;
+    Ok((pair.hotkey(), phrase))
+}
+
+fn exists(path: &Path) -> Result<bool, WalletError> {
+    path.try_exists().map_err(failed("look at", path))
+}
+
+/// Writes a whole file, or none: beside its place first, then linked there, which fails if the name is taken.
+fn write_new(path: &Path, fields: &Fields) -> Result<(), WalletError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed("make the folder of", path))?;
+    let text = serde_json::to_vec(fields).map_err(|error| failed("encode", path)(error.into()))?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| failed("draw a name for", path)(error.into()))?;
+    let beside = folder.join(format!(".new-{}", hex::encode(random)));
+    let linked = write_private(&beside, &text).and_then(|()| fs::hard_link(&beside, path));
+    // The file beside is of no use any more, whatever happened; the first error is the one to tell.
+    let removed = fs::remove_file(&beside);
+    match linked {
+        Ok(()) => removed.map_err(failed("tidy up beside", path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(WalletError::Exists(path.to_owned()))
+        }
+        Err(error) => Err(failed("write", path)(error)),
+    }
+}
+
+fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WalletError {
+    let path = PathBuf::from(path);
+    move |source| WalletError::Io {
+        operation,
+        path,
+        source,
+    }
+}

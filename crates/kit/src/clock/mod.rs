@@ -1,0 +1,36 @@
+//! Time, injected: nothing but this module asks the operating system what time it is.
+
+mod system;
+mod test;
+mod tokio_clock;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_protocol::Timestamp;
+
+pub use system::SystemClock;
+pub use test::TestClock;
+pub use tokio_clock::TokioClock;
+
+/// A wait that has been started; it owns all it needs.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
+
+/// The clock that a whole process shares.
+pub type SharedClock = Arc<dyn Clock>;
+
+/// Tells the time and wakes sleepers.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now; never earlier than an answer it gave before.
+    fn now(&self) -> Timestamp;
+
+    /// Ends once [`Clock::now`] has reached `deadline`; at once if it has already.
+    fn sleep_until(&self, deadline: Timestamp) -> Sleep;
+
+    /// Ends after `span`.
+    fn sleep(&self, span: Duration) -> Sleep {
+        self.sleep_until(self.now().plus(span))
+    }
+}

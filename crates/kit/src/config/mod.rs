@@ -1,0 +1,238 @@
+//! Configuration files: read everything, complain about everything, only then begin.
+//!
+//! A role's configuration is a struct with `#[serde(default, deny_unknown_fields)]` and a text of commented defaults
+//! that `muster ROLE --print-config` shows. Nothing binds or connects before the whole file is known to be good.
+
+mod problem;
+mod strict;
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+pub use problem::{ConfigErrors, Problem};
+
+/// A role's configuration.
+pub trait RoleConfig: DeserializeOwned {
+    /// A file that says what the defaults say, each key explained. A test compares the two.
+    const COMMENTED_DEFAULT: &'static str;
+
+    /// Everything that types cannot say: ranges, keys that exclude one another. Empty if all is well.
+    fn validate(&self) -> Vec<Problem>;
+}
+
+/// Reads the file at `path`.
+///
+/// # Errors
+/// Every problem of the file at once, each with its line and key: see [`parse`].
+pub fn load<T: RoleConfig>(path: &Path) -> Result<T, ConfigErrors> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let reason = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+            #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign, open enum")]
+            _ => error.to_string(),
+        };
+        ConfigErrors::of_file(name.clone(), Problem::whole(reason))
+    })?;
+    parse(&text, &name)
+}
+
+/// Reads the text of a file; `name` is what errors call it.
+///
+/// # Errors
+/// One problem if it is not TOML. Otherwise all of these together: every unknown key with its path and the key it may
+/// be meant for, every value of a wrong type, and what [`RoleConfig::validate`] finds in the rest.
+pub fn parse<T: RoleConfig>(text: &str, name: &str) -> Result<T, ConfigErrors> {
+    let (config, mut problems) = strict::read::<T>(text);
+    if let Some(config) = &config {
+        // A key that was struck out stands at its default now; what is wrong with that default is no news.
+        let struck: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
+        let found = config.validate();
+        problems.extend(
+            found
+                .into_iter()
+                .filter(|problem| !struck.contains(&problem.path)),
+        );
+    }
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        Some(_) | None => Err(ConfigErrors::new(name.to_owned(), problems)),
+    }
+}
+
+/// Reads a role's own commented defaults. Each role has a test that this equals its `Default`.
+///
+/// # Errors
+/// The text does not fit the type, which is a defect of the role.
+pub fn commented_default<T: RoleConfig>() -> Result<T, ConfigErrors> {
+    parse(T::COMMENTED_DEFAULT, "the commented defaults")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use muster_protocol::ErrorCode;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::error::Coded;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Sample {
+        listen: SocketAddr,
+        netuid: u16,
+        wallet: Option<String>,
+        chain: Chain,
+        peers: Vec<Peer>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Chain {
+        url: String,
+        retries: u32,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Peer {
+        name: String,
+        #[serde(default)]
+        weight: u8,
+    }
+
+    impl Default for Sample {
+        fn default() -> Self {
+            Self {
+                listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
+                netuid: 1,
+                wallet: None,
+                chain: Chain::default(),
+                peers: Vec::new(),
+            }
+        }
+    }
+
+    impl Default for Chain {
+        fn default() -> Self {
+            Self {
+                url: "ws://127.0.0.1:9944".to_owned(),
+                retries: 3,
+            }
+        }
+    }
+
+    impl RoleConfig for Sample {
+        const COMMENTED_DEFAULT: &'static str = r#"
+# Where to listen.
+listen = "127.0.0.1:8000"
+netuid = 1
+# wallet = "name"
+[chain]
+url = "ws://127.0.0.1:9944"
+retries = 3
+"#;
+
+        fn validate(&self) -> Vec<Problem> {
+            let mut problems = Vec::new();
+            if !self.chain.url.starts_with("ws") {
+                problems.push(Problem::at("chain.url", "must begin with ws:// or wss://"));
+            }
+            if self.netuid == 0 {
+                problems.push(Problem::at("netuid", "0 is the root network"));
+            }
+            problems
+        }
+    }
+
+    fn complaints(text: &str) -> Vec<String> {
+        let errors = parse::<Sample>(text, "sample.toml").unwrap_err();
+        assert_eq!(errors.code(), Some(ErrorCode::ConfigInvalid));
+        errors.problems().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_commented_defaults_are_the_defaults() {
+        assert_eq!(commented_default::<Sample>().unwrap(), Sample::default());
+        assert_eq!(parse::<Sample>("", "empty").unwrap(), Sample::default());
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let text = r#"
+lisen = "127.0.0.1:1"
+netuid = "one"
+zebra = 1
+[chain]
+url = "http://x"
+retry = 5
+retries = -1
+[[peers]]
+name = "a"
+[[peers]]
+name = "b"
+wieght = 1
+"#;
+        assert_eq!(
+            complaints(text),
+            [
+                "line 2: `lisen`: unknown key; is `listen` meant?",
+                "line 3: `netuid`: invalid type: string \"one\", expected u16",
+                "line 4: `zebra`: unknown key; known here are `listen`, `netuid`, `wallet`, `chain`, `peers`",
+                "line 7: `chain.retry`: unknown key; known here are `url`, `retries`",
+                "line 8: `chain.retries`: invalid value: integer `-1`, expected u32",
+                "line 12: `peers[1].wieght`: unknown key; is `weight` meant?",
+                "`chain.url`: must begin with ws:// or wss://",
+            ]
+        );
+    }
+
+    #[test]
+    fn text_that_is_no_toml_has_one_problem() {
+        let found = complaints("netuid = 1\nlisten = \n");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("line 2: "), "{found:?}");
+    }
+
+    #[test]
+    fn a_missing_key_is_named_and_the_rest_still_read() {
+        let found = complaints("[[peers]]\nweight = 1\n[chain]\nretries = true\n");
+        assert_eq!(
+            found,
+            [
+                "line 1: `peers`: missing field `name`",
+                "line 4: `chain.retries`: invalid type: boolean `true`, expected u32",
+            ]
+        );
+    }
+
+    #[test]
+    fn validation_does_not_complain_about_what_was_struck_out() {
+        let found = complaints("netuid = 0\n[chain]\nurl = 1\n");
+        assert_eq!(
+            found,
+            [
+                "line 3: `chain.url`: invalid type: integer `1`, expected a string",
+                "`netuid`: 0 is the root network",
+            ]
+        );
+    }
+
+    #[test]
+    fn unreadable_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("role.toml");
+        let error = load::<Sample>(&path).unwrap_err();
+        assert!(error.to_string().contains("there is no such file"), "{error}");
+        assert!(error.to_string().contains("role.toml"), "{error}");
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        let error = load::<Sample>(&path).unwrap_err();
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+        std::fs::write(&path, "netuid = 7").unwrap();
+        assert_eq!(load::<Sample>(&path).unwrap().netuid, 7);
+    }
+}

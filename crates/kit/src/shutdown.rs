@@ -1,0 +1,37 @@
+//! The signals by which an operator stops a role.
+
+use std::fmt;
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Which signal came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// `SIGTERM`: from a supervisor.
+    Terminate,
+    /// `SIGINT`: Ctrl-C.
+    Interrupt,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Terminate => "SIGTERM",
+            Self::Interrupt => "SIGINT",
+        })
+    }
+}
+
+/// Waits for the next signal to stop. A binary calls it once to begin an orderly shutdown, and again to cut it short.
+///
+/// # Errors
+/// The operating system refuses a handler.
+pub async fn wait_for_signal() -> io::Result<Signal> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => Signal::Terminate,
+        _ = interrupt.recv() => Signal::Interrupt,
+    })
+}

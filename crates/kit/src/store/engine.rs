@@ -1,0 +1,111 @@
+//! Store URLs: which engine, where, and how to name it without its password.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::StoreError;
+
+/// Where a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// A file, or memory that is gone with the process.
+    Sqlite { path: Option<PathBuf> },
+    /// A server.
+    Postgres { url: url::Url },
+}
+
+impl Engine {
+    /// Reads a URL of a configuration.
+    pub(super) fn of(text: &str) -> Result<Self, StoreError> {
+        if let Some(rest) = text.strip_prefix("sqlite:") {
+            let path = rest.strip_prefix("//").unwrap_or(rest);
+            return match path {
+                "" => Err(StoreError::Url("a path is missing")),
+                ":memory:" => Ok(Self::Sqlite { path: None }),
+                _ if path.contains('?') => {
+                    Err(StoreError::Url("sqlite takes no parameters, they are all set"))
+                }
+                _ => Ok(Self::Sqlite {
+                    path: Some(PathBuf::from(path)),
+                }),
+            };
+        }
+        let url = url::Url::parse(text).map_err(|_| StoreError::Url("it is not a URL"))?;
+        match url.scheme() {
+            "postgres" | "postgresql" => Ok(Self::Postgres { url }),
+            _ => Err(StoreError::Url("its scheme is unknown")),
+        }
+    }
+
+    /// What the driver wants: SQLite's paths have to survive a URL parser.
+    pub(super) fn connection_url(&self) -> String {
+        match self {
+            Self::Sqlite { path: None } => "sqlite::memory:".to_owned(),
+            Self::Sqlite { path: Some(path) } => {
+                let path = path.as_os_str().as_encoded_bytes();
+                format!(
+                    "sqlite:{}?mode=rwc",
+                    path.iter().map(|&byte| escaped(byte)).collect::<String>()
+                )
+            }
+            Self::Postgres { url } => url.to_string(),
+        }
+    }
+
+    /// Makes the folder of a SQLite file, if it is missing.
+    pub(super) fn make_folder(&self) -> Result<(), StoreError> {
+        let Self::Sqlite { path: Some(path) } = self else {
+            return Ok(());
+        };
+        let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        std::fs::create_dir_all(folder).map_err(|source| StoreError::Folder {
+            store: self.to_string(),
+            source,
+        })
+    }
+}
+
+fn escaped(byte: u8) -> String {
+    if byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte) {
+        char::from(byte).to_string()
+    } else {
+        format!("%{byte:02X}")
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite { path: None } => f.write_str("sqlite::memory:"),
+            Self::Sqlite { path: Some(path) } => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres { url } => {
+                let database = url.path();
+                write!(f, "postgres://{}{database}", url.host_str().unwrap_or_default())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_engines_and_nothing_else() {
+        for bad in ["", "sqlite:", "sqlite:x?mode=ro", "mysql://x", "/var/lib/x.db"] {
+            assert!(matches!(Engine::of(bad), Err(StoreError::Url(_))), "{bad}");
+        }
+        let engine = Engine::of("sqlite:///var/lib/a b%.db").unwrap();
+        assert_eq!(engine.connection_url(), "sqlite:/var/lib/a%20b%25.db?mode=rwc");
+        assert_eq!(engine, Engine::of("sqlite:/var/lib/a b%.db").unwrap());
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let engine = Engine::of("postgres://me:secret@db:5432/muster?password=secret").unwrap();
+        assert_eq!(engine.to_string(), "postgres://db/muster");
+        assert!(engine.connection_url().contains("secret"));
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong with a store, named by the operation that failed.
+
+use muster_protocol::ErrorCode;
+use sqlx::migrate::MigrateError;
+
+use crate::error::Coded;
+
+/// A store that cannot be used, or an operation on it that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Neither SQLite nor PostgreSQL.
+    #[error("store url: {0}; write `sqlite:PATH` or `postgres://USER@HOST/DATABASE`")]
+    Url(&'static str),
+    /// The folder of a SQLite file cannot be made.
+    #[error("cannot make the folder of the store {store}")]
+    Folder {
+        /// Which store, without secrets.
+        store: String,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// The engine does not answer, or the file is not a database.
+    #[error("cannot open the store {store}")]
+    Open {
+        /// Which store, without secrets.
+        store: String,
+        /// The engine's reason.
+        source: sqlx::Error,
+    },
+    /// The tables cannot be brought up to date.
+    #[error("cannot migrate the store; it may belong to a newer version of this program")]
+    Migrate(#[source] MigrateError),
+    /// A statement failed.
+    #[error("store: cannot {operation}")]
+    Query {
+        /// What was to be done, as in "cannot insert a job".
+        operation: &'static str,
+        /// The engine's reason.
+        source: sqlx::Error,
+    },
+    /// A row holds something that this program cannot have written.
+    #[error("store: {what} cannot be read back; the row was changed by hand or by another version")]
+    Corrupt {
+        /// Table and column.
+        what: &'static str,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl StoreError {
+    /// A value of a row that does not parse.
+    pub fn corrupt(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Corrupt {
+            what,
+            source: source.into(),
+        }
+    }
+}
+
+impl Coded for StoreError {
+    fn code(&self) -> Option<ErrorCode> {
+        Some(ErrorCode::StoreFailed)
+    }
+}
+
+/// Names the operation that a statement was part of: `query.execute(&pool).await.during("insert a job")?`.
+pub trait During<T> {
+    /// `operation` completes the sentence "cannot …".
+    ///
+    /// # Errors
+    /// The error of `self`, with its operation.
+    fn during(self, operation: &'static str) -> Result<T, StoreError>;
+}
+
+impl<T> During<T> for Result<T, sqlx::Error> {
+    fn during(self, operation: &'static str) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::Query { operation, source })
+    }
+}

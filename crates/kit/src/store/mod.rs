@@ -1,0 +1,98 @@
+//! Stores: SQLite with no setup, PostgreSQL beyond one machine, the same SQL on both.
+//!
+//! # SQL that both engines understand
+//!
+//! * Columns are `TEXT` and `BIGINT` only. Times are microseconds in `BIGINT`; ids, keys and JSON are `TEXT`, so that
+//!   the order of a signed object's keys survives. A flag is a `BIGINT` of 0 or 1.
+//! * Placeholders are `$1`, `$2`, …
+//! * Upserts are `INSERT … ON CONFLICT (…) DO NOTHING` or `DO UPDATE SET x = excluded.x`; ask `rows_affected()` who won.
+//! * A sum is a `NUMERIC` in PostgreSQL: write `CAST(SUM(x) AS BIGINT)`. `COUNT(*)` is a `BIGINT` already.
+//! * There is no `AUTOINCREMENT`: ids are our own, or `COALESCE(MAX(seq), 0) + 1` inside the transaction that inserts.
+//! * An expression whose type only its parameter decides needs `CAST($1 AS BIGINT)` or `CAST($1 AS TEXT)`.
+//!
+//! # Transactions
+//!
+//! [`begin`] opens one that may read and then write. On SQLite it takes the write lock at once, so whoever is inside
+//! is alone. On PostgreSQL others run beside it at READ COMMITTED: never read a value, compute, and write it back, but
+//! say the condition in the statement (`UPDATE … WHERE id = $1 AND state = $2`) and look at `rows_affected()`.
+//!
+//! A SQLite store has **one** connection, which makes "database is locked" impossible within a process. Therefore
+//! never ask the pool for anything while holding a transaction or a stream of rows from it: it would wait for itself
+//! until the pool's time-out. Pass `&mut *transaction` down instead.
+
+mod engine;
+mod error;
+pub mod json;
+pub mod testing;
+
+use std::time::Duration;
+
+use sqlx::any::{Any, AnyPoolOptions, install_default_drivers};
+use sqlx::migrate::Migrator;
+use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
+
+use engine::Engine;
+pub use error::{During, StoreError};
+
+/// Connections to PostgreSQL of one role. Each role is one process with short statements.
+const POSTGRES_CONNECTIONS: u32 = 10;
+/// Longer than any statement of ours; a wait of this length is a connection held where it must not be.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Durable once committed, also through a power cut; readers of other processes do not disturb the writer.
+const SQLITE_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+                              PRAGMA foreign_keys = ON;";
+
+/// Opens the store at `url`: `sqlite:PATH` (made if it is missing, its folder too) or `postgres://…`.
+///
+/// Roles that share one PostgreSQL database each take a schema of their own: `…/muster?options[search_path]=miner`.
+///
+/// # Errors
+/// The URL is neither, or the engine cannot be reached.
+pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
+    install_default_drivers();
+    let engine = Engine::of(url)?;
+    engine.make_folder()?;
+    let connections = match engine {
+        Engine::Sqlite { .. } => 1,
+        Engine::Postgres { .. } => POSTGRES_CONNECTIONS,
+    };
+    AnyPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .after_connect(|connection, _| Box::pin(prepare(connection)))
+        .connect(&engine.connection_url())
+        .await
+        .map_err(|source| StoreError::Open {
+            store: engine.to_string(),
+            source,
+        })
+}
+
+async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    if connection.backend_name() == "SQLite" {
+        connection.execute(sqlx::raw_sql(SQLITE_PRAGMAS)).await?;
+    }
+    Ok(())
+}
+
+/// Brings the tables up to date. Processes that start together wait for one another.
+///
+/// # Errors
+/// A migration fails, or one that ran before has been changed since.
+pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreError> {
+    migrator.run(pool).await.map_err(StoreError::Migrate)
+}
+
+/// Begins a transaction that may write. Dropping it without `commit` undoes it.
+///
+/// # Errors
+/// The engine is gone, or the pool's connections are all held.
+pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreError> {
+    // A plain BEGIN in SQLite takes the write lock at its first write, which fails if another process wrote meanwhile.
+    let statement = match pool.connect_options().database_url.scheme() {
+        "sqlite" => "BEGIN IMMEDIATE",
+        _ => "BEGIN",
+    };
+    pool.begin_with(statement).await.during("begin a transaction")
+}

@@ -1,0 +1,92 @@
+//! Fresh stores for tests, one of each engine that is at hand: every role runs the same tests on all of them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sqlx::migrate::Migrator;
+use sqlx::{AnyPool, AssertSqlSafe};
+use tempfile::TempDir;
+
+use super::{During as _, StoreError, migrate, open};
+
+/// Names a PostgreSQL database for tests: each test makes itself a schema in it. `cargo xtask test` sets it.
+pub const POSTGRES_VARIABLE: &str = "MUSTER_TEST_POSTGRES_URL";
+
+/// An empty, migrated store. Keep it for as long as its pool is used: a SQLite store's folder goes with it.
+#[derive(Debug)]
+pub struct TestStore {
+    /// The store.
+    pub pool: AnyPool,
+    /// `sqlite` or `postgres`, for the messages of assertions.
+    pub engine: &'static str,
+    /// Opens the same store again, as a process that was restarted would.
+    pub url: String,
+    _folder: Option<TempDir>,
+}
+
+/// A SQLite store, and a PostgreSQL store if [`POSTGRES_VARIABLE`] is set.
+///
+/// # Errors
+/// A store cannot be made or migrated.
+pub async fn stores(migrator: &Migrator) -> Result<Vec<TestStore>, StoreError> {
+    let mut stores = vec![sqlite(migrator).await?];
+    match std::env::var(POSTGRES_VARIABLE) {
+        Ok(server) => stores.push(postgres(&server, migrator).await?),
+        Err(_) => say(&format!(
+            "skipped: the same test on PostgreSQL, since {POSTGRES_VARIABLE} is not set"
+        )),
+    }
+    Ok(stores)
+}
+
+/// A SQLite store in a folder of its own.
+///
+/// # Errors
+/// It cannot be made or migrated.
+pub async fn sqlite(migrator: &Migrator) -> Result<TestStore, StoreError> {
+    let folder = tempfile::tempdir().map_err(|source| StoreError::Folder {
+        store: "of a test".to_owned(),
+        source,
+    })?;
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let pool = open(&url).await?;
+    migrate(&pool, migrator).await?;
+    Ok(TestStore {
+        pool,
+        engine: "sqlite",
+        url,
+        _folder: Some(folder),
+    })
+}
+
+/// A schema of its own on `server`. It stays behind: the server is thrown away after the tests.
+async fn postgres(server: &str, migrator: &Migrator) -> Result<TestStore, StoreError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let random = getrandom::u64().map_err(|error| StoreError::corrupt("a random name", error))?;
+    let schema = format!("test_{random:016x}_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let admin = open(server).await?;
+    // The name is made of digits and letters above.
+    let create = format!("CREATE SCHEMA {schema}");
+    sqlx::query(AssertSqlSafe(create))
+        .execute(&admin)
+        .await
+        .during("make a schema for a test")?;
+    admin.close().await;
+    let separator = if server.contains('?') { '&' } else { '?' };
+    let url = format!("{server}{separator}options[search_path]={schema}");
+    let pool = open(&url).await?;
+    migrate(&pool, migrator).await?;
+    Ok(TestStore {
+        pool,
+        engine: "postgres",
+        url,
+        _folder: None,
+    })
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a test that is skipped says so on the test's own output"
+)]
+fn say(line: &str) {
+    eprintln!("{line}");
+}

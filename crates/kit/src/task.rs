@@ -1,0 +1,243 @@
+//! The only place where tasks are spawned: each has a name, none is forgotten at shutdown, a panic is heard.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+/// Spawns tasks and waits for them. Clones are one spawner.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    tracker: TaskTracker,
+    token: CancellationToken,
+    panics: AtomicU64,
+    running: Mutex<BTreeMap<&'static str, usize>>,
+}
+
+/// A task ended without a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TaskError {
+    /// It panicked; the log has the message.
+    #[error("task {0} panicked, which is a defect of this program; its message is in the log")]
+    Panicked(&'static str),
+    /// It was aborted, or its runtime ended.
+    #[error("task {0} was stopped before it ended")]
+    Stopped(&'static str),
+}
+
+/// Tasks that did not end in time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("shutdown: after {grace:?} these tasks are still running: {}", names.join(", "))]
+pub struct StillRunning {
+    /// How long they were given.
+    pub grace: Duration,
+    /// Their names, in order.
+    pub names: Vec<&'static str>,
+}
+
+/// A task that was spawned. Dropping this lets it run on.
+#[derive(Debug)]
+pub struct Task<T> {
+    name: &'static str,
+    handle: JoinHandle<Option<T>>,
+}
+
+impl<T> Task<T> {
+    /// Waits for its result.
+    ///
+    /// # Errors
+    /// It panicked or was stopped.
+    pub async fn join(self) -> Result<T, TaskError> {
+        match self.handle.await {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => Err(TaskError::Panicked(self.name)),
+            Err(_) => Err(TaskError::Stopped(self.name)),
+        }
+    }
+
+    /// Stops it at its next await. Prefer the token of [`Tasks::token`], which lets it tidy up.
+    pub fn abort(&self) {
+        self.handle.abort();
+    }
+
+    /// Stops it from elsewhere.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.handle.abort_handle()
+    }
+
+    /// Whether it has ended in any way.
+    pub fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+}
+
+impl Tasks {
+    /// A spawner with a token of its own.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs `future` in the background. `name` stands in its span, in the log and in [`StillRunning`].
+    pub fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let running = Running::new(name, Arc::clone(&self.shared));
+        let guarded = async move {
+            let outcome = AssertUnwindSafe(future).catch_unwind().await;
+            match outcome {
+                Ok(value) => Some(value),
+                Err(panic) => {
+                    running.shared.panics.fetch_add(1, Ordering::Relaxed);
+                    metrics::counter!("muster_task_panics_total", "task" => name).increment(1);
+                    tracing::error!(task = name, panic = panic_text(&*panic), "task panicked");
+                    None
+                }
+            }
+        };
+        let span = tracing::info_span!("task", name);
+        let handle = self.shared.tracker.spawn(guarded.instrument(span));
+        Task { name, handle }
+    }
+
+    /// Cancelled when the process is to stop. Long-lived tasks select on it.
+    pub fn token(&self) -> CancellationToken {
+        self.shared.token.clone()
+    }
+
+    /// Asks every task to stop. Returns at once; see [`Tasks::wait`].
+    pub fn shutdown(&self) {
+        self.shared.token.cancel();
+        self.shared.tracker.close();
+    }
+
+    /// Waits until every task has ended, at most for `grace`.
+    ///
+    /// # Errors
+    /// The names of those that have not. They are not aborted: the caller ends the process or waits again.
+    pub async fn wait(&self, grace: Duration) -> Result<(), StillRunning> {
+        self.shared.tracker.close();
+        let ended = tokio::time::timeout(grace, self.shared.tracker.wait()).await;
+        ended.map_err(|_| StillRunning {
+            grace,
+            names: self.running(),
+        })
+    }
+
+    /// How many tasks have panicked so far.
+    pub fn panics(&self) -> u64 {
+        self.shared.panics.load(Ordering::Relaxed)
+    }
+
+    /// Names of the tasks that run now, each once, in order.
+    pub fn running(&self) -> Vec<&'static str> {
+        let running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.keys().copied().collect()
+    }
+}
+
+/// Keeps a task's name in the list for as long as its future exists, aborted or not.
+struct Running {
+    name: &'static str,
+    shared: Arc<Shared>,
+}
+
+impl Running {
+    fn new(name: &'static str, shared: Arc<Shared>) -> Self {
+        *shared
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(name)
+            .or_default() += 1;
+        Self { name, shared }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = running.get_mut(self.name) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(self.name);
+            }
+        }
+    }
+}
+
+/// What a panic said, if it said it in words.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_hands_back_its_result() {
+        let tasks = Tasks::new();
+        assert_eq!(tasks.spawn("sum", async { 1 + 1 }).join().await, Ok(2));
+        assert_eq!(tasks.running(), Vec::<&str>::new());
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_counted_and_hurts_nobody_else() {
+        let tasks = Tasks::new();
+        let bad = tasks.spawn("bad", async { panic!("on purpose") });
+        assert_eq!(bad.join().await, Err::<(), _>(TaskError::Panicked("bad")));
+        let bad = tasks.spawn("bad", async { std::panic::panic_any(7_u8) });
+        assert_eq!(bad.join().await, Err::<(), _>(TaskError::Panicked("bad")));
+        assert_eq!(tasks.panics(), 2);
+        assert_eq!(tasks.spawn("good", async {}).join().await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_reaches_every_task_and_names_those_that_stay() {
+        let tasks = Tasks::new();
+        let token = tasks.token();
+        tasks.spawn("polite", async move { token.cancelled().await });
+        let stubborn = tasks.spawn("stubborn", std::future::pending::<()>());
+        tasks.shutdown();
+        let grace = Duration::from_secs(5);
+        let error = tasks.wait(grace).await.unwrap_err();
+        assert_eq!(error.names, ["stubborn"]);
+        assert_eq!(
+            error.to_string(),
+            "shutdown: after 5s these tasks are still running: stubborn"
+        );
+        stubborn.abort();
+        assert_eq!(tasks.wait(grace).await, Ok(()));
+        assert_eq!(stubborn.join().await, Err(TaskError::Stopped("stubborn")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_spawned_while_stopping_are_waited_for_too() {
+        let tasks = Tasks::new();
+        let (inner, token) = (tasks.clone(), tasks.token());
+        tasks.spawn("outer", async move {
+            token.cancelled().await;
+            inner.spawn("inner", tokio::time::sleep(Duration::from_secs(2)));
+        });
+        tasks.shutdown();
+        let error = tasks.wait(Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(error.names, ["inner"]);
+        assert_eq!(tasks.wait(Duration::from_secs(5)).await, Ok(()));
+    }
+}

@@ -1,0 +1,162 @@
+//! An optional endpoint for Prometheus.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+use muster_protocol::ErrorCode;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::clock::SharedClock;
+use crate::error::Coded;
+use crate::listen::{self, BindError};
+use crate::task::Tasks;
+
+/// Text format of Prometheus.
+const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+/// A scraper that does not finish its request in this time is cut off.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a failed accept, so that a lack of file descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often histograms are folded, which otherwise grow between scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Metrics that cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The address cannot be had.
+    #[error("metrics: {0}")]
+    Bind(#[from] BindError),
+    /// This process has a recorder already.
+    #[error("metrics are served already; a process does it once, in main")]
+    Twice(#[source] BuildError),
+}
+
+impl Coded for MetricsError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Bind(error) => error.code(),
+            Self::Twice(_) => None,
+        }
+    }
+}
+
+/// Records this process's metrics from now on and serves them at `http://ADDRESS/metrics` until shutdown.
+///
+/// Returns the address, since a port may be asked for as 0. Without this call metrics cost next to nothing.
+///
+/// # Errors
+/// The address cannot be bound; a second call.
+pub async fn serve_metrics(
+    address: SocketAddr,
+    tasks: &Tasks,
+    clock: SharedClock,
+) -> Result<SocketAddr, MetricsError> {
+    let listener = listen::bind(address).await?;
+    let bound = listener
+        .local_addr()
+        .map_err(|source| BindError { address, source })?;
+    let handle = PrometheusBuilder::new()
+        .install_recorder()
+        .map_err(MetricsError::Twice)?;
+    let (upkeep, token) = (handle.clone(), tasks.token());
+    let upkeep_clock = SharedClock::clone(&clock);
+    tasks.spawn("metrics-upkeep", async move {
+        while token
+            .run_until_cancelled(upkeep_clock.sleep(UPKEEP))
+            .await
+            .is_some()
+        {
+            upkeep.run_upkeep();
+        }
+    });
+    tasks.spawn("metrics", accept(listener, handle, tasks.clone(), clock));
+    Ok(bound)
+}
+
+async fn accept(listener: TcpListener, handle: PrometheusHandle, tasks: Tasks, clock: SharedClock) {
+    let token = tasks.token();
+    while let Some(accepted) = token.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                tasks.spawn(
+                    "metrics-connection",
+                    connection(stream, handle.clone(), tasks.clone()),
+                );
+            }
+            // Out of file descriptors, mostly: those in use have to end first.
+            Err(error) => {
+                tracing::warn!(%error, "metrics: cannot accept a connection");
+                let _ = token.run_until_cancelled(clock.sleep(ACCEPT_PAUSE)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, handle: PrometheusHandle, tasks: Tasks) {
+    let service = service_fn(move |request| {
+        let answer = answer(&request, &handle);
+        async { Ok::<_, Infallible>(answer) }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Some(Err(error)) = tasks.token().run_until_cancelled(serving).await {
+        tracing::debug!(%error, "metrics: a connection broke");
+    }
+}
+
+fn answer<B>(request: &Request<B>, handle: &PrometheusHandle) -> Response<Full<Bytes>> {
+    if request.uri().path() != "/metrics" {
+        let mut missing = Response::new(Full::from("metrics are at /metrics\n"));
+        *missing.status_mut() = StatusCode::NOT_FOUND;
+        return missing;
+    }
+    let mut found = Response::new(Full::from(handle.render()));
+    found.headers_mut().insert(CONTENT_TYPE, PROMETHEUS_TEXT);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::clock::TestClock;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    // One test, since a process has one recorder.
+    #[tokio::test]
+    async fn counters_are_served_until_shutdown() {
+        let tasks = Tasks::new();
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let clock = Arc::new(TestClock::default());
+        let address = serve_metrics(local, &tasks, clock).await.unwrap();
+        metrics::counter!("muster_test_total").increment(3);
+        let page = get(address, "/metrics").await;
+        assert!(page.contains("muster_test_total 3"), "{page}");
+        assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
+        let again = serve_metrics(local, &tasks, Arc::new(TestClock::default())).await;
+        assert!(matches!(again, Err(MetricsError::Twice(_))), "{again:?}");
+        tasks.shutdown();
+        tasks.wait(Duration::from_secs(5)).await.unwrap();
+    }
+}
