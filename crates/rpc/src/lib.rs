@@ -1,1 +1,21 @@
-//! Placeholder.
+//! Websocket sessions: one text frame is one message, in both directions, between two roles.
+//!
+//! Read in this order: [`limits`] (what is bounded), [`socket`] (frames, pings, closing), [`client`] and [`server`] (how a
+//! socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected).
+//!
+//! This crate carries messages and does not know what they mean.
+
+pub mod client;
+pub mod error;
+pub mod limits;
+mod liveness;
+pub mod reconnect;
+pub mod server;
+pub mod session;
+pub mod socket;
+
+pub use client::connect;
+pub use error::{ConnectError, SocketError, UpgradeError};
+pub use limits::Limits;
+pub use session::{Greeting, Peer, Session, SessionError};
+pub use socket::{Closed, Socket, SocketReader, SocketWriter};

@@ -1,0 +1,213 @@
+//! Why the chain did not do what it was asked, by name, whether a block or already the pool refused.
+
+use std::fmt;
+
+/// A reason for which the chain refuses a call, with what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The hotkey has no uid on the subnet.
+    NotRegistered,
+    /// The validator has no permit.
+    NoValidatorPermit,
+    /// The last weights are too recent.
+    WeightsTooFast,
+    /// The version key is older than the subnet's.
+    WeightVersionKey,
+    /// The hotkey's stake is below what weights take.
+    StakeTooLow,
+    /// The subnet takes weights by commit and reveal only.
+    CommitRevealEnabled,
+    /// Fewer weights than the subnet asks for.
+    TooFewWeights,
+    /// One weight is a larger share than the subnet allows.
+    MaxWeightExceeded,
+    /// A weight for a uid that does not exist, or one uid twice.
+    InvalidUid,
+    /// There is no such subnet.
+    NoSuchSubnet,
+    /// An address of a kind that is not served.
+    InvalidAddress,
+    /// The last announcement is too recent.
+    ServingTooFast,
+    /// The hotkey is registered already.
+    AlreadyRegistered,
+    /// The subnet takes no registration now.
+    RegistrationClosed,
+    /// The coldkey cannot pay.
+    BalanceTooLow,
+    /// The signature does not fit this chain: mostly another chain behind the address.
+    BadSignature,
+    /// A transaction of the same account with the same number is known.
+    NonceUsed,
+    /// Anything else, in the chain's own words.
+    Other(String),
+}
+
+impl Refusal {
+    /// The refusal behind an error of a pallet.
+    pub fn from_pallet(pallet: &str, error: &str) -> Self {
+        match error {
+            "HotKeyNotRegisteredInSubNet" | "HotKeyNotRegisteredInNetwork" => Self::NotRegistered,
+            "NeuronNoValidatorPermit" => Self::NoValidatorPermit,
+            "SettingWeightsTooFast" | "CommittingWeightsTooFast" => Self::WeightsTooFast,
+            "IncorrectWeightVersionKey" => Self::WeightVersionKey,
+            "NotEnoughStakeToSetWeights" => Self::StakeTooLow,
+            "CommitRevealEnabled" => Self::CommitRevealEnabled,
+            "WeightVecLengthIsLow" => Self::TooFewWeights,
+            "MaxWeightExceeded" => Self::MaxWeightExceeded,
+            "UidVecContainInvalidOne" | "DuplicateUids" | "UidsLengthExceedUidsInSubNet" => Self::InvalidUid,
+            "MechanismDoesNotExist" | "SubnetNotExists" | "SubNetworkDoesNotExist" => Self::NoSuchSubnet,
+            "InvalidIpType" | "InvalidIpAddress" | "InvalidPort" => Self::InvalidAddress,
+            "ServingRateLimitExceeded" => Self::ServingTooFast,
+            "HotKeyAlreadyRegisteredInSubNet" => Self::AlreadyRegistered,
+            "SubNetRegistrationDisabled"
+            | "TooManyRegistrationsThisBlock"
+            | "TooManyRegistrationsThisInterval"
+            | "NoNeuronIdAvailable" => Self::RegistrationClosed,
+            "NotEnoughBalanceToStake" | "BalanceWithdrawalError" => Self::BalanceTooLow,
+            other => Self::Other(format!("{pallet}.{other}")),
+        }
+    }
+
+    /// The refusal behind a JSON-RPC error of a submission: 1010 and its kin.
+    ///
+    /// Nodes put the reason into `data`, in words (`Custom error: 12`) or as a debugging form (`Custom(12)`).
+    pub fn from_pool(code: i32, message: &str, data: Option<&str>) -> Self {
+        let detail = data.unwrap_or_default().trim_matches('"');
+        if let Some(number) = custom_code(detail).or_else(|| custom_code(message)) {
+            return Self::from_custom(number);
+        }
+        let says = |words: &[&str]| {
+            words
+                .iter()
+                .any(|word| detail.contains(word) || message.contains(word))
+        };
+        if says(&["bad signature", "BadProof"]) {
+            Self::BadSignature
+        } else if says(&["outdated", "Stale", "Already Imported", "Priority is too low"]) {
+            Self::NonceUsed
+        } else if says(&["pay some fees", "Payment"]) {
+            Self::BalanceTooLow
+        } else if detail.is_empty() {
+            Self::Other(format!("{message} ({code})"))
+        } else {
+            Self::Other(format!("{message} ({code}): {detail}"))
+        }
+    }
+
+    /// The public chain's numbers for what its transaction extension refuses.
+    fn from_custom(number: u8) -> Self {
+        match number {
+            1 => Self::StakeTooLow,
+            10 => Self::NotRegistered,
+            11 | 13 => Self::InvalidAddress,
+            12 => Self::ServingTooFast,
+            other => Self::Other(format!("Custom error: {other}")),
+        }
+    }
+
+    /// The chain's name for it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::NotRegistered => "HotKeyNotRegisteredInSubNet",
+            Self::NoValidatorPermit => "NeuronNoValidatorPermit",
+            Self::WeightsTooFast => "SettingWeightsTooFast",
+            Self::WeightVersionKey => "IncorrectWeightVersionKey",
+            Self::StakeTooLow => "NotEnoughStakeToSetWeights",
+            Self::CommitRevealEnabled => "CommitRevealEnabled",
+            Self::TooFewWeights => "WeightVecLengthIsLow",
+            Self::MaxWeightExceeded => "MaxWeightExceeded",
+            Self::InvalidUid => "UidVecContainInvalidOne",
+            Self::NoSuchSubnet => "SubnetNotExists",
+            Self::InvalidAddress => "InvalidIpAddress",
+            Self::ServingTooFast => "ServingRateLimitExceeded",
+            Self::AlreadyRegistered => "HotKeyAlreadyRegisteredInSubNet",
+            Self::RegistrationClosed => "SubNetRegistrationDisabled",
+            Self::BalanceTooLow => "NotEnoughBalance",
+            Self::BadSignature => "BadProof",
+            Self::NonceUsed => "Stale",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotRegistered => "register the hotkey on this subnet",
+            Self::NoValidatorPermit => "the hotkey needs more stake than the weakest validator",
+            Self::WeightsTooFast => "try again after the subnet's weights rate limit",
+            Self::WeightVersionKey => "the subnet asks for newer software: update",
+            Self::StakeTooLow => "the hotkey needs more stake to set weights at all",
+            Self::CommitRevealEnabled => "weights of this subnet must be committed and revealed",
+            Self::TooFewWeights => "the subnet asks for weights on more miners",
+            Self::MaxWeightExceeded => "spread the weights: one share is too large",
+            Self::InvalidUid => "read the metagraph again: a uid does not exist or is named twice",
+            Self::NoSuchSubnet => "check the netuid",
+            Self::InvalidAddress => "serve a public address and a port other than 0",
+            Self::ServingTooFast => "try again after the subnet's serving rate limit",
+            Self::AlreadyRegistered => "nothing is to be done",
+            Self::RegistrationClosed => "try again in a later block",
+            Self::BalanceTooLow => "the account needs more TAO",
+            Self::BadSignature => "check that the address leads to the chain you mean",
+            Self::NonceUsed => "another program signs with this key: try again",
+            Self::Other(_) => "look the name up in the chain's documentation",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name(), self.hint())
+    }
+}
+
+/// The number in `Custom error: 12` or `Custom(12)`.
+fn custom_code(text: &str) -> Option<u8> {
+    let after = ["Custom error: ", "Custom("]
+        .into_iter()
+        .find_map(|mark| text.split_once(mark))?
+        .1;
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_says_it_in_words_or_in_a_debugging_form() {
+        let pool = |data| Refusal::from_pool(1010, "Invalid Transaction", Some(data));
+        assert_eq!(pool("\"Custom error: 1\""), Refusal::StakeTooLow);
+        assert_eq!(pool("Invalid(Custom(12))"), Refusal::ServingTooFast);
+        assert_eq!(pool("Transaction has a bad signature"), Refusal::BadSignature);
+        assert_eq!(pool("Transaction is outdated"), Refusal::NonceUsed);
+        assert_eq!(
+            pool("Custom error: 77"),
+            Refusal::Other("Custom error: 77".into())
+        );
+        assert_eq!(
+            pool("Custom error: 999"),
+            Refusal::Other("Invalid Transaction (1010): Custom error: 999".into())
+        );
+        assert_eq!(
+            Refusal::from_pool(1014, "Priority is too low: (1 vs 1)", None),
+            Refusal::NonceUsed
+        );
+        assert_eq!(
+            Refusal::from_pool(1016, "Immediately Dropped", None),
+            Refusal::Other("Immediately Dropped (1016)".into())
+        );
+    }
+
+    #[test]
+    fn an_unknown_error_keeps_its_name() {
+        let refusal = Refusal::from_pallet("SubtensorModule", "NewRule");
+        assert_eq!(refusal.name(), "SubtensorModule.NewRule");
+        assert!(
+            Refusal::from_pallet("SubtensorModule", "NeuronNoValidatorPermit")
+                .to_string()
+                .contains("stake")
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! When to set weights: once a cycle, in its second half, derived from nothing but the subnet's tempo and its last epoch.
+//!
+//! A cycle is what the chain calls an epoch: weights that are set in it decide what is paid at its end. Chains count
+//! `tempo` or `tempo + 1` blocks from one epoch to the next, so the chain's own record of the last epoch is what anchors a
+//! cycle, and its first block is what names it. With `e = tempo + 1`:
+//!
+//! ```text
+//! start  = last_epoch + ((block - last_epoch) div e) * e      the last epoch itself, unless the chain's record is old
+//! end    = start + e
+//! opens  = start + e div 2
+//! closes = end - max(1, e div 24)
+//! ```
+//!
+//! The half and the margin are ComputeHorde's proportions (its margin is 15 of 361 blocks). On the public network, where
+//! tempo is 360, that is `[start + 180, start + 346)`; in a dev subnet with a tempo of 20, `[start + 10, start + 20)`.
+
+use crate::types::{BlockNumber, Epoch};
+
+/// The part of a cycle that a window closes before its end, so that a late block still falls into the cycle.
+const MARGIN: u64 = 24;
+
+/// The cycle of a block, and when its weights may be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The cycle, named by its first block. Later cycles have larger names.
+    pub cycle: Epoch,
+    /// The first block in which weights are due.
+    pub opens: BlockNumber,
+    /// The first block in which they are too late.
+    pub closes: BlockNumber,
+    /// The block with which the next cycle is expected to begin.
+    pub end: BlockNumber,
+}
+
+/// Whether to set weights, and if not, why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Now.
+    Now,
+    /// The window opens with this block.
+    NotYet(BlockNumber),
+    /// They were set in this cycle, in this block.
+    Done(BlockNumber),
+    /// The subnet's rate limit ends with this block.
+    TooFast(BlockNumber),
+    /// The window closed with this block.
+    Missed(BlockNumber),
+}
+
+impl Window {
+    /// The window of the cycle that `block` lies in.
+    pub fn at(tempo: u16, last_epoch: BlockNumber, block: BlockNumber) -> Self {
+        let length = u64::from(tempo) + 1;
+        let elapsed = block.0.saturating_sub(last_epoch.0) / length;
+        // Saturation is for heights that no chain reaches.
+        let start = last_epoch.0.saturating_add(elapsed.saturating_mul(length));
+        let end = start.saturating_add(length);
+        let closes = end - (length / MARGIN).max(1);
+        Self {
+            cycle: Epoch(start),
+            // A tempo of 0 leaves a single block, which must not be the margin alone.
+            opens: BlockNumber(start.saturating_add(length / 2).min(closes)),
+            closes: BlockNumber(closes),
+            end: BlockNumber(end),
+        }
+    }
+
+    /// Whether weights are due at `block`, having been set last at `last_set` as the chain remembers it.
+    ///
+    /// `rate_limit` is the subnet's least number of blocks between two weights of one validator.
+    pub fn due(&self, block: BlockNumber, last_set: Option<BlockNumber>, rate_limit: u64) -> Due {
+        if let Some(set) = last_set.filter(|set| set.0 >= self.cycle.0 && set.0 > 0) {
+            return Due::Done(set);
+        }
+        if block < self.opens {
+            return Due::NotYet(self.opens);
+        }
+        if block >= self.closes {
+            return Due::Missed(self.closes);
+        }
+        let allowed = last_set.map_or(0, |set| set.0.saturating_add(rate_limit));
+        if block.0 >= allowed {
+            Due::Now
+        } else {
+            Due::TooFast(BlockNumber(allowed))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: fn(u64) -> BlockNumber = BlockNumber;
+
+    #[test]
+    fn the_public_network_keeps_computehordes_proportions() {
+        let window = Window::at(360, AT(72_200), AT(72_205));
+        let expected = Window {
+            cycle: Epoch(72_200),
+            opens: AT(72_380),
+            closes: AT(72_546),
+            end: AT(72_561),
+        };
+        assert_eq!(window, expected);
+    }
+
+    #[test]
+    fn weights_are_set_once_in_the_second_half() {
+        let due = |block, set: Option<u64>| Window::at(20, AT(100), AT(block)).due(AT(block), set.map(AT), 0);
+        assert_eq!(due(100, None), Due::NotYet(AT(110)));
+        assert_eq!(due(110, None), Due::Now);
+        assert_eq!(due(110, Some(99)), Due::Now);
+        assert_eq!(due(119, Some(0)), Due::Now);
+        assert_eq!(due(115, Some(110)), Due::Done(AT(110)));
+        assert_eq!(due(120, Some(99)), Due::Missed(AT(120)));
+        // The chain did not note an epoch at 120: the cycle goes on by itself.
+        assert_eq!(due(121, Some(110)), Due::NotYet(AT(131)));
+    }
+
+    #[test]
+    fn the_rate_limit_is_waited_for() {
+        let window = Window::at(20, AT(100), AT(110));
+        assert_eq!(window.due(AT(110), Some(AT(99)), 15), Due::TooFast(AT(114)));
+        assert_eq!(window.due(AT(114), Some(AT(99)), 15), Due::Now);
+    }
+
+    proptest! {
+        #[test]
+        fn a_block_lies_in_its_cycle(tempo: u16, last in 0..u64::MAX / 2, ahead in 0_u64..1_000_000) {
+            let block = last + ahead;
+            let window = Window::at(tempo, AT(last), AT(block));
+            prop_assert!(window.cycle.0 <= block && block < window.end.0);
+            prop_assert!(window.cycle.0 <= window.opens.0 && window.opens <= window.closes && window.closes < window.end);
+            prop_assert!(tempo == 0 || window.opens < window.closes, "a cycle without a block to set in");
+        }
+
+        #[test]
+        fn a_head_that_went_back_does_not_upset_it(tempo: u16, last: u64, block: u64) {
+            let window = Window::at(tempo, AT(last), AT(block));
+            prop_assert!(window.opens <= window.closes);
+        }
+
+        /// Epochs come every `tempo` or `tempo + 1` blocks; who asks in every block sets exactly once in each.
+        #[test]
+        fn a_validator_that_asks_in_every_block_sets_once_a_cycle(tempo in 2_u16..60, first in 0_u64..1000, long: bool) {
+            let period = u64::from(tempo) + u64::from(long);
+            let mut set = None;
+            let mut cycles = Vec::new();
+            for block in first..first + 5 * period {
+                let last = first + (block - first) / period * period;
+                let window = Window::at(tempo, AT(last), AT(block));
+                if window.due(AT(block), set, 0) == Due::Now {
+                    set = Some(AT(block));
+                    cycles.push(window.cycle.0);
+                }
+            }
+            prop_assert_eq!(cycles, (0..5).map(|n| first + n * period).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Staying connected: dial, serve, and dial again after a wait that grows while nothing works.
+
+use std::fmt::Display;
+use std::future::Future;
+
+use muster_kit::backoff::{Backoff, random_jitter};
+use muster_kit::clock::SharedClock;
+use tokio_util::sync::CancellationToken;
+
+/// What a role wants after a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Dial again.
+    Again,
+    /// The work is done, or pointless.
+    Stop,
+}
+
+/// How connections are kept.
+#[derive(Clone, Debug)]
+pub struct Reconnecting {
+    /// Who is dialled, for the log.
+    pub name: &'static str,
+    /// How the wait between two tries grows.
+    pub backoff: Backoff,
+    /// Whose time it is.
+    pub clock: SharedClock,
+    /// Ends dialling and waiting. An open connection is left to `serve`, which can close it politely.
+    pub stop: CancellationToken,
+}
+
+impl Reconnecting {
+    /// Dials until `serve` says stop, `fatal` says that dialling is pointless, or the token is cancelled.
+    ///
+    /// A connection that lived longer than the longest wait counts as good: the next failure starts from the shortest
+    /// wait again. One that is accepted and dropped at once does not.
+    ///
+    /// # Errors
+    /// The error of dialling that `fatal` named.
+    pub async fn run<C, E, D, Dial, S, Serve>(
+        &self,
+        mut dial: D,
+        mut serve: S,
+        fatal: impl Fn(&E) -> bool,
+    ) -> Result<(), E>
+    where
+        E: Display,
+        D: FnMut() -> Dial,
+        Dial: Future<Output = Result<C, E>>,
+        S: FnMut(C) -> Serve,
+        Serve: Future<Output = After>,
+    {
+        let mut failures = 0;
+        loop {
+            let dialled = tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                dialled = dial() => dialled,
+            };
+            match dialled {
+                Ok(connection) => {
+                    tracing::info!(peer = self.name, "connected");
+                    let since = self.clock.now();
+                    let after = serve(connection).await;
+                    if after == After::Stop || self.stop.is_cancelled() {
+                        return Ok(());
+                    }
+                    if self.clock.now().since(since) > self.backoff.max {
+                        failures = 0;
+                    }
+                }
+                Err(error) if fatal(&error) => return Err(error),
+                Err(error) => tracing::warn!(peer = self.name, %error, "cannot connect"),
+            }
+            let wait = self.backoff.delay(failures, random_jitter());
+            failures = failures.saturating_add(1);
+            tracing::debug!(peer = self.name, ?wait, "connecting again");
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                () = self.clock.sleep(wait) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! A websocket on which a text frame is a message. Pings, silence, sizes and slow readers are dealt with here.
+//!
+//! No task runs behind a socket: pings are sent and answered while someone waits in [`SocketReader::recv`], which every
+//! role does all the time. Dropping a waiting `recv` loses nothing.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{Error as LibraryError, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::SocketError;
+use crate::limits::Limits;
+use crate::liveness::{Liveness, Next};
+
+/// A close frame's reason may have this many bytes.
+const MAX_REASON: usize = 123;
+
+/// What a socket runs over: TCP, TLS or an upgraded HTTP connection.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// The plain variant serves both plain TCP and connections that a server has upgraded.
+pub(crate) type Frames = WebSocketStream<MaybeTlsStream<Box<dyn Io>>>;
+
+/// How the peer ended the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// The websocket close code; 1005 if the peer gave none.
+    pub code: u16,
+    /// Its reason, often empty.
+    pub reason: String,
+}
+
+/// One open websocket.
+pub struct Socket {
+    reader: SocketReader,
+    writer: SocketWriter,
+}
+
+/// The receiving half.
+pub struct SocketReader {
+    stream: SplitStream<Frames>,
+    link: Arc<Link>,
+    liveness: Liveness,
+    closed: Option<Closed>,
+}
+
+/// The sending half. Clones send on the same socket, one frame at a time.
+#[derive(Clone)]
+pub struct SocketWriter {
+    link: Arc<Link>,
+}
+
+/// What both halves share.
+struct Link {
+    sink: Mutex<SplitSink<Frames, Message>>,
+    limits: Limits,
+    peer: SocketAddr,
+    muster: bool,
+    /// Cancelled when either half gave the connection up, so that the other does not wait for it.
+    gone: CancellationToken,
+}
+
+// === impl Socket ===
+
+impl Socket {
+    /// The server's side of a connection whose upgrade is done.
+    pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
+        let io = MaybeTlsStream::Plain(io);
+        let frames = WebSocketStream::from_raw_socket(io, Role::Server, Some(limits.websocket())).await;
+        Self::over(frames, peer, muster, limits)
+    }
+
+    /// A websocket whose handshake is done.
+    pub(crate) fn over(frames: Frames, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
+        let (sink, stream) = frames.split();
+        let link = Arc::new(Link {
+            sink: Mutex::new(sink),
+            limits: *limits,
+            peer,
+            muster,
+            gone: CancellationToken::new(),
+        });
+        Self {
+            reader: SocketReader {
+                stream,
+                link: Arc::clone(&link),
+                liveness: Liveness::new(Instant::now()),
+                closed: None,
+            },
+            writer: SocketWriter { link },
+        }
+    }
+
+    /// The next message; `None` once the peer has closed.
+    ///
+    /// # Errors
+    /// See [`SocketReader::recv`].
+    pub async fn recv(&mut self) -> Result<Option<String>, SocketError> {
+        self.reader.recv().await
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// See [`SocketWriter::send`].
+    pub async fn send(&mut self, message: String) -> Result<(), SocketError> {
+        self.writer.send(message).await
+    }
+
+    /// Closes with a code and a reason and waits, within the handshake limit, for the peer to agree.
+    pub async fn close(mut self, code: u16, reason: &str) {
+        self.writer.close(code, reason).await;
+        let peer_agrees = async {
+            // What the peer still says is not wanted any more.
+            while let Some(Ok(_)) = self.reader.stream.next().await {}
+        };
+        // A peer that does not agree is left.
+        let _ = timeout(self.reader.link.limits.handshake, peer_agrees).await;
+    }
+
+    /// Two halves for two tasks.
+    pub fn split(self) -> (SocketReader, SocketWriter) {
+        (self.reader, self.writer)
+    }
+
+    /// Whether the peer showed that it is Muster. Only then may anything of ours be sent to it.
+    pub fn is_muster(&self) -> bool {
+        self.reader.link.muster
+    }
+
+    /// The address the peer is connected from or at.
+    pub fn peer(&self) -> SocketAddr {
+        self.reader.link.peer
+    }
+
+    /// How the peer closed, once `recv` has answered `None`.
+    pub fn closed(&self) -> Option<&Closed> {
+        self.reader.closed()
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket")
+            .field("peer", &self.peer())
+            .field("muster", &self.is_muster())
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl SocketReader ===
+
+impl SocketReader {
+    /// The next message; `None` once the peer has closed. Pings a silent peer meanwhile. Cancel-safe.
+    ///
+    /// # Errors
+    /// Each kind of bad frame by name; [`SocketError::is_fatal`] says whether another call can succeed.
+    pub async fn recv(&mut self) -> Result<Option<String>, SocketError> {
+        self.liveness.back(Instant::now());
+        let mut listening = Listening(self);
+        let reader = &mut listening.0;
+        loop {
+            let wake = match reader.liveness.next(&reader.link.limits, Instant::now()) {
+                Next::Wait(until) => until,
+                Next::Ping => {
+                    reader.ping();
+                    continue;
+                }
+                // What arrived while nobody listened is still read before the peer is given up.
+                Next::GiveUp => Instant::now(),
+            };
+            let gone = reader.link.gone.clone();
+            let frame = tokio::select! {
+                biased;
+                frame = reader.stream.next() => frame,
+                () = gone.cancelled() => return Err(SocketError::Lost(None)),
+                () = tokio::time::sleep_until(wake) => {
+                    if reader.liveness.next(&reader.link.limits, Instant::now()) == Next::GiveUp {
+                        return Err(reader.give_up());
+                    }
+                    continue;
+                }
+            };
+            reader.liveness.heard(Instant::now());
+            if let Some(outcome) = reader.judge(frame).await {
+                return outcome;
+            }
+        }
+    }
+
+    /// How the peer closed, once [`Self::recv`] has answered `None`.
+    pub fn closed(&self) -> Option<&Closed> {
+        self.closed.as_ref()
+    }
+
+    /// What one frame means; nothing for the frames that only keep a connection alive.
+    async fn judge(
+        &mut self,
+        frame: Option<Result<Message, LibraryError>>,
+    ) -> Option<Result<Option<String>, SocketError>> {
+        match frame {
+            None => {
+                self.link.gone.cancel();
+                Some(Ok(None))
+            }
+            Some(Ok(Message::Text(text))) => Some(Ok(Some(text.as_str().to_owned()))),
+            Some(Ok(Message::Binary(bytes))) => Some(Err(SocketError::Binary(bytes.len()))),
+            Some(Ok(Message::Close(frame))) => {
+                self.closed = Some(frame.map_or_else(
+                    || Closed {
+                        code: CloseCode::Status.into(),
+                        reason: String::new(),
+                    },
+                    |frame| Closed {
+                        code: frame.code.into(),
+                        reason: frame.reason.as_str().to_owned(),
+                    },
+                ));
+                // The stream ends once our answer to the close is out.
+                None
+            }
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => None,
+            Some(Err(LibraryError::ConnectionClosed | LibraryError::AlreadyClosed)) => {
+                self.link.gone.cancel();
+                Some(Ok(None))
+            }
+            // Having said goodbye, a peer may drop the connection as it likes.
+            Some(Err(_)) if self.closed.is_some() => {
+                self.link.gone.cancel();
+                Some(Ok(None))
+            }
+            Some(Err(error)) => {
+                let error = SocketError::from_library(error);
+                self.link.say_why(&error).await;
+                self.link.gone.cancel();
+                Some(Err(error))
+            }
+        }
+    }
+
+    /// Asks for a sign of life without waiting for the peer to read it.
+    fn ping(&mut self) {
+        self.liveness.pinged(Instant::now());
+        // A sink in use is a message under way, which has its own limit and serves as well as a ping.
+        if let Ok(mut sink) = self.link.sink.try_lock() {
+            // If it does not fit now, the peer is not reading, and silence will tell.
+            let _ = sink.send(Message::Ping(bytes::Bytes::new())).now_or_never();
+        }
+    }
+
+    fn give_up(&self) -> SocketError {
+        self.link.gone.cancel();
+        SocketError::Silent(self.link.limits.idle)
+    }
+}
+
+/// Notes when a reader stops waiting, also when its future is dropped.
+struct Listening<'a>(&'a mut SocketReader);
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.liveness.away(Instant::now());
+    }
+}
+
+// === impl SocketWriter ===
+
+impl SocketWriter {
+    /// Sends one message and waits until it is handed to the network.
+    ///
+    /// # Errors
+    /// A message over the limit, a peer that does not read within the write limit, a lost connection.
+    pub async fn send(&self, message: String) -> Result<(), SocketError> {
+        let limit = self.link.limits.max_frame;
+        if message.len() > limit {
+            return Err(SocketError::TooLongToSend {
+                size: message.len(),
+                limit,
+            });
+        }
+        self.link.send(Message::text(message)).await
+    }
+
+    /// Tells the peer that this is the end. The reader answers `None` once the peer agrees.
+    pub async fn close(&self, code: u16, reason: &str) {
+        let frame = CloseFrame {
+            code: CloseCode::from(code),
+            reason: shortened(reason).into(),
+        };
+        // A peer that is gone needs no goodbye.
+        let _ = self.link.send(Message::Close(Some(frame))).await;
+    }
+
+    /// Whether the peer showed that it is Muster.
+    pub fn is_muster(&self) -> bool {
+        self.link.muster
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    async fn send(&self, message: Message) -> Result<(), SocketError> {
+        if self.gone.is_cancelled() {
+            return Err(SocketError::Lost(None));
+        }
+        let write = async { self.sink.lock().await.send(message).await };
+        let sent = tokio::select! {
+            biased;
+            sent = timeout(self.limits.write, write) => sent,
+            () = self.gone.cancelled() => return Err(SocketError::Lost(None)),
+        };
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                self.gone.cancel();
+                Err(SocketError::from_library(error))
+            }
+            // Half a frame may be out: nothing can follow it.
+            Err(_) => {
+                self.gone.cancel();
+                Err(SocketError::SlowReader(self.limits.write))
+            }
+        }
+    }
+
+    /// Closes with the code that names the peer's fault.
+    async fn say_why(&self, error: &SocketError) {
+        let code = match error {
+            SocketError::Oversize { .. } => CloseCode::Size,
+            SocketError::InvalidUtf8 => CloseCode::Invalid,
+            SocketError::Protocol(_) => CloseCode::Protocol,
+            SocketError::Binary(_)
+            | SocketError::TooLongToSend { .. }
+            | SocketError::Silent(_)
+            | SocketError::SlowReader(_)
+            | SocketError::Lost(_) => return,
+        };
+        let frame = CloseFrame {
+            code,
+            reason: shortened(&error.to_string()).into(),
+        };
+        if let Ok(mut sink) = self.sink.try_lock() {
+            // A peer that breaks the rules is not waited for.
+            let _ = sink.send(Message::Close(Some(frame))).now_or_never();
+        }
+    }
+}
+
+/// At most as many bytes as a close frame can carry, cut between characters.
+fn shortened(reason: &str) -> String {
+    reason
+        .char_indices()
+        .take_while(|(at, c)| at + c.len_utf8() <= MAX_REASON)
+        .map(|(_, c)| c)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        assert_eq!(shortened("bye"), "bye");
+        assert_eq!(shortened(&"é".repeat(100)).len(), 122);
+        assert_eq!(shortened(&"a".repeat(200)).len(), 123);
+    }
+}
