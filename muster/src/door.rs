@@ -1,7 +1,5 @@
 //! Whom a user's command talks to: its own options first, then the local subnet of this folder.
 
-use std::path::PathBuf;
-
 use muster_identity::Keypair;
 use muster_identity::wallet::WalletPath;
 use muster_protocol::{ErrorCode, ValidatorKey};
@@ -41,15 +39,9 @@ pub(crate) fn open(door: &Door) -> Result<Target> {
 }
 
 fn wallet_path(name: &WalletName, subnet: Option<&Subnet>) -> WalletPath {
+    let official = WalletPath::default();
     let local = subnet.filter(|_| name.wallets.is_none());
-    WalletPath {
-        root: name.wallets.clone().or_else(|| local.map(|s| s.wallets.clone())).unwrap_or_else(default_wallets),
-        name: name.wallet.clone().unwrap_or_else(|| if local.is_some() { "user" } else { "default" }.to_owned()),
-        hotkey: name.hotkey.clone(),
-    }
-}
-
-/// Where the official wallet keeps its files.
-pub(crate) fn default_wallets() -> PathBuf {
-    std::env::home_dir().unwrap_or_default().join(".bittensor/wallets")
+    let named = name.wallets.clone().or_else(|| local.map(|subnet| subnet.wallets.clone()));
+    let owner = if local.is_some() { "user" } else { &official.name };
+    WalletPath::new(named.unwrap_or(official.root), name.wallet.as_deref().unwrap_or(owner), &name.hotkey)
 }

@@ -2,12 +2,11 @@
 
 use std::process::ExitCode;
 
-use muster_identity::wallet::{self, WalletPath};
+use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_protocol::{ErrorCode, Hotkey};
 use serde::Serialize;
 
 use crate::cli::{Wallet, WalletArgs};
-use crate::door::default_wallets;
 use crate::failure::{Failure, Result};
 use crate::print;
 
@@ -17,42 +16,47 @@ struct Shown {
     name: String,
     hotkey_name: String,
     hotkey: Hotkey,
+    coldkey: Option<Hotkey>,
     path: String,
 }
 
 /// Dispatches.
 pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
     let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
-    let (args, hotkey) = match command {
+    let args = match command {
         Wallet::New(args) => {
-            let made = wallet::create(&path(&args)).map_err(unusable)?;
-            (args, made.0.hotkey())
+            let made = wallet::create(&path(&args), ColdkeyStorage::PhraseOnly).map_err(unusable)?;
+            if let Some(phrase) = made.coldkey_phrase {
+                // Beside the result: whoever pipes the addresses into a file must not pipe the phrase with them.
+                print::problem(format_args!("the coldkey's secret phrase is kept nowhere; write it down:\n  {phrase}"));
+            }
+            args
         }
-        Wallet::Show(args) => {
-            let key = wallet::load_hotkey(&path(&args)).map_err(unusable)?;
-            (args, key.hotkey())
-        }
+        Wallet::Show(args) => args,
     };
+    let path = path(&args);
+    let keys = wallet::show(&path).map_err(unusable)?;
     let shown = Shown {
-        path: path(&args).hotkey_file().display().to_string(),
+        path: path.hotkey_file().map_err(unusable)?.display().to_string(),
         name: args.name,
         hotkey_name: args.hotkey,
-        hotkey,
+        hotkey: keys.hotkey,
+        coldkey: keys.coldkey,
     };
     if args.json {
         print::line(format_args!("{}", serde_json::to_string(&shown)?));
-    } else {
-        print::line(format_args!("wallet {} hotkey {}", shown.name, shown.hotkey_name));
-        print::line(format_args!("  address {}", shown.hotkey));
-        print::line(format_args!("  file    {}", shown.path));
+        return Ok(ExitCode::SUCCESS);
     }
+    print::line(format_args!("wallet {} hotkey {}", shown.name, shown.hotkey_name));
+    print::line(format_args!("  hotkey   {}", shown.hotkey));
+    if let Some(coldkey) = shown.coldkey {
+        print::line(format_args!("  coldkey  {coldkey}"));
+    }
+    print::line(format_args!("  file     {}", shown.path));
     Ok(ExitCode::SUCCESS)
 }
 
 fn path(args: &WalletArgs) -> WalletPath {
-    WalletPath {
-        root: args.wallets.clone().unwrap_or_else(default_wallets),
-        name: args.name.clone(),
-        hotkey: args.hotkey.clone(),
-    }
+    let root = args.wallets.clone().unwrap_or(WalletPath::default().root);
+    WalletPath::new(root, &args.name, &args.hotkey)
 }

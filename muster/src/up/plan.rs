@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use muster_chain::Netuid;
 use muster_identity::Keypair;
-use muster_identity::wallet::{self, WalletPath};
+use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_protocol::{ErrorCode, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 
@@ -31,21 +31,17 @@ pub(crate) struct Keys {
 impl Keys {
     /// Loads the wallets of an earlier run, or makes them.
     pub(crate) fn load_or_create(layout: &Layout) -> Result<Self> {
+        let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
         let key = |name: &str| {
-            let path = wallet_path(layout, name);
-            let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
-            if path.hotkey_file().exists() {
-                wallet::load_hotkey(&path).map_err(unusable)
-            } else {
-                wallet::create(&path).map(|(key, _)| key).map_err(unusable)
+            let path = WalletPath::new(layout.wallets(), name, HOTKEY);
+            if path.hotkey_file().map_err(unusable)?.exists() {
+                return wallet::load_hotkey(&path).map_err(unusable);
             }
+            // These coldkeys own nothing of worth, and a local subnet needs them to register further keys.
+            wallet::create(&path, ColdkeyStorage::Unencrypted).map(|made| made.hotkey).map_err(unusable)
         };
         Ok(Self { validator: key("validator")?, miner: key("miner")?, user: key("user")?, owner: key("owner")? })
     }
-}
-
-fn wallet_path(layout: &Layout, name: &str) -> WalletPath {
-    WalletPath { root: layout.wallets(), name: name.to_owned(), hotkey: HOTKEY.to_owned() }
 }
 
 /// Who listens where. An earlier run's addresses are kept while they are free, so that bookmarks hold.
@@ -145,8 +141,8 @@ impl Setup<'_> {
             "wallet": self.wallet("validator"),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
             "store": self.store("validator"),
-            "users": [self.user.hotkey().to_string()],
-            "status": {"bind": self.subnet.validator_status},
+            "users": {"allow": [self.user.hotkey().to_string()]},
+            "bind": self.subnet.validator_status,
             "ready_file": self.layout.ready("validator"),
         })
     }

@@ -1,0 +1,80 @@
+//! Running our binary and others, with deadlines instead of sleeps.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+/// What a finished program said.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// Likewise.
+    pub stderr: String,
+}
+
+/// The `muster` binary of this checkout, built if it is not there or old.
+///
+/// # Errors
+/// cargo cannot build it.
+pub fn muster() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn build() -> Result<PathBuf> {
+    // `target/debug/deps/<test>` lies three folders below the target folder.
+    let test = std::env::current_exe()?;
+    let profile = test.parent().and_then(|deps| deps.parent()).context("the test lies outside a target folder")?;
+    let target = profile.parent().context("no target folder")?;
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--package", "muster", "--manifest-path", manifest, "--target-dir"]).arg(target);
+    // What the cargo that runs the test says of itself would make this build begin from nothing.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
+        if name != "CARGO_HOME" {
+            cargo.env_remove(name);
+        }
+    }
+    let status = cargo.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("cargo could not build muster ({status})");
+    }
+    Ok(profile.join("muster"))
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It cannot be started. A bad exit code is not an error here.
+pub fn run(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    Ok(Output {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// Looks for something until it is there.
+///
+/// # Errors
+/// It is not there after `patience`, or looking failed.
+pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    const LOOK: Duration = Duration::from_millis(20);
+    let looks = patience.as_millis() / LOOK.as_millis();
+    for _ in 0..looks {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        // A look costs next to nothing; this bounds how many there are in a second, it decides nothing.
+        std::thread::park_timeout(LOOK);
+    }
+    bail!("{what} did not appear within {} s", patience.as_secs())
+}

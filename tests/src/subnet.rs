@@ -1,0 +1,172 @@
+//! A whole subnet of its own for a test: `muster up` in a temporary folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::process::{Output, muster, run, wait_for};
+
+/// A cold machine builds the local chain first; everything else takes seconds.
+const START: Duration = Duration::from_secs(900);
+const STOP: Duration = Duration::from_secs(60);
+
+/// A subnet that runs until it is dropped.
+#[derive(Debug)]
+pub struct RunningSubnet {
+    folder: tempfile::TempDir,
+    up: Child,
+    state: Value,
+}
+
+impl RunningSubnet {
+    /// Starts one on free ports.
+    ///
+    /// # Errors
+    /// It does not come up; the message has what `muster up` said.
+    pub fn start() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("muster-subnet-").tempdir()?;
+        let log = std::fs::File::create(folder.path().join("up.log"))?;
+        let mut up = Command::new(muster()?)
+            .arg("up")
+            .arg("--dir")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start muster up")?;
+        let file = folder.path().join("subnet.json");
+        let state = wait_for("the subnet", START, || {
+            if let Some(status) = up.try_wait()? {
+                let said = std::fs::read_to_string(folder.path().join("up.log")).unwrap_or_default();
+                anyhow::bail!("muster up ended early ({status}):\n{said}");
+            }
+            Ok(std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()))
+        })?;
+        Ok(Self { folder, up, state })
+    }
+
+    /// The folder of its state.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A field of `subnet.json`, such as `facilitator` or `validator`.
+    ///
+    /// # Errors
+    /// There is no such field.
+    pub fn field(&self, name: &str) -> Result<&str> {
+        self.state.get(name).and_then(Value::as_str).with_context(|| format!("subnet.json has no {name}"))
+    }
+
+    /// The id of the demo image, which `muster up` loaded into the engine.
+    ///
+    /// # Errors
+    /// The log does not name it.
+    pub fn demo_image(&self) -> Result<String> {
+        let said = std::fs::read_to_string(self.folder.path().join("up.log"))?;
+        let from = said.find("sha256:").context("muster up did not name the demo image")?;
+        Ok(said.get(from..from + "sha256:".len() + 64).context("a cut image id")?.to_owned())
+    }
+
+    /// Runs `muster ARGS` as a user of this subnet.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn muster(&self, args: &[&str]) -> Result<Output> {
+        let (command, rest) = args.split_at(args.len().min(2));
+        run(Command::new(muster()?).args(command).arg("--dir").arg(self.folder.path()).args(rest))
+    }
+
+    /// What a user sees of a job.
+    ///
+    /// # Errors
+    /// `muster job show` fails.
+    pub fn job(&self, id: &str) -> Result<Value> {
+        let shown = self.muster(&["job", "show", id, "--json"])?;
+        serde_json::from_str(&shown.stdout).with_context(|| format!("muster job show: {shown:?}"))
+    }
+
+    /// Waits until a job has `status` somewhere in its history, and returns it.
+    ///
+    /// # Errors
+    /// It does not get there in time.
+    pub fn wait_for_status(&self, id: &str, status: &str, patience: Duration) -> Result<Value> {
+        let reached = |job: &Value| {
+            let history = job.get("status_history").and_then(Value::as_array);
+            history.is_some_and(|history| history.iter().any(|entry| entry.get("status").and_then(Value::as_str) == Some(status)))
+        };
+        wait_for(&format!("status {status} of job {id}"), patience, || Ok(Some(self.job(id)?).filter(reached)))
+    }
+
+    /// The process id of a role.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pid(&self, role: &str) -> Result<i32> {
+        let file = self.folder.path().join("run").join(format!("{role}.pid"));
+        Ok(std::fs::read_to_string(file)?.trim().parse()?)
+    }
+
+    /// Kills a role without warning.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn kill(&self, role: &str) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.pid(role)?), Signal::SIGKILL)?)
+    }
+
+    /// The end of a role's log, for messages of failing tests.
+    pub fn log(&self, role: &str) -> String {
+        let text = std::fs::read_to_string(self.folder.path().join("logs").join(format!("{role}.log"))).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines.get(lines.len().saturating_sub(40)..).unwrap_or_default().join("\n")
+    }
+
+    /// Stops it as an operator would, with one signal, and says how it ended.
+    ///
+    /// # Errors
+    /// It does not stop in time.
+    pub fn stop(&mut self) -> Result<Option<i32>> {
+        if let Some(status) = self.up.try_wait()? {
+            return Ok(status.code());
+        }
+        kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGTERM)?;
+        let up = &mut self.up;
+        wait_for("the end of muster up", STOP, || Ok(up.try_wait()?)).map(|status| status.code())
+    }
+}
+
+impl Drop for RunningSubnet {
+    fn drop(&mut self) {
+        if self.stop().is_err() {
+            // The roles notice that their supervisor is gone and stop by themselves.
+            let _ = self.up.kill();
+            let _ = self.up.wait();
+        }
+    }
+}
+
+/// A program that `cargo xtask test` installed and named in a variable; prints why a test is skipped where it did not.
+pub fn program_from_env(variable: &str) -> Option<PathBuf> {
+    let program = std::env::var_os(variable).map(PathBuf::from);
+    if program.is_none() {
+        eprintln!("skipped: {variable} is not set; `cargo xtask test` installs what it names");
+    }
+    program
+}
+
+/// Runs one of our Python scripts with somebody else's packages, in a home folder of its own.
+///
+/// # Errors
+/// It cannot be started.
+pub fn python(interpreter: &Path, script: &str, args: &[&str]) -> Result<Output> {
+    let home = tempfile::tempdir()?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
+    run(Command::new(interpreter).arg(script).args(args).env("HOME", home.path()))
+}

@@ -1,0 +1,73 @@
+//! The binary as a person meets it: configurations, wallets, mistakes.
+
+use std::process::Command;
+
+use muster_tests::{Output, muster, run};
+
+fn call(args: &[&str]) -> Output {
+    run(Command::new(muster().unwrap()).args(args)).unwrap()
+}
+
+#[test]
+fn every_role_prints_a_configuration_that_it_accepts() {
+    for role in ["facilitator", "validator", "miner", "executor"] {
+        let printed = call(&[role, "--print-config"]);
+        assert_eq!(printed.code, Some(0), "{role}: {printed:?}");
+        assert!(printed.stdout.starts_with('#'), "{role}: {}", printed.stdout);
+    }
+}
+
+#[test]
+fn every_error_of_a_configuration_is_named_before_anything_binds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("miner.toml");
+    std::fs::write(&file, "bnid = \"127.0.0.1:1\"\nbind = 7\nnonsense = true\n").unwrap();
+    let refused = call(&["miner", "--config", file.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    for word in ["E0002", "bnid", "bind", "nonsense"] {
+        assert!(refused.stderr.contains(word), "{word} is missing: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_wallet_is_made_once_and_shown_without_its_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let made = call(&["wallet", "new", "alice", "--wallets", root, "--json"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let shown = call(&["wallet", "show", "alice", "--wallets", root, "--json"]);
+    assert_eq!(shown.stdout, made.stdout);
+    let secret = std::fs::read_to_string(folder.path().join("alice/hotkeys/default")).unwrap();
+    let secret: serde_json::Value = serde_json::from_str(&secret).unwrap();
+    assert!(!shown.stdout.contains(secret["secretSeed"].as_str().unwrap()));
+    let again = call(&["wallet", "new", "alice", "--wallets", root]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(again.stderr.contains("E0006"), "{}", again.stderr);
+}
+
+#[test]
+fn an_error_code_is_explained() {
+    let page = call(&["explain", "e0001"]);
+    assert!(page.stdout.contains("apt-get install"), "{page:?}");
+    assert_eq!(call(&["explain", "E9999"]).code, Some(64));
+}
+
+#[test]
+fn without_an_engine_the_way_to_get_one_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(muster().unwrap());
+    command.args(["up", "--demo", "--dir"]).arg(folder.path()).env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+    let refused = run(&mut command).unwrap();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    for word in ["E0001", "apt-get install", "dockerd"] {
+        assert!(refused.stderr.contains(word), "{word} is missing: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_users_command_without_a_subnet_says_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = call(&["job", "run", "--dir", folder.path().to_str().unwrap(), "--wallets", "/nonexistent", "image"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("E0006") || refused.stderr.contains("muster up"), "{}", refused.stderr);
+}

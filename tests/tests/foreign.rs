@@ -1,0 +1,53 @@
+//! Programs that nobody here wrote, against a running subnet.
+
+use std::time::Duration;
+
+use muster_tests::{RunningSubnet, program_from_env, python, wait_for};
+use serde_json::Value;
+
+/// Epochs of the local chain take ten seconds.
+const EPOCHS: Duration = Duration::from_secs(90);
+
+#[test]
+fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
+    let (Some(sdk), Some(bittensor)) =
+        (program_from_env("MUSTER_TEST_SDK_PYTHON"), program_from_env("MUSTER_TEST_BITTENSOR_PYTHON"))
+    else {
+        return;
+    };
+    let subnet = RunningSubnet::start().unwrap();
+    let input = tempfile::tempdir().unwrap();
+    std::fs::write(input.path().join("text.txt"), "muster muster a force").unwrap();
+
+    let facilitator = format!("http://{}", subnet.field("facilitator").unwrap());
+    let wallets = subnet.folder().join("wallets");
+    let image = subnet.demo_image().unwrap();
+    let ran = python(
+        &sdk,
+        "sdk_run_job.py",
+        &[
+            &facilitator,
+            subnet.field("validator").unwrap(),
+            wallets.to_str().unwrap(),
+            "user",
+            "default",
+            &image,
+            input.path().to_str().unwrap(),
+        ],
+    )
+    .unwrap();
+    assert_eq!(ran.code, Some(0), "{}\n{}\n{}", ran.stdout, ran.stderr, subnet.log("validator"));
+    let job: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(job["status"], "Completed");
+    assert!(job["artifacts"].as_object().unwrap().contains_key("/artifacts/words.json"), "{job}");
+
+    let url = format!("ws://{}", subnet.field("chain").unwrap());
+    let read = wait_for("our weight through bittensor", EPOCHS, || {
+        let args = [url.as_str(), "1", subnet.field("validator")?, subnet.field("miner")?];
+        let read = python(&bittensor, "bittensor_reads_weight.py", &args)?;
+        Ok((read.code == Some(0)).then(|| read.stdout))
+    })
+    .unwrap();
+    let weight: Value = serde_json::from_str(read.lines().last().unwrap()).unwrap();
+    assert_eq!(weight["weight"], 65535, "{weight}");
+}
