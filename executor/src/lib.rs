@@ -1,1 +1,64 @@
-//! Placeholder.
+//! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
+//!
+//! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`volumes`] and
+//! [`outputs`] (what goes in and comes out), [`report`] (what the miner is told, pure), [`engine`] and [`archive`]
+//! (Docker), then `driver`, which connects them.
+//!
+//! An executor stands next to untrusted code: it holds no key, knows no chain, and listens nowhere.
+
+pub mod archive;
+pub mod config;
+mod container;
+mod driver;
+pub mod engine;
+pub mod error;
+mod images;
+mod miner;
+pub mod outputs;
+pub mod report;
+pub mod sandbox;
+pub mod specs;
+pub mod stages;
+pub mod volumes;
+mod work;
+pub mod workspace;
+
+use muster_kit::{SharedClock, Tasks};
+use muster_protocol::ExecutorToken;
+use muster_rpc::{Greeting, Limits, connect};
+
+pub use archive::{ImageArchive, ImageContent, ImageFile};
+pub use config::Config;
+pub use engine::{Engine, EngineError};
+pub use error::Error;
+
+/// What a miner says on the command line of the executor that it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// `ws://host:port` of the miner.
+    pub miner_address: String,
+    /// The credential of the lease.
+    pub token: ExecutorToken,
+}
+
+/// Runs one job from the first frame to the last. Returns when the container and the job's folder are gone.
+///
+/// A job that fails is reported and is no error. Cancelling the token of `tasks` ends the job.
+///
+/// # Errors
+/// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; told to stop.
+pub async fn run(
+    config: Config,
+    invocation: Invocation,
+    tasks: Tasks,
+    clock: SharedClock,
+) -> Result<(), Error> {
+    let started = clock.now();
+    let url = miner::url(&invocation.miner_address, &invocation.token);
+    let socket = connect(&url, &Limits::miner()).await?;
+    tracing::info!(attempt = %invocation.token.attempt(), miner = %socket.peer(), "connected");
+    // The miner started this process and handed it the token: it needs no further greeting.
+    let session = Greeting::new(socket).accept(miner::Miner);
+    let driver = driver::Driver::new(config, invocation.token, session, tasks.token(), clock, started);
+    driver.drive().await
+}

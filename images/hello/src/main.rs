@@ -1,1 +1,43 @@
-fn main() {}
+//! The program of the demo job's image: `hello words`, or `hello probe …`.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use muster_image_hello::probe::Probe;
+use muster_image_hello::{ARTIFACTS, RESULT, VOLUME, words};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.split_first() {
+        Some((command, [])) if command == "words" => count_words(),
+        Some((command, rest)) if command == "probe" => match Probe::parse(rest) {
+            Some(probe) => probe.run(&mut io::stdout().lock(), &mut io::stderr().lock()),
+            None => usage(),
+        },
+        Some(_) | None => usage(),
+    };
+    result.unwrap_or_else(|error| {
+        // Where stderr is closed there is nobody left to tell.
+        let _ = writeln!(io::stderr(), "hello: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn count_words() -> io::Result<ExitCode> {
+    let frequencies = words::count_folder(Path::new(VOLUME))?;
+    std::fs::write(
+        Path::new(ARTIFACTS).join(RESULT),
+        format!("{:#}\n", frequencies.to_json()),
+    )?;
+    io::stdout().lock().write_all(frequencies.summary().as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn usage() -> io::Result<ExitCode> {
+    writeln!(
+        io::stderr(),
+        "usage: hello words | hello probe exit N|sleep SECONDS|print BYTES|fill MIB|allocate MIB|surroundings"
+    )?;
+    Ok(ExitCode::from(64))
+}

@@ -1,0 +1,331 @@
+//! An executor's configuration and what a class of jobs may use of the machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use muster_kit::config::{Problem, RoleConfig};
+use muster_protocol::ExecutorClass;
+use serde::Deserialize;
+
+const MIB: u64 = 1024 * 1024;
+
+/// How an executor reaches its engine and what it allows a job.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The engine's address; empty for `DOCKER_HOST` or the usual socket.
+    pub engine: String,
+    /// Where the folders of running jobs are made.
+    pub work_dir: PathBuf,
+    /// Image archives to load where a job's image is missing.
+    pub preload: Vec<PathBuf>,
+    /// Seconds from the start of the process to a ready image.
+    pub startup_limit_secs: u64,
+    /// Seconds a job has between being asked to stop and being killed.
+    pub stop_grace_secs: u64,
+    /// The OCI runtime of jobs without a GPU; empty for the engine's default.
+    pub runtime: String,
+    /// What a job may use, whatever its class.
+    pub limits: Limits,
+    /// Other limits for some classes.
+    pub class: IndexMap<ExecutorClass, Limits>,
+    /// How large inputs may be.
+    pub volumes: VolumeLimits,
+    /// How much of a job's output travels inside its result.
+    pub artifacts: ArtifactLimits,
+}
+
+/// What one job may use.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Processors; 0 for all.
+    pub cpus: f64,
+    /// Memory in MiB, tmpfs included; 0 for four fifths of the machine's.
+    pub memory_mib: u64,
+    /// Shared memory in MiB, inside the above.
+    pub shm_mib: u64,
+    /// Each tmpfs in MiB, inside the above.
+    pub tmpfs_mib: u64,
+    /// Processes and threads.
+    pub pids: i64,
+    /// Everything it writes into `/volume`, `/output` and its artifacts, in MiB.
+    pub disk_mib: u64,
+}
+
+/// How large inputs may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VolumeLimits {
+    /// All files together, unpacked, in MiB.
+    pub max_mib: u64,
+    /// Files and folders.
+    pub max_entries: usize,
+}
+
+/// How much output travels inside a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArtifactLimits {
+    /// All files together, in MiB before encoding. Each must also be smaller than 1 000 000 bytes.
+    pub max_total_mib: u64,
+}
+
+/// What this machine has, as far as limits depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Processors.
+    pub cpus: u64,
+    /// Memory in bytes.
+    pub memory: u64,
+}
+
+/// [`Limits`] in the engine's units, with the machine's share filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Billionths of a processor.
+    pub nano_cpus: i64,
+    /// Bytes, tmpfs and shared memory included.
+    pub memory: i64,
+    /// Bytes.
+    pub shm: i64,
+    /// Bytes, each.
+    pub tmpfs: u64,
+    /// Processes and threads.
+    pub pids: i64,
+    /// Bytes.
+    pub disk: u64,
+}
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            engine: String::new(),
+            work_dir: PathBuf::from("/var/tmp/muster-executor"),
+            preload: Vec::new(),
+            startup_limit_secs: 300,
+            stop_grace_secs: 3,
+            runtime: String::new(),
+            limits: Limits::default(),
+            class: IndexMap::new(),
+            volumes: VolumeLimits::default(),
+            artifacts: ArtifactLimits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cpus: 0.0,
+            memory_mib: 0,
+            shm_mib: 1_024,
+            tmpfs_mib: 1_024,
+            pids: 4_096,
+            disk_mib: 20_480,
+        }
+    }
+}
+
+impl Default for VolumeLimits {
+    fn default() -> Self {
+        Self {
+            max_mib: 2_048,
+            max_entries: 100_000,
+        }
+    }
+}
+
+impl Default for ArtifactLimits {
+    fn default() -> Self {
+        Self { max_total_mib: 8 }
+    }
+}
+
+impl Config {
+    /// The limits of a class.
+    pub fn limits_of(&self, class: ExecutorClass) -> Limits {
+        self.class.get(&class).copied().unwrap_or(self.limits)
+    }
+
+    /// From the start of the process to a ready image.
+    pub const fn startup_limit(&self) -> Duration {
+        Duration::from_secs(self.startup_limit_secs)
+    }
+
+    /// Between being asked to stop and being killed.
+    pub const fn stop_grace(&self) -> Duration {
+        Duration::from_secs(self.stop_grace_secs)
+    }
+}
+
+impl RoleConfig for Config {
+    const COMMENTED_DEFAULT: &'static str = include_str!("../executor.toml");
+
+    fn validate(&self) -> Vec<Problem> {
+        let mut problems = self.limits.problems("limits");
+        for (class, limits) in &self.class {
+            problems.extend(limits.problems(&format!("class.\"{class}\"")));
+        }
+        let mut check = |fine: bool, path: &str, reason: &str| {
+            if !fine {
+                problems.push(Problem::at(path, reason));
+            }
+        };
+        let address = self.engine.as_str();
+        let known = ["unix://", "tcp://", "http://"]
+            .iter()
+            .any(|scheme| address.starts_with(scheme));
+        check(
+            address.is_empty() || known,
+            "engine",
+            "must be empty or begin with unix:// or tcp://",
+        );
+        check(
+            self.work_dir.is_absolute(),
+            "work_dir",
+            "must be an absolute path: the engine mounts folders from it",
+        );
+        check(
+            self.startup_limit_secs > 0,
+            "startup_limit_secs",
+            "must be at least 1",
+        );
+        check(
+            self.stop_grace_secs <= 600,
+            "stop_grace_secs",
+            "must be at most 600",
+        );
+        check(
+            self.volumes.max_entries > 0,
+            "volumes.max_entries",
+            "must be at least 1",
+        );
+        problems
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The smallest memory the engine accepts is 6 MiB.
+    const LEAST_MEMORY_MIB: u64 = 16;
+
+    fn problems(&self, table: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut check = |fine: bool, key: &str, reason: &str| {
+            if !fine {
+                problems.push(Problem::at(format!("{table}.{key}"), reason));
+            }
+        };
+        check(
+            self.cpus == 0.0 || (0.01..=4_096.0).contains(&self.cpus),
+            "cpus",
+            "must be 0 (all) or at least 0.01",
+        );
+        let memory = self.memory_mib == 0 || (Self::LEAST_MEMORY_MIB..=1 << 30).contains(&self.memory_mib);
+        check(
+            memory,
+            "memory_mib",
+            "must be 0 (four fifths of the machine's) or at least 16",
+        );
+        check(
+            (1..=1 << 30).contains(&self.shm_mib),
+            "shm_mib",
+            "must be at least 1",
+        );
+        check(
+            (1..=1 << 30).contains(&self.tmpfs_mib),
+            "tmpfs_mib",
+            "must be at least 1",
+        );
+        check(
+            self.pids >= 1,
+            "pids",
+            "must be at least 1: a job without a limit can stop the machine",
+        );
+        check(
+            (1..=1 << 30).contains(&self.disk_mib),
+            "disk_mib",
+            "must be at least 1",
+        );
+        problems
+    }
+
+    /// In the engine's units. A machine smaller than the limit gives what it has.
+    pub fn on(&self, machine: Machine) -> Allowance {
+        let share = machine.memory / 5 * 4;
+        let memory = if self.memory_mib == 0 {
+            share
+        } else {
+            self.memory_mib.saturating_mul(MIB)
+        };
+        let machine_nanos = machine.cpus.max(1).saturating_mul(1_000_000_000);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "validated to lie in 0..=4096"
+        )]
+        let asked_nanos = (self.cpus * 1e9) as u64;
+        let nanos = if asked_nanos == 0 {
+            machine_nanos
+        } else {
+            asked_nanos.min(machine_nanos)
+        };
+        Allowance {
+            nano_cpus: signed(nanos),
+            memory: signed(memory.max(Self::LEAST_MEMORY_MIB.saturating_mul(MIB))),
+            shm: signed(self.shm_mib.saturating_mul(MIB)),
+            tmpfs: self.tmpfs_mib.saturating_mul(MIB),
+            pids: self.pids,
+            disk: self.disk_mib.saturating_mul(MIB),
+        }
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kit::config::{commented_default, parse};
+
+    use super::*;
+
+    #[test]
+    fn the_commented_defaults_are_the_defaults() {
+        assert_eq!(commented_default::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n";
+        let errors = parse::<Config>(text, "executor.toml").unwrap_err().to_string();
+        for named in [
+            "engine",
+            "work_dir",
+            "class.\"always_on.test\".pids",
+            "class.\"always_on.test\".cpus",
+        ] {
+            assert!(errors.contains(named), "{named} missing in {errors}");
+        }
+    }
+
+    #[test]
+    fn a_class_has_its_own_limits_and_the_machine_bounds_them() {
+        let text = "[limits]\ncpus = 1.5\n[class.\"always_on.llm.a6000\"]\ncpus = 64.0\nmemory_mib = 100\n";
+        let config = parse::<Config>(text, "executor.toml").unwrap();
+        let machine = Machine {
+            cpus: 2,
+            memory: 1_000 * MIB,
+        };
+        let test = config.limits_of(ExecutorClass::AlwaysOnTest).on(machine);
+        assert_eq!((test.nano_cpus, test.memory), (1_500_000_000, signed(800 * MIB)));
+        let gpu = config.limits_of(ExecutorClass::AlwaysOnLlmA6000).on(machine);
+        assert_eq!((gpu.nano_cpus, gpu.memory), (2_000_000_000, signed(100 * MIB)));
+    }
+}

@@ -1,0 +1,477 @@
+//! The shell around the machine of [`crate::stages`]: listens to the miner, does what the machine says, tells the miner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use muster_kit::SharedClock;
+use muster_kit::error::Causes;
+use muster_protocol::job::Fault;
+use muster_protocol::wire::WireError;
+use muster_protocol::wire::miner::{
+    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, ToMiner,
+};
+use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
+use muster_rpc::{Session, SessionError, SocketError};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::engine::{Engine, LocalImage};
+use crate::error::Error;
+use crate::miner::Miner;
+use crate::outputs::{Artifacts, Capture};
+use crate::report::Report;
+use crate::sandbox::{Sealed, container_name, image_label};
+use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
+use crate::work::{self, Done};
+use crate::workspace::Workspace;
+use crate::{container, specs};
+
+/// How long tidying up may take before the miner is told all the same.
+const TIDY_LIMIT: Duration = Duration::from_secs(30);
+/// The normal end of a websocket.
+const CLOSE_NORMAL: u16 = 1_000;
+
+type Work = BoxFuture<'static, Done>;
+
+/// One attempt in progress.
+pub(crate) struct Driver {
+    config: Arc<Config>,
+    token: ExecutorToken,
+    session: Session<Miner>,
+    /// This process is told to stop.
+    shutdown: CancellationToken,
+    clock: SharedClock,
+    attempt: Attempt,
+    /// Work of this attempt is to stop.
+    called_off: CancellationToken,
+    work: FuturesUnordered<Work>,
+    capture: Capture,
+    offer: Option<Box<InitialJobRequest>>,
+    job: Option<Arc<JobRequest>>,
+    engine: Option<Engine>,
+    /// The image that is ready, with the name it was asked for by.
+    image: Option<(String, LocalImage)>,
+    workspace: Option<Workspace>,
+    results: Option<(Artifacts, Value)>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        config: Config,
+        token: ExecutorToken,
+        session: Session<Miner>,
+        shutdown: CancellationToken,
+        clock: SharedClock,
+        started: Timestamp,
+    ) -> Self {
+        Self {
+            attempt: Attempt::new(started, config.startup_limit(), config.stop_grace()),
+            config: Arc::new(config),
+            token,
+            session,
+            shutdown,
+            clock,
+            called_off: CancellationToken::new(),
+            work: FuturesUnordered::new(),
+            capture: Capture::default(),
+            offer: None,
+            job: None,
+            engine: None,
+            image: None,
+            workspace: None,
+            results: None,
+        }
+    }
+
+    /// Until the end of the attempt.
+    pub(crate) async fn drive(mut self) -> Result<(), Error> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => Some(Event::Parted(Parting::ShutDown)),
+                heard = self.session.recv() => self.heard(heard),
+                Some(done) = self.work.next() => self.done(done),
+                () = self.clock.sleep_until(self.attempt.deadline()) => Some(Event::Tick),
+            };
+            let Some(event) = event else { continue };
+            if let Some(conclusion) = self.apply(event).await {
+                return self.conclude(conclusion).await;
+            }
+        }
+    }
+
+    // === what happens ===
+
+    fn heard(&mut self, heard: Result<Option<ToMiner>, SessionError<WireError>>) -> Option<Event> {
+        match heard {
+            Ok(Some(message)) => self.message(message),
+            Ok(None) => {
+                let closed = self
+                    .session
+                    .closed()
+                    .map(|closed| format!("it closed with {} {}", closed.code, closed.reason));
+                let reason = closed.unwrap_or_else(|| "its connection ended".to_owned());
+                Some(Event::Parted(Parting::MinerLost(reason.trim_end().to_owned())))
+            }
+            Err(SessionError::Malformed(error)) => self.malformed(&error),
+            Err(error) if error.is_fatal() => {
+                Some(Event::Parted(Parting::MinerLost(Causes(&error).to_string())))
+            }
+            Err(error) => {
+                tracing::warn!(error = %Causes(&error), "a frame of the miner is passed over");
+                None
+            }
+        }
+    }
+
+    fn message(&mut self, message: ToMiner) -> Option<Event> {
+        match message {
+            ToMiner::V0InitialJobRequest(offer) if offer.job_uuid == self.attempt_id() => {
+                if self.offer.is_some() {
+                    return None;
+                }
+                let terms = Terms {
+                    timing: Timing::of(&offer),
+                    streaming: offer.streaming_details.is_some(),
+                };
+                self.offer = Some(offer);
+                Some(Event::Offered(terms))
+            }
+            ToMiner::V0InitialJobRequest(offer) => {
+                let reason = format!(
+                    "it offers attempt {}, the token is for {}",
+                    offer.job_uuid,
+                    self.attempt_id()
+                );
+                Some(Event::Parted(Parting::Refused(reason)))
+            }
+            ToMiner::V0JobRequest(job) if job.job_uuid == self.attempt_id() && self.job.is_none() => {
+                self.job = Some(Arc::new(*job));
+                Some(Event::Requested)
+            }
+            ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt_id() => {
+                Some(Event::Parted(Parting::Cancelled(cancel.reason)))
+            }
+            ToMiner::GenericError(error) => {
+                let details = error.details.unwrap_or_default();
+                // Before the offer it can only be about the lease; ComputeHorde's miner then leaves the socket open.
+                if self.attempt.state() == State::AwaitingOffer {
+                    return Some(Event::Parted(Parting::Refused(details)));
+                }
+                tracing::warn!(details, "the miner reports an error");
+                None
+            }
+            ToMiner::V0JobRequest(_)
+            | ToMiner::MusterCancelJob(_)
+            | ToMiner::ValidatorAuthForMiner(_)
+            | ToMiner::V0MainHotkeyMessage(_)
+            | ToMiner::V0JobAcceptedReceiptRequest(_)
+            | ToMiner::V0JobFinishedReceiptRequest(_) => {
+                tracing::warn!("a message that is not for this attempt is passed over");
+                None
+            }
+        }
+    }
+
+    /// A frame that cannot be read while the job is still being described would leave a gap in it.
+    fn malformed(&self, error: &WireError) -> Option<Event> {
+        let stage = match self.attempt.state() {
+            State::AwaitingOffer => JobStage::ExecutorStartup,
+            State::AwaitingJob(_) => JobStage::VolumeDownload,
+            State::PreparingImage(_)
+            | State::PlacingVolumes(_)
+            | State::Running(_)
+            | State::Stopping(_)
+            | State::Collecting
+            | State::Over => {
+                tracing::warn!(%error, "a frame of the miner is passed over");
+                return None;
+            }
+        };
+        let message = format!("the executor cannot read the job: {error}");
+        Some(Event::Failed(
+            Failure::horde(HordeFailureReason::GenericError, stage, message).blame(Fault::Validator),
+        ))
+    }
+
+    fn done(&mut self, done: Done) -> Option<Event> {
+        match done {
+            Done::Image(engine, image) => {
+                self.engine = Some(engine);
+                self.image = self.offered_image().zip(image);
+                Some(Event::ImageReady)
+            }
+            Done::Placed(workspace, image) => {
+                self.workspace = Some(workspace);
+                self.image = self.job.as_ref().map(|job| (job.docker_image.clone(), image));
+                Some(Event::VolumesReady)
+            }
+            Done::Exited(exit) => Some(Event::Exited(exit)),
+            Done::DiskFull(limit) => Some(Event::DiskFull(limit)),
+            Done::Stopped => None,
+            Done::Collected(artifacts, specs) => {
+                self.results = Some((artifacts, specs));
+                Some(Event::Collected)
+            }
+            Done::Failed(failure) => Some(Event::Failed(failure)),
+        }
+    }
+
+    // === what is done about it ===
+
+    /// Lets the machine decide and does what it says. A miner that cannot be told is lost.
+    async fn apply(&mut self, event: Event) -> Option<Conclusion> {
+        let mut effects = self.attempt.apply(event, self.clock.now());
+        loop {
+            let mut lost = None;
+            for effect in effects {
+                match self.effect(effect).await {
+                    Ok(None) => {}
+                    Ok(Some(conclusion)) => return Some(conclusion),
+                    Err(error) => {
+                        lost = Some(Event::Parted(Parting::MinerLost(Causes(&error).to_string())));
+                        break;
+                    }
+                }
+            }
+            effects = self.attempt.apply(lost?, self.clock.now());
+        }
+    }
+
+    async fn effect(&mut self, effect: Effect) -> Result<Option<Conclusion>, SocketError> {
+        let notice = AttemptNotice {
+            job_uuid: self.attempt_id(),
+        };
+        match effect {
+            Effect::PrepareImage => self.prepare_image(),
+            Effect::SayReady => {
+                let ready = ExecutorReady {
+                    job_uuid: notice.job_uuid,
+                    executor_token: None,
+                };
+                self.session
+                    .send(&FromMiner::V0ExecutorReadyRequest(ready))
+                    .await?;
+            }
+            Effect::PlaceVolumes => self.place_volumes(),
+            Effect::SayVolumesReady => {
+                self.session
+                    .send(&FromMiner::V0VolumesReadyRequest(notice))
+                    .await?
+            }
+            Effect::Run => self.run(),
+            Effect::Stop => self.stop(),
+            Effect::SayExecutionDone => {
+                self.session
+                    .send(&FromMiner::V0ExecutionDoneRequest(notice))
+                    .await?
+            }
+            Effect::Collect => self.collect(),
+            Effect::Conclude(conclusion) => return Ok(Some(conclusion)),
+        }
+        Ok(None)
+    }
+
+    fn prepare_image(&self) {
+        self.begin_until_called_off(work::prepare_image(
+            Arc::clone(&self.config),
+            self.offered_image(),
+        ));
+    }
+
+    fn place_volumes(&mut self) {
+        let offered_volume = self.offer.as_mut().and_then(|offer| offer.volume.take());
+        let (Some(job), Some(engine)) = (&self.job, &self.engine) else {
+            return self.defect("no job to prepare");
+        };
+        let inputs = work::Inputs {
+            config: Arc::clone(&self.config),
+            engine: engine.clone(),
+            job: Arc::clone(job),
+            offered_volume,
+            prepared: self.image.clone(),
+            called_off: self.called_off.clone(),
+        };
+        self.begin(work::place_volumes(inputs));
+    }
+
+    fn run(&self) {
+        let (Some(offer), Some(job), Some(engine), Some((name, image)), Some(workspace)) =
+            (&self.offer, &self.job, &self.engine, &self.image, &self.workspace)
+        else {
+            return self.defect("no job to run");
+        };
+        let allowance = self.config.limits_of(offer.executor_class).on(specs::machine());
+        let sealed = Sealed {
+            token: &self.token,
+            job,
+            image,
+            class: offer.executor_class,
+            allowance,
+            folders: workspace.folders(),
+            runtime: &self.config.runtime,
+        };
+        let body = match sealed.container() {
+            Ok(body) => body,
+            Err(error) => {
+                let failure = Failure::job(JobFailureReason::Unknown, JobStage::Execution, error.to_string());
+                return self.begin(async move { Done::Failed(failure) });
+            }
+        };
+        tracing::info!(attempt = %self.attempt_id(), image = image_label(name, image.id), "running");
+        let container = container_name(&self.token);
+        let running = container::run(
+            engine.clone(),
+            container,
+            body,
+            self.capture.clone(),
+            self.called_off.clone(),
+        );
+        self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
+        let watching = container::watch_disk(
+            workspace.folders().root.clone(),
+            allowance.disk,
+            Arc::clone(&self.clock),
+        );
+        self.begin_until_called_off(async move {
+            watching.await;
+            Done::DiskFull(allowance.disk)
+        });
+    }
+
+    fn stop(&self) {
+        let Some(engine) = self.engine.clone() else {
+            return self.defect("no container to stop");
+        };
+        let (name, grace) = (container_name(&self.token), self.config.stop_grace());
+        self.begin(async move {
+            if let Err(error) = engine.stop(&name, grace).await {
+                // It is removed by force when the attempt ends.
+                tracing::warn!(error = %Causes(&error), "the container could not be asked to stop");
+            }
+            Done::Stopped
+        });
+    }
+
+    fn collect(&self) {
+        let (Some(job), Some(workspace)) = (&self.job, &self.workspace) else {
+            return self.defect("no outputs");
+        };
+        let max_total = self.config.artifacts.max_total_mib.saturating_mul(1 << 20);
+        self.begin(work::collect(
+            Arc::clone(job),
+            workspace.folders().clone(),
+            max_total,
+        ));
+    }
+
+    fn begin(&self, work: impl Future<Output = Done> + Send + 'static) {
+        self.work.push(Box::pin(work));
+    }
+
+    /// For work that may be dropped in the middle.
+    fn begin_until_called_off(&self, work: impl Future<Output = Done> + Send + 'static) {
+        let called_off = self.called_off.clone();
+        self.begin(async move {
+            tokio::select! {
+                () = called_off.cancelled() => Done::Stopped,
+                done = work => done,
+            }
+        });
+    }
+
+    /// The machine asks for what its order of states excludes.
+    fn defect(&self, what: &'static str) {
+        let failure = Failure::horde(HordeFailureReason::UnhandledException, JobStage::Unknown, what);
+        self.begin(async move { Done::Failed(failure) });
+    }
+
+    fn offered_image(&self) -> Option<String> {
+        self.offer.as_ref().and_then(|offer| offer.docker_image.clone())
+    }
+
+    fn attempt_id(&self) -> AttemptId {
+        self.token.attempt()
+    }
+
+    // === the end ===
+
+    /// The container goes first: when the miner hears the result, the machine is free again.
+    async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
+        if timeout(TIDY_LIMIT, self.tidy()).await.is_err() {
+            tracing::error!(
+                container = container_name(&self.token),
+                "the container is still there"
+            );
+        }
+        let muster = self.session.is_muster();
+        let (artifacts, machine) = self.results.take().unzip();
+        let image = self.job.as_ref().map(|job| job.docker_image.clone());
+        let report = Report {
+            attempt: self.token.attempt(),
+            image: image.or_else(|| self.offered_image()),
+            printed: self.capture.printed(),
+            artifacts: artifacts.unwrap_or_default(),
+            specs: machine.map(|specs| {
+                if muster {
+                    with_image(specs, self.image.as_ref())
+                } else {
+                    specs
+                }
+            }),
+        };
+        let mut unheard = None;
+        for message in report.messages(&conclusion) {
+            if let Err(error) = self.session.send(&message).await {
+                unheard = Some(Error::MinerLost(Causes(&error).to_string()));
+                break;
+            }
+        }
+        self.session.close(CLOSE_NORMAL, "").await;
+        if let Some(Err(error)) = self.workspace.take().map(Workspace::remove) {
+            tracing::warn!(error = %Causes(&error), "files of the job are left behind");
+        }
+        match (conclusion, unheard) {
+            (Conclusion::Parted(parting), _) => Err(parting.into()),
+            (Conclusion::Finished | Conclusion::Failed(_), Some(error)) => Err(error),
+            (Conclusion::Finished, None) => Ok(()),
+            (Conclusion::Failed(failure), None) => {
+                tracing::info!(message = failure.message, "the job failed and was reported");
+                Error::unfit(&failure).map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    /// Removes the container, and once more if one was being made meanwhile.
+    async fn tidy(&mut self) {
+        self.called_off.cancel();
+        self.remove_container().await;
+        let mut made = false;
+        while let Some(done) = self.work.next().await {
+            made |= matches!(done, Done::Exited(_) | Done::Failed(_));
+        }
+        if made {
+            self.remove_container().await;
+        }
+    }
+
+    async fn remove_container(&self) {
+        let Some(engine) = &self.engine else { return };
+        if let Err(error) = engine.remove(&container_name(&self.token)).await {
+            tracing::error!(error = %Causes(&error), "the container could not be removed");
+        }
+    }
+}
+
+/// Ours, for Muster peers: which image a name stood for on this executor.
+fn with_image(mut specs: Value, image: Option<&(String, LocalImage)>) -> Value {
+    if let (Some(specs), Some((name, image))) = (specs.as_object_mut(), image) {
+        specs.insert("image".to_owned(), json!({"name": name, "id": image.id}));
+    }
+    specs
+}

@@ -1,0 +1,205 @@
+//! What the miner is told at the end: from a conclusion to the messages that carry it. Pure.
+
+use indexmap::IndexMap;
+use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, MachineSpecs};
+use muster_protocol::{AttemptId, ParticipantType};
+use serde_json::{Map, Value, json};
+
+use crate::outputs::{Artifacts, Printed, shortened};
+use crate::stages::{Conclusion, Failure, FailureKind};
+
+/// What is known of an attempt when it ends.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// The image as the job names it.
+    pub image: Option<String>,
+    /// Both streams so far.
+    pub printed: Printed,
+    /// Its small files, if it finished.
+    pub artifacts: Artifacts,
+    /// The machine, if the job finished.
+    pub specs: Option<Value>,
+}
+
+impl Report {
+    /// The last messages of the attempt, in order. None where nobody is left to be told.
+    pub fn messages(self, conclusion: &Conclusion) -> Vec<FromMiner> {
+        match conclusion {
+            Conclusion::Finished => self.finished(),
+            Conclusion::Failed(failure) => vec![self.failed(failure)],
+            Conclusion::Parted(_) => vec![],
+        }
+    }
+
+    fn finished(self) -> Vec<FromMiner> {
+        let job_uuid = self.attempt;
+        let specs = self.specs.map(|specs| {
+            FromMiner::V0MachineSpecsRequest(MachineSpecs {
+                job_uuid,
+                specs: json!({"specs": specs}),
+            })
+        });
+        let mut stderr = self.printed.stderr;
+        let notice = self.artifacts.notice();
+        if !notice.is_empty() {
+            if !stderr.is_empty() && !stderr.ends_with('\n') {
+                stderr.push('\n');
+            }
+            stderr = shortened(&(stderr + &notice));
+        }
+        let finished = FromMiner::V0JobFinishedRequest(JobFinished {
+            job_uuid,
+            docker_process_stdout: self.printed.stdout,
+            docker_process_stderr: stderr,
+            artifacts: Some(self.artifacts.files),
+            // ComputeHorde's SDK reads neither as null.
+            upload_results: Some(IndexMap::new()),
+        });
+        specs.into_iter().chain([finished]).collect()
+    }
+
+    fn failed(self, failure: &Failure) -> FromMiner {
+        let context = Some(self.context(failure));
+        let job_uuid = self.attempt;
+        let message = failure.message.clone();
+        match failure.kind {
+            FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
+                job_uuid,
+                message,
+                reason,
+                stage: failure.stage,
+                docker_process_exit_status: exit_code,
+                docker_process_stdout: Some(self.printed.stdout),
+                docker_process_stderr: Some(self.printed.stderr),
+                context,
+            }),
+            FailureKind::Horde(reason) => FromMiner::V0HordeFailedRequest(HordeFailed {
+                job_uuid,
+                reported_by: ParticipantType::Executor,
+                message,
+                reason,
+                context,
+            }),
+        }
+    }
+
+    fn context(&self, failure: &Failure) -> Value {
+        let mut context = Map::new();
+        if let Some(code) = failure.code {
+            context.insert("code".to_owned(), json!(code.code()));
+        }
+        context.insert("stage".to_owned(), json!(failure.stage));
+        if let Some(image) = &self.image {
+            context.insert("image".to_owned(), json!(image));
+        }
+        context.insert("fault".to_owned(), json!(failure.fault));
+        Value::Object(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::job::Fault;
+    use muster_protocol::wire::encode;
+    use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
+
+    use super::*;
+    use crate::stages::Parting;
+
+    const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+    fn report() -> Report {
+        Report {
+            attempt: UUID.parse().unwrap(),
+            image: Some("muster/hello".into()),
+            printed: Printed {
+                stdout: "out\n".into(),
+                stderr: "err".into(),
+            },
+            artifacts: Artifacts {
+                files: IndexMap::from([("/artifacts/a".to_owned(), "QQ==".to_owned())]),
+                omitted: vec![],
+            },
+            specs: Some(json!({"os": "Debian"})),
+        }
+    }
+
+    #[test]
+    fn success_is_specs_and_then_the_result_byte_by_byte() {
+        let frames: Vec<_> = report()
+            .messages(&Conclusion::Finished)
+            .iter()
+            .map(encode)
+            .collect();
+        let specs = format!(
+            r#"{{"message_type":"V0MachineSpecsRequest","job_uuid":"{UUID}","specs":{{"specs":{{"os":"Debian"}}}}}}"#
+        );
+        let finished = format!(
+            r#"{{"message_type":"V0JobFinishedRequest","job_uuid":"{UUID}","docker_process_stdout":"out\n","docker_process_stderr":"err","artifacts":{{"/artifacts/a":"QQ=="}},"upload_results":{{}}}}"#
+        );
+        assert_eq!(frames, [specs, finished]);
+    }
+
+    #[test]
+    fn what_was_left_out_is_said_at_the_end_of_stderr() {
+        let mut report = report();
+        report
+            .artifacts
+            .omitted
+            .push("muster: artifact /a/b was not returned: too large".into());
+        let messages = report.messages(&Conclusion::Finished);
+        let Some(FromMiner::V0JobFinishedRequest(finished)) = messages.last() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(
+            finished.docker_process_stderr,
+            "err\nmuster: artifact /a/b was not returned: too large\n"
+        );
+    }
+
+    #[test]
+    fn a_jobs_failure_carries_what_it_printed() {
+        let failure = Failure::job(
+            JobFailureReason::NonzeroReturnCode,
+            JobStage::Execution,
+            "it failed",
+        );
+        let kind = FailureKind::Job {
+            reason: JobFailureReason::NonzeroReturnCode,
+            exit_code: Some(3),
+        };
+        let failure = Failure { kind, ..failure }.coded(ErrorCode::JobExitCode);
+        let messages = report().messages(&Conclusion::Failed(failure));
+        let [FromMiner::V0JobFailedRequest(failed)] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(failed.docker_process_exit_status, Some(3));
+        assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
+        let context =
+            json!({"code": "E0009", "stage": "execution", "image": "muster/hello", "fault": "user"});
+        assert_eq!(failed.context, Some(context));
+    }
+
+    #[test]
+    fn a_missing_image_is_the_subnets_message_and_its_users_fault() {
+        let reason = HordeFailureReason::GenericError;
+        let failure = Failure::horde(reason, JobStage::ExecutorStartup, "no such image")
+            .coded(ErrorCode::ImageMissing)
+            .blame(Fault::User);
+        let messages = report().messages(&Conclusion::Failed(failure));
+        let [FromMiner::V0HordeFailedRequest(failed)] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(failed.reported_by, ParticipantType::Executor);
+        let context =
+            json!({"code": "E0008", "stage": "executor_startup", "image": "muster/hello", "fault": "user"});
+        assert_eq!(failed.context, Some(context));
+    }
+
+    #[test]
+    fn nobody_is_told_of_a_parting() {
+        assert_eq!(report().messages(&Conclusion::Parted(Parting::ShutDown)), []);
+    }
+}

@@ -1,0 +1,347 @@
+//! What a job is and is not given, read off the structure that the engine gets.
+
+use std::collections::BTreeSet;
+
+use muster_protocol::Digest;
+use serde_json::Value;
+
+use super::*;
+use crate::config::{Limits, Machine};
+
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+fn job() -> JobRequest {
+    JobRequest {
+        job_uuid: UUID.parse().unwrap(),
+        executor_class: ExecutorClass::AlwaysOnTest,
+        docker_image: "muster/hello".into(),
+        raw_script: None,
+        docker_run_options_preset: OptionsPreset::None,
+        docker_run_cmd: vec!["words".into()],
+        env: IndexMap::from([("A".to_owned(), "b=c".to_owned())]),
+        volume: None,
+        output_upload: None,
+        artifacts_dir: Some("/artifacts/".into()),
+    }
+}
+
+fn image() -> LocalImage {
+    LocalImage {
+        id: ImageId(Digest::of(b"config")),
+        user: String::new(),
+        environment: vec![],
+        volumes: vec![],
+    }
+}
+
+fn container_in(
+    job: &JobRequest,
+    image: &LocalImage,
+    class: ExecutorClass,
+) -> Result<ContainerCreateBody, SandboxError> {
+    let allowance = Limits {
+        cpus: 1.5,
+        memory_mib: 256,
+        ..Limits::default()
+    }
+    .on(Machine {
+        cpus: 8,
+        memory: 16 << 30,
+    });
+    let token = format!("{UUID}-{UUID}").parse().unwrap();
+    let folders = JobFolders::under(Path::new("/work/job"));
+    Sealed {
+        token: &token,
+        job,
+        image,
+        class,
+        allowance,
+        folders: &folders,
+        runtime: "",
+    }
+    .container()
+}
+
+fn container(job: &JobRequest) -> ContainerCreateBody {
+    container_in(job, &image(), ExecutorClass::AlwaysOnTest).unwrap()
+}
+
+#[test]
+fn an_ordinary_job_is_sealed() {
+    let body = container(&job());
+    assert_eq!(body.network_disabled, Some(true));
+    assert_eq!(body.image.as_deref(), Some(image().id.to_string().as_str()));
+    assert_eq!(body.cmd, Some(vec!["words".to_owned()]));
+    assert_eq!(body.env, Some(vec!["A=b=c".to_owned()]));
+    assert_eq!(body.labels.unwrap()[LABEL_ATTEMPT], UUID);
+    let host = body.host_config.unwrap();
+    assert_eq!(host.network_mode.as_deref(), Some("none"));
+    assert_eq!(host.ipc_mode.as_deref(), Some("private"));
+    assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+    assert_eq!(host.cap_add, None);
+    assert_eq!(host.privileged, Some(false));
+    assert_eq!(host.readonly_rootfs, Some(true));
+    assert_eq!(host.devices, None);
+    assert_eq!(host.device_requests, None);
+    assert_eq!(host.runtime, None);
+    assert_eq!(host.binds, None);
+    assert_eq!(
+        (host.memory, host.memory_swap),
+        (Some(256 << 20), Some(256 << 20))
+    );
+    assert_eq!(host.nano_cpus, Some(1_500_000_000));
+    assert_eq!(host.pids_limit, Some(4_096));
+    assert_eq!(
+        host.shm_size,
+        Some(256 << 20),
+        "never more than the memory itself"
+    );
+    let security = host.security_opt.unwrap();
+    assert_eq!(security[0], "no-new-privileges:true");
+    assert!(
+        security[1].starts_with("seccomp={"),
+        "the profile itself, not a path on the engine's machine"
+    );
+    assert_eq!(host.log_config.unwrap().typ.as_deref(), Some("none"));
+}
+
+#[test]
+fn only_its_own_folders_are_mounted() {
+    let mounts = container(&job()).host_config.unwrap().mounts.unwrap();
+    let seen: Vec<_> = mounts
+        .iter()
+        .map(|mount| (mount.source.as_deref().unwrap(), mount.target.as_deref().unwrap()))
+        .collect();
+    let expected = [
+        ("/work/job/volume", "/volume"),
+        ("/work/job/output", "/output"),
+        ("/work/job/specs", "/specs"),
+        ("/work/job/artifacts", "/artifacts"),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn scratch_is_a_bounded_tmpfs_without_devices_or_setuid() {
+    let tmpfs = container(&job()).host_config.unwrap().tmpfs.unwrap();
+    let paths: BTreeSet<_> = tmpfs.keys().map(String::as_str).collect();
+    assert_eq!(paths, BTreeSet::from(["/tmp", "/var/tmp", "/run", "/root"]));
+    for options in tmpfs.values() {
+        for word in ["nosuid", "nodev", "size=1073741824"] {
+            assert!(options.contains(word), "{options}");
+        }
+    }
+}
+
+#[test]
+fn scratch_follows_the_image_and_gives_way_to_artifacts() {
+    let homes = [
+        ("", "", "/root"),
+        ("app:app", "", "/home/app"),
+        ("1000", "HOME=/srv/x/", "/srv/x"),
+    ];
+    for (user, environment, home) in homes {
+        let image = LocalImage {
+            user: user.into(),
+            environment: vec![environment.into()],
+            volumes: vec!["/data".into()],
+            ..image()
+        };
+        let body = container_in(&job(), &image, ExecutorClass::AlwaysOnTest).unwrap();
+        let tmpfs = body.host_config.unwrap().tmpfs.unwrap();
+        assert!(
+            tmpfs.contains_key(home) && tmpfs.contains_key("/data"),
+            "{user}: {tmpfs:?}"
+        );
+    }
+    for (user, environment) in [
+        ("1000:1000", ""),
+        ("", "HOME=/usr"),
+        ("", "HOME=/"),
+        ("", "HOME=../x"),
+    ] {
+        let image = LocalImage {
+            user: user.into(),
+            environment: vec![environment.into()],
+            ..image()
+        };
+        assert_eq!(home_of(&image), None, "{user} {environment}");
+    }
+    let mut job = job();
+    job.artifacts_dir = Some("/tmp".into());
+    let host = container(&job).host_config.unwrap();
+    assert!(!host.tmpfs.unwrap().contains_key("/tmp"));
+}
+
+#[test]
+fn artifacts_may_lie_in_a_folder_that_is_mounted_already() {
+    let mut job = job();
+    job.artifacts_dir = Some("/output".into());
+    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 3);
+    let folders = JobFolders::under(Path::new("/w"));
+    assert_eq!(artifacts_folder(&folders, "/output"), folders.output);
+    for none in [None, Some(String::new())] {
+        job.artifacts_dir = none;
+        assert_eq!(artifacts_dir(&job), Ok(None));
+    }
+}
+
+#[test]
+fn artifacts_must_not_cover_the_system() {
+    for bad in [
+        "/",
+        "relative",
+        "/a/../etc",
+        "/proc",
+        "/proc/self",
+        "/dev/shm",
+        "/usr/lib",
+        "/etc",
+        "/a//b",
+        "/a\0",
+        "/./a",
+    ] {
+        let mut job = job();
+        job.artifacts_dir = Some(bad.into());
+        let error = container_in(&job, &image(), ExecutorClass::AlwaysOnTest).unwrap_err();
+        assert!(matches!(error, SandboxError::ArtifactsDir(_)), "{bad}");
+    }
+    let mut job = job();
+    job.artifacts_dir = Some("/etcetera".into());
+    container(&job);
+}
+
+#[test]
+fn odd_environments_are_refused() {
+    for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")] {
+        let mut job = job();
+        job.env = IndexMap::from([(name.to_owned(), value.to_owned())]);
+        let error = container_in(&job, &image(), ExecutorClass::AlwaysOnTest).unwrap_err();
+        assert!(matches!(error, SandboxError::Environment(_)), "{name:?}");
+    }
+}
+
+#[test]
+fn a_gpu_is_given_to_gpu_classes_only() {
+    let mut job = job();
+    job.docker_run_options_preset = OptionsPreset::NvidiaAll;
+    for class in ExecutorClass::ALL {
+        let host = container_in(&job, &image(), class).unwrap().host_config.unwrap();
+        assert_eq!(
+            host.runtime.as_deref() == Some("nvidia"),
+            class.has_gpu(),
+            "{class}"
+        );
+        assert_eq!(host.device_requests.is_some(), class.has_gpu(), "{class}");
+    }
+    job.docker_run_options_preset = OptionsPreset::None;
+    let host = container_in(&job, &image(), ExecutorClass::AlwaysOnLlmA6000)
+        .unwrap()
+        .host_config
+        .unwrap();
+    assert_eq!(host.device_requests, None);
+}
+
+#[test]
+fn a_script_is_mounted_read_only_and_run_unless_there_is_a_command() {
+    let mut job = job();
+    job.raw_script = Some("print(1)".into());
+    let body = container(&job);
+    assert_eq!(body.cmd, Some(vec!["words".to_owned()]));
+    let mounts = body.host_config.unwrap().mounts.unwrap();
+    let script = mounts
+        .iter()
+        .find(|mount| mount.target.as_deref() == Some("/script.py"))
+        .unwrap();
+    assert_eq!(script.read_only, Some(true));
+    job.docker_run_cmd.clear();
+    assert_eq!(
+        container(&job).cmd,
+        Some(vec!["python".to_owned(), "/script.py".to_owned()])
+    );
+    job.raw_script = None;
+    assert_eq!(container(&job).cmd, None);
+}
+
+#[test]
+fn the_profile_lets_programs_live_and_keeps_the_kernel_closed() {
+    let profile: Value = serde_json::from_str(SECCOMP).unwrap();
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    let rules = profile["syscalls"].as_array().unwrap();
+    let names = |rule: &Value| -> Vec<String> {
+        rule["names"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let unconditional: BTreeSet<_> = rules
+        .iter()
+        .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW" && rule["args"].as_array().unwrap().is_empty())
+        .flat_map(names)
+        .collect();
+    for needed in [
+        "read",
+        "execve",
+        "mmap",
+        "futex",
+        "clock_gettime",
+        "rt_sigreturn",
+        "vfork",
+        "arch_prctl",
+        "rseq",
+        "getrandom",
+    ] {
+        assert!(unconditional.contains(needed), "{needed}");
+    }
+    let forbidden = [
+        "io_uring_setup",
+        "io_uring_enter",
+        "io_uring_register",
+        "mount",
+        "umount2",
+        "unshare",
+        "setns",
+        "pivot_root",
+        "ptrace",
+        "bpf",
+        "keyctl",
+        "add_key",
+        "request_key",
+        "kexec_load",
+        "init_module",
+        "finit_module",
+        "reboot",
+        "swapon",
+        "open_by_handle_at",
+        "perf_event_open",
+        "userfaultfd",
+        "fanotify_init",
+        "chroot",
+        "quotactl",
+        "clock_settime",
+        "settimeofday",
+        "move_mount",
+        "fsopen",
+        "open_tree",
+        "socket",
+        "socketcall",
+        "clone",
+        "clone3",
+        "personality",
+        "iopl",
+        "ioperm",
+        "syslog",
+        "acct",
+        "vhangup",
+        "mbind",
+        "pidfd_getfd",
+        "process_madvise",
+    ];
+    for name in forbidden {
+        assert!(!unconditional.contains(name), "{name}");
+    }
+    let every: BTreeSet<_> = rules.iter().flat_map(names).collect();
+    assert!(!every.iter().any(|name| name.starts_with("io_uring")));
+}

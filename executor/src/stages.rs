@@ -1,0 +1,456 @@
+//! The life of one attempt on an executor as a pure machine: what happened and when goes in, what to do comes out.
+//!
+//! Two clocks. The first runs from the start of the process to a ready image, so that loading an image never eats
+//! into the job's own time. The second is ComputeHorde's: it begins with the leeway and the time for inputs and is
+//! extended as each stage is reached, so that time a stage did not use carries over to the next.
+
+use std::time::Duration;
+
+use muster_protocol::job::Fault;
+use muster_protocol::wire::miner::InitialJobRequest;
+use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
+
+/// How much longer than its grace a container may take to be killed before it is given up.
+const KILL_LIMIT: Duration = Duration::from_secs(20);
+/// For a job without stage clocks: what Python validators send in the field that preceded them.
+const DEFAULT_TIMEOUT_SECS: u64 = 300;
+const DEFAULT_LEEWAY_SECS: u64 = 5;
+
+/// How long each stage may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Slack for the whole job.
+    pub leeway: Duration,
+    /// For the rest of the request and the inputs.
+    pub download: Duration,
+    /// For the program.
+    pub execution: Duration,
+    /// For the outputs.
+    pub upload: Duration,
+}
+
+/// What an offer says that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The clocks.
+    pub timing: Timing,
+    /// The job wants to answer requests while it runs.
+    pub streaming: bool,
+}
+
+/// How the program ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code; 128 + signal if it was killed.
+    pub code: i64,
+    /// The kernel killed it for its memory.
+    pub oom_killed: bool,
+    /// Why it could not even be started, in the engine's words.
+    pub not_started: Option<String>,
+}
+
+/// Why a running program is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// Its time is over.
+    TimedOut,
+    /// It wrote more than this many bytes.
+    DiskFull(u64),
+}
+
+/// Where an attempt stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Connected; the miner has not said what the job is.
+    AwaitingOffer,
+    /// The image is being looked for or loaded.
+    PreparingImage(Timing),
+    /// Ready; the rest of the request is missing.
+    AwaitingJob(Timing),
+    /// Inputs are being put in place.
+    PlacingVolumes(Timing),
+    /// The program runs.
+    Running(Timing),
+    /// The program was told to stop.
+    Stopping(Halt),
+    /// The program has ended well; its outputs are being gathered.
+    Collecting,
+    /// The end.
+    Over,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The miner offered the job.
+    Offered(Terms),
+    /// The image is there.
+    ImageReady,
+    /// The rest of the request arrived.
+    Requested,
+    /// Inputs are in place.
+    VolumesReady,
+    /// The program has ended, or could not be started.
+    Exited(Exit),
+    /// The job wrote more than this many bytes.
+    DiskFull(u64),
+    /// Outputs are gathered.
+    Collected,
+    /// What was being done cannot be done.
+    Failed(Failure),
+    /// The miner no longer wants it, or is not there any more.
+    Parted(Parting),
+    /// Time has passed.
+    Tick,
+}
+
+/// What to do next, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Look for the image, load it if need be.
+    PrepareImage,
+    /// Tell the miner: ready.
+    SayReady,
+    /// Put the inputs in place.
+    PlaceVolumes,
+    /// Tell the miner: inputs are in place.
+    SayVolumesReady,
+    /// Create and start the container.
+    Run,
+    /// Ask the container to stop, kill it after its grace.
+    Stop,
+    /// Tell the miner: the program has ended.
+    SayExecutionDone,
+    /// Gather the outputs.
+    Collect,
+    /// Tell the miner how it ended, tidy up, leave.
+    Conclude(Conclusion),
+}
+
+/// How an attempt ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// Success.
+    Finished,
+    /// A failure that the miner is told.
+    Failed(Failure),
+    /// Nobody is left to be told.
+    Parted(Parting),
+}
+
+/// A failure: whose, where, what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The job's own or the subnet's.
+    pub kind: FailureKind,
+    /// Where in its life.
+    pub stage: JobStage,
+    /// In words.
+    pub message: String,
+    /// Its page.
+    pub code: Option<ErrorCode>,
+    /// Whose it is.
+    pub fault: Fault,
+}
+
+/// Which of the two messages reports a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// `V0JobFailedRequest`.
+    Job {
+        /// Its reason.
+        reason: JobFailureReason,
+        /// The program's exit code, if it ended.
+        exit_code: Option<i64>,
+    },
+    /// `V0HordeFailedRequest`.
+    Horde(HordeFailureReason),
+}
+
+/// Why an attempt ends without a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// `MusterCancelJob`.
+    Cancelled(String),
+    /// The miner's socket closed or broke.
+    MinerLost(String),
+    /// The miner does not know this lease.
+    Refused(String),
+    /// The miner said nothing within the startup limit.
+    NoOffer,
+    /// This process was told to stop.
+    ShutDown,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    state: State,
+    deadline: Timestamp,
+    grace: Duration,
+}
+
+// === impl Timing ===
+
+impl Timing {
+    /// The clocks of an offer. Where it brings none, the older single time-out bounds the whole job.
+    pub fn of(offer: &InitialJobRequest) -> Self {
+        let secs = Duration::from_secs;
+        match offer.executor_timing {
+            Some(timing) => Self {
+                leeway: secs(timing.allowed_leeway),
+                download: secs(timing.download_time_limit),
+                execution: secs(timing.execution_time_limit),
+                upload: secs(timing.upload_time_limit),
+            },
+            None => Self {
+                leeway: secs(DEFAULT_LEEWAY_SECS),
+                download: Duration::ZERO,
+                execution: secs(offer.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECS)),
+                upload: Duration::ZERO,
+            },
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// The job's own failure, its user's fault.
+    pub fn job(reason: JobFailureReason, stage: JobStage, message: impl Into<String>) -> Self {
+        let kind = FailureKind::Job {
+            reason,
+            exit_code: None,
+        };
+        Self {
+            kind,
+            stage,
+            message: message.into(),
+            code: None,
+            fault: Fault::User,
+        }
+    }
+
+    /// The subnet's failure, this executor's fault.
+    pub fn horde(reason: HordeFailureReason, stage: JobStage, message: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Horde(reason),
+            stage,
+            message: message.into(),
+            code: None,
+            fault: Fault::Executor,
+        }
+    }
+
+    /// With its page.
+    #[must_use]
+    pub fn coded(self, code: ErrorCode) -> Self {
+        Self {
+            code: Some(code),
+            ..self
+        }
+    }
+
+    /// With another party at fault.
+    #[must_use]
+    pub fn blame(self, fault: Fault) -> Self {
+        Self { fault, ..self }
+    }
+
+    fn of_exit(exit: &Exit) -> Self {
+        let message = match (&exit.not_started, exit.oom_killed) {
+            (Some(reason), _) => format!("the program could not be started: {reason}"),
+            (None, true) => "the program was killed for using more memory than it is allowed".to_owned(),
+            (None, false) => format!("the program ended with exit code {}", exit.code),
+        };
+        let kind = FailureKind::Job {
+            reason: JobFailureReason::NonzeroReturnCode,
+            exit_code: Some(exit.code),
+        };
+        Self {
+            kind,
+            ..Self::job(JobFailureReason::NonzeroReturnCode, JobStage::Execution, message)
+        }
+        .coded(ErrorCode::JobExitCode)
+    }
+
+    fn of_halt(halt: Halt, exit: Option<&Exit>) -> Self {
+        match halt {
+            Halt::TimedOut => {
+                let message = "the job ran longer than it was allowed and was stopped";
+                let kind = FailureKind::Job {
+                    reason: JobFailureReason::Timeout,
+                    exit_code: exit.map(|exit| exit.code),
+                };
+                Self {
+                    kind,
+                    ..Self::job(JobFailureReason::Timeout, JobStage::Execution, message)
+                }
+                .coded(ErrorCode::JobTimeout)
+            }
+            Halt::DiskFull(limit) => {
+                let message = format!("the job wrote more than {limit} bytes and was stopped");
+                let reason = JobFailureReason::NonzeroReturnCode;
+                let kind = FailureKind::Job {
+                    reason,
+                    exit_code: exit.map(|exit| exit.code),
+                };
+                Self {
+                    kind,
+                    ..Self::job(reason, JobStage::Execution, message)
+                }
+                .coded(ErrorCode::JobExitCode)
+            }
+        }
+    }
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// An attempt whose process began at `now`. `grace` is how long its program has to stop by itself.
+    pub fn new(now: Timestamp, startup_limit: Duration, grace: Duration) -> Self {
+        Self {
+            state: State::AwaitingOffer,
+            deadline: now.plus(startup_limit),
+            grace,
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    /// Takes in what happened at `now`. What does not belong to the state it is in changes nothing.
+    pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
+        let state = self.state;
+        match (state, event) {
+            (State::Over, _) => vec![],
+            (_, Event::Parted(parting)) => self.conclude(Conclusion::Parted(parting)),
+            (_, Event::Failed(failure)) => self.conclude(Conclusion::Failed(failure)),
+            (_, Event::Tick) if now < self.deadline => vec![],
+            (_, Event::Tick) => self.late(now),
+
+            (State::AwaitingOffer, Event::Offered(terms)) => self.offered(terms),
+            (State::PreparingImage(timing), Event::ImageReady) => {
+                self.state = State::AwaitingJob(timing);
+                self.deadline = now.plus(timing.leeway).plus(timing.download);
+                vec![Effect::SayReady]
+            }
+            (State::AwaitingJob(timing), Event::Requested) => {
+                self.state = State::PlacingVolumes(timing);
+                vec![Effect::PlaceVolumes]
+            }
+            (State::PlacingVolumes(timing), Event::VolumesReady) => {
+                self.state = State::Running(timing);
+                self.deadline = self.deadline.plus(timing.execution);
+                vec![Effect::SayVolumesReady, Effect::Run]
+            }
+            (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit),
+            (State::Running(_), Event::DiskFull(limit)) => self.halt(Halt::DiskFull(limit), now),
+            (State::Stopping(halt), Event::Exited(exit)) => {
+                self.conclude(Conclusion::Failed(Failure::of_halt(halt, Some(&exit))))
+            }
+            (State::Collecting, Event::Collected) => self.conclude(Conclusion::Finished),
+
+            // Said twice, or too late to matter.
+            (
+                State::AwaitingOffer
+                | State::PreparingImage(_)
+                | State::AwaitingJob(_)
+                | State::PlacingVolumes(_)
+                | State::Running(_)
+                | State::Stopping(_)
+                | State::Collecting,
+                Event::Offered(_)
+                | Event::ImageReady
+                | Event::Requested
+                | Event::VolumesReady
+                | Event::Exited(_)
+                | Event::DiskFull(_)
+                | Event::Collected,
+            ) => vec![],
+        }
+    }
+
+    fn offered(&mut self, terms: Terms) -> Vec<Effect> {
+        if terms.streaming {
+            let message = "this executor does not run streaming jobs";
+            let reason = HordeFailureReason::StreamingFailed;
+            return self.conclude(Conclusion::Failed(Failure::horde(
+                reason,
+                JobStage::ExecutorStartup,
+                message,
+            )));
+        }
+        self.state = State::PreparingImage(terms.timing);
+        vec![Effect::PrepareImage]
+    }
+
+    fn exited(&mut self, timing: Timing, exit: &Exit) -> Vec<Effect> {
+        if exit.code != 0 || exit.not_started.is_some() {
+            return self.conclude(Conclusion::Failed(Failure::of_exit(exit)));
+        }
+        self.state = State::Collecting;
+        self.deadline = self.deadline.plus(timing.upload);
+        vec![Effect::SayExecutionDone, Effect::Collect]
+    }
+
+    fn halt(&mut self, halt: Halt, now: Timestamp) -> Vec<Effect> {
+        self.state = State::Stopping(halt);
+        self.deadline = now.plus(self.grace).plus(KILL_LIMIT);
+        vec![Effect::Stop]
+    }
+
+    /// The deadline has passed.
+    fn late(&mut self, now: Timestamp) -> Vec<Effect> {
+        let failure = match self.state {
+            State::AwaitingOffer => return self.conclude(Conclusion::Parted(Parting::NoOffer)),
+            State::PreparingImage(_) => {
+                let message = "the image was not ready within the executor's startup limit";
+                Failure::horde(
+                    HordeFailureReason::ExecutorSpinupFailed,
+                    JobStage::ExecutorStartup,
+                    message,
+                )
+            }
+            State::AwaitingJob(_) => {
+                let message = "the job's request did not arrive while the time for its inputs ran";
+                Failure::horde(
+                    HordeFailureReason::VolumesTimedOut,
+                    JobStage::VolumeDownload,
+                    message,
+                )
+                .blame(Fault::Validator)
+            }
+            State::PlacingVolumes(_) => {
+                let message = "the inputs were not in place within the time the job allows for them";
+                Failure::job(JobFailureReason::Timeout, JobStage::VolumeDownload, message)
+                    .coded(ErrorCode::JobTimeout)
+            }
+            State::Running(_) => return self.halt(Halt::TimedOut, now),
+            State::Stopping(halt) => Failure::of_halt(halt, None),
+            State::Collecting => {
+                let message = "the outputs were not gathered within the time the job allows for them";
+                Failure::job(JobFailureReason::Timeout, JobStage::ResultUpload, message)
+                    .coded(ErrorCode::JobTimeout)
+            }
+            State::Over => return vec![],
+        };
+        self.conclude(Conclusion::Failed(failure))
+    }
+
+    fn conclude(&mut self, conclusion: Conclusion) -> Vec<Effect> {
+        self.state = State::Over;
+        vec![Effect::Conclude(conclusion)]
+    }
+}
+
+#[cfg(test)]
+mod tests;

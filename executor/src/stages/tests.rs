@@ -1,0 +1,308 @@
+//! Every way through the machine, and what no way through it may do.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(3);
+const TIMING: Timing = Timing {
+    leeway: Duration::from_secs(5),
+    download: Duration::from_secs(10),
+    execution: Duration::from_secs(100),
+    upload: Duration::from_secs(20),
+};
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_secs(1_000_000 + secs)
+}
+
+fn terms() -> Terms {
+    Terms {
+        timing: TIMING,
+        streaming: false,
+    }
+}
+
+fn exit(code: i64) -> Exit {
+    Exit {
+        code,
+        oom_killed: false,
+        not_started: None,
+    }
+}
+
+fn new() -> Attempt {
+    Attempt::new(at(0), Duration::from_secs(60), GRACE)
+}
+
+/// An attempt that is running since second 32.
+fn running() -> Attempt {
+    let mut attempt = new();
+    for (event, secs) in [
+        (Event::Offered(terms()), 1),
+        (Event::ImageReady, 30),
+        (Event::Requested, 31),
+        (Event::VolumesReady, 32),
+    ] {
+        attempt.apply(event, at(secs));
+    }
+    assert_eq!(attempt.state(), State::Running(TIMING));
+    attempt
+}
+
+fn failure(effects: &[Effect]) -> &Failure {
+    match effects {
+        [Effect::Conclude(Conclusion::Failed(failure))] => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn job_reason(failure: &Failure) -> (JobFailureReason, Option<i64>) {
+    match failure.kind {
+        FailureKind::Job { reason, exit_code } => (reason, exit_code),
+        FailureKind::Horde(reason) => panic!("{reason}"),
+    }
+}
+
+#[test]
+fn a_job_that_works_goes_through_every_stage_once() {
+    let mut attempt = new();
+    let steps = [
+        (Event::Offered(terms()), vec![Effect::PrepareImage]),
+        (Event::ImageReady, vec![Effect::SayReady]),
+        (Event::Requested, vec![Effect::PlaceVolumes]),
+        (Event::VolumesReady, vec![Effect::SayVolumesReady, Effect::Run]),
+        (
+            Event::Exited(exit(0)),
+            vec![Effect::SayExecutionDone, Effect::Collect],
+        ),
+        (Event::Collected, vec![Effect::Conclude(Conclusion::Finished)]),
+    ];
+    for (event, effects) in steps {
+        assert_eq!(attempt.apply(event, at(1)), effects);
+    }
+    assert_eq!(attempt.state(), State::Over);
+}
+
+#[test]
+fn loading_an_image_never_eats_into_the_jobs_time_and_unused_time_carries_over() {
+    let mut attempt = new();
+    attempt.apply(Event::Offered(terms()), at(1));
+    assert_eq!(attempt.deadline(), at(60));
+    attempt.apply(Event::ImageReady, at(50));
+    assert_eq!(attempt.deadline(), at(50 + 5 + 10));
+    attempt.apply(Event::Requested, at(51));
+    attempt.apply(Event::VolumesReady, at(52));
+    assert_eq!(attempt.deadline(), at(50 + 5 + 10 + 100));
+    attempt.apply(Event::Exited(exit(0)), at(53));
+    assert_eq!(attempt.deadline(), at(50 + 5 + 10 + 100 + 20));
+}
+
+#[test]
+fn a_tick_before_the_deadline_means_nothing() {
+    let mut attempt = running();
+    let before = attempt.clone();
+    assert_eq!(attempt.apply(Event::Tick, at(100)), []);
+    assert_eq!(attempt, before);
+}
+
+#[test]
+fn a_program_that_runs_too_long_is_stopped_and_then_reported() {
+    let mut attempt = running();
+    let late = attempt.deadline();
+    assert_eq!(attempt.apply(Event::Tick, late), [Effect::Stop]);
+    assert_eq!(attempt.state(), State::Stopping(Halt::TimedOut));
+    // A program that ends well after being told to stop has still run too long.
+    let effects = attempt.apply(Event::Exited(exit(0)), late);
+    let failure = failure(&effects);
+    assert_eq!(job_reason(failure), (JobFailureReason::Timeout, Some(0)));
+    assert_eq!(
+        (failure.stage, failure.code, failure.fault),
+        (JobStage::Execution, Some(ErrorCode::JobTimeout), Fault::User)
+    );
+}
+
+#[test]
+fn a_container_that_cannot_be_killed_is_given_up() {
+    let mut attempt = running();
+    let late = attempt.deadline();
+    attempt.apply(Event::Tick, late);
+    assert_eq!(attempt.deadline(), late.plus(GRACE).plus(KILL_LIMIT));
+    let effects = attempt.apply(Event::Tick, attempt.deadline());
+    assert_eq!(job_reason(failure(&effects)), (JobFailureReason::Timeout, None));
+}
+
+#[test]
+fn a_program_that_fails_is_its_users_failure() {
+    let effects = running().apply(Event::Exited(exit(3)), at(40));
+    let failed = failure(&effects);
+    assert_eq!(job_reason(failed), (JobFailureReason::NonzeroReturnCode, Some(3)));
+    assert_eq!(failed.code, Some(ErrorCode::JobExitCode));
+    assert_eq!(failed.message, "the program ended with exit code 3");
+
+    let killed = Exit {
+        code: 137,
+        oom_killed: true,
+        not_started: None,
+    };
+    let effects = running().apply(Event::Exited(killed), at(40));
+    assert!(failure(&effects).message.contains("memory"));
+
+    let absent = Exit {
+        code: 127,
+        oom_killed: false,
+        not_started: Some("no such file".into()),
+    };
+    let effects = running().apply(Event::Exited(absent), at(40));
+    assert!(failure(&effects).message.contains("no such file"));
+}
+
+#[test]
+fn a_job_that_fills_the_disk_is_stopped() {
+    let mut attempt = running();
+    assert_eq!(attempt.apply(Event::DiskFull(5), at(40)), [Effect::Stop]);
+    let effects = attempt.apply(Event::Exited(exit(143)), at(41));
+    let failed = failure(&effects);
+    assert_eq!(
+        job_reason(failed),
+        (JobFailureReason::NonzeroReturnCode, Some(143))
+    );
+    assert!(failed.message.contains("5 bytes"));
+}
+
+#[test]
+fn a_streaming_job_is_refused_by_name() {
+    let effects = new().apply(
+        Event::Offered(Terms {
+            streaming: true,
+            ..terms()
+        }),
+        at(1),
+    );
+    assert_eq!(
+        failure(&effects).kind,
+        FailureKind::Horde(HordeFailureReason::StreamingFailed)
+    );
+}
+
+#[test]
+fn every_wait_ends() {
+    let mut attempt = new();
+    assert_eq!(
+        attempt.apply(Event::Tick, at(60)),
+        [Effect::Conclude(Conclusion::Parted(Parting::NoOffer))]
+    );
+
+    let mut attempt = new();
+    attempt.apply(Event::Offered(terms()), at(1));
+    let effects = attempt.apply(Event::Tick, at(60));
+    assert_eq!(
+        failure(&effects).kind,
+        FailureKind::Horde(HordeFailureReason::ExecutorSpinupFailed)
+    );
+
+    let mut attempt = new();
+    attempt.apply(Event::Offered(terms()), at(1));
+    attempt.apply(Event::ImageReady, at(2));
+    let effects = attempt.clone().apply(Event::Tick, at(17));
+    assert_eq!(failure(&effects).fault, Fault::Validator);
+    attempt.apply(Event::Requested, at(3));
+    let effects = attempt.apply(Event::Tick, at(17));
+    assert_eq!(job_reason(failure(&effects)).0, JobFailureReason::Timeout);
+    assert_eq!(failure(&effects).stage, JobStage::VolumeDownload);
+
+    let mut attempt = running();
+    attempt.apply(Event::Exited(exit(0)), at(40));
+    let effects = attempt.apply(Event::Tick, attempt.deadline());
+    assert_eq!(failure(&effects).stage, JobStage::ResultUpload);
+}
+
+#[test]
+fn an_offer_without_clocks_has_the_older_single_one() {
+    let offer = |extra: &str| -> InitialJobRequest {
+        let text = format!(
+            r#"{{"job_uuid":"11111111-2222-4333-8444-555555555555","executor_class":"always_on.test",
+            "job_started_receipt_payload":{{"job_uuid":"11111111-2222-4333-8444-555555555555",
+              "miner_hotkey":"5CA3onFpA75kRSgNkF6twsDeumSA5NhLhxQWSdraSEL8vScn",
+              "validator_hotkey":"5CA3onFpA75kRSgNkF6twsDeumSA5NhLhxQWSdraSEL8vScn",
+              "timestamp":"2026-01-21T12:34:56Z","receipt_type":"JobStartedReceipt",
+              "executor_class":"always_on.test","is_organic":true,"ttl":7}},
+            "job_started_receipt_signature":"0x{}"{extra}}}"#,
+            "00".repeat(64)
+        );
+        serde_json::from_str(&text).unwrap()
+    };
+    let whole = |timing: Timing| timing.leeway + timing.download + timing.execution + timing.upload;
+    assert_eq!(whole(Timing::of(&offer(""))), Duration::from_secs(305));
+    assert_eq!(
+        whole(Timing::of(&offer(r#","timeout_seconds":10"#))),
+        Duration::from_secs(15)
+    );
+    let endless = format!(r#","timeout_seconds":{}"#, u64::MAX);
+    let mut attempt = new();
+    attempt.apply(
+        Event::Offered(Terms {
+            timing: Timing::of(&offer(&endless)),
+            streaming: false,
+        }),
+        at(0),
+    );
+    attempt.apply(Event::ImageReady, at(0));
+    attempt.apply(Event::Requested, at(0));
+    attempt.apply(Event::VolumesReady, at(0));
+    assert!(
+        attempt.deadline() > at(1 << 32),
+        "a time-out beyond all times saturates"
+    );
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        any::<bool>().prop_map(|streaming| Event::Offered(Terms {
+            timing: TIMING,
+            streaming
+        })),
+        Just(Event::ImageReady),
+        Just(Event::Requested),
+        Just(Event::VolumesReady),
+        (-1_i64..256).prop_map(|code| Event::Exited(exit(code))),
+        Just(Event::DiskFull(1)),
+        Just(Event::Collected),
+        Just(Event::Tick),
+        Just(Event::Failed(Failure::horde(
+            HordeFailureReason::GenericError,
+            JobStage::Execution,
+            "x"
+        ))),
+        Just(Event::Parted(Parting::MinerLost("x".into()))),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_it_concludes_once_and_reports_in_order(
+        events in proptest::collection::vec((any_event(), 0_i64..40), 0..60),
+    ) {
+        let (mut attempt, mut now, mut done) = (new(), 0, Vec::new());
+        for (event, later) in events {
+            now += later;
+            let was_over = attempt.state() == State::Over;
+            let effects = attempt.apply(event, at(now));
+            prop_assert!(!was_over || effects.is_empty());
+            done.extend(effects);
+        }
+        // Left alone, every attempt comes to its end.
+        for _ in 0..10 {
+            let deadline = attempt.deadline();
+            done.extend(attempt.apply(Event::Tick, deadline));
+        }
+        prop_assert_eq!(attempt.state(), State::Over);
+        let ends = done.iter().filter(|effect| matches!(effect, Effect::Conclude(_))).count();
+        prop_assert_eq!(ends, 1);
+        let finished = done.last() == Some(&Effect::Conclude(Conclusion::Finished));
+        let order = [Effect::PrepareImage, Effect::SayReady, Effect::PlaceVolumes, Effect::SayVolumesReady, Effect::Run, Effect::SayExecutionDone, Effect::Collect];
+        let stages: Vec<_> = done.into_iter().filter(|effect| order.contains(effect)).collect();
+        prop_assert_eq!(&stages[..], &order[..stages.len()]);
+        prop_assert!(!finished || stages.len() == order.len());
+    }
+}

@@ -1,0 +1,59 @@
+//! The engine itself: archives of ours are what we say they are.
+#![expect(missing_docs, reason = "a test")]
+
+mod support;
+
+use muster_executor::{ImageArchive, ImageContent, ImageFile};
+
+#[tokio::test]
+async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
+    let Some(engine) = support::engine().await else {
+        return;
+    };
+    engine.ping().await.unwrap();
+    let note = ImageFile {
+        path: "/etc/note".into(),
+        mode: 0o600,
+        contents: b"a note".to_vec(),
+    };
+    let content = ImageContent {
+        tag: "muster/executor-archive-test:1".into(),
+        files: vec![note],
+        entrypoint: vec!["/nothing".into()],
+        environment: vec!["A=b".into()],
+        user: "1000:1000".into(),
+        ..ImageContent::default()
+    };
+    let archive = ImageArchive::new(&content).unwrap();
+    engine.load(archive.bytes.clone()).await.unwrap();
+    for name in [archive.id.to_string(), content.tag.clone()] {
+        let found = engine.image(&name).await.unwrap().unwrap();
+        assert_eq!(found.id, archive.id, "{name}");
+        assert_eq!(
+            (found.user.as_str(), found.environment.as_slice()),
+            ("1000:1000", &["A=b".to_owned()][..])
+        );
+    }
+    assert_eq!(
+        engine.image("muster/executor-archive-test:2").await.unwrap(),
+        None
+    );
+    assert_eq!(engine.image("../version?x=").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_no_archive_is_refused_by_name() {
+    let Some(engine) = support::engine().await else {
+        return;
+    };
+    let error = engine.load(&b"this is not a tar archive"[..]).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the docker engine could not load an image archive"
+    );
+    engine.remove("muster-no-such-container").await.unwrap();
+    engine
+        .stop("muster-no-such-container", std::time::Duration::from_secs(1))
+        .await
+        .unwrap();
+}

@@ -1,0 +1,171 @@
+//! One lease: a token, the messages that describe its job, the executor that serves it, and what it leaves behind.
+
+use std::io::{Cursor, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_executor::{Config, Engine, Error, Invocation, run};
+use muster_kit::task::Task;
+use muster_kit::{SystemClock, Tasks};
+use muster_protocol::{AttemptId, ExecutorToken};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::miner::{FakeMiner, Wire};
+
+pub struct Lease {
+    pub token: ExecutorToken,
+    pub config: Config,
+    pub tasks: Tasks,
+    work_dir: TempDir,
+}
+
+/// The image, arguments and clocks of a job; the rest is as most jobs have it.
+#[derive(Clone)]
+pub struct Job {
+    pub image: String,
+    pub args: Vec<String>,
+    pub execution_secs: u64,
+    pub volume: Value,
+    pub artifacts_dir: Value,
+}
+
+impl Job {
+    pub fn new(args: &[&str]) -> Self {
+        Self {
+            image: super::image::NAME.into(),
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            execution_secs: 60,
+            volume: Value::Null,
+            artifacts_dir: Value::Null,
+        }
+    }
+}
+
+impl Lease {
+    pub fn new() -> Self {
+        let work_dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            work_dir: work_dir.path().to_owned(),
+            stop_grace_secs: 1,
+            ..Config::default()
+        };
+        let token = ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4());
+        Self {
+            token,
+            config,
+            tasks: Tasks::new(),
+            work_dir,
+        }
+    }
+
+    /// Starts the executor and hands over its socket once it has dialled in.
+    pub async fn start(&self, miner: &FakeMiner) -> (Task<Result<(), Error>>, Wire) {
+        let invocation = Invocation {
+            miner_address: miner.address(),
+            token: self.token.clone(),
+        };
+        let clock = Arc::new(SystemClock::new());
+        let executor = self.tasks.spawn(
+            "executor",
+            run(self.config.clone(), invocation, self.tasks.clone(), clock),
+        );
+        let wire = miner.accept().await;
+        assert_eq!(wire.path, format!("/v0.1/executor_interface/{}", self.token));
+        (executor, wire)
+    }
+
+    /// `V0InitialJobRequest` as a Python miner relays it.
+    pub fn offer(&self, job: &Job) -> Value {
+        let job_uuid = self.token.attempt();
+        json!({
+            "message_type": "V0InitialJobRequest",
+            "job_uuid": job_uuid,
+            "executor_class": "always_on.test",
+            "docker_image": job.image,
+            "timeout_seconds": 300,
+            "volume": job.volume,
+            "job_started_receipt_payload": {
+                "job_uuid": job_uuid,
+                "miner_hotkey": "5CA3onFpA75kRSgNkF6twsDeumSA5NhLhxQWSdraSEL8vScn",
+                "validator_hotkey": "5CzRdZLnRxWkyWoGZZbfvSCY4mbw1cmsow5q8cgZyGg1aiDq",
+                "timestamp": "2026-01-21T12:34:56.789000Z",
+                "receipt_type": "JobStartedReceipt",
+                "executor_class": "always_on.test",
+                "is_organic": true,
+                "ttl": 7,
+            },
+            "job_started_receipt_signature": format!("0x{}", "5a".repeat(64)),
+            "streaming_details": null,
+            "executor_timing": {
+                "allowed_leeway": 0,
+                "download_time_limit": 1,
+                "execution_time_limit": job.execution_secs,
+                "upload_time_limit": 30,
+                "streaming_start_time_limit": 5,
+            },
+        })
+    }
+
+    /// `V0JobRequest`.
+    pub fn request(&self, job: &Job) -> Value {
+        json!({
+            "message_type": "V0JobRequest",
+            "job_uuid": self.token.attempt(),
+            "executor_class": "always_on.test",
+            "docker_image": job.image,
+            "raw_script": null,
+            "docker_run_options_preset": "none",
+            "docker_run_cmd": job.args,
+            "env": {"GREETING": "hello"},
+            "volume": null,
+            "output_upload": null,
+            "artifacts_dir": job.artifacts_dir,
+        })
+    }
+
+    /// Drives the socket to a running job.
+    pub async fn to_running(&self, wire: &mut Wire, job: &Job) {
+        wire.send(&self.offer(job)).await;
+        wire.expect("V0ExecutorReadyRequest").await;
+        wire.send(&self.request(job)).await;
+        wire.expect("V0VolumesReadyRequest").await;
+    }
+
+    /// Nothing of the lease is left: no container, no folder.
+    pub async fn assert_clean(&self, engine: &Engine) {
+        let label = format!("muster.attempt={}", self.token.attempt());
+        assert_eq!(engine.labelled(&label).await.unwrap(), Vec::<String>::new());
+        assert_eq!(entries(self.work_dir.path()), Vec::<String>::new());
+    }
+
+    /// Waits until the engine has the job's container.
+    pub async fn container_appears(&self, engine: &Engine) {
+        let label = format!("muster.attempt={}", self.token.attempt());
+        while engine.labelled(&label).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// An inline volume of these files.
+pub fn inline_volume(files: &[(&str, &str)]) -> Value {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, text) in files {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default())
+            .unwrap();
+        zip.write_all(text.as_bytes()).unwrap();
+    }
+    let bytes = zip.finish().unwrap().into_inner();
+    json!({"volume_type": "inline", "contents": STANDARD.encode(bytes), "relative_path": null})
+}

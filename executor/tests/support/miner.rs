@@ -1,0 +1,101 @@
+//! The miner's side of the socket, frame by frame as Python writes them, without any header of ours.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+
+/// Nothing that a test waits for takes longer, even where all processors are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for executors.
+pub struct FakeMiner {
+    listener: TcpListener,
+}
+
+/// One executor's socket.
+pub struct Wire {
+    /// The path that was asked for.
+    pub path: String,
+    socket: WebSocketStream<TcpStream>,
+}
+
+impl FakeMiner {
+    pub async fn start() -> Self {
+        Self {
+            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        }
+    }
+
+    pub fn address(&self) -> String {
+        format!("ws://{}", self.listener.local_addr().unwrap())
+    }
+
+    pub async fn accept(&self) -> Wire {
+        timeout(PATIENCE, async {
+            let (stream, _) = self.listener.accept().await.unwrap();
+            let mut path = String::new();
+            #[expect(clippy::result_large_err, reason = "the library's own signature")]
+            let note = |request: &Request, response: Response| -> Result<Response, ErrorResponse> {
+                path = request.uri().path().to_owned();
+                Ok(response)
+            };
+            let socket = tokio_tungstenite::accept_hdr_async(stream, note).await.unwrap();
+            Wire { path, socket }
+        })
+        .await
+        .expect("no executor dialled in")
+    }
+}
+
+impl Wire {
+    pub async fn send(&mut self, message: &Value) {
+        self.socket
+            .send(Message::text(message.to_string()))
+            .await
+            .unwrap();
+    }
+
+    pub async fn send_text(&mut self, text: &str) {
+        self.socket.send(Message::text(text)).await.unwrap();
+    }
+
+    /// The next message; `None` once the executor has closed.
+    pub async fn recv(&mut self) -> Option<Value> {
+        loop {
+            let frame = timeout(PATIENCE, self.socket.next())
+                .await
+                .expect("the executor says nothing");
+            match frame? {
+                Ok(Message::Text(text)) => return Some(serde_json::from_str(text.as_str()).unwrap()),
+                Ok(Message::Close(_)) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The next message, which must be of this type.
+    pub async fn expect(&mut self, kind: &str) -> Value {
+        let message = self
+            .recv()
+            .await
+            .unwrap_or_else(|| panic!("closed where {kind} should come"));
+        assert_eq!(message["message_type"], kind, "{message:#}");
+        message
+    }
+
+    /// The executor must now say goodbye.
+    pub async fn expect_end(&mut self) {
+        let message = self.recv().await;
+        assert!(message.is_none(), "{message:?}");
+    }
+
+    pub async fn close(mut self) {
+        self.socket.close(None).await.unwrap();
+    }
+}

@@ -1,0 +1,161 @@
+//! What a job can and cannot do inside its sandbox, told by the job itself.
+//!
+//! The executor's tests run these through the real engine.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// One thing to try. Made from the arguments after `probe`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Ends with this exit code after a line on stdout and one on stderr.
+    Exit(u8),
+    /// Says so and then sleeps this many seconds.
+    Sleep(u64),
+    /// Prints this many bytes in lines.
+    Print(u64),
+    /// Writes this many mebibytes into `/output`.
+    Fill(u64),
+    /// Allocates and touches this many mebibytes.
+    Allocate(u64),
+    /// Prints what it sees of its surroundings as one JSON object.
+    Surroundings,
+}
+
+impl Probe {
+    /// Reads the arguments, for example `["exit", "3"]`.
+    pub fn parse(words: &[String]) -> Option<Self> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Some(match words.as_slice() {
+            ["exit", code] => Self::Exit(code.parse().ok()?),
+            ["sleep", seconds] => Self::Sleep(seconds.parse().ok()?),
+            ["print", bytes] => Self::Print(bytes.parse().ok()?),
+            ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
+            ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
+            ["surroundings"] => Self::Surroundings,
+            _ => return None,
+        })
+    }
+
+    /// Tries it.
+    ///
+    /// # Errors
+    /// Output that cannot be written.
+    pub fn run(&self, out: &mut impl Write, err: &mut impl Write) -> io::Result<ExitCode> {
+        match self {
+            Self::Exit(code) => {
+                writeln!(out, "about to exit with {code}")?;
+                writeln!(err, "as I was told")?;
+                return Ok(ExitCode::from(*code));
+            }
+            Self::Sleep(seconds) => {
+                writeln!(out, "sleeping for {seconds} s")?;
+                out.flush()?;
+                sleep(Duration::from_secs(*seconds));
+            }
+            Self::Print(bytes) => {
+                let line = [b'x'; 79];
+                for _ in 0..bytes / 80 {
+                    out.write_all(&line)?;
+                    out.write_all(b"\n")?;
+                }
+                out.write_all(&b"end\n"[..])?;
+            }
+            Self::Fill(mebibytes) => {
+                let mut file = fs::File::create("/output/filler")?;
+                let block = vec![7; 1 << 20];
+                for _ in 0..*mebibytes {
+                    file.write_all(&block)?;
+                }
+                file.sync_all()?;
+                sleep(Duration::from_secs(3_600));
+            }
+            Self::Allocate(mebibytes) => {
+                let blocks: Vec<Vec<u8>> = (0..*mebibytes).map(|_| vec![1; 1 << 20]).collect();
+                writeln!(out, "touched {} MiB", blocks.len())?;
+            }
+            Self::Surroundings => writeln!(out, "{}", surroundings())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this program has one thread and no clock but the machine's"
+)]
+fn sleep(span: Duration) {
+    std::thread::sleep(span);
+}
+
+/// Interfaces, identity, capabilities, and whether some forbidden things work.
+fn surroundings() -> Value {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_default();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    let public = SocketAddr::from(([1, 1, 1, 1], 53));
+    let connected = TcpStream::connect_timeout(&public, Duration::from_secs(2));
+    json!({
+        "interfaces": names_in("/sys/class/net"),
+        "connect": connected.map(|_| ()).map_err(|error| error.to_string()).err(),
+        "effective_capabilities": field("CapEff"),
+        "bounding_capabilities": field("CapBnd"),
+        "no_new_privileges": field("NoNewPrivs"),
+        "seccomp": field("Seccomp"),
+        "write_root": attempt("/probe"),
+        "write_etc": attempt("/etc/probe"),
+        "write_tmp": attempt("/tmp/probe"),
+        "write_home": attempt("/root/probe"),
+        "write_volume": attempt("/volume/probe"),
+        "write_output": attempt("/output/probe"),
+        "docker_socket": fs::exists("/var/run/docker.sock").unwrap_or(false),
+        "threads": std::thread::spawn(|| 1).join().is_ok(),
+        "environment": std::env::vars().filter(|(name, _)| name != "PATH").collect::<std::collections::BTreeMap<_, _>>(),
+    })
+}
+
+/// `null` if a file can be written there, else why not.
+fn attempt(path: &str) -> Option<String> {
+    fs::write(path, "x").err().map(|error| error.to_string())
+}
+
+fn names_in(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_or_refused() {
+        let parse = |line: &str| Probe::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(parse("exit 3"), Some(Probe::Exit(3)));
+        assert_eq!(parse("surroundings"), Some(Probe::Surroundings));
+        for bad in ["", "exit", "exit 256", "exit -1", "dance 3", "print x"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn printing_prints_about_as_much_as_asked() {
+        let mut out = Vec::new();
+        Probe::Print(800).run(&mut out, &mut Vec::new()).unwrap();
+        assert_eq!(out.len(), 804);
+    }
+}
