@@ -35,12 +35,15 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
 }
 
 fn advice(error: &io::Error) -> &'static str {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign, open enum")]
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "another process listens there",
-        io::ErrorKind::AddrNotAvailable => "this machine does not have that address",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges",
-        _ => "see the cause",
+    let kind = error.kind();
+    if kind == io::ErrorKind::AddrInUse {
+        "another process listens there"
+    } else if kind == io::ErrorKind::AddrNotAvailable {
+        "this machine does not have that address"
+    } else if kind == io::ErrorKind::PermissionDenied {
+        "ports below 1024 need privileges"
+    } else {
+        "see the cause"
     }
 }
 

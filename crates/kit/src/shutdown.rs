@@ -35,3 +35,26 @@ pub async fn wait_for_signal() -> io::Result<Signal> {
         _ = interrupt.recv() => Signal::Interrupt,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use nix::sys::signal::{self, raise};
+
+    use super::*;
+
+    // Both in one test: a signal reaches every waiter of the process.
+    #[tokio::test]
+    async fn both_signals_are_told_apart() {
+        for (sent, expected) in [
+            (signal::SIGTERM, Signal::Terminate),
+            (signal::SIGINT, Signal::Interrupt),
+        ] {
+            let mut waiting = Box::pin(wait_for_signal());
+            // The first poll installs the handlers; a signal before that would end this process.
+            assert!((&mut waiting).now_or_never().is_none());
+            raise(sent).unwrap();
+            assert_eq!(waiting.await.unwrap(), expected);
+        }
+    }
+}

@@ -89,7 +89,7 @@ impl Tasks {
         Self::default()
     }
 
-    /// Runs `future` in the background. `name` stands in its span, in the log and in [`StillRunning`].
+    /// Runs `future` in the background. `name` stands in its span as `task`, in the log and in [`StillRunning`].
     pub fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
     where
         F: Future + Send + 'static,
@@ -108,7 +108,8 @@ impl Tasks {
                 }
             }
         };
-        let span = tracing::info_span!("task", name);
+        // Not `name`: that is what a line of JSON calls the span itself.
+        let span = tracing::info_span!("task", task = name);
         let handle = self.shared.tracker.spawn(guarded.instrument(span));
         Task { name, handle }
     }

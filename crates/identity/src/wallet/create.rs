@@ -50,6 +50,7 @@ pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<Created, W
     };
     let (hotkey, phrase, seed) = Keypair::generate_with_seed();
     write_new(&hotkey_file, &Fields::secret(&hotkey, phrase, seed))?;
+    write_new(&wallet.hotkeypub_file()?, &Fields::public(hotkey.hotkey()))?;
     Ok(Created {
         hotkey,
         coldkey,

@@ -1,6 +1,7 @@
 //! Bittensor's wallet files, read and written as the official wallet does.
 //!
-//! `ROOT/NAME/coldkeypub.txt` and `ROOT/NAME/hotkeys/HOTKEY`, plain JSON. A role needs its hotkey and nothing else.
+//! `ROOT/NAME/coldkeypub.txt`, `ROOT/NAME/hotkeys/HOTKEY` and `HOTKEYpub.txt` beside it, all plain JSON. A role needs
+//! its hotkey and nothing else.
 //! Encrypted coldkeys are never opened: a program that runs all day must not hold what owns the money.
 
 mod create;
@@ -61,6 +62,15 @@ impl WalletPath {
     pub fn hotkey_file(&self) -> Result<PathBuf, WalletError> {
         plain(&self.hotkey)?;
         Ok(self.folder()?.join("hotkeys").join(&self.hotkey))
+    }
+
+    /// The file of the hotkey's public half. No role reads it; the official wallet's listings do.
+    ///
+    /// # Errors
+    /// A name that is no plain file name.
+    pub fn hotkeypub_file(&self) -> Result<PathBuf, WalletError> {
+        let file = format!("{}pub.txt", self.hotkey);
+        Ok(self.hotkey_file()?.with_file_name(file))
     }
 
     /// The file of the coldkey's public half.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use super::keyfile::Fields;
 use super::*;
 
 fn fresh() -> (tempfile::TempDir, WalletPath) {
@@ -31,17 +32,19 @@ fn what_is_created_is_loaded() {
 fn files_are_private_whole_and_alone() {
     let (_folder, wallet) = fresh();
     create(&wallet, ColdkeyStorage::Unencrypted).unwrap();
-    for file in [
+    let files = [
         wallet.hotkey_file(),
+        wallet.hotkeypub_file(),
         wallet.coldkey_file(),
         wallet.coldkeypub_file(),
-    ] {
+    ];
+    for file in files {
         let mode = fs::metadata(file.unwrap()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
     let hotkeys = wallet.hotkey_file().unwrap();
     let hotkeys = hotkeys.parent().unwrap();
-    assert_eq!(fs::read_dir(hotkeys).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(hotkeys).unwrap().count(), 2);
     assert_eq!(fs::read_dir(hotkeys.parent().unwrap()).unwrap().count(), 3);
 }
 
@@ -120,6 +123,25 @@ fn any_one_form_of_the_secret_is_enough() {
     }
 }
 
+/// Written by bittensor 11.3.0 for the seed 0x0707….
+const OFFICIAL: &str = r#"{"accountId":"0x7c0f469d3bd340bae718203fa30ca071a5e37c751e891dbded837b213d45d91d",
+"secretSeed":"0x0707070707070707070707070707070707070707070707070707070707070707","cryptoType":1,
+"privateKey":"0xa535c7bfff6f541c20d5d8c4bd3ed35ca3a5800b091545d1c98f69493907050f9c7d6db3506d65dbac7c052aaee4857425210c9bc54030c826e54055983452a5",
+"ss58Address":"5EsNLFaGe9XK5LzWH3i6eC2Wqv6YqZS1442N1C4yeSdP6uxy",
+"publicKey":"0x7c0f469d3bd340bae718203fa30ca071a5e37c751e891dbded837b213d45d91d"}"#;
+
+#[test]
+fn the_official_wallets_file_is_ours_field_by_field() {
+    let pair = loaded(OFFICIAL).unwrap();
+    let mut theirs: serde_json::Value = serde_json::from_str(OFFICIAL).unwrap();
+    theirs["secretPhrase"] = "phrase".into();
+    let ours = serde_json::to_value(Fields::secret(&pair, "phrase".to_owned(), [7; 32])).unwrap();
+    assert_eq!(ours, theirs);
+    theirs.as_object_mut().unwrap().remove("secretSeed");
+    theirs.as_object_mut().unwrap().remove("secretPhrase");
+    assert_eq!(loaded(&theirs.to_string()).unwrap().hotkey(), pair.hotkey());
+}
+
 #[test]
 fn bad_files_are_named_and_no_secret_is_told() {
     use WalletError as E;
@@ -151,5 +173,14 @@ fn bad_files_are_named_and_no_secret_is_told() {
             !format!("{error} {error:?}").contains("0123456789abcdef"),
             "{error:?}"
         );
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_file_is_read_or_refused(text: String, seed in "[0-9a-fx]{0,66}", kind: u8) {
+        let _ = loaded(&text);
+        let _ = loaded(&format!(r#"{{"secretSeed": "{seed}", "cryptoType": {kind}}}"#));
+        let _ = loaded(&format!(r#"{{"privateKey": "{seed}{seed}", "publicKey": "{seed}"}}"#));
     }
 }

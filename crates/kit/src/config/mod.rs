@@ -6,6 +6,7 @@
 mod problem;
 mod strict;
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -28,11 +29,12 @@ pub trait RoleConfig: DeserializeOwned {
 pub fn load<T: RoleConfig>(path: &Path) -> Result<T, ConfigErrors> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        let reason = match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
-            #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign, open enum")]
-            _ => error.to_string(),
+        let reason = if error.kind() == ErrorKind::NotFound {
+            "there is no such file".to_owned()
+        } else if error.kind() == ErrorKind::InvalidData {
+            "it is not UTF-8 text".to_owned()
+        } else {
+            error.to_string()
         };
         ConfigErrors::of_file(name.clone(), Problem::whole(reason))
     })?;
@@ -185,7 +187,7 @@ wieght = 1
                 "line 4: `zebra`: unknown key; known here are `listen`, `netuid`, `wallet`, `chain`, `peers`",
                 "line 7: `chain.retry`: unknown key; known here are `url`, `retries`",
                 "line 8: `chain.retries`: invalid value: integer `-1`, expected u32",
-                "line 12: `peers[1].wieght`: unknown key; is `weight` meant?",
+                "line 13: `peers[1].wieght`: unknown key; is `weight` meant?",
                 "`chain.url`: must begin with ws:// or wss://",
             ]
         );
@@ -220,6 +222,15 @@ wieght = 1
                 "`netuid`: 0 is the root network",
             ]
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(?s).{0,40}", key in "[a-z.\\[\\]\"]{1,12}", value in "[-0-9a-z\"'\\[\\]{}=., ]{0,12}") {
+            for text in [text.clone(), format!("{key} = {value}"), format!("[{key}]\n{text}"), format!("peers = [{{{key} = {value}}}]")] {
+                let _ = parse::<Sample>(&text, "any");
+            }
+        }
     }
 
     #[test]

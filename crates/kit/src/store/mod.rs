@@ -16,7 +16,7 @@
 //! is alone. On PostgreSQL others run beside it at READ COMMITTED: never read a value, compute, and write it back, but
 //! say the condition in the statement (`UPDATE … WHERE id = $1 AND state = $2`) and look at `rows_affected()`.
 //!
-//! A SQLite store has **one** connection, which makes "database is locked" impossible within a process. Therefore
+//! A SQLite store belongs to one process and has **one** connection, which makes "database is locked" impossible within a process. Therefore
 //! never ask the pool for anything while holding a transaction or a stream of rows from it: it would wait for itself
 //! until the pool's time-out. Pass `&mut *transaction` down instead.
 
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use sqlx::any::{Any, AnyPoolOptions, install_default_drivers};
 use sqlx::migrate::Migrator;
-use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
+use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 
 use engine::Engine;
 pub use error::{During, StoreError};
@@ -57,16 +57,30 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         Engine::Sqlite { .. } => 1,
         Engine::Postgres { .. } => POSTGRES_CONNECTIONS,
     };
+    let url = engine.connection_url();
+    let failed = |source| StoreError::Open {
+        store: engine.to_string(),
+        source,
+    };
+    // The pool tries again and again and then only says that time ran out; one connection says why.
+    let probed = tokio::time::timeout(ACQUIRE_TIMEOUT, probe(&url)).await;
+    probed
+        .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+        .flatten()
+        .map_err(failed)?;
     AnyPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .after_connect(|connection, _| Box::pin(prepare(connection)))
-        .connect(&engine.connection_url())
+        .connect(&url)
         .await
-        .map_err(|source| StoreError::Open {
-            store: engine.to_string(),
-            source,
-        })
+        .map_err(failed)
+}
+
+async fn probe(url: &str) -> Result<(), sqlx::Error> {
+    let mut connection = AnyConnection::connect(url).await?;
+    prepare(&mut connection).await?;
+    connection.close().await
 }
 
 async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
@@ -76,7 +90,7 @@ async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Brings the tables up to date. Processes that start together wait for one another.
+/// Brings the tables up to date. Processes that start together on one PostgreSQL database wait for one another.
 ///
 /// # Errors
 /// A migration fails, or one that ran before has been changed since.

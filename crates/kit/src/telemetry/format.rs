@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn log_something() {
-        let _span = tracing::info_span!("task", name = "driver").entered();
+        let _span = tracing::info_span!("task", task = "driver").entered();
         tracing::info!(address = "127.0.0.1:1", "ready");
     }
 
@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(line["role"], "miner");
         assert_eq!(line["message"], "ready");
         assert_eq!(line["address"], "127.0.0.1:1");
-        assert_eq!(line["span"]["name"], "driver");
+        assert_eq!(line["span"]["task"], "driver");
     }
 }
