@@ -1,1 +1,202 @@
-//! Placeholder.
+//! The miner: admits jobs of validators, lends each an executor, and loses no result and no receipt.
+//!
+//! Read in this order: [`admission`], [`lease`] and [`book`] decide, purely; [`dispatcher`] feeds them and carries out
+//! what they say; [`store`] and [`pages`] keep; [`greeting`], [`validators`], [`executors`] and [`http`] talk;
+//! [`manager`] starts executors; [`chain`] and [`served`] know who may come in.
+//!
+//! Absent on purpose: scoring, and any knowledge of what a job does.
+
+pub mod admission;
+pub mod book;
+pub mod chain;
+mod config;
+pub mod context;
+pub mod dispatcher;
+pub mod executors;
+pub mod greeting;
+pub mod http;
+pub mod lease;
+pub mod manager;
+pub mod outbox;
+pub mod pages;
+pub mod receipts;
+pub mod served;
+pub mod store;
+#[cfg(test)]
+mod testing;
+pub mod validators;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use muster_chain::Netuid;
+use muster_identity::Keypair;
+use muster_identity::wallet::{WalletError, load_hotkey};
+use muster_kit::error::Coded;
+use muster_kit::listen::{BindError, bind};
+use muster_kit::ready::{ReadyError, announce};
+use muster_kit::store::StoreError;
+use muster_kit::{SharedClock, Tasks};
+use muster_protocol::ErrorCode;
+use muster_rpc::Limits;
+
+use crate::book::{Book, Rules};
+use crate::chain::Follower;
+use crate::context::Context;
+use crate::dispatcher::{Dispatcher, inbox};
+use crate::lease::Patience;
+use crate::manager::{ExecutorManager, LocalProcesses};
+use crate::pages::{PageError, Pages, oldest_page};
+use crate::served::Served;
+use crate::store::Store;
+
+pub use config::{Chain, Config, Executor};
+
+/// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
+const PAYLOAD_TIME: Duration = Duration::from_secs(600);
+/// What a job may take beyond the sum of its own times before the miner ends it: the validator's clock comes first.
+const MARGIN: Duration = Duration::from_secs(60);
+/// How long results are kept for their validators, and attempts remembered.
+const MEMORY: Duration = Duration::from_secs(24 * 3600);
+/// How long sessions and executors may take to end once the miner stops.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Why a miner does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its key cannot be used.
+    #[error("cannot use the miner's wallet")]
+    Wallet(#[from] WalletError),
+    /// Its store cannot be used.
+    #[error("cannot use the miner's store")]
+    Store(#[from] StoreError),
+    /// Its receipt pages cannot be written.
+    #[error("cannot keep the miner's receipt pages")]
+    Pages(#[from] PageError),
+    /// It cannot listen.
+    #[error("cannot open the miner's port")]
+    Bind(#[from] BindError),
+    /// It cannot say that it is up.
+    #[error("cannot announce that the miner is up")]
+    Ready(#[from] ReadyError),
+}
+
+impl Coded for Error {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
+            Self::Store(error) => error.code(),
+            Self::Bind(error) => error.code(),
+            Self::Pages(_) | Self::Ready(_) => None,
+        }
+    }
+}
+
+/// Runs a miner until the token of `tasks` is cancelled, with executors as child processes and the wallet of `config`.
+///
+/// # Errors
+/// What keeps it from starting, or a store that failed for good.
+pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
+    let key = load_hotkey(&config.wallet)?;
+    let manager = LocalProcesses::new(config.executor.command.clone(), Arc::clone(&clock));
+    run_with(config, key, Arc::new(manager), tasks, clock).await
+}
+
+/// The same with a key and a manager of the caller's.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with(
+    config: Config,
+    key: Keypair,
+    manager: Arc<dyn ExecutorManager>,
+    tasks: Tasks,
+    clock: SharedClock,
+) -> Result<(), Error> {
+    let store = Store::open(&config.store).await?;
+    let listener = bind(config.bind).await?;
+    let address = listener.local_addr().map_err(|source| BindError { address: config.bind, source })?;
+    let now = clock.now();
+    let lines = store.lines_since(oldest_page(now)).await?;
+    let pages = Pages::open(&config.receipts_dir, lines, now).await?;
+    let (book, pending) = Book::open(rules(&config), store.records().await?, now);
+
+    // Sessions outlive the call to stop: they hear how their leases end. So they have a spawner of their own.
+    let own = Tasks::new();
+    let (inbox, events) = inbox();
+    let served = Served::new(config.validators.iter().copied());
+    let context = Arc::new(Context {
+        main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
+        key: key.clone(),
+        served: served.clone(),
+        store: store.clone(),
+        pages: pages.clone(),
+        clock: Arc::clone(&clock),
+        inbox: inbox.clone(),
+        limits: Limits::miner(),
+        require_signature: config.require_validator_signature,
+        hangup: own.token(),
+        next: AtomicU64::new(0),
+    });
+    let serving = http::serve(listener, context, own.clone(), own.token());
+    own.spawn("http", async {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the miner's port is closed");
+        }
+    });
+    if !config.chain.url.is_empty() {
+        let follower = Follower {
+            url: config.chain.url.clone(),
+            netuid: Netuid(config.chain.netuid),
+            refresh: Duration::from_secs(config.chain.refresh_seconds),
+            key,
+            address: config.announce.unwrap_or(address),
+            served,
+            clock: Arc::clone(&clock),
+        };
+        own.spawn("chain", follower.run(own.token()));
+    }
+    announce(address, config.ready_file.as_deref())?;
+
+    let dispatcher = Dispatcher {
+        book,
+        store,
+        pages,
+        clock,
+        tasks: own.clone(),
+        manager,
+        miner_address: format!("ws://{}", dialable(address)),
+        inbox,
+        drain: Duration::from_secs(config.drain_seconds),
+    };
+    let outcome = dispatcher.run(events, pending, tasks.token()).await;
+    own.shutdown();
+    if let Err(error) = own.wait(GRACE).await {
+        tracing::warn!(%error, "the miner stops all the same");
+    }
+    Ok(outcome?)
+}
+
+fn rules(config: &Config) -> Rules {
+    Rules {
+        manifest: config.manifest(),
+        patience: Patience {
+            startup: Duration::from_secs(config.executor.startup_seconds),
+            prepare: Duration::from_secs(config.executor.prepare_seconds),
+            payload: PAYLOAD_TIME,
+            margin: MARGIN,
+        },
+        memory: MEMORY,
+    }
+}
+
+/// Where executors on this machine reach an address that may stand for all of its interfaces.
+fn dialable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if !ip.is_unspecified() => address,
+        IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        IpAddr::V6(_) => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),
+    }
+}

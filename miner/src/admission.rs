@@ -1,0 +1,215 @@
+//! Admission: whether the miner takes an attempt it is offered. A pure function of the offer and of what is leased.
+
+use muster_protocol::{AttemptId, ExecutorClass, JobRejectionReason, Manifest, ValidatorKey};
+
+/// What is asked, as far as the decision needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The kind of executor wanted.
+    pub class: ExecutorClass,
+    /// Who asks.
+    pub validator: ValidatorKey,
+}
+
+/// What the miner already knows of an attempt by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Never heard of.
+    New,
+    /// It has a lease, or had one, for this validator.
+    Leased(ValidatorKey),
+    /// It was stopped at this validator's own wish.
+    Cancelled(ValidatorKey),
+}
+
+/// What does not hold about an offer, found while its signatures were checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// `validator_signature` is wrong, or missing where the configuration asks for it.
+    Signature(String),
+    /// The started receipt is not signed by the validator, names others, or lies outside the limits.
+    Receipt(String),
+}
+
+/// The miner's side of the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// What the miner has.
+    pub manifest: &'a Manifest,
+    /// Leases of the wanted class that have not ended.
+    pub leased: u32,
+    /// What is known of this attempt.
+    pub known: Known,
+    /// Whether the miner still serves this validator; its connection may be older than the metagraph.
+    pub served: bool,
+    /// The miner is about to stop.
+    pub draining: bool,
+    /// What was found wrong with the offer.
+    pub flaw: Option<&'a Flaw>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Lease an executor.
+    Accept,
+    /// The attempt is leased already: tell again how far it is, start nothing.
+    Repeat,
+    /// No.
+    Decline {
+        /// For machines.
+        reason: JobRejectionReason,
+        /// For people.
+        message: String,
+    },
+}
+
+/// Answers an offer.
+///
+/// What is wrong with the offer itself comes before what the miner lacks, so that a forged offer learns nothing about
+/// the miner's load; a repetition comes before both limits, because a lost answer must be repeatable when the miner is
+/// full or about to stop.
+pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
+    let decline = |reason, message: String| Decision::Decline { reason, message };
+    if !facts.served {
+        return decline(
+            JobRejectionReason::ValidatorBlacklisted,
+            format!("this miner does not serve validator {}", offer.validator),
+        );
+    }
+    match facts.flaw {
+        Some(Flaw::Signature(why)) => {
+            return decline(JobRejectionReason::InvalidSignature, why.clone());
+        }
+        Some(Flaw::Receipt(why)) => return decline(JobRejectionReason::InvalidReceipt, why.clone()),
+        None => {}
+    }
+    match facts.known {
+        Known::Leased(validator) if validator == offer.validator => return Decision::Repeat,
+        Known::Cancelled(validator) if validator == offer.validator => {
+            return decline(
+                JobRejectionReason::Unknown,
+                "this attempt was cancelled; a further try needs an attempt id of its own".to_owned(),
+            );
+        }
+        Known::Leased(_) | Known::Cancelled(_) => {
+            return decline(
+                JobRejectionReason::Unknown,
+                "this attempt id belongs to another validator's job".to_owned(),
+            );
+        }
+        Known::New => {}
+    }
+    let count = facts.manifest.count(offer.class);
+    if count == 0 {
+        let reason = JobRejectionReason::NoMinerForJob;
+        return decline(reason, format!("this miner has no executor of class {}", offer.class));
+    }
+    if facts.draining {
+        return decline(JobRejectionReason::Busy, "the miner is shutting down".to_owned());
+    }
+    if facts.leased >= count {
+        let message = format!("all {count} executors of class {} are at work", offer.class);
+        return decline(JobRejectionReason::Busy, message);
+    }
+    Decision::Accept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_protocol::Hotkey;
+
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+    fn validator(n: u8) -> ValidatorKey {
+        ValidatorKey(Hotkey::from_bytes([n; 32]))
+    }
+
+    struct Case {
+        manifest: Manifest,
+        leased: u32,
+        known: Known,
+        served: bool,
+        draining: bool,
+        flaw: Option<Flaw>,
+    }
+
+    /// Two executors, one at work; `change` makes the case.
+    fn ask(change: impl FnOnce(&mut Case)) -> Decision {
+        let mut case = Case {
+            manifest: Manifest::new([(CLASS, 2)]),
+            leased: 1,
+            known: Known::New,
+            served: true,
+            draining: false,
+            flaw: None,
+        };
+        change(&mut case);
+        let facts = Facts {
+            manifest: &case.manifest,
+            leased: case.leased,
+            known: case.known,
+            served: case.served,
+            draining: case.draining,
+            flaw: case.flaw.as_ref(),
+        };
+        let attempt = "11111111-2222-4333-8444-555555555555".parse().unwrap();
+        let offer = Offer {
+            attempt,
+            class: CLASS,
+            validator: validator(1),
+        };
+        decide(&offer, &facts)
+    }
+
+    fn reason(decision: Decision) -> JobRejectionReason {
+        match decision {
+            Decision::Decline { reason, message } => {
+                assert!(!message.is_empty());
+                reason
+            }
+            Decision::Accept | Decision::Repeat => panic!("not declined: {decision:?}"),
+        }
+    }
+
+    #[test]
+    fn a_free_executor_is_given_and_a_taken_one_is_not() {
+        assert_eq!(ask(|_| {}), Decision::Accept);
+        assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
+        assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
+    }
+
+    #[test]
+    fn a_class_outside_the_manifest_is_declined() {
+        let other = Manifest::new([(ExecutorClass::AlwaysOnLlmA6000, 5)]);
+        assert_eq!(reason(ask(|c| c.manifest = other)), JobRejectionReason::NoMinerForJob);
+    }
+
+    #[test]
+    fn the_same_attempt_again_gets_the_same_answer_even_when_full() {
+        let again = |c: &mut Case| {
+            c.known = Known::Leased(validator(1));
+            c.leased = 2;
+            c.draining = true;
+        };
+        assert_eq!(ask(again), Decision::Repeat);
+        for known in [Known::Leased(validator(2)), Known::Cancelled(validator(1))] {
+            assert_eq!(reason(ask(|c| c.known = known)), JobRejectionReason::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_forged_offer_learns_nothing_of_the_load() {
+        let forged = |c: &mut Case| {
+            c.leased = 2;
+            c.flaw = Some(Flaw::Receipt("not signed by the validator".to_owned()));
+        };
+        assert_eq!(reason(ask(forged)), JobRejectionReason::InvalidReceipt);
+        let unsigned = |c: &mut Case| c.flaw = Some(Flaw::Signature("missing".to_owned()));
+        assert_eq!(reason(ask(unsigned)), JobRejectionReason::InvalidSignature);
+        assert_eq!(reason(ask(|c| c.served = false)), JobRejectionReason::ValidatorBlacklisted);
+    }
+}

@@ -1,0 +1,358 @@
+//! The book's promises, by example and by random schedules.
+
+use std::collections::HashMap;
+
+use muster_identity::{countersign, offer_receipt};
+use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
+use muster_protocol::wire::miner::{FromMiner, JobFinished};
+use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::{MinerKey, ReceiptPayload};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+use crate::lease::Report;
+use crate::testing::{job, miner_pair, offer, validator_pair};
+
+const COUNT: u32 = 2;
+
+fn start() -> Timestamp {
+    Timestamp::from_secs(1_767_225_600)
+}
+
+fn rules() -> Rules {
+    Rules {
+        manifest: Manifest::new([(ExecutorClass::AlwaysOnTest, COUNT)]),
+        patience: Patience {
+            startup: Duration::from_secs(30),
+            prepare: Duration::from_secs(100),
+            payload: Duration::from_secs(600),
+            margin: Duration::from_secs(60),
+        },
+        memory: Duration::from_secs(3600),
+    }
+}
+
+fn validator() -> ValidatorKey {
+    ValidatorKey(validator_pair().hotkey())
+}
+
+fn attempt(n: u128) -> AttemptId {
+    AttemptId::from_uuid(Uuid::from_u128(n))
+}
+
+fn token(n: u128) -> ExecutorToken {
+    ExecutorToken::new(attempt(n), Uuid::from_u128(1000 + n))
+}
+
+fn completed(payload: ReceiptPayload) -> Receipt {
+    let offered = offer_receipt(&validator_pair(), payload).unwrap();
+    countersign(&miner_pair(), offered).unwrap().into_inner()
+}
+
+fn offered(connection: u64, n: u128) -> Event {
+    let request = Box::new(offer(attempt(n)));
+    let receipt = completed(ReceiptPayload::Started(request.job_started_receipt_payload.clone()));
+    let offer = Box::new(Offered { request, receipt: Ok(receipt), served: true });
+    Event::Offered { connection: ConnectionId(connection), offer, token: token(n) }
+}
+
+fn accepted_receipt(n: u128) -> Box<Receipt> {
+    Box::new(completed(ReceiptPayload::Accepted(AcceptedReceipt {
+        job_uuid: attempt(n),
+        miner_hotkey: MinerKey(miner_pair().hotkey()),
+        validator_hotkey: validator(),
+        timestamp: start(),
+        receipt_type: AcceptedTag,
+        time_accepted: start(),
+        ttl: 100,
+    })))
+}
+
+fn finished_receipt(n: u128) -> Box<Receipt> {
+    Box::new(completed(ReceiptPayload::Finished(FinishedReceipt {
+        job_uuid: attempt(n),
+        miner_hotkey: MinerKey(miner_pair().hotkey()),
+        validator_hotkey: validator(),
+        timestamp: start(),
+        receipt_type: FinishedTag,
+        time_started: start(),
+        time_took_us: 5,
+        score_str: "20.000000".to_owned(),
+        block_numbers: vec![],
+    })))
+}
+
+fn joined(connection: u64) -> Event {
+    Event::Joined { connection: ConnectionId(connection), validator: validator(), muster: true }
+}
+
+fn dialled(dial: u64, n: u128) -> Event {
+    Event::Dialled { dial: DialId(dial), token: token(n), executor_ip: None }
+}
+
+fn said(dial: u64, n: u128, report: Report) -> Event {
+    Event::Said { dial: DialId(dial), attempt: attempt(n), report: Box::new(report) }
+}
+
+fn result(n: u128) -> Report {
+    Report::Finished(Box::new(JobFinished {
+        job_uuid: attempt(n),
+        docker_process_stdout: String::new(),
+        docker_process_stderr: String::new(),
+        artifacts: None,
+        upload_results: None,
+    }))
+}
+
+fn open() -> Book {
+    Book::open(rules(), vec![], start()).0
+}
+
+fn apply(book: &mut Book, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+    events.into_iter().flat_map(|event| book.apply(event, start())).collect()
+}
+
+/// The message types told on a connection.
+fn told(effects: &[Effect], connection: u64) -> Vec<String> {
+    let kind = |message: &FromMiner| serde_json::to_value(message).unwrap()["message_type"].as_str().unwrap().to_owned();
+    let mine = |effect: &Effect| match effect {
+        Effect::Tell { to, message } if to.contains(&ConnectionId(connection)) => Some(kind(message)),
+        _ => None,
+    };
+    effects.iter().filter_map(mine).collect()
+}
+
+/// Everything up to the result of attempt `n`, offered on connection `connection`.
+fn whole_job(connection: u64, n: u128) -> Vec<Event> {
+    let dial = u64::try_from(n).unwrap();
+    vec![
+        offered(connection, n),
+        dialled(dial, n),
+        said(dial, n, Report::Ready),
+        Event::Payload { connection: ConnectionId(connection), request: Box::new(job(attempt(n))) },
+        said(dial, n, Report::VolumesReady),
+        said(dial, n, Report::ExecutionDone),
+        said(dial, n, result(n)),
+    ]
+}
+
+#[test]
+fn a_job_runs_and_its_result_is_owed_until_the_finished_receipt() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    let effects = apply(&mut book, whole_job(1, 7));
+    assert_eq!(
+        told(&effects, 1),
+        [
+            "V0AcceptJobRequest",
+            "MusterReceiptCountersigned",
+            "V0ExecutorReadyRequest",
+            "V0VolumesReadyRequest",
+            "V0ExecutionDoneRequest",
+            "V0JobFinishedRequest",
+        ]
+    );
+    assert_eq!(book.open_leases(), 0);
+
+    let again = apply(&mut book, [joined(2)]);
+    assert_eq!(again[1..], [Effect::Retell { to: ConnectionId(2), attempt: attempt(7) }]);
+
+    let receipt = Event::ReceiptOffered { connection: ConnectionId(2), receipt: finished_receipt(7) };
+    let settled = apply(&mut book, [receipt.clone()]);
+    assert!(settled.contains(&Effect::Write(Write::Settled(attempt(7)))));
+    assert_eq!(told(&settled, 2), ["MusterReceiptCountersigned"]);
+    // Nothing is owed any more, and the same receipt again is answered from the store.
+    assert_eq!(apply(&mut book, [joined(3)]).len(), 1);
+    let repeated = Effect::RepeatReceipt { to: ConnectionId(2), attempt: attempt(7), kind: ReceiptKind::Finished };
+    assert_eq!(apply(&mut book, [receipt]), [repeated]);
+    // The attempt is never run again.
+    let retold = Effect::Retell { to: ConnectionId(3), attempt: attempt(7) };
+    assert_eq!(apply(&mut book, [offered(3, 7)]), [retold]);
+}
+
+#[test]
+fn a_new_connection_hears_the_story_so_far_and_what_follows() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    apply(&mut book, whole_job(1, 7).into_iter().take(3));
+    let effects = apply(&mut book, [joined(2)]);
+    assert_eq!(told(&effects, 2), ["V0ExecutorManifestRequest", "V0AcceptJobRequest", "V0ExecutorReadyRequest"]);
+    // Both hear until one of them speaks; then it is that one's.
+    let speaks = Event::Payload { connection: ConnectionId(2), request: Box::new(job(attempt(7))) };
+    let effects = apply(&mut book, [speaks, said(7, 7, Report::VolumesReady)]);
+    assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
+    assert_eq!(told(&effects, 1), Vec::<String>::new());
+}
+
+#[test]
+fn a_full_miner_declines_with_proof_that_it_is_busy() {
+    let mut book = open();
+    let effects = apply(&mut book, [joined(1), offered(1, 1), offered(1, 2), offered(1, 3)]);
+    let decline = effects.iter().find_map(|effect| match effect {
+        Effect::Tell { message, .. } => match &**message {
+            FromMiner::V0DeclineJobRequest(decline) => Some(decline.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let decline = decline.unwrap();
+    assert_eq!(decline.job_uuid, attempt(3));
+    let proofs: Vec<_> = decline.receipts.iter().map(|receipt| receipt.payload.attempt()).collect();
+    assert_eq!(proofs, [attempt(1), attempt(2)]);
+    // A lease that has ended excuses nothing.
+    let cancel = CancelJob { job_uuid: attempt(1), reason: "enough".to_owned() };
+    apply(&mut book, [Event::Cancelled { connection: ConnectionId(1), cancel }]);
+    assert_eq!(book.open_leases(), 1);
+    assert_eq!(told(&apply(&mut book, [offered(1, 3)]), 1)[0], "V0AcceptJobRequest");
+}
+
+#[test]
+fn a_token_opens_the_door_once_and_only_its_own() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered(1, 1)]);
+    let details = |effects: Vec<Effect>| match effects.as_slice() {
+        [Effect::Dismiss { details, .. }] => details.clone(),
+        _ => panic!("not dismissed: {effects:?}"),
+    };
+    let guessed = ExecutorToken::new(attempt(1), Uuid::from_u128(1));
+    let dial = Event::Dialled { dial: DialId(9), token: guessed.clone(), executor_ip: None };
+    assert_eq!(details(book.apply(dial, start())), format!("No job waiting for token {guessed}"));
+    assert!(book.apply(dialled(1, 1), start()).contains(&Effect::Admit { dial: DialId(1), attempt: attempt(1) }));
+    let twice = details(book.apply(dialled(2, 1), start()));
+    assert_eq!(twice, format!("Job with token {} is not waiting for an executor", token(1)));
+    // Nor may the second one speak for the first.
+    details(book.apply(said(2, 1, Report::Ready), start()));
+    assert_eq!(book.apply(Event::ExecutorGone { dial: DialId(2), attempt: attempt(1) }, start()), []);
+    assert_eq!(book.open_leases(), 1);
+}
+
+#[test]
+fn receipts_for_attempts_that_never_ran_here_are_refused() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    let receipt = Event::ReceiptOffered { connection: ConnectionId(1), receipt: finished_receipt(5) };
+    assert_eq!(told(&apply(&mut book, [receipt]), 1), ["GenericError"]);
+}
+
+#[test]
+fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
+    let record = |n, standing| Record {
+        attempt: attempt(n),
+        validator: validator(),
+        standing,
+        receipts: vec![ReceiptKind::Started],
+        at: start(),
+    };
+    let records = vec![record(1, Standing::Open), record(2, Standing::Owed), record(3, Standing::Settled)];
+    let (mut book, pending) = Book::open(rules(), records, start());
+    let [Effect::Write(Write::Ended { attempt: ended, standing: Standing::Owed, story, .. })] = pending.as_slice()
+    else {
+        panic!("{pending:?}")
+    };
+    assert_eq!(*ended, attempt(1));
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = story.last() else { panic!() };
+    assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
+    let effects = apply(&mut book, [joined(1)]);
+    let retold = |n| Effect::Retell { to: ConnectionId(1), attempt: attempt(n) };
+    assert_eq!(effects[1..], [retold(1), retold(2)]);
+    // Its time over, an attempt is forgotten, and an offer that old is not taken again.
+    let late = start().plus(rules().memory);
+    let forgotten = book.apply(Event::Tick, late);
+    assert!(matches!(&forgotten[..], [Effect::Write(Write::Forgotten(old))] if old.len() == 3));
+    assert_eq!(told(&book.apply(offered(1, 2), late), 1), ["V0DeclineJobRequest"]);
+}
+
+/// One step of a random schedule over four attempts, two connections and four dials.
+fn any_event() -> impl Strategy<Value = Event> {
+    let n = 1_u128..5;
+    let c = 1_u64..3;
+    let report = |n| {
+        prop_oneof![
+            Just(Report::Ready),
+            Just(Report::VolumesReady),
+            Just(Report::ExecutionDone),
+            Just(result(n)),
+            Just(Report::Error("broken".to_owned())),
+        ]
+    };
+    prop_oneof![
+        c.clone().prop_map(joined),
+        c.clone().prop_map(|c| Event::Left(ConnectionId(c))),
+        (c.clone(), n.clone()).prop_map(|(c, n)| offered(c, n)),
+        (c.clone(), n.clone()).prop_map(|(c, n)| Event::Payload {
+            connection: ConnectionId(c),
+            request: Box::new(job(attempt(n)))
+        }),
+        (c.clone(), n.clone()).prop_map(|(c, n)| Event::Cancelled {
+            connection: ConnectionId(c),
+            cancel: CancelJob { job_uuid: attempt(n), reason: String::new() }
+        }),
+        (c.clone(), n.clone(), any::<bool>()).prop_map(|(c, n, finished)| Event::ReceiptOffered {
+            connection: ConnectionId(c),
+            receipt: if finished { finished_receipt(n) } else { accepted_receipt(n) }
+        }),
+        (1_u64..5, n.clone()).prop_map(|(d, n)| dialled(d, n)),
+        (1_u64..5, n.clone()).prop_flat_map(move |(d, n)| report(n).prop_map(move |report| said(d, n, report))),
+        (1_u64..5, n.clone()).prop_map(|(dial, n)| Event::ExecutorGone { dial: DialId(dial), attempt: attempt(n) }),
+        n.prop_map(|n| Event::ExecutorExited { attempt: attempt(n), how: String::new() }),
+        Just(Event::Tick),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_happens_the_promises_hold(
+        events in prop::collection::vec((any_event(), 0_u64..20), 1..80),
+    ) {
+        let mut book = open();
+        let mut now = start();
+        let mut count = HashMap::<(&str, AttemptId), u32>::new();
+        for event in [joined(1), joined(2)] {
+            book.apply(event, now);
+        }
+        for (event, pause) in events {
+            now = now.plus(Duration::from_secs(pause));
+            for effect in book.apply(event, now) {
+                let what = match &effect {
+                    Effect::Start { token, .. } => Some(("start", token.attempt())),
+                    Effect::Write(Write::Opened { attempt, .. }) => Some(("open", *attempt)),
+                    Effect::Write(Write::Ended { attempt, .. }) => Some(("end", *attempt)),
+                    Effect::Write(Write::Settled(attempt)) => Some(("settle", *attempt)),
+                    Effect::Admit { attempt, .. } => Some(("admit", *attempt)),
+                    Effect::Tell { message, .. } => {
+                        let ended = message.attempt().is_some_and(|id| count.contains_key(&("final", id)));
+                        let progress = matches!(
+                            **message,
+                            FromMiner::V0AcceptJobRequest(_)
+                                | FromMiner::V0ExecutorReadyRequest(_)
+                                | FromMiner::V0VolumesReadyRequest(_)
+                                | FromMiner::V0ExecutionDoneRequest(_)
+                        );
+                        prop_assert!(!(ended && progress), "progress after the end: {message:?}");
+                        let is_final = matches!(
+                            **message,
+                            FromMiner::V0JobFinishedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+                        );
+                        message.attempt().filter(|_| is_final).map(|id| ("final", id))
+                    }
+                    _ => None,
+                };
+                if let Some(key) = what {
+                    let times = count.entry(key).or_default();
+                    *times += 1;
+                    prop_assert_eq!(*times, 1, "{:?} happened twice", key);
+                }
+            }
+            prop_assert!(book.leased(ExecutorClass::AlwaysOnTest) <= COUNT);
+        }
+        for n in 1..5 {
+            let times = |what| count.get(&(what, attempt(n))).copied().unwrap_or_default();
+            prop_assert_eq!(times("open"), times("start"));
+            prop_assert!(times("end") <= times("open"));
+            let open = book.active.contains_key(&attempt(n));
+            prop_assert_eq!(times("open"), times("end") + u32::from(open));
+        }
+    }
+}

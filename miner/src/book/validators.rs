@@ -1,0 +1,260 @@
+//! The book's answers to validators.
+
+use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, GenericError, JobRequest, ToMiner};
+use muster_protocol::wire::muster::{CancelJob, ReceiptCountersigned};
+use muster_protocol::{AttemptId, ExecutorToken, JobRejectionReason, Receipt, Timestamp, ValidatorKey};
+
+use super::{Active, Book, Connection, ConnectionId, Effect, Offered, ReceiptKind, Standing, Write};
+use crate::admission::{self, Decision, Facts, Flaw, Known, Offer};
+use crate::lease::{self, Lease};
+
+impl Book {
+    pub(super) fn on_joined(&mut self, id: ConnectionId, validator: ValidatorKey, muster: bool) -> Vec<Effect> {
+        self.connections.insert(id, Connection { validator, muster });
+        let manifest = ExecutorManifest { manifest: self.rules.manifest.clone() };
+        let mut effects = vec![tell(id, FromMiner::V0ExecutorManifestRequest(manifest))];
+        let mut open: Vec<_> =
+            self.active.values_mut().filter(|active| active.lease.validator() == validator).collect();
+        open.sort_unstable_by_key(|active| active.lease.attempt());
+        for active in open {
+            active.audience.push(id);
+            effects.extend(active.lease.story().iter().map(|message| tell(id, message.clone())));
+        }
+        let owed = self.owed.get(&validator).into_iter().flatten();
+        effects.extend(owed.map(|attempt| Effect::Retell { to: id, attempt: *attempt }));
+        effects
+    }
+
+    pub(super) fn on_left(&mut self, id: ConnectionId) -> Vec<Effect> {
+        self.connections.remove(&id);
+        for active in self.active.values_mut() {
+            active.audience.retain(|listener| *listener != id);
+        }
+        vec![]
+    }
+
+    pub(super) fn on_offered(
+        &mut self,
+        id: ConnectionId,
+        offered: Offered,
+        token: ExecutorToken,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        let Some(validator) = self.validator_of(id) else {
+            return vec![];
+        };
+        let Offered { request, receipt, served } = offered;
+        let attempt = request.job_uuid;
+        let receipt = receipt.and_then(|receipt| self.fresh(receipt, now));
+        let offer = Offer { attempt, class: request.executor_class, validator };
+        let facts = Facts {
+            manifest: &self.rules.manifest,
+            leased: self.leased(offer.class),
+            known: self.known(attempt),
+            served,
+            draining: self.draining,
+            flaw: receipt.as_ref().err(),
+        };
+        match (admission::decide(&offer, &facts), receipt) {
+            (Decision::Accept, Ok(receipt)) => {
+                let lease = Lease::new(validator, request, token.clone(), self.rules.patience, now);
+                let class = lease.class();
+                let mut effects = vec![
+                    Effect::Write(Write::Opened { attempt, validator, at: now }),
+                    Effect::Write(Write::Receipt(Box::new(receipt.clone()))),
+                ];
+                effects.extend(lease.story().iter().map(|message| tell(id, message.clone())));
+                effects.extend(self.countersigned(id, &receipt));
+                effects.push(Effect::Start { token, class });
+                let active =
+                    Active { lease, started: receipt, accepted_receipt: false, audience: vec![id], executor: None };
+                self.active.insert(attempt, active);
+                effects
+            }
+            (Decision::Repeat, Ok(_)) => self.repeat(id, attempt),
+            (Decision::Decline { reason, message }, _) => {
+                let receipts = self.excuses(reason, offer);
+                let decline = DeclineJob { job_uuid: attempt, message, reason, receipts, context: None };
+                vec![tell(id, FromMiner::V0DeclineJobRequest(decline))]
+            }
+            // `decide` accepts nothing that has a flaw.
+            (Decision::Accept | Decision::Repeat, Err(_)) => vec![],
+        }
+    }
+
+    /// An attempt is forgotten after a while; an offer from before that while could be a second run of it.
+    fn fresh(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, Flaw> {
+        if receipt.payload.timestamp().plus(self.rules.memory) <= now {
+            return Err(Flaw::Receipt("the started receipt is too old to be taken".to_owned()));
+        }
+        Ok(receipt)
+    }
+
+    fn known(&self, attempt: AttemptId) -> Known {
+        if let Some(active) = self.active.get(&attempt) {
+            return Known::Leased(active.lease.validator());
+        }
+        match self.past.get(&attempt) {
+            None => Known::New,
+            Some(past) => match past.standing {
+                Standing::Open | Standing::Owed | Standing::Settled => Known::Leased(past.validator),
+                Standing::Cancelled => Known::Cancelled(past.validator),
+            },
+        }
+    }
+
+    /// Started receipts of the executors of that class that are really at work.
+    fn excuses(&self, reason: JobRejectionReason, offer: Offer) -> Vec<Receipt> {
+        match reason {
+            JobRejectionReason::Busy => {
+                let mut busy: Vec<_> =
+                    self.active.values().filter(|active| active.lease.class() == offer.class).collect();
+                busy.sort_unstable_by_key(|active| active.lease.attempt());
+                busy.into_iter().map(|active| active.started.clone()).collect()
+            }
+            JobRejectionReason::Unknown
+            | JobRejectionReason::InvalidSignature
+            | JobRejectionReason::NoMinerForJob
+            | JobRejectionReason::ValidatorBlacklisted
+            | JobRejectionReason::InvalidReceipt => vec![],
+        }
+    }
+
+    /// The answer that was given before, and what has followed it.
+    fn repeat(&mut self, id: ConnectionId, attempt: AttemptId) -> Vec<Effect> {
+        match self.active.get_mut(&attempt) {
+            Some(active) => {
+                active.audience = vec![id];
+                active.lease.story().iter().map(|message| tell(id, message.clone())).collect()
+            }
+            None => vec![Effect::Retell { to: id, attempt }],
+        }
+    }
+
+    pub(super) fn on_payload(
+        &mut self,
+        id: ConnectionId,
+        request: Box<JobRequest>,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        let attempt = request.job_uuid;
+        if !self.heard(id, attempt) {
+            let owed = self.past.get(&attempt).filter(|past| {
+                past.standing == Standing::Owed && self.validator_of(id) == Some(past.validator)
+            });
+            return match owed {
+                Some(_) => vec![Effect::Retell { to: id, attempt }],
+                None => vec![complain(id, format!("Received JobRequest for unknown job_uuid: {attempt}"))],
+            };
+        }
+        match self.drive(attempt, lease::Event::Payload(request), now) {
+            Ok(effects) => effects,
+            Err(refused) => vec![complain(id, refused.to_string())],
+        }
+    }
+
+    pub(super) fn on_cancelled(&mut self, id: ConnectionId, cancel: CancelJob, now: Timestamp) -> Vec<Effect> {
+        if !self.heard(id, cancel.job_uuid) {
+            return vec![];
+        }
+        let event = lease::Event::Cancelled { reason: cancel.reason };
+        self.drive(cancel.job_uuid, event, now).unwrap_or_default()
+    }
+
+    pub(super) fn on_receipt(&mut self, id: ConnectionId, receipt: Box<Receipt>, now: Timestamp) -> Vec<Effect> {
+        let attempt = receipt.payload.attempt();
+        let kind = ReceiptKind::of(&receipt);
+        let Some(validator) = self.validator_of(id) else {
+            return vec![];
+        };
+        let (owner, held) = match (self.active.get(&attempt), self.past.get(&attempt)) {
+            (Some(active), _) => (active.lease.validator(), (active.accepted_receipt, false)),
+            (None, Some(past)) => (past.validator, (past.accepted_receipt, past.finished_receipt)),
+            (None, None) => return vec![complain(id, no_such_attempt(attempt))],
+        };
+        if owner != validator {
+            return vec![complain(id, no_such_attempt(attempt))];
+        }
+        let held = match kind {
+            ReceiptKind::Started => true,
+            ReceiptKind::Accepted => held.0,
+            ReceiptKind::Finished => held.1,
+        };
+        if held {
+            return self.if_muster(id, Effect::RepeatReceipt { to: id, attempt, kind });
+        }
+        let mut effects = Vec::new();
+        match kind {
+            ReceiptKind::Started => {}
+            ReceiptKind::Accepted => {
+                if let Some(active) = self.active.get_mut(&attempt) {
+                    active.accepted_receipt = true;
+                } else if let Some(past) = self.past.get_mut(&attempt) {
+                    past.accepted_receipt = true;
+                }
+            }
+            ReceiptKind::Finished => {
+                // A validator that signs the end of a running attempt no longer waits for it.
+                let reason = "the validator has closed the attempt with a finished receipt".to_owned();
+                let event = lease::Event::Cancelled { reason };
+                effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+                effects.extend(self.settle(attempt));
+            }
+        }
+        let answer = self.countersigned(id, &receipt);
+        effects.push(Effect::Write(Write::Receipt(receipt)));
+        effects.extend(answer);
+        effects
+    }
+
+    fn settle(&mut self, attempt: AttemptId) -> Option<Effect> {
+        let past = self.past.get_mut(&attempt)?;
+        past.finished_receipt = true;
+        let validator = past.validator;
+        match past.standing {
+            Standing::Open | Standing::Owed => past.standing = Standing::Settled,
+            Standing::Settled | Standing::Cancelled => return None,
+        }
+        self.no_longer_owed(validator, attempt);
+        Some(Effect::Write(Write::Settled(attempt)))
+    }
+
+    /// Whether this connection may speak about an open lease; if so, the lease speaks to it from now on.
+    fn heard(&mut self, id: ConnectionId, attempt: AttemptId) -> bool {
+        let validator = self.validator_of(id);
+        match self.active.get_mut(&attempt) {
+            Some(active) if Some(active.lease.validator()) == validator => {
+                active.audience = vec![id];
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
+        let message = ReceiptCountersigned { receipt: receipt.clone() };
+        self.if_muster(id, tell(id, FromMiner::MusterReceiptCountersigned(Box::new(message))))
+    }
+
+    fn if_muster(&self, id: ConnectionId, effect: Effect) -> Vec<Effect> {
+        let muster = self.connections.get(&id).is_some_and(|connection| connection.muster);
+        if muster { vec![effect] } else { vec![] }
+    }
+}
+
+fn tell(to: ConnectionId, message: FromMiner) -> Effect {
+    Effect::Tell { to: vec![to], message: Box::new(message) }
+}
+
+fn complain(to: ConnectionId, details: String) -> Effect {
+    tell(to, FromMiner::GenericError(GenericError { details: Some(details) }))
+}
+
+fn no_such_attempt(attempt: AttemptId) -> String {
+    format!("Received a receipt for unknown job_uuid: {attempt}")
+}
+
+/// A generic error for an executor.
+pub(super) fn executor_complaint(details: String) -> Box<ToMiner> {
+    Box::new(ToMiner::GenericError(GenericError { details: Some(details) }))
+}

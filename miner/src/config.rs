@@ -1,0 +1,221 @@
+//! A miner's configuration.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use muster_identity::wallet::WalletPath;
+use muster_kit::config::{Problem, RoleConfig};
+use muster_protocol::{ExecutorClass, Hotkey, Manifest, ValidatorKey};
+use serde::Deserialize;
+
+/// The whole configuration of one miner.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen. Port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// The address validators are told on the chain; the bound address if it is missing.
+    pub announce: Option<SocketAddr>,
+    /// Gets the bound address once the miner is up.
+    pub ready_file: Option<PathBuf>,
+    /// The store: `sqlite:PATH` or `postgres://…`.
+    pub store: String,
+    /// The folder of receipt pages.
+    pub receipts_dir: PathBuf,
+    /// Validators served whatever the metagraph says.
+    pub validators: Vec<ValidatorKey>,
+    /// Decline job requests without `validator_signature`.
+    pub require_validator_signature: bool,
+    /// The hotkey that validators are told as this miner's main one; its own if it is missing.
+    pub main_hotkey: Option<Hotkey>,
+    /// How long a stopping miner waits for its leases to end, in seconds.
+    pub drain_seconds: u64,
+    /// The miner's key.
+    pub wallet: WalletPath,
+    /// The chain.
+    pub chain: Chain,
+    /// The executors.
+    pub executor: Executor,
+}
+
+/// Which chain, and which subnet on it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Chain {
+    /// Its endpoint. Empty: no chain at all.
+    pub url: String,
+    /// The subnet.
+    pub netuid: u16,
+    /// How often the metagraph is read again, in seconds.
+    pub refresh_seconds: u64,
+}
+
+/// What executors the miner has and how one is started.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Executor {
+    /// Their class.
+    pub class: ExecutorClass,
+    /// How many jobs run at once.
+    pub count: u32,
+    /// The program and its arguments; `--miner-address` and `--token` follow.
+    pub command: Vec<String>,
+    /// How long one may take to dial in, beyond its class's spin-up time, in seconds.
+    pub startup_seconds: u64,
+    /// How long one may take to get the image, in seconds.
+    pub prepare_seconds: u64,
+}
+
+impl Config {
+    /// What the miner has.
+    pub fn manifest(&self) -> Manifest {
+        Manifest::new([(self.executor.class, self.executor.count)])
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bind: SocketAddr::from(([127, 0, 0, 1], 8092)),
+            announce: None,
+            ready_file: None,
+            store: "sqlite:miner/store.db".to_owned(),
+            receipts_dir: PathBuf::from("miner/receipts"),
+            validators: vec![],
+            require_validator_signature: false,
+            main_hotkey: None,
+            drain_seconds: 0,
+            wallet: WalletPath::default(),
+            chain: Chain::default(),
+            executor: Executor::default(),
+        }
+    }
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { url: "ws://127.0.0.1:9944".to_owned(), netuid: 1, refresh_seconds: 12 }
+    }
+}
+
+impl Default for Executor {
+    fn default() -> Self {
+        Self {
+            class: ExecutorClass::AlwaysOnTest,
+            count: 1,
+            command: vec!["muster".to_owned(), "executor".to_owned()],
+            startup_seconds: 30,
+            prepare_seconds: 1200,
+        }
+    }
+}
+
+impl RoleConfig for Config {
+    const COMMENTED_DEFAULT: &'static str = r#"# Where validators and executors connect. Port 0 takes a free one.
+bind = "127.0.0.1:8092"
+
+# The address that validators are told on the chain. The bound address if it is not set; set it if you bind to
+# 0.0.0.0 or sit behind a router.
+# announce = "203.0.113.7:8092"
+
+# A file that gets {"address":"…"} once the miner is up.
+# ready_file = "miner/ready.json"
+
+# Leases, receipts and what is owed to validators. "sqlite:PATH", or "postgres://USER@HOST/DATABASE".
+store = "sqlite:miner/store.db"
+
+# Receipt pages, made from the store, served at /receipts/.
+receipts_dir = "miner/receipts"
+
+# Validators that are served whatever the metagraph says, as ss58 addresses.
+validators = []
+
+# Decline job requests without validator_signature. Validators before compute-horde 0.0.27 do not send it.
+require_validator_signature = false
+
+# The hotkey that validators are told as the main one of this miner's owner. This miner's own if it is not set.
+# main_hotkey = "5…"
+
+# How long a stopping miner waits for its jobs to end. What is open then fails with executor_disconnected.
+drain_seconds = 0
+
+[wallet]
+# The folder of wallets, the wallet in it, the hotkey in the wallet.
+root = "~/.bittensor/wallets"
+name = "default"
+hotkey = "default"
+
+[chain]
+# The endpoint. Empty means no chain: only the validators listed above are served and no address is announced. That is
+# for tests and private subnets.
+url = "ws://127.0.0.1:9944"
+netuid = 1
+# How often the metagraph is read again.
+refresh_seconds = 12
+
+[executor]
+# What this miner has: executors of one class, and how many jobs run at once.
+class = "always_on.test"
+count = 1
+# Starts one executor for one job; --miner-address ws://… and --token … are added.
+command = ["muster", "executor"]
+# How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
+startup_seconds = 30
+prepare_seconds = 1200
+"#;
+
+    fn validate(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.chain.url.is_empty() && self.validators.is_empty() {
+            let text = "without a chain nobody is served: name validators, or set chain.url";
+            problems.push(Problem::at("validators", text));
+        }
+        if !self.chain.url.is_empty() {
+            if !self.chain.url.starts_with("ws://") && !self.chain.url.starts_with("wss://") {
+                problems.push(Problem::at("chain.url", "must begin with ws:// or wss://, or be empty"));
+            }
+            if self.announce.is_none() && self.bind.ip().is_unspecified() {
+                let text = "must be set when bind is for every address: validators need one that they can dial";
+                problems.push(Problem::at("announce", text));
+            }
+        }
+        if self.announce.is_some_and(|address| address.port() == 0 || address.ip().is_unspecified()) {
+            problems.push(Problem::at("announce", "must be an address and port that validators can dial"));
+        }
+        if self.chain.refresh_seconds == 0 {
+            problems.push(Problem::at("chain.refresh_seconds", "must be at least 1"));
+        }
+        if self.executor.count == 0 {
+            problems.push(Problem::at("executor.count", "must be at least 1"));
+        }
+        if self.executor.command.first().is_none_or(String::is_empty) {
+            problems.push(Problem::at("executor.command", "must name a program"));
+        }
+        if self.executor.prepare_seconds == 0 {
+            problems.push(Problem::at("executor.prepare_seconds", "must be at least 1"));
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kit::config::{commented_default, parse};
+
+    use super::*;
+
+    #[test]
+    fn the_commented_defaults_are_the_defaults() {
+        assert_eq!(commented_default::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let text = "bind = \"0.0.0.0:1\"\n[executor]\ncount = 0\ncommand = []\n[chain]\nurl = \"http://x\"";
+        let errors = parse::<Config>(text, "miner.toml").unwrap_err();
+        let keys: Vec<_> = errors.problems().iter().map(|problem| problem.path.as_str()).collect();
+        assert_eq!(keys, ["chain.url", "announce", "executor.count", "executor.command"]);
+        let alone = parse::<Config>("[chain]\nurl = \"\"", "miner.toml").unwrap_err();
+        assert_eq!(alone.problems()[0].path, "validators");
+    }
+}

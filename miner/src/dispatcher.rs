@@ -1,0 +1,370 @@
+//! The one task through which everything passes: events go into the book in the order of their arrival, and what the
+//! book says is done. Races between sockets, processes and deadlines become order here.
+//!
+//! Events are taken in batches: one commit makes all that a batch decided durable, and only then is any of it sent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_kit::backoff::random_jitter;
+use muster_kit::error::Causes;
+use muster_kit::store::StoreError;
+use muster_kit::{Backoff, SharedClock, Tasks};
+use muster_protocol::wire::encode;
+use muster_protocol::wire::miner::{GenericError, ToMiner};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::book::{Book, ConnectionId, DialId, Effect, Event, Write};
+use crate::manager::{ExecutorManager, Order};
+use crate::outbox::{Outbox, Outgoing};
+use crate::pages::{self, Pages};
+use crate::store::{PageLine, Store};
+
+/// Events that wait; beyond it sessions wait, and their sockets with them.
+const QUEUE: usize = 1024;
+/// Events decided together at most.
+const BATCH: usize = 256;
+/// How a store that fails is tried again, and how often.
+const RETRY: Backoff = Backoff { base: Duration::from_millis(100), max: Duration::from_secs(5) };
+const RETRIES: u32 = 6;
+/// How often old pages and greetings are thrown away.
+const TIDY_EVERY: Duration = Duration::from_secs(300);
+
+/// An event with the handles that the book must not see.
+#[derive(Debug)]
+pub struct Input {
+    /// What happened.
+    pub event: Event,
+    /// What came with it.
+    pub attachment: Attachment,
+}
+
+/// What comes with an event.
+#[derive(Debug)]
+pub enum Attachment {
+    /// Nothing.
+    None,
+    /// With [`Event::Joined`]: where to send.
+    Validator(Outbox),
+    /// With [`Event::Dialled`]: where to send, whether ours is understood, and who waits for the answer.
+    Executor {
+        /// Where to send once it is admitted.
+        outbox: Outbox,
+        /// It showed the header of Muster.
+        muster: bool,
+        /// Admitted, or why not.
+        verdict: oneshot::Sender<Result<(), String>>,
+    },
+}
+
+impl From<Event> for Input {
+    fn from(event: Event) -> Self {
+        Self { event, attachment: Attachment::None }
+    }
+}
+
+/// How sessions and managers reach the dispatcher. It waits where the dispatcher is behind.
+#[derive(Clone, Debug)]
+pub struct Inbox(mpsc::Sender<Input>);
+
+impl Inbox {
+    /// Hands an event over; false once the miner has stopped.
+    pub async fn send(&self, input: impl Into<Input>) -> bool {
+        self.0.send(input.into()).await.is_ok()
+    }
+}
+
+/// The queue between sessions and dispatcher.
+pub fn inbox() -> (Inbox, mpsc::Receiver<Input>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (Inbox(sender), receiver)
+}
+
+/// What the dispatcher works with.
+pub struct Dispatcher {
+    /// The rules and what is leased.
+    pub book: Book,
+    /// What survives.
+    pub store: Store,
+    /// Receipts for others to read.
+    pub pages: Pages,
+    /// Whose time it is.
+    pub clock: SharedClock,
+    /// Runs executors.
+    pub tasks: Tasks,
+    /// Makes executors.
+    pub manager: Arc<dyn ExecutorManager>,
+    /// Where executors dial.
+    pub miner_address: String,
+    /// For executors that end.
+    pub inbox: Inbox,
+    /// How long to wait for leases when the miner stops.
+    pub drain: Duration,
+}
+
+/// A connected executor.
+struct Executor {
+    dial: DialId,
+    outbox: Outbox,
+    muster: bool,
+}
+
+/// An executor that waits at the door.
+struct Dialling {
+    outbox: Outbox,
+    muster: bool,
+    verdict: oneshot::Sender<Result<(), String>>,
+}
+
+/// The peers that are connected.
+#[derive(Default)]
+struct Peers {
+    validators: HashMap<ConnectionId, Outbox>,
+    executors: HashMap<AttemptId, Executor>,
+    dialling: HashMap<DialId, Dialling>,
+    /// Cancelled to let an executor go; gone once its process is.
+    processes: HashMap<AttemptId, CancellationToken>,
+}
+
+impl Dispatcher {
+    /// Works until `stop` is cancelled and what is open has ended. `pending` is what opening the book left to do.
+    ///
+    /// # Errors
+    /// The store failed for good: nothing more may be promised. What is open ends at the next start.
+    pub async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Input>,
+        pending: Vec<Effect>,
+        stop: CancellationToken,
+    ) -> Result<(), StoreError> {
+        let mut peers = Peers::default();
+        self.carry_out(pending, &mut peers).await?;
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut drained_by: Option<Timestamp> = None;
+        let mut tidy_at = self.clock.now();
+        loop {
+            let now = self.clock.now();
+            if now >= tidy_at {
+                tidy_at = now.plus(TIDY_EVERY);
+                self.tidy(now).await;
+            }
+            let over = drained_by.is_some_and(|by| now >= by || self.book.open_leases() == 0);
+            if over {
+                let effects = self.book.apply(Event::Stop, now);
+                return self.carry_out(effects, &mut peers).await;
+            }
+            let wake = drained_by.map_or(self.book.next_tick(), |by| by.min(self.book.next_tick())).min(tidy_at);
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if drained_by.is_none() => {
+                    drained_by = Some(self.clock.now().plus(self.drain));
+                    batch.push(Event::Drain.into());
+                }
+                _ = events.recv_many(&mut batch, BATCH) => {}
+                () = self.clock.sleep_until(wake) => batch.push(Event::Tick.into()),
+            }
+            let now = self.clock.now();
+            let mut effects = Vec::new();
+            for Input { event, attachment } in batch.drain(..) {
+                peers.take_in(&event, attachment);
+                effects.extend(self.book.apply(event, now));
+            }
+            self.carry_out(effects, &mut peers).await?;
+        }
+    }
+
+    async fn carry_out(&mut self, effects: Vec<Effect>, peers: &mut Peers) -> Result<(), StoreError> {
+        let (writes, rest) = split(effects);
+        if !writes.is_empty() {
+            let lines = self.commit(&writes).await?;
+            if let Err(error) = self.pages.append(&lines).await {
+                // The receipts are safe in the store, and the page is made anew at the next start.
+                tracing::error!(error = %Causes(&error), "a receipt page could not be written");
+            }
+        }
+        for effect in rest {
+            match effect {
+                Outward::Start { token, class } => self.start(token, class, peers),
+                Outward::Peers(effect) => peers.carry_out(effect),
+            }
+        }
+        Ok(())
+    }
+
+    /// A store may be away for a moment; nothing goes out until it is back.
+    async fn commit(&self, writes: &[Write]) -> Result<Vec<PageLine>, StoreError> {
+        let mut failures = 0;
+        loop {
+            match self.store.commit(writes, pages::page_of(self.clock.now())).await {
+                Ok(lines) => return Ok(lines),
+                Err(error) if failures >= RETRIES => return Err(error),
+                Err(error) => {
+                    tracing::warn!(error = %Causes(&error), "the store failed; trying again");
+                    self.clock.sleep(RETRY.delay(failures, random_jitter())).await;
+                    failures += 1;
+                }
+            }
+        }
+    }
+
+    async fn tidy(&self, now: Timestamp) {
+        if let Err(error) = self.pages.prune(now).await {
+            tracing::warn!(error = %Causes(&error), "old receipt pages stay");
+        }
+        if let Err(error) = self.store.forget_greetings(now).await {
+            tracing::warn!(error = %Causes(&error), "old greetings stay");
+        }
+    }
+
+    fn start(&self, token: ExecutorToken, class: ExecutorClass, peers: &mut Peers) {
+        let attempt = token.attempt();
+        let stop = CancellationToken::new();
+        peers.processes.insert(attempt, stop.clone());
+        let order = Order { token, class, miner_address: self.miner_address.clone() };
+        let running = self.manager.run(order, stop);
+        let inbox = self.inbox.clone();
+        self.tasks.spawn("executor", async move {
+            let how = running.await.unwrap_or_else(|error| Causes(&error).to_string());
+            tracing::debug!(%attempt, how, "the executor is gone");
+            inbox.send(Event::ExecutorExited { attempt, how }).await;
+        });
+    }
+}
+
+/// An effect that goes out, once what had to be written is.
+enum Outward {
+    Start { token: ExecutorToken, class: ExecutorClass },
+    Peers(ToPeers),
+}
+
+/// What only the connected peers are needed for.
+enum ToPeers {
+    Validators { to: Vec<ConnectionId>, outgoing: Outgoing },
+    Admit { dial: DialId, attempt: AttemptId },
+    Dismiss { dial: DialId, details: String },
+    Order { attempt: AttemptId, message: Box<ToMiner> },
+    Stop { attempt: AttemptId },
+}
+
+fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
+    let (mut writes, mut rest) = (Vec::new(), Vec::with_capacity(effects.len()));
+    for effect in effects {
+        rest.push(match effect {
+            Effect::Write(write) => {
+                writes.push(write);
+                continue;
+            }
+            Effect::Start { token, class } => Outward::Start { token, class },
+            Effect::Tell { to, message } => {
+                let frame = Outgoing::Frame(encode(&*message).into());
+                Outward::Peers(ToPeers::Validators { to, outgoing: frame })
+            }
+            Effect::Retell { to, attempt } => {
+                Outward::Peers(ToPeers::Validators { to: vec![to], outgoing: Outgoing::Story(attempt) })
+            }
+            Effect::RepeatReceipt { to, attempt, kind } => {
+                let outgoing = Outgoing::Receipt(attempt, kind);
+                Outward::Peers(ToPeers::Validators { to: vec![to], outgoing })
+            }
+            Effect::Admit { dial, attempt } => Outward::Peers(ToPeers::Admit { dial, attempt }),
+            Effect::Dismiss { dial, details } => Outward::Peers(ToPeers::Dismiss { dial, details }),
+            Effect::Order { attempt, message } => Outward::Peers(ToPeers::Order { attempt, message }),
+            Effect::StopExecutor { attempt } => Outward::Peers(ToPeers::Stop { attempt }),
+        });
+    }
+    (writes, rest)
+}
+
+impl Peers {
+    /// Notes the handles that come with an event, and lets go of those that end with it.
+    fn take_in(&mut self, event: &Event, attachment: Attachment) {
+        match (event, attachment) {
+            (Event::Joined { connection, .. }, Attachment::Validator(outbox)) => {
+                self.validators.insert(*connection, outbox);
+            }
+            (Event::Dialled { dial, .. }, Attachment::Executor { outbox, muster, verdict }) => {
+                self.dialling.insert(*dial, Dialling { outbox, muster, verdict });
+            }
+            (Event::Left(connection), _) => {
+                self.validators.remove(connection);
+            }
+            (Event::ExecutorGone { dial, attempt }, _) => {
+                if self.executors.get(attempt).is_some_and(|executor| executor.dial == *dial) {
+                    self.executors.remove(attempt);
+                }
+            }
+            (Event::ExecutorExited { attempt, .. }, _) => {
+                self.processes.remove(attempt);
+            }
+            (
+                Event::Joined { .. }
+                | Event::Dialled { .. }
+                | Event::Offered { .. }
+                | Event::Payload { .. }
+                | Event::Cancelled { .. }
+                | Event::ReceiptOffered { .. }
+                | Event::Said { .. }
+                | Event::Drain
+                | Event::Stop
+                | Event::Tick,
+                _,
+            ) => {}
+        }
+    }
+
+    fn carry_out(&mut self, effect: ToPeers) {
+        match effect {
+            ToPeers::Validators { to, outgoing } => {
+                for connection in to {
+                    let kept_up =
+                        self.validators.get(&connection).is_none_or(|outbox| outbox.push(outgoing.clone()));
+                    if !kept_up {
+                        tracing::warn!(?connection, "a validator does not keep up and is cut off");
+                        self.validators.remove(&connection);
+                    }
+                }
+            }
+            ToPeers::Admit { dial, attempt } => {
+                if let Some(Dialling { outbox, muster, verdict }) = self.dialling.remove(&dial) {
+                    // If it left meanwhile, its session says so next.
+                    let _ = verdict.send(Ok(()));
+                    self.executors.insert(attempt, Executor { dial, outbox, muster });
+                }
+            }
+            ToPeers::Dismiss { dial, details } => match self.dialling.remove(&dial) {
+                Some(dialling) => {
+                    let _ = dialling.verdict.send(Err(details));
+                }
+                None => self.dismiss(dial, details),
+            },
+            ToPeers::Order { attempt, message } => {
+                if let Some(executor) = self.executors.get(&attempt) {
+                    // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
+                    let ours = matches!(*message, ToMiner::MusterCancelJob(_));
+                    if !ours || executor.muster {
+                        // One that does not read is found out by its deadline.
+                        let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
+                    }
+                }
+            }
+            ToPeers::Stop { attempt } => {
+                self.executors.remove(&attempt);
+                if let Some(process) = self.processes.get(&attempt) {
+                    process.cancel();
+                }
+            }
+        }
+    }
+
+    /// An executor that speaks after its lease has ended is told so, and let go.
+    fn dismiss(&mut self, dial: DialId, details: String) {
+        let found = self.executors.iter().find(|(_, executor)| executor.dial == dial).map(|(attempt, _)| *attempt);
+        if let Some(executor) = found.and_then(|attempt| self.executors.remove(&attempt)) {
+            let message = ToMiner::GenericError(GenericError { details: Some(details) });
+            let _ = executor.outbox.push(Outgoing::Frame(encode(&message).into()));
+        }
+    }
+}

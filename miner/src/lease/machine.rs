@@ -1,0 +1,405 @@
+//! The transitions of a lease.
+
+use std::time::Duration;
+
+use muster_protocol::wire::miner::{
+    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, ToMiner,
+};
+use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::{
+    AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
+};
+
+use super::{Effect, Ending, Event, LeaseState, Patience, Refused, Report, Stage, horde_failed};
+
+/// The longest a job may take whose validator names no times, as in ComputeHorde.
+const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    validator: ValidatorKey,
+    class: ExecutorClass,
+    token: ExecutorToken,
+    patience: Patience,
+    state: LeaseState,
+    deadline: Timestamp,
+    /// Held until the executor has it.
+    offer: Option<Box<InitialJobRequest>>,
+    streaming: bool,
+    volume_offered: bool,
+    job_time: Duration,
+    specs_told: bool,
+    story: Vec<FromMiner>,
+}
+
+type Step = Result<Vec<Effect>, Refused>;
+
+impl Lease {
+    /// A lease just accepted; the caller starts its executor.
+    pub fn new(
+        validator: ValidatorKey,
+        offer: Box<InitialJobRequest>,
+        token: ExecutorToken,
+        patience: Patience,
+        now: Timestamp,
+    ) -> Self {
+        let class = offer.executor_class;
+        Self {
+            validator,
+            class,
+            patience,
+            state: LeaseState::WaitingForExecutor,
+            deadline: now.plus(class.spin_up_time()).plus(patience.startup),
+            streaming: offer.streaming_details.is_some(),
+            volume_offered: offer.volume.is_some(),
+            job_time: job_time(&offer).saturating_add(patience.margin),
+            specs_told: false,
+            story: vec![FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: token.attempt() })],
+            token,
+            offer: Some(offer),
+        }
+    }
+
+    /// The attempt it serves.
+    pub fn attempt(&self) -> AttemptId {
+        self.token.attempt()
+    }
+
+    /// Who asked for it.
+    pub fn validator(&self) -> ValidatorKey {
+        self.validator
+    }
+
+    /// The kind of executor lent.
+    pub fn class(&self) -> ExecutorClass {
+        self.class
+    }
+
+    /// What its executor shows when it dials in.
+    pub fn token(&self) -> &ExecutorToken {
+        &self.token
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> LeaseState {
+        self.state
+    }
+
+    /// When a [`Event::Tick`] is due.
+    pub fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    /// Everything its validator must have heard, in order.
+    pub fn story(&self) -> &[FromMiner] {
+        &self.story
+    }
+
+    /// Gives the story away, once the lease is over.
+    pub fn into_story(self) -> Vec<FromMiner> {
+        self.story
+    }
+
+    /// The next state and what to do.
+    ///
+    /// # Errors
+    /// An event that has no place in the present state; nothing has changed then.
+    pub fn apply(&mut self, event: Event, now: Timestamp) -> Step {
+        match event {
+            Event::Dialled { executor_ip } => self.on_dialled(executor_ip, now),
+            Event::Said(report) => self.on_report(report, now),
+            Event::ExecutorGone => self.on_gone(),
+            Event::ExecutorExited(how) => self.on_exited(&how),
+            Event::Payload(request) => self.on_payload(request, now),
+            Event::Cancelled { reason } => self.on_cancelled(reason),
+            Event::MinerStops => self.on_miner_stops(),
+            Event::Tick => self.on_tick(now),
+        }
+    }
+
+    fn on_dialled(&mut self, executor_ip: Option<String>, now: Timestamp) -> Step {
+        match (self.state, self.offer.take()) {
+            (LeaseState::WaitingForExecutor, Some(mut offer)) => {
+                if let Some(details) = &mut offer.streaming_details {
+                    details.executor_ip = executor_ip;
+                }
+                self.enter(LeaseState::Preparing, now.plus(self.patience.prepare));
+                Ok(vec![Effect::Order(Box::new(ToMiner::V0InitialJobRequest(offer)))])
+            }
+            (
+                LeaseState::WaitingForExecutor
+                | LeaseState::Preparing
+                | LeaseState::WaitingForPayload
+                | LeaseState::Running(_)
+                | LeaseState::Ended(_),
+                offer,
+            ) => {
+                self.offer = offer;
+                Err(self.out_of_order("an executor dialling in"))
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: Report, now: Timestamp) -> Step {
+        match report {
+            Report::Ready => self.on_ready(now),
+            Report::VolumesReady => {
+                let message = FromMiner::V0VolumesReadyRequest(self.notice());
+                self.advance(&[Stage::Fetching], Stage::Executing, message, "volumes in place")
+            }
+            Report::StreamingReady(ready) => {
+                let from: &[Stage] = if self.streaming { &[Stage::Executing] } else { &[] };
+                let message = FromMiner::V0StreamingJobReadyRequest(*ready);
+                self.advance(from, Stage::Serving, message, "a streaming address")
+            }
+            Report::ExecutionDone => {
+                let from = if self.streaming { Stage::Serving } else { Stage::Executing };
+                let message = FromMiner::V0ExecutionDoneRequest(self.notice());
+                self.advance(&[from], Stage::Delivering, message, "the end of the program")
+            }
+            Report::Specs(specs) => self.on_specs(*specs),
+            Report::Finished(result) => match self.state {
+                LeaseState::Running(Stage::Delivering) => {
+                    Ok(self.end(Ending::Finished, FromMiner::V0JobFinishedRequest(*result)))
+                }
+                LeaseState::WaitingForExecutor
+                | LeaseState::Preparing
+                | LeaseState::WaitingForPayload
+                | LeaseState::Running(Stage::Fetching | Stage::Executing | Stage::Serving)
+                | LeaseState::Ended(_) => Err(self.out_of_order("a result")),
+            },
+            Report::Failed(failure) => {
+                self.fail("a failure", Ending::Failed, FromMiner::V0JobFailedRequest(*failure))
+            }
+            Report::HordeFailed(failure) => {
+                let message = FromMiner::V0HordeFailedRequest(*failure);
+                self.fail("a failure", Ending::HordeFailed, message)
+            }
+            Report::Error(details) => {
+                let reason = HordeFailureReason::GenericError;
+                let message = self.horde_failed(ParticipantType::Executor, reason, details);
+                self.fail("an error", Ending::HordeFailed, message)
+            }
+        }
+    }
+
+    fn on_ready(&mut self, now: Timestamp) -> Step {
+        match self.state {
+            LeaseState::Preparing => {
+                self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
+                let ready = ExecutorReady { job_uuid: self.attempt(), executor_token: None };
+                Ok(vec![self.tell(FromMiner::V0ExecutorReadyRequest(ready))])
+            }
+            LeaseState::WaitingForExecutor
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_)
+            | LeaseState::Ended(_) => Err(self.out_of_order("a ready executor")),
+        }
+    }
+
+    fn on_specs(&mut self, specs: MachineSpecs) -> Step {
+        match self.state {
+            // Once: the story is kept, and an executor must not make it grow without end.
+            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) if !self.specs_told => {
+                self.specs_told = true;
+                Ok(vec![self.tell(FromMiner::V0MachineSpecsRequest(specs))])
+            }
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_)
+            | LeaseState::Ended(_) => Err(self.out_of_order("machine specs")),
+        }
+    }
+
+    fn on_payload(&mut self, request: Box<JobRequest>, now: Timestamp) -> Step {
+        match self.state {
+            LeaseState::WaitingForPayload => {
+                if self.volume_offered && request.volume.is_some() {
+                    return Err(Refused::VolumeTwice(self.attempt()));
+                }
+                self.enter(LeaseState::Running(Stage::Fetching), now.plus(self.job_time));
+                Ok(vec![Effect::Order(Box::new(ToMiner::V0JobRequest(request)))])
+            }
+            // Sent again after a reconnection: the executor has it.
+            LeaseState::Running(_) => Ok(vec![]),
+            LeaseState::WaitingForExecutor | LeaseState::Preparing | LeaseState::Ended(_) => {
+                Err(self.out_of_order("the job"))
+            }
+        }
+    }
+
+    fn on_cancelled(&mut self, reason: String) -> Step {
+        match self.state {
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_) => {
+                self.state = LeaseState::Ended(Ending::Cancelled);
+                self.offer = None;
+                Ok(vec![
+                    Effect::Ended(Ending::Cancelled),
+                    self.cancel_order(reason),
+                    Effect::StopExecutor,
+                ])
+            }
+            LeaseState::Ended(_) => Ok(vec![]),
+        }
+    }
+
+    fn on_gone(&mut self) -> Step {
+        let reason = HordeFailureReason::ExecutorDisconnected;
+        let text = format!("the executor's connection closed while the job was {}", self.state.name());
+        self.lose(reason, text)
+    }
+
+    /// Before it dials in its exit is all that is ever heard of an executor; later its socket says more, and says it
+    /// in order with its last words.
+    fn on_exited(&mut self, how: &str) -> Step {
+        match self.state {
+            LeaseState::WaitingForExecutor => {
+                let text = format!("the executor did not start: {how}");
+                self.lose(HordeFailureReason::ExecutorSpinupFailed, text)
+            }
+            LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_)
+            | LeaseState::Ended(_) => Ok(vec![]),
+        }
+    }
+
+    fn on_miner_stops(&mut self) -> Step {
+        let text = "the miner stopped while the job was on its executor".to_owned();
+        self.lose(HordeFailureReason::ExecutorDisconnected, text)
+    }
+
+    fn on_tick(&mut self, now: Timestamp) -> Step {
+        if now < self.deadline {
+            return Ok(vec![]);
+        }
+        let (reason, text) = match self.state {
+            LeaseState::WaitingForExecutor => (
+                HordeFailureReason::ExecutorSpinupFailed,
+                "the executor did not dial in within its spin-up and startup time",
+            ),
+            LeaseState::Preparing => (
+                HordeFailureReason::ExecutorReadinessTimedOut,
+                "the executor dialled in and did not become ready in time",
+            ),
+            LeaseState::WaitingForPayload => (
+                HordeFailureReason::GenericError,
+                "the executor was ready and the validator did not send the job in time",
+            ),
+            LeaseState::Running(Stage::Fetching) => (
+                HordeFailureReason::VolumesTimedOut,
+                "the job outlived the sum of its times while it fetched its inputs",
+            ),
+            LeaseState::Running(Stage::Executing | Stage::Serving) => (
+                HordeFailureReason::ExecutionTimedOut,
+                "the job outlived the sum of its times while it ran",
+            ),
+            LeaseState::Running(Stage::Delivering) => (
+                HordeFailureReason::FinalResponseTimedOut,
+                "the job outlived the sum of its times while it delivered its outputs",
+            ),
+            LeaseState::Ended(_) => return Ok(vec![]),
+        };
+        self.lose(reason, text.to_owned())
+    }
+
+    /// One stage further, from any of `from`.
+    fn advance(&mut self, from: &[Stage], to: Stage, message: FromMiner, event: &'static str) -> Step {
+        match self.state {
+            LeaseState::Running(stage) if from.contains(&stage) => {
+                self.state = LeaseState::Running(to);
+                Ok(vec![self.tell(message)])
+            }
+            LeaseState::Running(_)
+            | LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Ended(_) => Err(self.out_of_order(event)),
+        }
+    }
+
+    /// The executor ends the attempt in its own words.
+    fn fail(&mut self, event: &'static str, ending: Ending, message: FromMiner) -> Step {
+        match self.state {
+            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
+                Ok(self.end(ending, message))
+            }
+            LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order(event)),
+        }
+    }
+
+    /// The miner ends the attempt because its executor is of no more use.
+    fn lose(&mut self, reason: HordeFailureReason, text: String) -> Step {
+        match self.state {
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_) => {
+                let order = self.cancel_order(text.clone());
+                let message = self.horde_failed(ParticipantType::Miner, reason, text);
+                let mut effects = self.end(Ending::HordeFailed, message);
+                let before_stop = effects.len().saturating_sub(1);
+                effects.insert(before_stop, order);
+                Ok(effects)
+            }
+            LeaseState::Ended(_) => Ok(vec![]),
+        }
+    }
+
+    fn end(&mut self, ending: Ending, message: FromMiner) -> Vec<Effect> {
+        self.state = LeaseState::Ended(ending);
+        self.offer = None;
+        let tell = self.tell(message);
+        vec![Effect::Ended(ending), tell, Effect::StopExecutor]
+    }
+
+    fn enter(&mut self, state: LeaseState, deadline: Timestamp) {
+        self.state = state;
+        self.deadline = deadline;
+    }
+
+    fn tell(&mut self, message: FromMiner) -> Effect {
+        self.story.push(message.clone());
+        Effect::Tell(Box::new(message))
+    }
+
+    fn notice(&self) -> AttemptNotice {
+        AttemptNotice { job_uuid: self.attempt() }
+    }
+
+    fn cancel_order(&self, reason: String) -> Effect {
+        let cancel = CancelJob { job_uuid: self.attempt(), reason };
+        Effect::Order(Box::new(ToMiner::MusterCancelJob(cancel)))
+    }
+
+    fn horde_failed(&self, by: ParticipantType, reason: HordeFailureReason, message: String) -> FromMiner {
+        horde_failed(self.attempt(), by, reason, message)
+    }
+
+    fn out_of_order(&self, event: &'static str) -> Refused {
+        Refused::OutOfOrder { attempt: self.attempt(), event, state: self.state.name() }
+    }
+}
+
+/// The most a job may take, by its own times.
+fn job_time(offer: &InitialJobRequest) -> Duration {
+    match (offer.executor_timing, offer.timeout_seconds) {
+        (Some(t), _) => {
+            let parts = [
+                t.allowed_leeway,
+                t.download_time_limit,
+                t.execution_time_limit,
+                t.upload_time_limit,
+                t.streaming_start_time_limit,
+            ];
+            Duration::from_secs(parts.into_iter().fold(0, u64::saturating_add))
+        }
+        (None, Some(secs)) => Duration::from_secs(secs),
+        (None, None) => UNTIMED_JOB,
+    }
+}

@@ -1,0 +1,182 @@
+//! One lease: an executor lent to one attempt, from its acceptance to its end. A pure machine.
+//!
+//! The attempt's id is the fencing token: what speaks of another attempt, or comes after the end, changes nothing and
+//! is refused by name. The *story* is every message about the attempt in the order in which its validator must hear
+//! them; whoever connects again is told the whole of it, and takes what it knows already as nothing new.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use muster_protocol::wire::miner::{
+    FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingJobReady, ToMiner,
+};
+use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType};
+
+pub use machine::Lease;
+
+/// How long the miner waits before it gives a lease up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For an executor to dial in, beyond its class's spin-up time.
+    pub startup: Duration,
+    /// For a dialled-in executor to have the image.
+    pub prepare: Duration,
+    /// For the validator to send the job once the executor is ready.
+    pub payload: Duration,
+    /// Beyond the sum of the job's own times.
+    pub margin: Duration,
+}
+
+/// Where a running job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Inputs on their way.
+    Fetching,
+    /// The program is at work.
+    Executing,
+    /// A streaming job answers.
+    Serving,
+    /// Outputs on their way.
+    Delivering,
+}
+
+/// How a lease ended. The message that says so is the last of its story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// Success.
+    Finished,
+    /// The job's own failure.
+    Failed,
+    /// The subnet's failure.
+    HordeFailed,
+    /// Its validator gave it up; there is nothing to tell.
+    Cancelled,
+}
+
+/// How far a lease has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseState {
+    /// An executor was started and has not dialled in.
+    WaitingForExecutor,
+    /// It has the offer and prepares: checks, image.
+    Preparing,
+    /// It is ready; the validator owes the job.
+    WaitingForPayload,
+    /// It has the job.
+    Running(Stage),
+    /// Nothing more happens.
+    Ended(Ending),
+}
+
+/// What an executor can say about its attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// Up, and has the image.
+    Ready,
+    /// The inputs are in place.
+    VolumesReady,
+    /// A streaming job answers; address and signature are filled in.
+    StreamingReady(Box<StreamingJobReady>),
+    /// The program has ended.
+    ExecutionDone,
+    /// The hardware.
+    Specs(Box<MachineSpecs>),
+    /// Success.
+    Finished(Box<JobFinished>),
+    /// The job's own failure.
+    Failed(Box<JobFailed>),
+    /// The subnet's failure.
+    HordeFailed(Box<HordeFailed>),
+    /// A generic error, in its words.
+    Error(String),
+}
+
+/// What can happen to a lease.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The executor dialled in with the lease's token.
+    Dialled {
+        /// Its address as the miner sees it, which a streaming job must know.
+        executor_ip: Option<String>,
+    },
+    /// The executor reported.
+    Said(Report),
+    /// The executor's socket closed.
+    ExecutorGone,
+    /// The executor could not be started, or its process ended, in these words.
+    ExecutorExited(String),
+    /// The validator sent the job.
+    Payload(Box<JobRequest>),
+    /// The validator gave the attempt up.
+    Cancelled {
+        /// In its words.
+        reason: String,
+    },
+    /// The miner stops, or has found this lease open after a restart.
+    MinerStops,
+    /// Time has passed.
+    Tick,
+}
+
+/// What the shell has to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// The lease is over: make its story durable before anything that follows is done.
+    Ended(Ending),
+    /// Tell the validator.
+    Tell(Box<FromMiner>),
+    /// Tell the executor.
+    Order(Box<ToMiner>),
+    /// Let the executor go: it has a while to leave by itself.
+    StopExecutor,
+}
+
+/// An event that has no place in the lease's state. The state is unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Out of order.
+    #[error("{event} cannot follow while attempt {attempt} is {state}")]
+    OutOfOrder {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What came.
+        event: &'static str,
+        /// What was.
+        state: &'static str,
+    },
+    /// The inputs came with the offer and again with the job.
+    #[error("Received job volume twice job_uuid: {0}")]
+    VolumeTwice(AttemptId),
+    /// Never leased here, or over.
+    #[error("attempt {0} has no open lease here")]
+    NotOpen(AttemptId),
+}
+
+impl LeaseState {
+    /// The state in words, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WaitingForExecutor => "waiting for its executor",
+            Self::Preparing => "getting its image",
+            Self::WaitingForPayload => "waiting for its validator",
+            Self::Running(Stage::Fetching) => "fetching its inputs",
+            Self::Running(Stage::Executing) => "running",
+            Self::Running(Stage::Serving) => "streaming",
+            Self::Running(Stage::Delivering) => "delivering its outputs",
+            Self::Ended(_) => "ended",
+        }
+    }
+}
+
+/// The subnet's failure of an attempt, as a message.
+pub fn horde_failed(
+    attempt: AttemptId,
+    reported_by: ParticipantType,
+    reason: HordeFailureReason,
+    message: String,
+) -> FromMiner {
+    FromMiner::V0HordeFailedRequest(HordeFailed { job_uuid: attempt, reported_by, message, reason, context: None })
+}

@@ -1,0 +1,200 @@
+//! Who brings executors to life. One trait, so that a fleet elsewhere is one more implementation.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use muster_kit::SharedClock;
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+/// How long an executor that is no longer needed may take to leave by itself, and again after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest line of an executor's log that is passed on.
+const MAX_LINE: u64 = 8192;
+
+/// What an executor is started for.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// What it must show when it dials in.
+    pub token: ExecutorToken,
+    /// Of which kind it must be.
+    pub class: ExecutorClass,
+    /// Where it dials.
+    pub miner_address: String,
+}
+
+/// Why an executor could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The program does not start.
+    #[error("cannot start the executor program {program:?}; check executor.command")]
+    Start {
+        /// Its name.
+        program: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// Its end cannot be learnt.
+    #[error("cannot wait for the executor program")]
+    Wait(#[source] io::Error),
+}
+
+/// The life of one executor: ends, with words for the log, when it is gone.
+pub type Running = Pin<Box<dyn Future<Output = Result<String, ManagerError>> + Send>>;
+
+/// Brings executors to life and ends them.
+pub trait ExecutorManager: Send + Sync + 'static {
+    /// Runs one executor to its end. Once `stop` is cancelled it is given a while to leave, then made to.
+    fn run(&self, order: Order, stop: CancellationToken) -> Running;
+}
+
+/// Executors as child processes on this machine.
+#[derive(Clone, Debug)]
+pub struct LocalProcesses {
+    command: Vec<String>,
+    clock: SharedClock,
+}
+
+impl LocalProcesses {
+    /// Starts `command`, program first.
+    pub fn new(command: Vec<String>, clock: SharedClock) -> Self {
+        Self { command, clock }
+    }
+
+    async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
+        let attempt = order.token.attempt();
+        let mut child = self.start(&order)?;
+        let stderr = child.stderr.take();
+        let life = async {
+            tokio::select! {
+                status = child.wait() => return status,
+                () = stop.cancelled() => {}
+            }
+            self.end(&mut child, attempt).await
+        };
+        let (status, ()) = tokio::join!(life, log_lines(stderr, attempt));
+        status.map(|status| format!("its process ended with {status}")).map_err(ManagerError::Wait)
+    }
+
+    fn start(&self, order: &Order) -> Result<Child, ManagerError> {
+        let (program, arguments) = self.command.split_first().map_or(("", [].as_slice()), |(p, a)| (p.as_str(), a));
+        Command::new(program)
+            .args(arguments)
+            .args(["--miner-address", &order.miner_address, "--token", &order.token.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // A group of its own: stopped as a whole, and not by a Ctrl-C that is meant for the miner.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|source| ManagerError::Start { program: program.to_owned(), source })
+    }
+
+    /// Waits, asks, and in the end forces. An executor that is asked removes its container first.
+    async fn end(&self, child: &mut Child, attempt: AttemptId) -> io::Result<ExitStatus> {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            tokio::select! {
+                status = child.wait() => return status,
+                () = self.clock.sleep(PATIENCE) => {}
+            }
+            tracing::warn!(%attempt, %signal, "the executor has not left by itself");
+            let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+            // It may have ended this moment, which is as well.
+            let _ = group.map(|group| killpg(group, signal));
+        }
+        child.wait().await
+    }
+}
+
+impl ExecutorManager for LocalProcesses {
+    fn run(&self, order: Order, stop: CancellationToken) -> Running {
+        Box::pin(self.clone().live(order, stop))
+    }
+}
+
+/// Passes what an executor logs on, line by line, under its attempt.
+async fn log_lines(stderr: Option<impl AsyncRead + Unpin>, attempt: AttemptId) {
+    use tokio::io::AsyncReadExt as _;
+    let Some(stderr) = stderr else {
+        return;
+    };
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // Bounded: a program that prints no line feed must not fill our memory.
+        match (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                let line = String::from_utf8_lossy(&line);
+                tracing::info!(%attempt, "executor: {}", line.trim_end());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use muster_kit::TestClock;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
+            class: ExecutorClass::AlwaysOnTest,
+            miner_address: "ws://127.0.0.1:1".to_owned(),
+        }
+    }
+
+    fn shell(script: &str, clock: &TestClock) -> LocalProcesses {
+        let command = ["sh", "-c", script, "executor"].map(str::to_owned).to_vec();
+        LocalProcesses::new(command, Arc::new(clock.clone()))
+    }
+
+    #[tokio::test]
+    async fn an_executor_gets_its_address_and_token() {
+        let order = order();
+        let script = format!(
+            "[ \"$1 $2 $3 $4\" = '--miner-address ws://127.0.0.1:1 --token {}' ] && exit 7",
+            order.token
+        );
+        let end = shell(&script, &TestClock::default()).run(order, CancellationToken::new()).await;
+        assert_eq!(end.unwrap(), "its process ended with exit status: 7");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_missing_is_named() {
+        let manager = LocalProcesses::new(vec!["/no/such".to_owned()], Arc::new(TestClock::default()));
+        let error = manager.run(order(), CancellationToken::new()).await.unwrap_err();
+        assert!(error.to_string().contains("/no/such"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_leave_is_asked_and_then_forced() {
+        let clock = TestClock::default();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let running = shell("trap '' TERM; while :; do sleep 0.01; done", &clock).run(order(), stop);
+        let time = async {
+            for _ in 0..2 {
+                clock.wait_for_sleepers(1).await;
+                clock.advance(PATIENCE);
+                tokio::task::yield_now().await;
+            }
+        };
+        let (end, ()) = tokio::join!(running, time);
+        assert!(end.unwrap().contains("signal: 9"));
+    }
+}

@@ -1,0 +1,252 @@
+//! Receipt pages: files `{unix seconds / 300}.jsonl` that validators poll with ranges.
+//!
+//! The store is the truth and the files are made from it: a page that differs from the store after a crash is written
+//! anew at start, byte for byte as it would have been, so a reader's offset into it stays right.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use muster_protocol::Timestamp;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::store::PageLine;
+
+/// Seconds of one page.
+const PAGE_SECS: i64 = 300;
+/// Pages are served for two days, as long as ComputeHorde's miners keep theirs.
+const KEEP_PAGES: i64 = 2 * 24 * 3600 / PAGE_SECS;
+
+/// A page file that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("receipt pages: cannot {operation} {path}; check that receipts_dir exists, is writable and has space", path = path.display())]
+pub struct PageError {
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The page of a moment.
+pub fn page_of(time: Timestamp) -> i64 {
+    time.secs().div_euclid(PAGE_SECS)
+}
+
+/// The oldest page still served at a moment.
+pub fn oldest_page(now: Timestamp) -> i64 {
+    page_of(now).saturating_sub(KEEP_PAGES)
+}
+
+/// The folder of pages.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    folder: PathBuf,
+}
+
+impl Pages {
+    /// Pages in `folder`, made if it is missing, and brought in line with `lines`: all lines from the oldest page on.
+    ///
+    /// # Errors
+    /// The folder cannot be made or written.
+    pub async fn open(folder: &Path, lines: Vec<PageLine>, now: Timestamp) -> Result<Self, PageError> {
+        let pages = Self { folder: folder.to_owned() };
+        tokio::fs::create_dir_all(folder).await.map_err(failed("make the folder", folder))?;
+        let mut contents = BTreeMap::<i64, String>::new();
+        for PageLine { page, line } in lines {
+            let content = contents.entry(page).or_default();
+            content.push_str(&line);
+            content.push('\n');
+        }
+        pages.remove(|page| page < oldest_page(now) || !contents.contains_key(&page)).await?;
+        for (page, content) in contents {
+            let held = pages.read(page).await?;
+            if held.as_deref() != Some(content.as_bytes()) {
+                pages.replace(page, &content).await?;
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Adds lines that the store has just made durable.
+    ///
+    /// # Errors
+    /// A file cannot be written. The receipts are safe; the page is put right at the next start.
+    pub async fn append(&self, lines: &[PageLine]) -> Result<(), PageError> {
+        for PageLine { page, line } in lines {
+            let path = self.path(*page);
+            let written = async {
+                let mut file = tokio::fs::OpenOptions::new().append(true).create(true).open(&path).await?;
+                // One write: a reader sees the whole line or none of it.
+                file.write_all(format!("{line}\n").as_bytes()).await?;
+                file.flush().await
+            };
+            written.await.map_err(failed("add to", &path))?;
+        }
+        Ok(())
+    }
+
+    /// A whole page; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub async fn read(&self, page: i64) -> Result<Option<Vec<u8>>, PageError> {
+        let path = self.path(page);
+        match tokio::fs::read(&path).await {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", &path)(error)),
+        }
+    }
+
+    /// Removes pages that are no longer served.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub async fn prune(&self, now: Timestamp) -> Result<(), PageError> {
+        self.remove(|page| page < oldest_page(now)).await
+    }
+
+    async fn remove(&self, which: impl Fn(i64) -> bool) -> Result<(), PageError> {
+        let listing = failed("list", &self.folder);
+        let mut entries = tokio::fs::read_dir(&self.folder).await.map_err(&listing)?;
+        while let Some(entry) = entries.next_entry().await.map_err(&listing)? {
+            let name = entry.file_name();
+            if name.to_str().and_then(parse_name).is_some_and(&which) {
+                let path = entry.path();
+                tokio::fs::remove_file(&path).await.map_err(failed("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn replace(&self, page: i64, content: &str) -> Result<(), PageError> {
+        let path = self.path(page);
+        let beside = path.with_extension("new");
+        tokio::fs::write(&beside, content).await.map_err(failed("write", &beside))?;
+        tokio::fs::rename(&beside, &path).await.map_err(failed("put in place", &path))
+    }
+
+    fn path(&self, page: i64) -> PathBuf {
+        self.folder.join(format!("{page}.jsonl"))
+    }
+}
+
+/// The page that a file name means: digits and `.jsonl`, nothing else.
+pub fn parse_name(name: &str) -> Option<i64> {
+    let digits = name.strip_suffix(".jsonl")?;
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// Which bytes of a page a `Range` header asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// No range, or one of a form that a server may ignore.
+    Whole,
+    /// `first` to `last`, both included.
+    Part {
+        /// First byte.
+        first: usize,
+        /// Last byte.
+        last: usize,
+    },
+    /// Nothing of the page: there is no more yet.
+    Unsatisfiable,
+}
+
+/// Reads a `Range` header for a page of `length` bytes (RFC 9110, one range).
+pub fn select(header: Option<&str>, length: usize) -> Selection {
+    let Some(range) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else {
+        return Selection::Whole;
+    };
+    let Some((first, last)) = range.split_once('-') else {
+        return Selection::Whole;
+    };
+    let end = length.checked_sub(1);
+    match (first.trim().parse::<usize>(), last.trim().parse::<usize>(), first.is_empty(), last.is_empty()) {
+        (Ok(first), Ok(last), ..) if first > last => Selection::Whole,
+        (Ok(first), Ok(last), ..) => part(first, end.map(|end| last.min(end))),
+        (Ok(first), Err(_), _, true) => part(first, end),
+        (Err(_), Ok(suffix), true, _) => match end {
+            Some(_) if suffix == 0 => Selection::Unsatisfiable,
+            end => part(length.saturating_sub(suffix), end),
+        },
+        (Ok(_) | Err(_), Err(_), ..) | (Err(_), Ok(_), ..) => Selection::Whole,
+    }
+}
+
+fn part(first: usize, last: Option<usize>) -> Selection {
+    match last {
+        Some(last) if first <= last => Selection::Part { first, last },
+        Some(_) | None => Selection::Unsatisfiable,
+    }
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PageError + use<> {
+    let path = path.to_owned();
+    move |source| PageError { operation, path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_as_a_polling_validator_sends_them() {
+        let cases = [
+            (None, Selection::Whole),
+            (Some("bytes=0-"), Selection::Part { first: 0, last: 9 }),
+            (Some("bytes=4-"), Selection::Part { first: 4, last: 9 }),
+            (Some("bytes=4-5"), Selection::Part { first: 4, last: 5 }),
+            (Some("bytes=4-99"), Selection::Part { first: 4, last: 9 }),
+            (Some("bytes=-3"), Selection::Part { first: 7, last: 9 }),
+            (Some("bytes=-99"), Selection::Part { first: 0, last: 9 }),
+            (Some("bytes=10-"), Selection::Unsatisfiable),
+            (Some("bytes=99-100"), Selection::Unsatisfiable),
+            (Some("bytes=-0"), Selection::Unsatisfiable),
+            (Some("bytes=5-4"), Selection::Whole),
+            (Some("bytes=0-1,3-4"), Selection::Whole),
+            (Some("bytes=a-"), Selection::Whole),
+            (Some("lines=1-"), Selection::Whole),
+        ];
+        for (header, selection) in cases {
+            assert_eq!(select(header, 10), selection, "{header:?}");
+        }
+        assert_eq!(select(Some("bytes=0-"), 0), Selection::Unsatisfiable);
+        assert_eq!(select(Some("bytes=-5"), 0), Selection::Unsatisfiable);
+    }
+
+    #[test]
+    fn only_page_names_are_pages() {
+        assert_eq!(parse_name("5896666.jsonl"), Some(5_896_666));
+        for bad in ["", ".jsonl", "-1.jsonl", "1.json", "../1.jsonl", "1.jsonl.gz", "99999999999999999999.jsonl"] {
+            assert_eq!(parse_name(bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_follow_the_store_whatever_the_files_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::from_secs(1_767_225_600);
+        let page = page_of(now);
+        let line = |page, line: &str| PageLine { page, line: line.to_owned() };
+        let old = oldest_page(now) - 1;
+        for (name, content) in [(page, "torn"), (page - 1, "not in the store\n"), (old, "old\n")] {
+            std::fs::write(folder.path().join(format!("{name}.jsonl")), content).unwrap();
+        }
+        std::fs::write(folder.path().join("notes.txt"), "not ours").unwrap();
+
+        let lines = vec![line(page, "a"), line(page, "b")];
+        let pages = Pages::open(folder.path(), lines, now).await.unwrap();
+        pages.append(&[line(page, "c"), line(page + 1, "d")]).await.unwrap();
+        assert_eq!(pages.read(page).await.unwrap().unwrap(), b"a\nb\nc\n");
+        assert_eq!(pages.read(page + 1).await.unwrap().unwrap(), b"d\n");
+        assert_eq!(pages.read(page - 1).await.unwrap(), None);
+        assert_eq!(pages.read(old).await.unwrap(), None);
+        assert!(folder.path().join("notes.txt").exists());
+
+        pages.prune(now.plus(std::time::Duration::from_secs(3 * 24 * 3600))).await.unwrap();
+        assert_eq!(pages.read(page).await.unwrap(), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! What survives the process: leases with the stories owed to their validators, receipts, greetings already used.
+
+use std::collections::HashMap;
+
+use muster_kit::store::{self, During as _, StoreError, json};
+use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::encode;
+use muster_protocol::{AttemptId, Receipt, Signature, Timestamp};
+use sqlx::any::AnyRow;
+use sqlx::migrate::Migrator;
+use sqlx::{Any, AnyConnection, AnyPool, Row as _};
+
+use crate::book::{ReceiptKind, Record, Standing, Write};
+
+/// The tables of a miner.
+pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// One line of a receipt page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageLine {
+    /// Which page.
+    pub page: i64,
+    /// A receipt as JSON, without the line feed.
+    pub line: String,
+}
+
+/// A miner's store. Clones are one store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: AnyPool,
+}
+
+impl Store {
+    /// Opens the store at `url` and brings its tables up to date.
+    ///
+    /// # Errors
+    /// The engine cannot be reached, or the tables belong to a newer version.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let pool = store::open(url).await?;
+        store::migrate(&pool, &MIGRATIONS).await?;
+        Ok(Self { pool })
+    }
+
+    /// A store on a pool whose tables are up to date.
+    pub fn on(pool: AnyPool) -> Self {
+        Self { pool }
+    }
+
+    /// Every attempt that is remembered.
+    ///
+    /// # Errors
+    /// The engine's, or a row that this program did not write.
+    pub async fn records(&self) -> Result<Vec<Record>, StoreError> {
+        let rows = sqlx::query("SELECT attempt, validator, standing, at FROM leases ORDER BY attempt")
+            .fetch_all(&self.pool)
+            .await
+            .during("read the leases")?;
+        let held = sqlx::query("SELECT r.attempt, r.kind FROM receipts r JOIN leases l ON l.attempt = r.attempt")
+            .fetch_all(&self.pool)
+            .await
+            .during("read the kinds of receipts")?;
+        let mut kinds = HashMap::<String, Vec<ReceiptKind>>::new();
+        for row in held {
+            let kind = read_kind(&text(&row, "kind")?)?;
+            kinds.entry(text(&row, "attempt")?).or_default().push(kind);
+        }
+        let record = |row: &AnyRow| -> Result<Record, StoreError> {
+            let attempt = text(row, "attempt")?;
+            Ok(Record {
+                receipts: kinds.remove(&attempt).unwrap_or_default(),
+                attempt: json::parse("leases.attempt", &attempt)?,
+                validator: json::parse("leases.validator", &text(row, "validator")?)?,
+                standing: read_standing(&text(row, "standing")?)?,
+                at: Timestamp::from_micros(row.try_get("at").during("read a lease")?),
+            })
+        };
+        rows.iter().map(record).collect()
+    }
+
+    /// Makes a batch durable, all of it or nothing. Receipts go to page `page`; those that are new come back as lines,
+    /// in order.
+    ///
+    /// # Errors
+    /// The engine's; nothing is written then.
+    pub async fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
+        let mut transaction = store::begin(&self.pool).await?;
+        let mut lines = Vec::new();
+        for write in writes {
+            lines.extend(apply(&mut transaction, write, page).await?);
+        }
+        transaction.commit().await.during("commit a batch")?;
+        Ok(lines)
+    }
+
+    /// The messages owed to the validator of an ended lease, as frames; empty if it is not, or no longer, known.
+    ///
+    /// # Errors
+    /// The engine's, or a row that this program did not write.
+    pub async fn story(&self, attempt: AttemptId) -> Result<Vec<String>, StoreError> {
+        let row = sqlx::query("SELECT story FROM leases WHERE attempt = $1")
+            .bind(attempt.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("read a story")?;
+        let Some(row) = row else {
+            return Ok(vec![]);
+        };
+        let story = text(&row, "story")?;
+        if story.is_empty() {
+            return Ok(vec![]);
+        }
+        let messages: Vec<FromMiner> = json::decode("leases.story", &story)?;
+        Ok(messages.iter().map(encode).collect())
+    }
+
+    /// One receipt of an attempt.
+    ///
+    /// # Errors
+    /// The engine's, or a row that this program did not write.
+    pub async fn receipt(&self, attempt: AttemptId, kind: ReceiptKind) -> Result<Option<Receipt>, StoreError> {
+        let row = sqlx::query("SELECT line FROM receipts WHERE attempt = $1 AND kind = $2")
+            .bind(attempt.to_string())
+            .bind(kind.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .during("read a receipt")?;
+        row.map(|row| json::decode("receipts.line", &text(&row, "line")?)).transpose()
+    }
+
+    /// Every line of the pages from `first` on, page by page, in order.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn lines_since(&self, first: i64) -> Result<Vec<PageLine>, StoreError> {
+        let rows = sqlx::query("SELECT page, line FROM receipts WHERE page >= $1 ORDER BY page, seq")
+            .bind(first)
+            .fetch_all(&self.pool)
+            .await
+            .during("read the receipt pages")?;
+        let line = |row: &AnyRow| -> Result<PageLine, StoreError> {
+            let page = row.try_get("page").during("read a receipt page")?;
+            Ok(PageLine { page, line: text(row, "line")? })
+        };
+        rows.iter().map(line).collect()
+    }
+
+    /// Notes that a greeting was used; false if it was used before. It may be forgotten from `expires` on.
+    ///
+    /// # Errors
+    /// The engine's; the greeting must not be accepted then.
+    pub async fn first_use(&self, greeting: &Signature, expires: Timestamp) -> Result<bool, StoreError> {
+        let done = sqlx::query("INSERT INTO greetings (signature, expires) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+            .bind(greeting.to_prefixed_hex())
+            .bind(expires.micros())
+            .execute(&self.pool)
+            .await
+            .during("note a greeting")?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Forgets greetings that are too old to be accepted.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn forget_greetings(&self, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM greetings WHERE expires <= $1")
+            .bind(now.micros())
+            .execute(&self.pool)
+            .await
+            .during("forget old greetings")?;
+        Ok(())
+    }
+}
+
+async fn apply(
+    connection: &mut AnyConnection,
+    write: &Write,
+    page: i64,
+) -> Result<Option<PageLine>, StoreError> {
+    match write {
+        Write::Opened { attempt, validator, at } => {
+            let insert = "INSERT INTO leases (attempt, validator, standing, at, story) VALUES ($1, $2, $3, $4, '')";
+            let query = sqlx::query::<Any>(insert)
+                .bind(attempt.to_string())
+                .bind(validator.to_string())
+                .bind(Standing::Open.as_str())
+                .bind(at.micros());
+            query.execute(connection).await.during("open a lease")?;
+            Ok(None)
+        }
+        Write::Ended { attempt, standing, story, at } => {
+            let query = sqlx::query("UPDATE leases SET standing = $1, story = $2, at = $3 WHERE attempt = $4")
+                .bind(standing.as_str())
+                .bind(json::encode("leases.story", story)?)
+                .bind(at.micros())
+                .bind(attempt.to_string());
+            query.execute(connection).await.during("end a lease")?;
+            Ok(None)
+        }
+        Write::Settled(attempt) => {
+            let query = sqlx::query("UPDATE leases SET standing = $1 WHERE attempt = $2")
+                .bind(Standing::Settled.as_str())
+                .bind(attempt.to_string());
+            query.execute(connection).await.during("settle a lease")?;
+            Ok(None)
+        }
+        Write::Receipt(receipt) => insert_receipt(connection, receipt, page).await,
+        Write::Forgotten(attempts) => {
+            for attempt in attempts {
+                let query = sqlx::query("DELETE FROM leases WHERE attempt = $1").bind(attempt.to_string());
+                query.execute(&mut *connection).await.during("forget a lease")?;
+            }
+            Ok(None)
+        }
+    }
+}
+
+async fn insert_receipt(
+    connection: &mut AnyConnection,
+    receipt: &Receipt,
+    page: i64,
+) -> Result<Option<PageLine>, StoreError> {
+    let line = encode(receipt);
+    // `WHERE TRUE` tells SQLite's parser that the ON CONFLICT is not a join's.
+    let insert = "INSERT INTO receipts (seq, attempt, kind, page, line) \
+                  SELECT COALESCE(MAX(seq), 0) + 1, CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS BIGINT), \
+                  CAST($4 AS TEXT) FROM receipts WHERE TRUE ON CONFLICT (attempt, kind) DO NOTHING";
+    let done = sqlx::query(insert)
+        .bind(receipt.payload.attempt().to_string())
+        .bind(ReceiptKind::of(receipt).as_str())
+        .bind(page)
+        .bind(line.as_str())
+        .execute(connection)
+        .await
+        .during("store a receipt")?;
+    Ok((done.rows_affected() == 1).then_some(PageLine { page, line }))
+}
+
+fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
+    row.try_get(column).during("read a text column")
+}
+
+fn read_standing(word: &str) -> Result<Standing, StoreError> {
+    let found = Standing::ALL.into_iter().find(|standing| standing.as_str() == word);
+    found.ok_or_else(|| StoreError::corrupt("leases.standing", format!("unknown standing {word:?}")))
+}
+
+fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
+    let found = ReceiptKind::ALL.into_iter().find(|kind| kind.as_str() == word);
+    found.ok_or_else(|| StoreError::corrupt("receipts.kind", format!("unknown kind {word:?}")))
+}

@@ -1,0 +1,242 @@
+//! One session with one validator: its frames become events, and what the dispatcher queues goes out.
+
+use std::sync::Arc;
+
+use muster_identity::{FrameSignature, verify_frame};
+use muster_kit::error::Causes;
+use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
+use muster_protocol::wire::muster::ReceiptCountersigned;
+use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
+use muster_protocol::wire::{WireError, encode};
+use muster_protocol::{ExecutorToken, ReceiptPayload, ValidatorKey};
+use muster_rpc::session::{Receiver, Sender};
+use muster_rpc::{Greeting, Peer, SessionError, Socket, SocketError};
+use uuid::Uuid;
+
+use crate::admission::Flaw;
+use crate::book::{ConnectionId, Event, Offered};
+use crate::context::Context;
+use crate::dispatcher::{Attachment, Input};
+use crate::greeting::{Greeted, NoSession, error_frame, greet, malformed};
+use crate::outbox::{Outgoing, Outgoings, outbox};
+use crate::receipts;
+use crate::served::Standing;
+
+/// The close code of every ordinary end.
+const NORMAL: u16 = 1000;
+
+/// A validator that has proved its key.
+#[derive(Debug)]
+struct ValidatorPeer;
+
+/// A frame on its way out, shared between connections.
+struct Frame(Arc<str>);
+
+impl Peer for ValidatorPeer {
+    type In = SignedFrame;
+    type Out = Frame;
+    type Malformed = WireError;
+
+    fn decode(frame: &str) -> Result<SignedFrame, WireError> {
+        decode_from_validator(frame)
+    }
+
+    fn encode(message: &Frame) -> String {
+        message.0.to_string()
+    }
+}
+
+/// Serves whoever connected at the address of `claimed`, to the end of the connection.
+pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
+    let mut greeting = Greeting::new(socket);
+    let Greeted { validator, queued } = match greet(&mut greeting, &claimed, &context).await {
+        Ok(greeted) => greeted,
+        Err(NoSession::Left) => return,
+        Err(NoSession::Refused(refusal)) => {
+            tracing::info!(%refusal, "a validator was refused");
+            greeting.refuse(Some(error_frame(refusal.to_string())), NORMAL).await;
+            return;
+        }
+    };
+    let session = greeting.accept(ValidatorPeer);
+    let muster = session.is_muster();
+    let (receiver, sender) = session.split();
+    let (outbox, outgoings) = outbox();
+    let connection = ConnectionId(context.number());
+    let joined = Input {
+        event: Event::Joined { connection, validator, muster },
+        attachment: Attachment::Validator(outbox),
+    };
+    if !context.inbox.send(joined).await {
+        return;
+    }
+    tracing::debug!(%validator, ?connection, muster, "a validator connected");
+    let reader = Reader { connection, validator, sender: sender.clone(), context: &context };
+    tokio::select! {
+        () = reader.run(receiver, queued) => {}
+        () = write(&sender, outgoings, &context) => {}
+    }
+    context.inbox.send(Event::Left(connection)).await;
+}
+
+/// Sends what is queued. Ends when the dispatcher has let go of the session and all is sent, or the socket fails.
+async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: Outgoings, context: &Context) {
+    while let Some(outgoing) = outgoings.recv().await {
+        for frame in frames(outgoing, context).await {
+            if let Err(error) = sender.send(&Frame(frame)).await {
+                tracing::debug!(error = %Causes(&error), "a validator cannot be told");
+                return;
+            }
+        }
+    }
+    sender.close(NORMAL, "").await;
+}
+
+async fn frames(outgoing: Outgoing, context: &Context) -> Vec<Arc<str>> {
+    let loaded = match outgoing {
+        Outgoing::Frame(frame) => return vec![frame],
+        Outgoing::Story(attempt) => {
+            context.store.story(attempt).await.map(|story| story.into_iter().map(Arc::from).collect())
+        }
+        Outgoing::Receipt(attempt, kind) => context.store.receipt(attempt, kind).await.map(|receipt| {
+            let message = |receipt| Box::new(ReceiptCountersigned { receipt });
+            let frame = |receipt| encode(&FromMiner::MusterReceiptCountersigned(message(receipt))).into();
+            receipt.map(frame).into_iter().collect()
+        }),
+    };
+    // What is owed stays owed: it is told on the next connection.
+    loaded.unwrap_or_else(|error| {
+        tracing::error!(error = %Causes(&error), "what is owed to a validator could not be read");
+        vec![]
+    })
+}
+
+/// The incoming half.
+struct Reader<'a> {
+    connection: ConnectionId,
+    validator: ValidatorKey,
+    sender: Sender<ValidatorPeer>,
+    context: &'a Context,
+}
+
+impl Reader<'_> {
+    async fn run(&self, mut receiver: Receiver<ValidatorPeer>, queued: Vec<String>) {
+        for frame in queued {
+            let message = ValidatorPeer::decode(&frame).map_err(SessionError::Malformed);
+            if self.take(message).await.is_err() {
+                return;
+            }
+        }
+        loop {
+            let message = match receiver.recv().await {
+                Ok(None) => return,
+                Ok(Some(message)) => Ok(message),
+                Err(error) => Err(error),
+            };
+            if self.take(message).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn take(&self, message: Result<SignedFrame, SessionError<WireError>>) -> Result<(), SocketError> {
+        match message {
+            Ok(frame) => self.understand(frame).await,
+            Err(SessionError::Malformed(error)) => self.say(malformed(&error.reason)).await,
+            Err(SessionError::Socket(error)) if error.is_fatal() => Err(error),
+            Err(SessionError::Socket(error)) => self.say(malformed(&error.to_string())).await,
+        }
+    }
+
+    async fn understand(&self, frame: SignedFrame) -> Result<(), SocketError> {
+        let signed = self.signed(&frame);
+        match frame.message {
+            // It has greeted; a greeting again proves nothing new.
+            ToMiner::ValidatorAuthForMiner(_) => Ok(()),
+            ToMiner::V0MainHotkeyMessage(_) => {
+                let answer = MainHotkey { main_hotkey: Some(self.context.main_hotkey) };
+                self.say(encode(&FromMiner::V0MainHotkeyMessage(answer))).await
+            }
+            ToMiner::V0InitialJobRequest(request) => {
+                self.offer(request, signed).await;
+                Ok(())
+            }
+            ToMiner::V0JobRequest(request) => self.payload(request, signed).await,
+            ToMiner::V0JobAcceptedReceiptRequest(request) => {
+                let payload = ReceiptPayload::Accepted(request.payload);
+                self.receipt(OfferedReceipt { payload, validator_signature: request.signature }).await
+            }
+            ToMiner::V0JobFinishedReceiptRequest(request) => {
+                let payload = ReceiptPayload::Finished(request.payload);
+                self.receipt(OfferedReceipt { payload, validator_signature: request.signature }).await
+            }
+            ToMiner::GenericError(error) => {
+                let details = error.details.unwrap_or_default();
+                tracing::warn!(validator = %self.validator, details, "a validator reports an error");
+                Ok(())
+            }
+            ToMiner::MusterCancelJob(cancel) => {
+                self.post(Event::Cancelled { connection: self.connection, cancel }).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a job request is signed as well as this miner wants it; else why not.
+    fn signed(&self, frame: &SignedFrame) -> Result<(), String> {
+        match verify_frame(frame, self.validator) {
+            Ok(FrameSignature::Absent) if self.context.require_signature => {
+                Err("the message carries no validator_signature, which this miner requires".to_owned())
+            }
+            Ok(FrameSignature::Absent | FrameSignature::Valid) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn offer(&self, request: Box<InitialJobRequest>, signed: Result<(), String>) {
+        let context = self.context;
+        let receipt = signed
+            .map_err(Flaw::Signature)
+            .and_then(|()| receipts::started(&context.key, &request, self.validator, context.clock.now()));
+        let served = context.served.standing(self.validator) == Standing::Served;
+        let token = ExecutorToken::new(request.job_uuid, Uuid::new_v4());
+        let offer = Box::new(Offered { request, receipt, served });
+        self.post(Event::Offered { connection: self.connection, offer, token }).await;
+    }
+
+    async fn payload(&self, request: Box<JobRequest>, signed: Result<(), String>) -> Result<(), SocketError> {
+        match signed {
+            Ok(()) => {
+                self.post(Event::Payload { connection: self.connection, request }).await;
+                Ok(())
+            }
+            Err(why) => self.say(error_frame(format!("JobRequest {} refused: {why}", request.job_uuid))).await,
+        }
+    }
+
+    async fn receipt(&self, offered: OfferedReceipt) -> Result<(), SocketError> {
+        let (attempt, kind) = (offered.payload.attempt(), offered.payload.kind());
+        match receipts::complete(&self.context.key, offered, self.validator, self.context.clock.now()) {
+            Ok(receipt) => {
+                let receipt = Box::new(receipt);
+                self.post(Event::ReceiptOffered { connection: self.connection, receipt }).await;
+                Ok(())
+            }
+            Err(why) => {
+                tracing::warn!(validator = %self.validator, %attempt, kind, why, "a receipt was refused");
+                self.say(error_frame(format!("{kind} of {attempt} refused: {why}"))).await
+            }
+        }
+    }
+
+    /// Answers what the dispatcher need not know of.
+    async fn say(&self, frame: String) -> Result<(), SocketError> {
+        self.sender.send(&Frame(frame.into())).await
+    }
+
+    async fn post(&self, event: Event) {
+        // Once the miner has stopped the session ends by its outbox.
+        self.context.inbox.send(event).await;
+    }
+}
