@@ -1,1 +1,115 @@
-//! Placeholder.
+//! The facilitator: the users' door. It takes signed jobs over HTTP, hands them to validators over a websocket that they
+//! dialled, and shows what became of them. It never writes to the chain and never talks to a miner.
+//!
+//! Reading order: [`intake`], [`signature`] and [`auth`] (what is let in), [`jobs`] (a job's history and its view),
+//! [`delivery`] (who gets what when) are pure; [`store`] makes it durable; the HTTP routes and the validators' sessions
+//! are thin around them.
+
+pub mod auth;
+pub mod config;
+pub mod delivery;
+mod door;
+pub mod hub;
+pub mod intake;
+pub mod jobs;
+mod rest;
+pub mod roll;
+pub mod signature;
+mod socket;
+pub mod store;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_kit::error::Coded;
+use muster_kit::listen::{self, BindError};
+use muster_kit::ready::{self, ReadyError};
+use muster_kit::store::StoreError;
+use muster_kit::{SharedClock, Tasks};
+use muster_protocol::ErrorCode;
+
+pub use config::Config;
+
+use door::Door;
+use store::Store;
+
+/// How long requests under way may take once the facilitator is told to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Why a facilitator does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address cannot be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The ready file cannot be written.
+    #[error(transparent)]
+    Ready(#[from] ReadyError),
+    /// The operating system gives no randomness for the tokens' secret.
+    #[error("cannot draw the secret of the tokens: {0}")]
+    Randomness(getrandom::Error),
+    /// Serving failed.
+    #[error("cannot serve requests any longer")]
+    Serve(#[source] io::Error),
+}
+
+impl Coded for Error {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Store(error) => error.code(),
+            Self::Bind(error) => error.code(),
+            Self::Ready(_) | Self::Randomness(_) | Self::Serve(_) => None,
+        }
+    }
+}
+
+/// Runs a facilitator until the token of `tasks` is cancelled, and then until requests under way are answered.
+///
+/// Validators' sessions run in `tasks`; whoever waits for those waits for them too.
+///
+/// # Errors
+/// The store, the address or the ready file cannot be used.
+pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
+    let store = Store::open(&config.store).await?;
+    let mut drawn = [0; 32];
+    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
+    let secret = store.token_secret(drawn).await?;
+    let door = Arc::new(Door::new(
+        &config,
+        store,
+        &secret,
+        tasks.clone(),
+        Arc::clone(&clock),
+    ));
+
+    let listener = listen::bind(config.bind).await?;
+    let address = listener.local_addr().map_err(Error::Serve)?;
+    let stop = tasks.token();
+    if let Some(url) = config.chain.url.clone() {
+        let source = roll::Source {
+            url,
+            netuid: config.chain.netuid,
+            every: Duration::from_secs(config.chain.refresh_s),
+        };
+        let following = roll::keep_updated(door.roll.clone(), source, clock, stop.clone());
+        tasks.spawn("permits", following);
+    }
+
+    let app = rest::router(door).into_make_service_with_connect_info::<SocketAddr>();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
+    ready::announce(address, config.ready_file.as_deref())?;
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        served = serving => served.map_err(Error::Serve),
+        // A client that never finishes its request does not keep us.
+        () = overdue => Ok(()),
+    }
+}

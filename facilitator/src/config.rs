@@ -1,0 +1,212 @@
+//! The facilitator's configuration file.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use muster_chain::Netuid;
+use muster_kit::config::{Problem, RoleConfig};
+use muster_protocol::{UserKey, ValidatorKey};
+use serde::Deserialize;
+
+use crate::auth::Lifetimes;
+use crate::signature::Freshness;
+
+/// The configuration of a facilitator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Where the bound address is written once requests are served.
+    pub ready_file: Option<PathBuf>,
+    /// `sqlite:PATH` or `postgres://…`.
+    pub store: String,
+    /// What users reach this facilitator by, for the links between pages.
+    pub public_url: Option<String>,
+    /// Validators that are served whatever the chain says.
+    pub validators: Vec<ValidatorKey>,
+    /// Who may log in; everyone if absent.
+    pub users: Option<Vec<UserKey>>,
+    /// Where validators with a permit are read from.
+    pub chain: ChainConfig,
+    /// How long credentials hold.
+    pub auth: AuthConfig,
+}
+
+/// Where validators with a permit are read from.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ChainConfig {
+    /// The endpoint; without one only the configured validators are served.
+    pub url: Option<String>,
+    /// The subnet.
+    pub netuid: Netuid,
+    /// Seconds between two readings of the metagraph.
+    pub refresh_s: u64,
+}
+
+/// How long credentials hold, in seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthConfig {
+    /// Of a nonce.
+    pub nonce_lifetime_s: u64,
+    /// Of a token.
+    pub token_lifetime_s: u64,
+    /// How old the signature of a job may be.
+    pub signature_max_age_s: u64,
+    /// How far ahead of our clock it may lie.
+    pub signature_max_ahead_s: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8090)),
+            ready_file: None,
+            store: "sqlite:facilitator.db".to_owned(),
+            public_url: None,
+            validators: Vec::new(),
+            users: None,
+            chain: ChainConfig::default(),
+            auth: AuthConfig::default(),
+        }
+    }
+}
+
+impl Default for ChainConfig {
+    fn default() -> Self {
+        Self {
+            url: None,
+            netuid: Netuid(1),
+            refresh_s: 60,
+        }
+    }
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self {
+            nonce_lifetime_s: 300,
+            token_lifetime_s: 3600,
+            signature_max_age_s: 300,
+            signature_max_ahead_s: 30,
+        }
+    }
+}
+
+impl AuthConfig {
+    pub(crate) fn lifetimes(&self) -> Lifetimes {
+        Lifetimes {
+            nonce: Duration::from_secs(self.nonce_lifetime_s),
+            token: Duration::from_secs(self.token_lifetime_s),
+        }
+    }
+
+    pub(crate) fn freshness(&self) -> Freshness {
+        Freshness {
+            max_age: Duration::from_secs(self.signature_max_age_s),
+            max_ahead: Duration::from_secs(self.signature_max_ahead_s),
+        }
+    }
+}
+
+impl RoleConfig for Config {
+    const COMMENTED_DEFAULT: &'static str = r#"# The facilitator: the users' door.
+
+# Where to listen, for users and for validators. Port 0 takes a free one.
+bind = "127.0.0.1:8090"
+
+# A file that is written once requests are served: {"address":"127.0.0.1:8090"}.
+# ready_file = "facilitator.ready"
+
+# Accounts, jobs and their statuses: sqlite:PATH, or postgres://USER@HOST/DATABASE.
+store = "sqlite:facilitator.db"
+
+# What users reach this facilitator by; without it the links between pages of a list are relative.
+# public_url = "https://facilitator.example.org"
+
+# Hotkeys of validators that are served whatever the chain says.
+validators = []
+
+# Hotkeys that may log in. Without this key everyone may.
+# users = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
+
+[chain]
+# Validators with a permit are read from here; without it only those above are served.
+# url = "ws://127.0.0.1:9944"
+netuid = 1
+# Seconds between two readings of the metagraph. If one fails, the last good one stands.
+refresh_s = 60
+
+[auth]
+# Seconds for which a nonce and a token hold.
+nonce_lifetime_s = 300
+token_lifetime_s = 3600
+# Seconds by which the time inside a job's signature may lie behind or ahead of this machine's clock.
+signature_max_age_s = 300
+signature_max_ahead_s = 30
+"#;
+
+    fn validate(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (path, seconds) in [
+            ("chain.refresh_s", self.chain.refresh_s),
+            ("auth.nonce_lifetime_s", self.auth.nonce_lifetime_s),
+            ("auth.token_lifetime_s", self.auth.token_lifetime_s),
+            ("auth.signature_max_age_s", self.auth.signature_max_age_s),
+        ] {
+            if seconds == 0 {
+                problems.push(Problem::at(path, "must be at least 1 second"));
+            }
+        }
+        let urls = [
+            ("chain.url", &self.chain.url, ["ws://", "wss://"]),
+            ("public_url", &self.public_url, ["http://", "https://"]),
+        ];
+        for (path, url, schemes) in urls {
+            if url
+                .as_ref()
+                .is_some_and(|url| !schemes.iter().any(|scheme| url.starts_with(scheme)))
+            {
+                let [one, other] = schemes;
+                problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_kit::config::{commented_default, parse};
+
+    #[test]
+    fn the_commented_defaults_are_the_defaults() {
+        assert_eq!(commented_default::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_mistake_is_reported_at_once() {
+        let text = r#"
+store = "sqlite:x"
+validators = ["nobody"]
+[chain]
+url = "http://127.0.0.1"
+refresh_s = 0
+[auth]
+token_lifetime = 1
+"#;
+        let errors = parse::<Config>(text, "facilitator.toml").unwrap_err().to_string();
+        for key in [
+            "validators",
+            "chain.url",
+            "chain.refresh_s",
+            "auth.token_lifetime",
+        ] {
+            assert!(errors.contains(key), "{key} in {errors}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What every request and every session shares, and the few actions that both ends take.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_identity::Verified;
+use muster_kit::store::StoreError;
+use muster_kit::{SharedClock, Tasks};
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{JobId, UserKey, ValidatorKey};
+
+use crate::auth::Issuer;
+use crate::config::Config;
+use crate::delivery::Presence;
+use crate::hub::Hub;
+use crate::roll::Roll;
+use crate::signature::Freshness;
+use crate::store::Store;
+
+/// The facilitator, as its requests see it.
+pub(crate) struct Door {
+    pub(crate) store: Store,
+    pub(crate) issuer: Issuer,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) roll: Roll,
+    pub(crate) clock: SharedClock,
+    pub(crate) tasks: Tasks,
+    pub(crate) freshness: Freshness,
+    pub(crate) public_url: String,
+    users: Option<BTreeSet<UserKey>>,
+}
+
+// === impl Door ===
+
+impl Door {
+    pub(crate) fn new(
+        config: &Config,
+        store: Store,
+        secret: &[u8],
+        tasks: Tasks,
+        clock: SharedClock,
+    ) -> Self {
+        let public_url = config.public_url.as_deref().unwrap_or_default();
+        Self {
+            store,
+            issuer: Issuer::new(secret, config.auth.lifetimes()),
+            hub: Arc::default(),
+            roll: Roll::new(config.validators.iter().copied()),
+            clock,
+            tasks,
+            freshness: config.auth.freshness(),
+            public_url: public_url.trim_end_matches('/').to_owned(),
+            users: config.users.clone().map(BTreeSet::from_iter),
+        }
+    }
+
+    /// Whether this user may be served.
+    pub(crate) fn admits(&self, user: UserKey) -> bool {
+        self.users.as_ref().is_none_or(|users| users.contains(&user))
+    }
+
+    /// Whether a job may be given to this validator: it is served, and it has been heard of lately.
+    ///
+    /// One that is just restarting still counts; its job waits for it.
+    pub(crate) async fn selects(&self, validator: ValidatorKey) -> Result<bool, StoreError> {
+        if !self.roll.admits(validator) {
+            return Ok(false);
+        }
+        let seen = self.store.last_seen(validator).await?;
+        let now = self.clock.now();
+        Ok(seen.is_some_and(|seen| Presence::of(seen, now) == Presence::Selectable))
+    }
+
+    /// Stores a job durably and has it delivered. A repeated request is given the job of the first.
+    pub(crate) async fn take(
+        &self,
+        validator: ValidatorKey,
+        request: &Verified<JobRequest>,
+    ) -> Result<JobId, StoreError> {
+        let uuid = self.store.create(validator, request, self.clock.now()).await?;
+        self.hub.ring(validator);
+        Ok(uuid)
+    }
+}

@@ -1,0 +1,278 @@
+//! A job's body at the door: read, bounded, and turned into the frame that its validator gets. Pure.
+
+use indexmap::IndexMap;
+use muster_protocol::rest::CreateJob;
+use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
+use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
+use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};
+use muster_protocol::wire::miner::StreamingDetails;
+use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Seconds a stage may be given. Four stages together stay below the 30 days that a receipt can promise.
+const MAX_STAGE_SECONDS: u64 = 7 * 24 * 3600;
+
+/// No registry takes a longer name.
+const MAX_IMAGE_CHARS: usize = 512;
+
+/// The longest reason that goes into an answer.
+const MAX_REASON_CHARS: usize = 300;
+
+/// What is wrong with each field, as the API answers it.
+pub type FieldErrors = IndexMap<&'static str, Vec<String>>;
+
+/// Why a body is no job.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyRefused {
+    /// Not JSON, or too deeply nested.
+    #[error("JSON parse error: {0}")]
+    NotJson(String),
+    /// JSON of another shape.
+    #[error("Invalid data. Expected a JSON object.")]
+    NotObject,
+    /// An object some of whose fields do not hold.
+    #[error("the job's fields are wrong: {}", .0.keys().copied().collect::<Vec<_>>().join(", "))]
+    Fields(FieldErrors),
+}
+
+/// Reads a job.
+///
+/// # Errors
+/// Everything that is wrong with it at once, by field.
+pub fn read(body: &[u8]) -> Result<CreateJob, BodyRefused> {
+    // serde would also take a list of the values in order.
+    if !is_object(body) {
+        return Err(diagnose(body, None));
+    }
+    match serde_json::from_slice::<CreateJob>(body) {
+        Ok(job) => {
+            let errors = out_of_bounds(&job);
+            if errors.is_empty() {
+                Ok(job)
+            } else {
+                Err(BodyRefused::Fields(errors))
+            }
+        }
+        Err(error) => Err(diagnose(body, Some(&error))),
+    }
+}
+
+/// The frame for the validator. Only the user's signature and the job's new name are added.
+pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (ValidatorKey, JobRequest) {
+    let volumes = job.volumes.unwrap_or_default();
+    let uploads = job.uploads.unwrap_or_default();
+    let request = JobRequest {
+        signature,
+        r#type: JobNew,
+        message_type: JobRequestTag,
+        uuid,
+        job_namespace: job.job_namespace,
+        executor_class: job.executor_class,
+        docker_image: job.docker_image,
+        args: job.args,
+        env: job.env,
+        use_gpu: job.use_gpu,
+        volume: (!volumes.is_empty()).then_some(Volume::MultiVolume(MultiVolume { volumes })),
+        output_upload: (!uploads.is_empty()).then_some(OutputUpload::MultiUpload(MultiUpload {
+            uploads,
+            system_output: None,
+        })),
+        artifacts_dir: job.artifacts_dir,
+        on_trusted_miner: job.on_trusted_miner,
+        download_time_limit: job.download_time_limit,
+        execution_time_limit: job.execution_time_limit,
+        upload_time_limit: job.upload_time_limit,
+        streaming_start_time_limit: job.streaming_start_time_limit,
+        streaming_details: job.streaming_details,
+    };
+    (job.target_validator_hotkey, request)
+}
+
+/// Whether these bytes can be a JSON object at all.
+pub fn is_object(body: &[u8]) -> bool {
+    body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
+}
+
+fn out_of_bounds(job: &CreateJob) -> FieldErrors {
+    let mut errors = FieldErrors::new();
+    let mut refuse = |field, reason: String| errors.entry(field).or_insert_with(Vec::new).push(reason);
+    for (field, seconds) in [
+        ("download_time_limit", job.download_time_limit),
+        ("execution_time_limit", job.execution_time_limit),
+        ("streaming_start_time_limit", job.streaming_start_time_limit),
+        ("upload_time_limit", job.upload_time_limit),
+    ] {
+        if seconds > MAX_STAGE_SECONDS {
+            refuse(
+                field,
+                format!("Ensure this value is less than or equal to {MAX_STAGE_SECONDS}."),
+            );
+        }
+    }
+    if job.docker_image.trim().is_empty() {
+        refuse("docker_image", "This field may not be blank.".to_owned());
+    }
+    if job.docker_image.chars().count() > MAX_IMAGE_CHARS {
+        refuse(
+            "docker_image",
+            format!("Ensure this field has no more than {MAX_IMAGE_CHARS} characters."),
+        );
+    }
+    let folder = job.artifacts_dir.as_deref().unwrap_or_default();
+    if !folder.is_empty() && !folder.starts_with('/') {
+        refuse(
+            "artifacts_dir",
+            "It should be an absolute path (starting with '/').".to_owned(),
+        );
+    }
+    errors
+}
+
+/// A field, whether it must be there, and what reads it.
+type Field = (&'static str, bool, fn(&Value) -> Result<(), serde_json::Error>);
+
+const FIELDS: &[Field] = &[
+    ("target_validator_hotkey", true, reads::<ValidatorKey>),
+    ("executor_class", true, reads::<ExecutorClass>),
+    ("docker_image", true, reads::<String>),
+    ("job_namespace", false, reads::<Option<String>>),
+    ("args", false, reads::<Vec<String>>),
+    ("env", false, reads::<IndexMap<String, String>>),
+    ("use_gpu", false, reads::<bool>),
+    ("artifacts_dir", false, reads::<Option<String>>),
+    ("on_trusted_miner", false, reads::<bool>),
+    ("download_time_limit", true, reads::<u64>),
+    ("execution_time_limit", true, reads::<u64>),
+    ("streaming_start_time_limit", true, reads::<u64>),
+    ("upload_time_limit", true, reads::<u64>),
+    ("streaming_details", false, reads::<Option<StreamingDetails>>),
+    ("volumes", false, reads::<Option<Vec<VolumePart>>>),
+    ("uploads", false, reads::<Option<Vec<FileUpload>>>),
+];
+
+fn reads<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
+    T::deserialize(value).map(drop)
+}
+
+/// serde stops at the first error and does not name its field; a user wants all of them, named.
+fn diagnose(body: &[u8], error: Option<&serde_json::Error>) -> BodyRefused {
+    let object = match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Object(object)) => object,
+        Ok(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+            return BodyRefused::NotObject;
+        }
+        Err(error) => return BodyRefused::NotJson(shortened(&error)),
+    };
+    let mut errors = FieldErrors::new();
+    for (field, required, read) in FIELDS {
+        let reason = match object.get(*field) {
+            None if *required => "This field is required.".to_owned(),
+            None => continue,
+            Some(value) => match read(value) {
+                Ok(()) => continue,
+                Err(_) if value.is_null() => "This field may not be null.".to_owned(),
+                Err(error) => shortened(&error),
+            },
+        };
+        errors.insert(field, vec![reason]);
+    }
+    if let Some(error) = error.filter(|_| errors.is_empty()) {
+        // A field named twice, for example.
+        errors.insert("non_field_errors", vec![shortened(error)]);
+    }
+    BodyRefused::Fields(errors)
+}
+
+fn shortened(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(MAX_REASON_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn body() -> Value {
+        json!({
+            "target_validator_hotkey": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY",
+            "executor_class": "always_on.test", "docker_image": "alpine", "job_namespace": "SN1.0",
+            "args": ["a"], "env": {"B": "1", "A": "2"}, "use_gpu": true, "artifacts_dir": null,
+            "on_trusted_miner": false, "download_time_limit": 1, "execution_time_limit": 2,
+            "streaming_start_time_limit": 3, "upload_time_limit": 4,
+            "volumes": [{"volume_type": "inline", "contents": "", "relative_path": "x"}],
+        })
+    }
+
+    fn with(field: &str, value: Value) -> Vec<u8> {
+        let mut body = body();
+        body[field] = value;
+        serde_json::to_vec(&body).unwrap()
+    }
+
+    fn errors(body: &[u8]) -> FieldErrors {
+        match read(body).unwrap_err() {
+            BodyRefused::Fields(errors) => errors,
+            other @ (BodyRefused::NotJson(_) | BodyRefused::NotObject) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_the_sdk_sends_is_a_job_with_its_order_kept() {
+        let job = read(&serde_json::to_vec(&body()).unwrap()).unwrap();
+        assert_eq!(job.artifacts_dir, None);
+        assert_eq!(job.env.keys().collect::<Vec<_>>(), ["B", "A"]);
+        assert_eq!(job.volumes.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_at_once() {
+        let all = errors(b"{\"executor_class\": \"h100\", \"args\": null, \"env\": {\"A\": 1}}");
+        for field in [
+            "target_validator_hotkey",
+            "executor_class",
+            "docker_image",
+            "args",
+            "env",
+            "download_time_limit",
+        ] {
+            assert!(all.contains_key(field), "{field} in {all:?}");
+        }
+        assert_eq!(all["docker_image"], ["This field is required."]);
+        assert_eq!(all["args"], ["This field may not be null."]);
+        assert!(all["executor_class"][0].contains("always_on.test"), "{all:?}");
+    }
+
+    #[test]
+    fn values_that_no_executor_could_honour_are_refused() {
+        for (field, value) in [
+            ("execution_time_limit", json!(604_801)),
+            ("docker_image", json!(" ")),
+            ("docker_image", json!("a".repeat(513))),
+            ("artifacts_dir", json!("relative")),
+            ("upload_time_limit", json!(-1)),
+            ("volumes", json!([{"volume_type": "tape"}])),
+        ] {
+            assert_eq!(errors(&with(field, value)).keys().collect::<Vec<_>>(), [&field]);
+        }
+    }
+
+    #[test]
+    fn other_shapes_are_told_apart() {
+        let deep = "[".repeat(100_000);
+        assert!(matches!(read(b""), Err(BodyRefused::NotJson(_))));
+        assert!(matches!(read(b"\xff"), Err(BodyRefused::NotJson(_))));
+        assert!(matches!(read(deep.as_bytes()), Err(BodyRefused::NotJson(_))));
+        assert_eq!(read(b"[]"), Err(BodyRefused::NotObject));
+        let twice = br#"{"docker_image":"a","docker_image":"b"}"#;
+        assert!(!errors(twice).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_a_reason_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            prop_assert!(read(&bytes).is_err());
+        }
+    }
+}

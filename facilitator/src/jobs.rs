@@ -1,0 +1,351 @@
+//! A job's history and what its user sees of it: pure functions over what is stored.
+
+use muster_protocol::rest::{JobView, StatusEntry};
+use muster_protocol::upload::{FileUpload, OutputUpload};
+use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, MinerResponse, StatusMetadata};
+use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
+
+/// A validator that keeps inventing statuses must not fill the store.
+const MAX_STEPS: usize = 64;
+
+/// One status of a job, as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// How far; `unknown` for a word of a newer validator.
+    pub status: JobStatus,
+    /// What came with it.
+    pub metadata: Option<StatusMetadata>,
+    /// When the facilitator took it in.
+    pub at: Timestamp,
+}
+
+/// Every status of a job, oldest first. The first is `sent` and is the facilitator's own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History(Vec<Step>);
+
+/// Why an update does not become part of a job's history. Each is `job.integrity_error` on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateRefused {
+    /// A repetition, for example of an update whose answer was lost.
+    #[error("the job already has the status {0}")]
+    Repeated(JobStatus),
+    /// A step back, or past the end.
+    #[error("a job whose status is {from} cannot become {to}")]
+    Backwards {
+        /// What its user has been shown.
+        from: JobStatus,
+        /// What the validator says.
+        to: JobStatus,
+    },
+    /// More statuses than any job has.
+    #[error("the job already has {MAX_STEPS} statuses")]
+    TooMany,
+}
+
+// === impl History ===
+
+impl History {
+    /// A history of these steps, oldest first.
+    pub fn new(steps: Vec<Step>) -> Self {
+        Self(steps)
+    }
+
+    /// How many steps there are; the position of the next one.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none, which no stored job has.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a step that [`Self::admits`] let pass.
+    pub fn push(&mut self, step: Step) {
+        self.0.push(step);
+    }
+
+    /// Whether `update` may become the next step.
+    ///
+    /// It is compared with what the user has been shown, not with the last step: an unknown status in between must
+    /// not open a way back.
+    ///
+    /// # Errors
+    /// Why not, in words for the validator's operator.
+    pub fn admits(&self, update: &JobStatusUpdate) -> Result<(), UpdateRefused> {
+        if self.0.len() >= MAX_STEPS {
+            return Err(UpdateRefused::TooMany);
+        }
+        let shown = self.shown();
+        let last = self.0.last();
+        let again = last.is_some_and(|step| step.status == update.status && step.metadata == update.metadata);
+        if again || (update.status == shown && update.status != JobStatus::Unknown) {
+            return Err(UpdateRefused::Repeated(update.status));
+        }
+        if update.status.may_follow(shown) {
+            Ok(())
+        } else {
+            Err(UpdateRefused::Backwards {
+                from: shown,
+                to: update.status,
+            })
+        }
+    }
+
+    /// The status that the user sees: the last one with a name.
+    pub fn shown(&self) -> JobStatus {
+        self.outward()
+            .next_back()
+            .map(|step| step.status)
+            .unwrap_or_default()
+    }
+
+    /// The steps that the user sees. The SDK cannot read a status it does not know, so those stay in the store.
+    fn outward(&self) -> impl DoubleEndedIterator<Item = &Step> {
+        self.0.iter().filter(|step| step.status != JobStatus::Unknown)
+    }
+
+    /// The newest value that `pick` finds in the metadata.
+    fn newest<'a, T>(&'a self, pick: impl Fn(&'a StatusMetadata) -> Option<T>) -> Option<T> {
+        self.0
+            .iter()
+            .rev()
+            .filter_map(|step| step.metadata.as_ref())
+            .find_map(pick)
+    }
+}
+
+/// What its user sees of a job.
+pub fn view(request: &JobRequest, validator: ValidatorKey, history: &History) -> JobView {
+    let status_history: Vec<_> = history
+        .outward()
+        .map(|step| StatusEntry {
+            status: step.status,
+            metadata: step.metadata.clone(),
+            created_at: step.at,
+        })
+        .collect();
+    let first = status_history
+        .first()
+        .map_or(Timestamp::from_secs(0), |entry| entry.created_at);
+    let last = status_history.last().map_or(first, |entry| entry.created_at);
+    let output = output(history);
+    let address = history
+        .newest(|metadata| metadata.streaming_details.clone())
+        .unwrap_or_default();
+    JobView {
+        uuid: request.uuid,
+        executor_class: request.executor_class,
+        created_at: first,
+        last_update: last,
+        status: history.shown().display_name(),
+        docker_image: request.docker_image.clone(),
+        job_namespace: request.job_namespace.clone(),
+        args: request.args.clone(),
+        env: request.env.clone(),
+        use_gpu: request.use_gpu,
+        tag: String::new(),
+        stdout: output.docker_process_stdout,
+        stderr: output.docker_process_stderr,
+        volumes: request
+            .volume
+            .as_ref()
+            .map(|volume| volume.clone().into_parts())
+            .unwrap_or_default(),
+        uploads: request.output_upload.as_ref().map(files).unwrap_or_default(),
+        artifacts: output.artifacts.unwrap_or_default(),
+        artifacts_dir: request.artifacts_dir.clone(),
+        target_validator_hotkey: validator,
+        on_trusted_miner: request.on_trusted_miner,
+        upload_results: output.upload_results.unwrap_or_default(),
+        download_time_limit: request.download_time_limit,
+        execution_time_limit: request.execution_time_limit,
+        streaming_start_time_limit: request.streaming_start_time_limit,
+        upload_time_limit: request.upload_time_limit,
+        streaming_client_cert: request
+            .streaming_details
+            .as_ref()
+            .map(|details| details.public_key.clone())
+            .unwrap_or_default(),
+        streaming_server_cert: address.streaming_server_cert.unwrap_or_default(),
+        streaming_server_address: address.streaming_server_address.unwrap_or_default(),
+        streaming_server_port: address.streaming_server_port.unwrap_or_default(),
+        status_history,
+    }
+}
+
+/// The files among the uploads; the API takes no others.
+fn files(upload: &OutputUpload) -> Vec<FileUpload> {
+    match upload {
+        OutputUpload::MultiUpload(multi) => multi.uploads.clone(),
+        OutputUpload::SingleFilePost(post) => vec![FileUpload::SingleFilePost(post.clone())],
+        OutputUpload::SingleFilePut(put) => vec![FileUpload::SingleFilePut(put.clone())],
+        OutputUpload::ZipAndHttpPost(_) | OutputUpload::ZipAndHttpPut(_) => Vec::new(),
+    }
+}
+
+/// What the program left: the miner's answer, or what is known of a program that failed.
+fn output(history: &History) -> MinerResponse {
+    let finished = history.newest(|metadata| metadata.miner_response.clone());
+    finished.unwrap_or_else(|| {
+        let failure = history.newest(|metadata| metadata.job_failure_details.as_ref());
+        MinerResponse {
+            docker_process_stdout: failure
+                .and_then(|details| details.docker_process_stdout.clone())
+                .unwrap_or_default(),
+            docker_process_stderr: failure
+                .and_then(|details| details.docker_process_stderr.clone())
+                .unwrap_or_default(),
+            ..MinerResponse::default()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_protocol::wire::decode;
+    use proptest::prelude::*;
+
+    const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+    fn update(status: JobStatus) -> JobStatusUpdate {
+        JobStatusUpdate {
+            uuid: UUID.parse().unwrap(),
+            status,
+            metadata: None,
+        }
+    }
+
+    fn step(status: JobStatus, metadata: &str) -> Step {
+        Step {
+            status,
+            metadata: decode(metadata).unwrap(),
+            at: Timestamp::from_secs(1_769_000_000),
+        }
+    }
+
+    fn sent() -> History {
+        History::new(vec![step(JobStatus::Sent, "null")])
+    }
+
+    fn request() -> JobRequest {
+        let frame = serde_json::json!({
+            "signature": {
+                "signature_type": "bittensor",
+                "signatory": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY",
+                "timestamp_ns": 1,
+                "signature": "A".repeat(85) + "Q==",
+                "signature_scope": "SignedFields",
+            },
+            "uuid": UUID, "executor_class": "always_on.test", "docker_image": "alpine", "args": [],
+            "env": {"B": "1", "A": "2"}, "use_gpu": true, "download_time_limit": 1, "execution_time_limit": 2,
+            "upload_time_limit": 3, "streaming_start_time_limit": 4,
+        });
+        serde_json::from_value(frame).unwrap()
+    }
+
+    fn validator() -> ValidatorKey {
+        "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn repetitions_and_steps_back_are_told_apart() {
+        let mut history = sent();
+        history.push(step(JobStatus::Accepted, "null"));
+        assert_eq!(history.admits(&update(JobStatus::ExecutorReady)), Ok(()));
+        assert_eq!(
+            history.admits(&update(JobStatus::Accepted)),
+            Err(UpdateRefused::Repeated(JobStatus::Accepted))
+        );
+        let back = UpdateRefused::Backwards {
+            from: JobStatus::Accepted,
+            to: JobStatus::Received,
+        };
+        assert_eq!(history.admits(&update(JobStatus::Received)), Err(back));
+    }
+
+    #[test]
+    fn an_unknown_status_is_kept_but_opens_no_way_back_and_is_not_shown() {
+        let mut history = sent();
+        history.push(step(JobStatus::Accepted, "null"));
+        assert_eq!(history.admits(&update(JobStatus::Unknown)), Ok(()));
+        history.push(step(JobStatus::Unknown, "null"));
+        assert_eq!(history.shown(), JobStatus::Accepted);
+        assert!(history.admits(&update(JobStatus::Unknown)).is_err());
+        assert!(history.admits(&update(JobStatus::Received)).is_err());
+        let seen = view(&request(), validator(), &history);
+        assert_eq!(seen.status_history.len(), 2);
+        assert_eq!(seen.status, "Accepted");
+    }
+
+    #[test]
+    fn the_view_takes_the_result_out_of_the_metadata() {
+        let mut history = sent();
+        let result = r#"{"miner_response":{"docker_process_stderr":"e","docker_process_stdout":"o",
+            "artifacts":{"/artifacts/x":"aGk="},"upload_results":null}}"#;
+        history.push(step(JobStatus::Completed, result));
+        let seen = view(&request(), validator(), &history);
+        assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("o", "e"));
+        assert_eq!(
+            seen.artifacts.get("/artifacts/x").map(String::as_str),
+            Some("aGk=")
+        );
+        assert_eq!(seen.env.keys().collect::<Vec<_>>(), ["B", "A"]);
+        let text = serde_json::to_value(&seen).unwrap();
+        let shown = text.pointer("/status_history/1/metadata").unwrap();
+        assert_eq!(
+            shown.to_string(),
+            r#"{"miner_response":{"docker_process_stderr":"e","docker_process_stdout":"o","artifacts":{"/artifacts/x":"aGk="}}}"#
+        );
+    }
+
+    #[test]
+    fn the_output_of_a_failed_program_is_shown_too() {
+        let mut history = sent();
+        let details = r#"{"job_failure_details":{"reason":"nonzero_return_code","stage":"execution","message":"exit 3",
+            "docker_process_exit_status":3,"docker_process_stdout":"so far","docker_process_stderr":null}}"#;
+        history.push(step(JobStatus::Failed, details));
+        let seen = view(&request(), validator(), &history);
+        assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("so far", ""));
+    }
+
+    #[test]
+    fn a_streaming_job_shows_where_it_answers_even_after_it_went_on() {
+        let mut history = sent();
+        let details = r#"{"streaming_details":{"streaming_server_cert":"PEM","streaming_server_address":"1.2.3.4","streaming_server_port":6006}}"#;
+        history.push(step(JobStatus::StreamingReady, details));
+        history.push(step(JobStatus::ExecutionDone, "null"));
+        let seen = view(&request(), validator(), &history);
+        assert_eq!(
+            (seen.streaming_server_address.as_str(), seen.streaming_server_port),
+            ("1.2.3.4", 6006)
+        );
+    }
+
+    proptest! {
+        /// Whatever a validator sends, in whatever order, the status that the user polls never goes back.
+        #[test]
+        fn the_outward_status_never_goes_back(picks in proptest::collection::vec(0..JobStatus::ALL.len(), 0..200)) {
+            let mut history = sent();
+            let mut shown = vec![history.shown()];
+            for pick in picks {
+                let next = update(JobStatus::ALL[pick]);
+                if history.admits(&next).is_ok() {
+                    history.push(step(next.status, "null"));
+                    shown.push(history.shown());
+                }
+            }
+            prop_assert!(history.len() <= MAX_STEPS);
+            for pair in shown.windows(2) {
+                prop_assert!(pair[0] == pair[1] || pair[1].may_follow(pair[0]), "{:?}", pair);
+            }
+            let ends = shown.iter().position(|status| status.is_terminal());
+            if let Some(end) = ends {
+                prop_assert!(shown[end..].iter().all(|status| *status == shown[end]));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Pages of a list: what a query asks for, and the links to the neighbours. Pure.
+
+/// Jobs on a page, if the query does not say.
+const DEFAULT_SIZE: u32 = 10;
+
+/// Jobs on a page at most.
+const MAX_SIZE: u32 = 256;
+
+/// Which part of a list is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageQuery {
+    number: u64,
+    size: u32,
+}
+
+// === impl PageQuery ===
+
+impl PageQuery {
+    /// Reads `page` and `page_size`. An odd size is passed over, an odd page number is no page: `None`.
+    pub(crate) fn read(query: &[(String, String)]) -> Option<Self> {
+        let value = |name: &str| {
+            query
+                .iter()
+                .rev()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_str())
+        };
+        let size = value("page_size")
+            .and_then(|text| text.parse::<u64>().ok())
+            .filter(|size| *size > 0)
+            .map_or(DEFAULT_SIZE, |size| {
+                u32::try_from(size).unwrap_or(MAX_SIZE).min(MAX_SIZE)
+            });
+        let number = match value("page") {
+            None => 1,
+            Some(text) => text.parse::<u64>().ok().filter(|number| *number > 0)?,
+        };
+        Some(Self { number, size })
+    }
+
+    /// Jobs on this page at most.
+    pub(crate) fn limit(self) -> u32 {
+        self.size
+    }
+
+    /// Jobs before this page.
+    pub(crate) fn offset(self) -> u64 {
+        (self.number - 1).saturating_mul(u64::from(self.size))
+    }
+
+    /// Whether a list of `count` has this page. The first page always exists.
+    pub(crate) fn exists(self, count: u64) -> bool {
+        self.number == 1 || self.offset() < count
+    }
+
+    /// Links to the next and the previous page under `base`.
+    pub(crate) fn links(self, base: &str, count: u64) -> (Option<String>, Option<String>) {
+        let link = |number: u64| format!("{base}?page={number}&page_size={}", self.size);
+        let next =
+            (self.offset().saturating_add(u64::from(self.size)) < count).then(|| link(self.number + 1));
+        let previous = (self.number > 1).then(|| link(self.number - 1));
+        (next, previous)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(query: &[(&str, &str)]) -> Option<PageQuery> {
+        let owned: Vec<_> = query
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        PageQuery::read(&owned)
+    }
+
+    #[test]
+    fn defaults_bounds_and_nonsense() {
+        assert_eq!(read(&[]), Some(PageQuery { number: 1, size: 10 }));
+        assert_eq!(
+            read(&[("page", "3"), ("page_size", "999")]),
+            Some(PageQuery { number: 3, size: 256 })
+        );
+        assert_eq!(
+            read(&[("page_size", "x"), ("other", "1")]),
+            Some(PageQuery { number: 1, size: 10 })
+        );
+        for bad in ["0", "-1", "x", "", "1.5", "99999999999999999999"] {
+            assert_eq!(read(&[("page", bad)]), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn links_lead_to_the_neighbours_and_no_further() {
+        let page = |number| PageQuery { number, size: 10 };
+        assert_eq!(page(1).links("/j/", 10), (None, None));
+        assert_eq!(
+            page(1).links("/j/", 11).0.as_deref(),
+            Some("/j/?page=2&page_size=10")
+        );
+        assert_eq!(
+            page(2).links("/j/", 11),
+            (None, Some("/j/?page=1&page_size=10".to_owned()))
+        );
+        assert!(page(1).exists(0) && page(2).exists(11));
+        assert!(!page(2).exists(10));
+    }
+
+    proptest! {
+        /// Following `next` from the first page visits every job once.
+        #[test]
+        fn pages_cover_the_list(count in 0_u64..2000, size in 1_u32..300) {
+            let mut page = PageQuery { number: 1, size };
+            let mut seen = 0;
+            loop {
+                prop_assert_eq!(page.offset(), seen);
+                seen = count.min(seen + u64::from(page.limit()));
+                if page.links("", count).0.is_none() {
+                    break;
+                }
+                page.number += 1;
+                prop_assert!(page.exists(count));
+            }
+            prop_assert_eq!(seen, count);
+            page.number += 1;
+            prop_assert!(!page.exists(count));
+        }
+    }
+}

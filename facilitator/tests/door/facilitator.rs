@@ -1,0 +1,130 @@
+//! A facilitator under test: its own port, folder and clock.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_facilitator::{Config, Error, run};
+use muster_identity::Keypair;
+use muster_kit::task::Task;
+use muster_kit::{SharedClock, SystemClock, Tasks, ready};
+use muster_protocol::ValidatorKey;
+use tempfile::TempDir;
+
+/// How long a condition may take to come true on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A key of the scripted cast: `//User`, `//Validator` and so on.
+pub(crate) fn key(name: &str) -> Keypair {
+    Keypair::from_uri(&format!("//{name}")).unwrap()
+}
+
+/// The validator of that name.
+pub(crate) fn validator_key(name: &str) -> ValidatorKey {
+    ValidatorKey(key(name).hotkey())
+}
+
+/// A running facilitator that serves `//Validator` and `//Other`.
+pub(crate) struct Facilitator {
+    pub(crate) address: SocketAddr,
+    pub(crate) clock: SharedClock,
+    config: Config,
+    tasks: Tasks,
+    running: Task<Result<(), Error>>,
+    folder: TempDir,
+}
+
+impl Facilitator {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Arc::new(SystemClock::new()), |_| {}).await
+    }
+
+    pub(crate) async fn start_with(clock: SharedClock, change: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config {
+            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+            ready_file: Some(folder.path().join("ready.json")),
+            store: format!("sqlite:{}", folder.path().join("store.db").display()),
+            validators: vec![validator_key("Validator"), validator_key("Other")],
+            ..Config::default()
+        };
+        change(&mut config);
+        Self::boot(config, clock, folder).await
+    }
+
+    async fn boot(config: Config, clock: SharedClock, folder: TempDir) -> Self {
+        muster_kit::tls::install_provider();
+        let tasks = Tasks::new();
+        let serving = run(config.clone(), tasks.clone(), Arc::clone(&clock));
+        let running = tasks.spawn("facilitator", serving);
+        let path = config.ready_file.clone().unwrap();
+        let address = until(async || {
+            assert!(!running.is_finished(), "the facilitator stopped at once");
+            ready::read(&path).unwrap()
+        })
+        .await;
+        std::fs::remove_file(&path).unwrap();
+        Self {
+            address,
+            clock,
+            config,
+            tasks,
+            running,
+            folder,
+        }
+    }
+
+    /// Stops it as a signal would.
+    pub(crate) async fn stop(self) -> (Config, SharedClock, TempDir) {
+        self.tasks.shutdown();
+        self.tasks.wait(SOON).await.unwrap();
+        self.running.join().await.unwrap().unwrap();
+        assert_eq!(self.tasks.panics(), 0);
+        (self.config, self.clock, self.folder)
+    }
+
+    /// Stops it and starts another one over the same store.
+    pub(crate) async fn restart(self) -> Self {
+        let (config, clock, folder) = self.stop().await;
+        Self::boot(config, clock, folder).await
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn socket_url(&self) -> String {
+        format!("ws://{}/ws/v0/", self.address)
+    }
+
+    /// Unix nanoseconds by the facilitator's clock.
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.clock.now().micros() * 1000
+    }
+
+    /// How many validators it counts as connected.
+    pub(crate) async fn validators(&self) -> u64 {
+        let health: serde_json::Value = reqwest::get(self.url("/health"))
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        health["validators"].as_u64().unwrap()
+    }
+}
+
+/// Asks again until there is an answer.
+pub(crate) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, asking)
+        .await
+        .expect("the condition never came true")
+}

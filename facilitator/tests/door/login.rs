@@ -1,0 +1,136 @@
+//! Nonces, logins and tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_kit::TestClock;
+use muster_protocol::UserKey;
+use serde_json::{Value, json};
+
+use crate::facilitator::{Facilitator, key};
+use crate::user::{User, attempt, login_with, nonce, said};
+
+fn error(reason: &str) -> Value {
+    json!({"error": reason})
+}
+
+#[tokio::test]
+async fn each_way_to_fail_has_its_own_answer() {
+    let facilitator = Facilitator::start().await;
+    let http = reqwest::Client::new();
+    let keys = key("User");
+    let nonce = nonce(&facilitator, &http).await;
+    let good = keys.sign(nonce.as_bytes()).to_bare_hex();
+    let foreign = key("Other").sign(nonce.as_bytes()).to_bare_hex();
+    let who = keys.hotkey().to_string();
+    for (body, status, reason) in [
+        (json!({}), 400, "Missing hotkey"),
+        (json!({"hotkey": who}), 400, "Missing signature"),
+        (json!({"hotkey": who, "signature": good}), 400, "Missing nonce"),
+        (
+            json!({"hotkey": who, "signature": good, "nonce": "x"}),
+            400,
+            "Invalid nonce",
+        ),
+        (
+            json!({"hotkey": "5nobody", "signature": good, "nonce": nonce}),
+            400,
+            "Hotkey not allowed",
+        ),
+        (
+            json!({"hotkey": who, "signature": foreign, "nonce": nonce}),
+            401,
+            "Invalid signature",
+        ),
+        (
+            json!({"hotkey": who, "signature": "zz", "nonce": nonce}),
+            401,
+            "Invalid signature",
+        ),
+    ] {
+        let answer = said(login_with(&facilitator, &http, &body).await).await;
+        assert_eq!(answer, (status, error(reason)), "{body}");
+    }
+    for body in [json!([]), json!({"hotkey": 1}), json!("x")] {
+        let (status, answer) = said(login_with(&facilitator, &http, &body).await).await;
+        assert_eq!(status, 400);
+        assert!(
+            answer["error"].as_str().unwrap().starts_with("Invalid JSON"),
+            "{answer}"
+        );
+    }
+    // None of these has used the nonce up; the login does.
+    let body = json!({"hotkey": who, "signature": good, "nonce": nonce});
+    assert_eq!(login_with(&facilitator, &http, &body).await.status(), 200);
+    let again = said(login_with(&facilitator, &http, &body).await).await;
+    assert_eq!(again, (400, error("Nonce expired or not found")));
+}
+
+#[tokio::test]
+async fn nonces_and_tokens_end() {
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
+    let http = reqwest::Client::new();
+    let keys = key("User");
+    let nonce = nonce(&facilitator, &http).await;
+    clock.advance(Duration::from_secs(300));
+    let signature = keys.sign(nonce.as_bytes()).to_bare_hex();
+    let body = json!({"hotkey": keys.hotkey(), "signature": signature, "nonce": nonce});
+    let late = said(login_with(&facilitator, &http, &body).await).await;
+    assert_eq!(late, (400, error("Invalid nonce")));
+
+    let user = User::login(&facilitator, "User").await;
+    clock.advance(Duration::from_secs(3599));
+    assert_eq!(user.get("/api/v1/jobs/").send().await.unwrap().status(), 200);
+    clock.advance(Duration::from_secs(1));
+    let over = said(user.get("/api/v1/jobs/").send().await.unwrap()).await;
+    assert_eq!(over, (401, json!({"detail": "Token expired."})));
+}
+
+#[tokio::test]
+async fn the_api_needs_a_token() {
+    let facilitator = Facilitator::start().await;
+    let http = reqwest::Client::new();
+    let nothing = said(http.get(facilitator.url("/api/v1/jobs/")).send().await.unwrap()).await;
+    assert_eq!(
+        nothing,
+        (
+            401,
+            json!({"detail": "Authentication credentials were not provided."})
+        )
+    );
+    for header in ["x", "Bearer", "Bearer a.b.c", "Basic dTpw"] {
+        let request = http
+            .get(facilitator.url("/api/v1/jobs/"))
+            .header("authorization", header);
+        let answer = said(request.send().await.unwrap()).await;
+        assert_eq!(answer, (401, json!({"detail": "Invalid token."})), "{header}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_users_keeps_everyone_else_out() {
+    let allowed = UserKey(key("User").hotkey());
+    let facilitator = Facilitator::start_with(Arc::new(muster_kit::SystemClock::new()), |config| {
+        config.users = Some(vec![allowed]);
+    })
+    .await;
+    User::login(&facilitator, "User").await;
+    let http = reqwest::Client::new();
+    let other = said(attempt(&facilitator, &http, &key("Other")).await).await;
+    assert_eq!(other, (400, error("Hotkey not allowed")));
+}
+
+#[tokio::test]
+async fn addresses_and_methods_that_do_not_exist_are_answered_in_json() {
+    let facilitator = Facilitator::start().await;
+    let http = reqwest::Client::new();
+    for path in ["/", "/nothing", "/api/v1/jobs", "/auth/nonce/", "/%ff", "/../etc"] {
+        let answer = said(http.get(facilitator.url(path)).send().await.unwrap()).await;
+        assert_eq!(answer, (404, json!({"detail": "Not found."})), "{path}");
+    }
+    let wrong = said(http.delete(facilitator.url("/auth/nonce")).send().await.unwrap()).await;
+    assert_eq!(wrong, (405, json!({"detail": "Method \"DELETE\" not allowed."})));
+    let health = said(http.get(facilitator.url("/health")).send().await.unwrap()).await;
+    assert_eq!(health, (200, json!({"status": "ok", "validators": 0})));
+}

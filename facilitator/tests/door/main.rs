@@ -1,0 +1,22 @@
+//! The facilitator from outside: real HTTP and real websockets in one process, with scripted validators and users.
+
+#[cfg(test)]
+mod create;
+#[cfg(test)]
+mod facilitator;
+#[cfg(test)]
+mod garbage;
+#[cfg(test)]
+mod list;
+#[cfg(test)]
+mod login;
+#[cfg(test)]
+mod sdk;
+#[cfg(test)]
+mod session;
+#[cfg(test)]
+mod store;
+#[cfg(test)]
+mod user;
+#[cfg(test)]
+mod validator;

@@ -1,0 +1,146 @@
+//! A scripted validator.
+
+use muster_identity::facilitator_auth;
+use muster_protocol::wire::facilitator::{
+    FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata, ToFacilitator,
+};
+use muster_protocol::wire::{decode, encode};
+use muster_protocol::{JobId, JobStatus};
+use muster_rpc::{Limits, Socket};
+
+use crate::facilitator::{Facilitator, SOON, key};
+
+pub(crate) struct Validator {
+    pub(crate) socket: Socket,
+}
+
+impl Validator {
+    /// Connects without saying who it is.
+    pub(crate) async fn dial(facilitator: &Facilitator) -> Self {
+        let limits = Limits::facilitator_server();
+        let socket = muster_rpc::connect(&facilitator.socket_url(), &limits)
+            .await
+            .unwrap();
+        Self { socket }
+    }
+
+    /// Connects as `//name` and is accepted.
+    pub(crate) async fn connect(facilitator: &Facilitator, name: &str) -> Self {
+        let mut validator = Self::dial(facilitator).await;
+        let before = facilitator.validators().await;
+        let answer = validator.authenticate(name).await;
+        assert_eq!(answer.status, ResponseStatus::Success, "{answer:?}");
+        // The sign of life that makes it selectable is stored just after the answer.
+        validator.settle().await;
+        assert!(facilitator.validators().await >= before.max(1));
+        validator
+    }
+
+    pub(crate) async fn authenticate(&mut self, name: &str) -> Response {
+        let auth = facilitator_auth(&key(name));
+        self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+        self.response().await
+    }
+
+    /// Waits until the session has dealt with everything before: a second authentication is answered in turn.
+    ///
+    /// Jobs that arrive first are not lost: it must be called before any can be there.
+    async fn settle(&mut self) {
+        let auth = facilitator_auth(&key("Nobody"));
+        self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+        let mut jobs = Vec::new();
+        loop {
+            match self.receive().await {
+                FromFacilitator::Response(response) => {
+                    assert_eq!(response.errors[0].r#type, "auth.already_authenticated");
+                    break;
+                }
+                job @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => jobs.push(job),
+            }
+        }
+        assert!(jobs.is_empty(), "use `connect_to_jobs` where jobs are waiting");
+    }
+
+    /// Connects as `//name`, to whom `count` jobs are delivered at once.
+    pub(crate) async fn connect_to_jobs(
+        facilitator: &Facilitator,
+        name: &str,
+        count: usize,
+    ) -> (Self, Vec<JobRequest>) {
+        let mut validator = Self::dial(facilitator).await;
+        let answer = validator.authenticate(name).await;
+        assert_eq!(answer.status, ResponseStatus::Success, "{answer:?}");
+        let mut jobs = Vec::new();
+        for _ in 0..count {
+            jobs.push(validator.job().await);
+        }
+        validator.settle().await;
+        (validator, jobs)
+    }
+
+    pub(crate) async fn say(&mut self, message: &ToFacilitator) {
+        self.socket.send(encode(message)).await.unwrap();
+    }
+
+    /// The next frame; `None` once the socket is closed.
+    pub(crate) async fn frame(&mut self) -> Option<String> {
+        tokio::time::timeout(SOON, self.socket.recv())
+            .await
+            .expect("no frame came")
+            .unwrap()
+    }
+
+    async fn receive(&mut self) -> FromFacilitator {
+        decode(&self.frame().await.expect("the facilitator closed")).unwrap()
+    }
+
+    pub(crate) async fn response(&mut self) -> Response {
+        match self.receive().await {
+            FromFacilitator::Response(response) => response,
+            other @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn job(&mut self) -> JobRequest {
+        match self.receive().await {
+            FromFacilitator::Job(job) => *job,
+            other @ (FromFacilitator::Response(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+        }
+    }
+
+    /// Reports a status; the type of the error if it is not taken.
+    pub(crate) async fn report(&mut self, uuid: JobId, status: JobStatus) -> Result<(), String> {
+        self.report_with(uuid, status, None).await
+    }
+
+    pub(crate) async fn report_with(
+        &mut self,
+        uuid: JobId,
+        status: JobStatus,
+        metadata: Option<StatusMetadata>,
+    ) -> Result<(), String> {
+        let update = JobStatusUpdate {
+            uuid,
+            status,
+            metadata,
+        };
+        self.say(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
+            .await;
+        let response = self.response().await;
+        match response.status {
+            ResponseStatus::Success => Ok(()),
+            ResponseStatus::Error => Err(response.errors[0].r#type.clone()),
+        }
+    }
+
+    /// Nothing has been sent to it: the next frame answers a question asked now.
+    pub(crate) async fn is_idle(&mut self) {
+        self.settle().await;
+    }
+
+    /// Waits for the end and says its code.
+    pub(crate) async fn closed(&mut self) -> u16 {
+        while self.frame().await.is_some() {}
+        self.socket.closed().expect("closed without a close frame").code
+    }
+}
