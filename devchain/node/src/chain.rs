@@ -4,7 +4,8 @@ use crate::pool::{Pool, Rejection, Transaction};
 use crate::state::{Overlay, State};
 use codec::{Decode, Encode};
 use muster_devchain_runtime::{
-    AccountId, BlockNumber, Executive, Header, Nonce, RuntimeCall, RuntimeGenesisConfig, System, UncheckedExtrinsic,
+    AccountId, BlockNumber, Executive, Header, Nonce, RuntimeCall, RuntimeGenesisConfig, System,
+    UncheckedExtrinsic,
 };
 use sp_core::H256;
 use sp_core::storage::StateVersion;
@@ -77,10 +78,22 @@ impl Chain {
         let root = state.run(|| sp_io::storage::root(StateVersion::V1));
         let root = H256::decode(&mut root.as_slice()).map_err(|e| Error::Genesis(e.to_string()))?;
         let no_transactions = BlakeTwo256::ordered_trie_root(Vec::new(), StateVersion::V0);
-        let header = Header::new(0, no_transactions, root, H256::zero(), sp_runtime::Digest::default());
+        let header = Header::new(
+            0,
+            no_transactions,
+            root,
+            H256::zero(),
+            sp_runtime::Digest::default(),
+        );
         let hash = header.hash();
-        let genesis =
-            Arc::new(Block { hash, header, body: Vec::new(), dropped: Vec::new(), timestamp: None, state });
+        let genesis = Arc::new(Block {
+            hash,
+            header,
+            body: Vec::new(),
+            dropped: Vec::new(),
+            timestamp: None,
+            state,
+        });
         Ok(Self {
             blocks: vec![Arc::clone(&genesis)],
             by_hash: HashMap::from([(hash, 0)]),
@@ -120,8 +133,10 @@ impl Chain {
     pub fn submit(&mut self, raw: Vec<u8>) -> Result<H256, Rejection> {
         let transaction = Transaction::decode(raw)?;
         let (extrinsic, head) = (transaction.extrinsic.clone(), self.head.hash);
-        consult(&self.head.state, || Executive::validate_transaction(TransactionSource::External, extrinsic, head))
-            .map_err(|Panicked| Rejection::Panicked)??;
+        consult(&self.head.state, || {
+            Executive::validate_transaction(TransactionSource::External, extrinsic, head)
+        })
+        .map_err(|Panicked| Rejection::Panicked)??;
         self.pool.add(transaction)
     }
 
@@ -131,7 +146,12 @@ impl Chain {
     /// When the runtime panics.
     pub fn next_nonce(&self, account: &AccountId) -> Result<Nonce, Panicked> {
         let sealed = consult(&self.head.state, || System::account_nonce(account))?;
-        let waiting = self.pool.waiting().iter().filter(|t| t.signer() == Some(account)).count();
+        let waiting = self
+            .pool
+            .waiting()
+            .iter()
+            .filter(|t| t.signer() == Some(account))
+            .count();
         Ok(sealed.saturating_add(Nonce::try_from(waiting).unwrap_or(Nonce::MAX)))
     }
 
@@ -175,7 +195,14 @@ impl Chain {
 
         let hash = header.hash();
         let state = overlay.state();
-        let block = Arc::new(Block { hash, header, body, dropped, timestamp: Some(timestamp), state });
+        let block = Arc::new(Block {
+            hash,
+            header,
+            body,
+            dropped,
+            timestamp: Some(timestamp),
+            state,
+        });
         self.by_hash.insert(hash, self.blocks.len());
         self.blocks.push(Arc::clone(&block));
         self.head = Arc::clone(&block);
@@ -185,7 +212,13 @@ impl Chain {
 
 /// Opens a block and states its time. Returns the encoded timestamp.
 fn begin(overlay: &mut Overlay, number: BlockNumber, parent: H256, timestamp: u64) -> Result<Vec<u8>, Error> {
-    let header = Header::new(number, H256::zero(), H256::zero(), parent, sp_runtime::Digest::default());
+    let header = Header::new(
+        number,
+        H256::zero(),
+        H256::zero(),
+        parent,
+        sp_runtime::Digest::default(),
+    );
     let call = RuntimeCall::Timestamp(pallet_timestamp::Call::set { now: timestamp });
     let inherent = UncheckedExtrinsic::new_bare(call);
     let encoded = inherent.encode();
@@ -215,7 +248,9 @@ enum Fate {
 fn apply(overlay: &mut Overlay, transaction: &Transaction) -> Fate {
     let before = overlay.state();
     let extrinsic = transaction.extrinsic.clone();
-    match catch_unwind(AssertUnwindSafe(|| overlay.run(|| Executive::apply_extrinsic(extrinsic)))) {
+    match catch_unwind(AssertUnwindSafe(|| {
+        overlay.run(|| Executive::apply_extrinsic(extrinsic))
+    })) {
         Ok(Ok(_)) => Fate::Included,
         Ok(Err(TransactionValidityError::Invalid(
             InvalidTransaction::Future | InvalidTransaction::ExhaustsResources,

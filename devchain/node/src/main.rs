@@ -49,7 +49,11 @@ async fn main() -> ExitCode {
         Ok(spec) => spec,
         Err(problem) => return fail(&problem, USAGE),
     };
-    match if flags.print_default_spec { print_spec(&spec) } else { run(&flags, &spec).await } {
+    match if flags.print_default_spec {
+        print_spec(&spec)
+    } else {
+        run(&flags, &spec).await
+    } {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => fail(&problem, 1),
     }
@@ -80,14 +84,23 @@ fn print_spec(spec: &Spec) -> anyhow::Result<()> {
 }
 
 async fn run(flags: &Flags, spec: &Spec) -> anyhow::Result<()> {
-    let clock = if flags.manual_seal { Clock::Steps } else { Clock::Wall };
+    let clock = if flags.manual_seal {
+        Clock::Steps
+    } else {
+        Clock::Wall
+    };
     let node = Node::new(&spec.genesis()?, clock)?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let running = server::serve(&node, flags.port).await?;
     {
         let mut out = std::io::stdout();
-        writeln!(out, "listening ws://{} genesis {:?}", running.address, node.genesis())?;
+        writeln!(
+            out,
+            "listening ws://{} genesis {:?}",
+            running.address,
+            node.genesis()
+        )?;
         out.flush()?;
     }
     tokio::select! {
@@ -110,7 +123,11 @@ async fn seal(node: &Node, flags: &Flags) {
     loop {
         tick.tick().await;
         match node.seal() {
-            Ok(block) => tracing::debug!(number = block.header.number, transactions = block.body.len(), "sealed"),
+            Ok(block) => tracing::debug!(
+                number = block.header.number,
+                transactions = block.body.len(),
+                "sealed"
+            ),
             Err(problem) => tracing::error!(%problem, "no block was sealed"),
         }
     }

@@ -27,7 +27,12 @@ impl Node {
     pub fn new(config: &RuntimeGenesisConfig, clock: Clock) -> Result<Self, Error> {
         let chain = Chain::genesis(config)?;
         let genesis = chain.head().hash;
-        Ok(Self(Arc::new(Inner { chain: Mutex::new(chain), clock, genesis, head: watch::Sender::new(0) })))
+        Ok(Self(Arc::new(Inner {
+            chain: Mutex::new(chain),
+            clock,
+            genesis,
+            head: watch::Sender::new(0),
+        })))
     }
 
     /// The hash of the first block: the chain's name.
@@ -75,7 +80,12 @@ impl Node {
     /// The bytes of the transactions that wait for a block.
     #[must_use]
     pub fn pending(&self) -> Vec<Vec<u8>> {
-        self.chain().pool().waiting().iter().map(|transaction| transaction.raw.clone()).collect()
+        self.chain()
+            .pool()
+            .waiting()
+            .iter()
+            .map(|transaction| transaction.raw.clone())
+            .collect()
     }
 
     /// The nonce of an account's next transaction.

@@ -63,9 +63,15 @@ impl Transaction {
         let mut rest = raw.as_slice();
         let extrinsic = UncheckedExtrinsic::decode(&mut rest).map_err(Rejection::Undecodable)?;
         if !rest.is_empty() {
-            return Err(Rejection::Undecodable("bytes remain after the transaction".into()));
+            return Err(Rejection::Undecodable(
+                "bytes remain after the transaction".into(),
+            ));
         }
-        Ok(Self { hash: BlakeTwo256::hash(&raw), raw, extrinsic })
+        Ok(Self {
+            hash: BlakeTwo256::hash(&raw),
+            raw,
+            extrinsic,
+        })
     }
 
     /// Who signed it.

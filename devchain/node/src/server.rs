@@ -52,7 +52,11 @@ pub async fn serve(node: &Node, port: u16) -> Result<Running, Error> {
         .max_response_body_size(MAX_MESSAGE)
         .max_connections(1024)
         .build();
-    let server = Server::builder().set_config(config).build((Ipv4Addr::LOCALHOST, port)).await.map_err(bind)?;
+    let server = Server::builder()
+        .set_config(config)
+        .build((Ipv4Addr::LOCALHOST, port))
+        .await
+        .map_err(bind)?;
     let address = server.local_addr().map_err(bind)?;
     let handle = server.start(rpc::module(node)?);
     Ok(Running { address, handle })

@@ -6,7 +6,7 @@ use muster_devchain_runtime::types::{MAX_SUBNETS, NetUid};
 use muster_devchain_runtime::{AccountId, EXISTENTIAL_DEPOSIT, RuntimeGenesisConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sp_core::crypto::Ss58Codec;
 use sp_keyring::Sr25519Keyring;
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,30 +142,46 @@ impl Problems {
 impl Default for Spec {
     /// What an empty object means: the root network and nothing else.
     fn default() -> Self {
-        Self { subnets: vec![], balances: BTreeMap::new(), neurons: vec![], stake_threshold: 0, allow_loopback: true }
+        Self {
+            subnets: vec![],
+            balances: BTreeMap::new(),
+            neurons: vec![],
+            stake_threshold: 0,
+            allow_loopback: true,
+        }
     }
 }
 
 impl Spec {
-    /// The chain that starts without a specification: subnet 1, the well-known development accounts with a million TAO each,
-    /// Alice as a validator with stake and permit, Bob as a miner.
+    /// The chain that starts without a specification: subnet 1 with direct weights, subnet 2 with commits, the well-known
+    /// development accounts with a million TAO each, and on both subnets Alice as a validator with stake and permit and Bob as
+    /// a miner.
     ///
     /// # Errors
     /// Never: the text is part of this file, and a test reads it.
     pub fn development() -> Result<Self, Problems> {
         let account = |key: Sr25519Keyring| key.to_account_id().to_ss58check();
-        let neuron = |key: Sr25519Keyring, stake, permit| Neuron {
-            netuid: 1,
-            hotkey: account(key),
-            coldkey: account(key),
-            stake,
-            permit,
+        let neuron = |netuid, key: Sr25519Keyring, stake, permit| {
+            let (hotkey, coldkey) = (account(key), account(key));
+            Neuron {
+                netuid,
+                hotkey,
+                coldkey,
+                stake,
+                permit,
+            }
         };
-        let one: Subnet = entry("subnets[0]", serde_json::json!({ "netuid": 1 })).map_err(|line| Problems(vec![line]))?;
+        let neurons = [1, 2].into_iter().flat_map(|netuid| {
+            let validator = neuron(netuid, Sr25519Keyring::Alice, 1_000 * TAO, true);
+            [validator, neuron(netuid, Sr25519Keyring::Bob, 0, false)]
+        });
+        let subnets = json!([{ "netuid": 1 }, { "netuid": 2, "commit_reveal": true }]);
         Ok(Self {
-            subnets: vec![one],
-            balances: Sr25519Keyring::well_known().map(|key| (account(key), 1_000_000 * TAO)).collect(),
-            neurons: vec![neuron(Sr25519Keyring::Alice, 1_000 * TAO, true), neuron(Sr25519Keyring::Bob, 0, false)],
+            subnets: entry("subnets", subnets).map_err(|line| Problems(vec![line]))?,
+            balances: Sr25519Keyring::well_known()
+                .map(|key| (account(key), 1_000_000 * TAO))
+                .collect(),
+            neurons: neurons.collect(),
             ..Self::default()
         })
     }
@@ -175,9 +191,12 @@ impl Spec {
     /// # Errors
     /// Every line that cannot be read: the first where it is not JSON at all, each entry otherwise.
     pub fn parse(text: &str) -> Result<Self, Problems> {
-        let value: Value = serde_json::from_str(text).map_err(|e| Problems(vec![format!("not JSON: {e}")]))?;
+        let value: Value =
+            serde_json::from_str(text).map_err(|e| Problems(vec![format!("not JSON: {e}")]))?;
         let Value::Object(fields) = value else {
-            return Err(Problems(vec!["not a JSON object: write {\"subnets\": [...], ...}".into()]));
+            return Err(Problems(vec![
+                "not a JSON object: write {\"subnets\": [...], ...}".into(),
+            ]));
         };
         let (mut spec, mut problems) = (Self::default(), Vec::new());
         for (name, value) in fields {
@@ -192,7 +211,11 @@ impl Spec {
                 )),
             }
         }
-        if problems.is_empty() { Ok(spec) } else { Err(Problems(problems)) }
+        if problems.is_empty() {
+            Ok(spec)
+        } else {
+            Err(Problems(problems))
+        }
     }
 
     /// Checks that the parts fit together and turns them into the chain's own configuration.
@@ -234,10 +257,16 @@ impl Spec {
                 say("tempo 0 would mean that no epoch ever comes; use at least 1".into());
             }
             if subnet.max_allowed_uids == 0 || subnet.max_allowed_uids > MOST_UIDS {
-                say(format!("max_allowed_uids {} is not between 1 and {MOST_UIDS}", subnet.max_allowed_uids));
+                say(format!(
+                    "max_allowed_uids {} is not between 1 and {MOST_UIDS}",
+                    subnet.max_allowed_uids
+                ));
             }
             if subnet.mechanisms == 0 || subnet.mechanisms > MOST_MECHANISMS {
-                say(format!("mechanisms {} is not between 1 and {MOST_MECHANISMS}", subnet.mechanisms));
+                say(format!(
+                    "mechanisms {} is not between 1 and {MOST_MECHANISMS}",
+                    subnet.mechanisms
+                ));
             }
         }
     }
@@ -249,7 +278,9 @@ impl Spec {
         for (text, amount) in &self.balances {
             let place = format!("balances.{text}");
             if *amount < EXISTENTIAL_DEPOSIT {
-                problems.push(format!("{place}: {amount} rao is below the least balance, {EXISTENTIAL_DEPOSIT}"));
+                problems.push(format!(
+                    "{place}: {amount} rao is below the least balance, {EXISTENTIAL_DEPOSIT}"
+                ));
             }
             match total.checked_add(*amount) {
                 Some(sum) => total = sum,
@@ -266,7 +297,11 @@ impl Spec {
     }
 
     fn neurons(&self, problems: &mut Vec<String>) -> Vec<NeuronGenesis> {
-        let room: BTreeMap<u16, u16> = self.subnets.iter().map(|s| (s.netuid, s.max_allowed_uids)).collect();
+        let room: BTreeMap<u16, u16> = self
+            .subnets
+            .iter()
+            .map(|s| (s.netuid, s.max_allowed_uids))
+            .collect();
         let mut taken: BTreeMap<u16, BTreeSet<AccountId>> = BTreeMap::new();
         let mut owners: BTreeMap<AccountId, AccountId> = BTreeMap::new();
         let mut neurons = Vec::new();
@@ -279,7 +314,9 @@ impl Spec {
                 problems.push(format!("{place}: there is no subnet {netuid}"));
                 continue;
             };
-            let (Some(hotkey), Some(coldkey)) = (hotkey, coldkey) else { continue };
+            let (Some(hotkey), Some(coldkey)) = (hotkey, coldkey) else {
+                continue;
+            };
             let here = taken.entry(netuid).or_default();
             if !here.insert(hotkey.clone()) {
                 problems.push(format!("{place}: the hotkey is on subnet {netuid} already"));
@@ -287,10 +324,18 @@ impl Spec {
                 problems.push(format!("{place}: subnet {netuid} has room for {room} neurons"));
             }
             if owners.entry(hotkey.clone()).or_insert_with(|| coldkey.clone()) != &coldkey {
-                problems.push(format!("{place}: the hotkey belongs to another coldkey elsewhere"));
+                problems.push(format!(
+                    "{place}: the hotkey belongs to another coldkey elsewhere"
+                ));
             }
             let (stake, permit) = (neuron.stake, neuron.permit);
-            neurons.push(NeuronGenesis { netuid: NetUid(netuid), hotkey, coldkey, stake, permit });
+            neurons.push(NeuronGenesis {
+                netuid: NetUid(netuid),
+                hotkey,
+                coldkey,
+                stake,
+                permit,
+            });
         }
         neurons
     }

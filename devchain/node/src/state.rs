@@ -21,7 +21,8 @@ impl State {
     /// The state that a genesis configuration describes. Child tries are dropped: no pallet of this chain has one.
     #[must_use]
     pub fn from_storage(storage: Storage) -> Self {
-        let arcs = |(key, value): (Vec<u8>, Vec<u8>)| -> (Arc<[u8]>, Arc<[u8]>) { (key.into(), value.into()) };
+        let arcs =
+            |(key, value): (Vec<u8>, Vec<u8>)| -> (Arc<[u8]>, Arc<[u8]>) { (key.into(), value.into()) };
         Self(storage.top.into_iter().map(arcs).collect())
     }
 
@@ -32,7 +33,11 @@ impl State {
     }
 
     /// The keys with a prefix, in order, after `start` where one is given.
-    pub fn keys<'a>(&'a self, prefix: &'a [u8], start: Option<&'a [u8]>) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub fn keys<'a>(
+        &'a self,
+        prefix: &'a [u8],
+        start: Option<&'a [u8]>,
+    ) -> impl Iterator<Item = &'a [u8]> + 'a {
         let from = match start {
             Some(start) if start >= prefix => Bound::Excluded(start),
             Some(_) | None => Bound::Included(prefix),
@@ -61,7 +66,11 @@ impl Overlay {
     /// Begins with a state.
     #[must_use]
     pub fn new(state: &State) -> Self {
-        Self { map: state.0.clone(), open: Vec::new(), extensions: Extensions::default() }
+        Self {
+            map: state.0.clone(),
+            open: Vec::new(),
+            extensions: Extensions::default(),
+        }
     }
 
     /// Runs the runtime on what earlier runs left.
@@ -82,7 +91,10 @@ impl Overlay {
     }
 
     fn no_child_tries(operation: &str) {
-        tracing::error!(operation, "the runtime used a child trie, which this chain does not have; ignored");
+        tracing::error!(
+            operation,
+            "the runtime used a child trie, which this chain does not have; ignored"
+        );
     }
 }
 
@@ -113,7 +125,9 @@ impl Externalities for Overlay {
     }
 
     fn next_storage_key(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        let mut after = self.map.range::<_, [u8]>((Bound::Excluded(key), Bound::Unbounded));
+        let mut after = self
+            .map
+            .range::<_, [u8]>((Bound::Excluded(key), Bound::Unbounded));
         after.next().map(|(key, _)| key.to_vec())
     }
 
@@ -128,7 +142,12 @@ impl Externalities for Overlay {
         }
     }
 
-    fn clear_prefix(&mut self, prefix: &[u8], _limit: Option<u32>, _cursor: Option<&[u8]>) -> MultiRemovalResults {
+    fn clear_prefix(
+        &mut self,
+        prefix: &[u8],
+        _limit: Option<u32>,
+        _cursor: Option<&[u8]>,
+    ) -> MultiRemovalResults {
         let doomed: Vec<Arc<[u8]>> = self
             .map
             .range::<_, [u8]>((Bound::Included(prefix), Bound::Unbounded))
@@ -139,11 +158,20 @@ impl Externalities for Overlay {
             self.map.remove(key.as_ref());
         }
         let count = u32::try_from(doomed.len()).unwrap_or(u32::MAX);
-        MultiRemovalResults { maybe_cursor: None, backend: count, unique: count, loops: count }
+        MultiRemovalResults {
+            maybe_cursor: None,
+            backend: count,
+            unique: count,
+            loops: count,
+        }
     }
 
     fn storage_append(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        let old = self.map.get(key.as_slice()).map(|value| value.to_vec()).unwrap_or_default();
+        let old = self
+            .map
+            .get(key.as_slice())
+            .map(|value| value.to_vec())
+            .unwrap_or_default();
         // As the runtime expects of its host: what is not a list becomes one.
         let new = Vec::<Encoded>::append_or_new(old, [Encoded(value.clone())])
             .or_else(|_| Vec::<Encoded>::append_or_new(Vec::new(), [Encoded(value)]));
@@ -192,7 +220,12 @@ impl Externalities for Overlay {
         _cursor: Option<&[u8]>,
     ) -> MultiRemovalResults {
         Self::no_child_tries("kill_child_storage");
-        MultiRemovalResults { maybe_cursor: None, backend: 0, unique: 0, loops: 0 }
+        MultiRemovalResults {
+            maybe_cursor: None,
+            backend: 0,
+            unique: 0,
+            loops: 0,
+        }
     }
 
     fn clear_child_prefix(
@@ -203,7 +236,12 @@ impl Externalities for Overlay {
         _cursor: Option<&[u8]>,
     ) -> MultiRemovalResults {
         Self::no_child_tries("clear_child_prefix");
-        MultiRemovalResults { maybe_cursor: None, backend: 0, unique: 0, loops: 0 }
+        MultiRemovalResults {
+            maybe_cursor: None,
+            backend: 0,
+            unique: 0,
+            loops: 0,
+        }
     }
 
     fn child_storage_root(&mut self, _child: &ChildInfo, _version: StateVersion) -> Vec<u8> {
@@ -284,7 +322,11 @@ mod tests {
             storage::commit_transaction();
             storage::append(b"list", vec![1]);
             storage::append(b"list", vec![2]);
-            let seen = (storage::get(b"list").map(|v| v.to_vec()), storage::next_key(b"a1"), storage::next_key(b"zz"));
+            let seen = (
+                storage::get(b"list").map(|v| v.to_vec()),
+                storage::next_key(b"a1"),
+                storage::next_key(b"zz"),
+            );
             let _ = storage::clear_prefix(b"a2", None);
             (seen, storage::root(StateVersion::V1), storage::exists(b"b1"))
         });
@@ -304,7 +346,10 @@ mod tests {
         let mut overlay = Overlay::new(&before);
         overlay.run(|| sp_io::storage::set(b"k", b"new"));
         let after = overlay.state();
-        assert_eq!((before.get(b"k"), after.get(b"k")), (Some(&b"old"[..]), Some(&b"new"[..])));
+        assert_eq!(
+            (before.get(b"k"), after.get(b"k")),
+            (Some(&b"old"[..]), Some(&b"new"[..]))
+        );
         overlay.run(sp_io::storage::start_transaction);
         overlay.restore(&before);
         assert_eq!(overlay.state().get(b"k"), Some(&b"old"[..]));

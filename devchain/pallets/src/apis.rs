@@ -1,8 +1,8 @@
 //! The runtime APIs that Bittensor's clients call.
 
 use crate::types::{
-    DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph, SubnetHyperparams,
-    SubnetState,
+    DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph,
+    SubnetHyperparams, SubnetState,
 };
 
 sp_api::decl_runtime_apis! {

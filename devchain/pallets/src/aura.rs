@@ -3,9 +3,15 @@
 
 pub use pallet::*;
 
-#[expect(clippy::module_inception, reason = "the macro wants a module; the file is named after the pallet")]
+#[expect(
+    clippy::module_inception,
+    reason = "the macro wants a module; the file is named after the pallet"
+)]
 #[frame_support::pallet]
-#[allow(missing_docs, reason = "the macro generates public items without documentation")]
+#[allow(
+    missing_docs,
+    reason = "the macro generates public items without documentation"
+)]
 mod pallet {
     use frame_support::pallet_prelude::*;
 

@@ -21,7 +21,10 @@ pub struct UsageTracker {
 
 /// The pallet.
 #[frame_support::pallet]
-#[allow(missing_docs, reason = "the macro generates public items without documentation")]
+#[allow(
+    missing_docs,
+    reason = "the macro generates public items without documentation"
+)]
 mod pallet {
     use super::{LEAST_SPACE, MAX_SPACE, UsageTracker};
     use crate::subtensor;
@@ -85,19 +88,46 @@ mod pallet {
         /// Publishes something in place of what the signing hotkey published before.
         #[pallet::call_index(0)]
         #[pallet::weight((Weight::from_parts(10_000_000, 0), DispatchClass::Normal, Pays::No))]
-        pub fn set_commitment(origin: OriginFor<T>, netuid: NetUid, info: Box<CommitmentInfo>) -> DispatchResult {
+        pub fn set_commitment(
+            origin: OriginFor<T>,
+            netuid: NetUid,
+            info: Box<CommitmentInfo>,
+        ) -> DispatchResult {
             let who = ensure_signed(origin)?;
-            ensure!(subtensor::Uids::<T>::contains_key(netuid, &who), Error::<T>::AccountNotAllowedCommit);
+            ensure!(
+                subtensor::Uids::<T>::contains_key(netuid, &who),
+                Error::<T>::AccountNotAllowedCommit
+            );
 
             let epoch = subtensor::SubnetEpochIndex::<T>::get(netuid);
             let before = UsedSpaceOf::<T>::get(netuid, &who).filter(|usage| usage.last_epoch == epoch);
-            let needed = u64::try_from(info.encoded_size()).unwrap_or(u64::MAX).max(LEAST_SPACE);
+            let needed = u64::try_from(info.encoded_size())
+                .unwrap_or(u64::MAX)
+                .max(LEAST_SPACE);
             let used_space = before.unwrap_or_default().used_space.saturating_add(needed);
-            ensure!(used_space <= u64::from(MaxSpace::<T>::get()), Error::<T>::SpaceLimitExceeded);
+            ensure!(
+                used_space <= u64::from(MaxSpace::<T>::get()),
+                Error::<T>::SpaceLimitExceeded
+            );
 
             let block = frame_system::Pallet::<T>::block_number().saturated_into();
-            UsedSpaceOf::<T>::insert(netuid, &who, UsageTracker { last_epoch: epoch, used_space });
-            CommitmentOf::<T>::insert(netuid, &who, Registration { deposit: 0, block, info: *info });
+            UsedSpaceOf::<T>::insert(
+                netuid,
+                &who,
+                UsageTracker {
+                    last_epoch: epoch,
+                    used_space,
+                },
+            );
+            CommitmentOf::<T>::insert(
+                netuid,
+                &who,
+                Registration {
+                    deposit: 0,
+                    block,
+                    info: *info,
+                },
+            );
             LastCommitment::<T>::insert(netuid, &who, block);
             Self::deposit_event(Event::Commitment { netuid, who });
             Ok(())
@@ -109,7 +139,17 @@ mod pallet {
         #[must_use]
         pub fn encoded_commitments(netuid: NetUid) -> Vec<(T::AccountId, Vec<codec::Compact<u8>>)> {
             CommitmentOf::<T>::iter_prefix(netuid)
-                .map(|(who, registration)| (who, registration.info.encode().into_iter().map(codec::Compact).collect()))
+                .map(|(who, registration)| {
+                    (
+                        who,
+                        registration
+                            .info
+                            .encode()
+                            .into_iter()
+                            .map(codec::Compact)
+                            .collect(),
+                    )
+                })
                 .collect()
         }
     }

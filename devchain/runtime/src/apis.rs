@@ -2,11 +2,12 @@
 //! [`api::dispatch`].
 
 use crate::types::{
-    DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph, SubnetHyperparams,
-    SubnetState,
+    DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph,
+    SubnetHyperparams, SubnetState,
 };
 use crate::{
-    AccountId, Balance, Block, Commitments, Executive, Nonce, Runtime, SubtensorModule, System, TransactionPayment, VERSION,
+    AccountId, Balance, Block, Commitments, Executive, Nonce, Runtime, SubtensorModule, System,
+    TransactionPayment, VERSION,
 };
 use muster_devchain_pallets::apis;
 use pallet_transaction_payment::{FeeDetails, RuntimeDispatchInfo};

@@ -1,9 +1,9 @@
 //! What each pallet needs from the runtime.
 
 use crate::{
-    AccountId, Balances, Block, BlockNumber, EXISTENTIAL_DEPOSIT, Nonce, OriginCaller, PalletInfo, Runtime, RuntimeCall,
-    RuntimeEvent, RuntimeFreezeReason, RuntimeHoldReason, RuntimeOrigin, RuntimeTask, SLOT_DURATION_MS, SS58_PREFIX,
-    System, VERSION, aura, commitments, fees::WeightToFee, subtensor,
+    AccountId, Balances, Block, BlockNumber, EXISTENTIAL_DEPOSIT, Nonce, OriginCaller, PalletInfo, Runtime,
+    RuntimeCall, RuntimeEvent, RuntimeFreezeReason, RuntimeHoldReason, RuntimeOrigin, RuntimeTask,
+    SLOT_DURATION_MS, SS58_PREFIX, System, VERSION, aura, commitments, fees::WeightToFee, subtensor,
 };
 use frame_support::traits::{ConstU8, ConstU16, ConstU32, ConstU64};
 use frame_support::weights::ConstantMultiplier;
@@ -12,8 +12,9 @@ use sp_version::RuntimeVersion;
 
 parameter_types! {
     pub const Version: RuntimeVersion = VERSION;
-    /// How long a transaction may name an old block as its beginning.
-    pub const BlockHashCount: BlockNumber = 2400;
+    /// How many blocks back a transaction may name its beginning. The public chain keeps 2400; each kept hash is a key of every
+    /// state, whose root is computed anew for every block.
+    pub const BlockHashCount: BlockNumber = 256;
 }
 
 #[derive_impl(frame_system::config_preludes::SolochainDefaultConfig)]

@@ -4,14 +4,19 @@
 //! official client finds errors by the type path `…::RuntimeEvent`. And every change that shows in the metadata must raise
 //! [`SPEC_VERSION`]: the official client caches metadata by genesis hash and spec version.
 
+#![allow(
+    missing_docs,
+    reason = "the macros put what they generate at the crate root, without documentation"
+)]
+
 mod apis;
 mod config;
 mod fees;
 mod nonce;
 
 pub use apis::api;
-pub use nonce::CheckNonce;
 pub use muster_devchain_pallets::{AccountId, commitments, subtensor, types};
+pub use nonce::CheckNonce;
 
 use muster_devchain_pallets::aura;
 use sp_runtime::{Cow, MultiAddress, MultiSignature, generic, traits::BlakeTwo256};
@@ -75,7 +80,6 @@ pub type Executive = frame_executive::Executive<
 
 /// The macro puts what it generates into the parent module: the crate root, where clients expect it.
 #[frame_support::runtime]
-#[allow(missing_docs, reason = "the macro generates public items without documentation")]
 mod runtime {
     /// The runtime.
     #[runtime::runtime]

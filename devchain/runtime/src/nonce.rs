@@ -50,7 +50,11 @@ impl TransactionExtension<RuntimeCall> for CheckNonce {
         }
         let validity = ValidTransaction {
             priority: 0,
-            requires: if account.nonce < self.0 { vec![(&who, self.0.saturating_sub(1)).encode()] } else { vec![] },
+            requires: if account.nonce < self.0 {
+                vec![(&who, self.0.saturating_sub(1)).encode()]
+            } else {
+                vec![]
+            },
             provides: vec![(&who, self.0).encode()],
             longevity: TransactionLongevity::MAX,
             propagate: true,

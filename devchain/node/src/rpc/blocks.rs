@@ -27,8 +27,9 @@ impl Number {
             Self::Plain(value) => *value,
             Self::Hex(text) => {
                 let digits = text.strip_prefix("0x").unwrap_or(text);
-                u64::from_str_radix(digits, 16)
-                    .map_err(|cause| error::params(format!("reading block number {text:?} failed: {cause}")))?
+                u64::from_str_radix(digits, 16).map_err(|cause| {
+                    error::params(format!("reading block number {text:?} failed: {cause}"))
+                })?
             }
         };
         Ok(BlockNumber::try_from(value).ok())
@@ -60,7 +61,13 @@ pub(super) struct SignedBlock {
 impl From<&Block> for SignedBlock {
     fn from(block: &Block) -> Self {
         let extrinsics = block.body.iter().cloned().map(Bytes).collect();
-        Self { block: Body { header: block.header.clone(), extrinsics }, justifications: None }
+        Self {
+            block: Body {
+                header: block.header.clone(),
+                extrinsics,
+            },
+            justifications: None,
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 use super::blocks::{Number, OneOrMany, SignedBlock};
 use super::follow;
 use crate::node::Node;
+use jsonrpsee::PendingSubscriptionSink;
 use jsonrpsee::core::{RpcResult, SubscriptionResult, async_trait};
 use jsonrpsee::proc_macros::rpc;
-use jsonrpsee::PendingSubscriptionSink;
 use muster_devchain_runtime::Header;
 use sp_core::H256;
 use std::ops::ControlFlow;
@@ -57,7 +57,10 @@ impl Rpc {
     async fn follow_heads(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
         let sink = pending.accept().await?;
         let head = self.0.head().header.number;
-        follow::blocks(&self.0, &sink, head, |block| ControlFlow::Continue(vec![block.header.clone()])).await;
+        follow::blocks(&self.0, &sink, head, |block| {
+            ControlFlow::Continue(vec![block.header.clone()])
+        })
+        .await;
         Ok(())
     }
 }
@@ -66,7 +69,10 @@ impl Rpc {
 impl ChainServer for Rpc {
     fn block_hash(&self, hash: Option<OneOrMany<Number>>) -> RpcResult<OneOrMany<Option<H256>>> {
         let by_number = |number: Number| -> RpcResult<Option<H256>> {
-            Ok(number.value()?.and_then(|number| self.0.block_at(number)).map(|block| block.hash))
+            Ok(number
+                .value()?
+                .and_then(|number| self.0.block_at(number))
+                .map(|block| block.hash))
         };
         Ok(match hash {
             None => OneOrMany::One(Some(self.0.head().hash)),

@@ -30,12 +30,17 @@ impl DevServer for Rpc {
     fn seal(&self, n: Option<u32>) -> RpcResult<Sealed> {
         let n = n.unwrap_or(1);
         if n == 0 || n > MOST {
-            return Err(error::params(format!("seal between 1 and {MOST} blocks at once, not {n}")));
+            return Err(error::params(format!(
+                "seal between 1 and {MOST} blocks at once, not {n}"
+            )));
         }
         let mut last = self.0.head();
         for _ in 0..n {
             last = self.0.seal().map_err(|cause| error::internal(&cause))?;
         }
-        Ok(Sealed { number: last.header.number, hash: last.hash })
+        Ok(Sealed {
+            number: last.header.number,
+            hash: last.hash,
+        })
     }
 }

@@ -24,15 +24,24 @@ fn error_with(code: i32, message: &str, data: &str) -> ErrorObjectOwned {
 }
 
 pub(super) fn unknown_block(hash: Option<H256>) -> ErrorObjectOwned {
-    error(CLIENT, format!("Client error: UnknownBlock: header for {hash:?} not found"))
+    error(
+        CLIENT,
+        format!("Client error: UnknownBlock: header for {hash:?} not found"),
+    )
 }
 
 pub(super) fn no_such_export(method: &str) -> ErrorObjectOwned {
-    error(CLIENT, format!("Client error: Execution failed: Other: Exported method {method} is not found"))
+    error(
+        CLIENT,
+        format!("Client error: Execution failed: Other: Exported method {method} is not found"),
+    )
 }
 
 pub(super) fn panicked() -> ErrorObjectOwned {
-    error(CLIENT, "Client error: Execution failed: the runtime panicked; were the arguments encoded for this method?")
+    error(
+        CLIENT,
+        "Client error: Execution failed: the runtime panicked; were the arguments encoded for this method?",
+    )
 }
 
 pub(super) fn internal(cause: &impl std::fmt::Display) -> ErrorObjectOwned {
@@ -58,10 +67,14 @@ impl From<Rejection> for ErrorObjectOwned {
                 error_with(INVALID, "Invalid Transaction", &format!("Custom error: {number}"))
             }
             Rejection::Invalid(invalid) => error_with(INVALID, "Invalid Transaction", invalid.into()),
-            Rejection::Unknown(unknown) => error_with(UNKNOWN, "Unknown Transaction Validity", unknown.into()),
-            Rejection::Known(hash) => {
-                error_with(ALREADY_IMPORTED, "Transaction Already Imported", &format!("{hash:?}"))
+            Rejection::Unknown(unknown) => {
+                error_with(UNKNOWN, "Unknown Transaction Validity", unknown.into())
             }
+            Rejection::Known(hash) => error_with(
+                ALREADY_IMPORTED,
+                "Transaction Already Imported",
+                &format!("{hash:?}"),
+            ),
             Rejection::Full => error(POOL_FULL, "The pool is full"),
         }
     }

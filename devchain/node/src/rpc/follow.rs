@@ -10,7 +10,9 @@ use std::ops::ControlFlow;
 
 /// Sends one value. Breaks when the subscriber is gone.
 pub(super) async fn send(sink: &SubscriptionSink, value: &impl Serialize) -> ControlFlow<()> {
-    let Ok(json) = to_json_raw_value(value) else { return ControlFlow::Break(()) };
+    let Ok(json) = to_json_raw_value(value) else {
+        return ControlFlow::Break(());
+    };
     match sink.send(json).await {
         Ok(()) => ControlFlow::Continue(()),
         Err(_gone) => ControlFlow::Break(()),

@@ -34,6 +34,9 @@ pub fn module(node: &Node) -> Result<RpcModule<()>, RegisterMethodError> {
 
     let mut names: Vec<&'static str> = module.method_names().chain(["rpc_methods"]).collect();
     names.sort_unstable();
-    module.register_method("rpc_methods", move |_, _, _| serde_json::json!({ "methods": names }))?;
+    module.register_method(
+        "rpc_methods",
+        move |_, _, _| serde_json::json!({ "methods": names }),
+    )?;
     Ok(module)
 }

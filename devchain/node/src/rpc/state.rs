@@ -83,7 +83,10 @@ fn value(block: &Block, key: &Bytes) -> Option<Bytes> {
 }
 
 fn values(block: &Block, keys: &[Bytes]) -> ChangeSet {
-    ChangeSet { block: block.hash, changes: keys.iter().map(|key| (key.clone(), value(block, key))).collect() }
+    ChangeSet {
+        block: block.hash,
+        changes: keys.iter().map(|key| (key.clone(), value(block, key))).collect(),
+    }
 }
 
 #[async_trait]
@@ -115,7 +118,10 @@ impl StateServer for Rpc {
 
     fn storage_size(&self, key: Bytes, hash: Option<H256>) -> RpcResult<Option<u64>> {
         let block = find(&self.0, hash)?;
-        Ok(block.state.get(&key).and_then(|value| u64::try_from(value.len()).ok()))
+        Ok(block
+            .state
+            .get(&key)
+            .and_then(|value| u64::try_from(value.len()).ok()))
     }
 
     fn query_storage_at(&self, keys: Vec<Bytes>, at: Option<H256>) -> RpcResult<Vec<ChangeSet>> {
@@ -124,7 +130,11 @@ impl StateServer for Rpc {
 
     fn keys(&self, prefix: Bytes, hash: Option<H256>) -> RpcResult<Vec<Bytes>> {
         let block = find(&self.0, hash)?;
-        Ok(block.state.keys(&prefix, None).map(|key| Bytes(key.to_vec())).collect())
+        Ok(block
+            .state
+            .keys(&prefix, None)
+            .map(|key| Bytes(key.to_vec()))
+            .collect())
     }
 
     fn keys_paged(
@@ -135,17 +145,30 @@ impl StateServer for Rpc {
         hash: Option<H256>,
     ) -> RpcResult<Vec<Bytes>> {
         if count > PAGE {
-            return Err(error::params(format!("a page holds at most {PAGE} keys, not {count}")));
+            return Err(error::params(format!(
+                "a page holds at most {PAGE} keys, not {count}"
+            )));
         }
         let block = find(&self.0, hash)?;
         let prefix = prefix.unwrap_or_else(|| Bytes(Vec::new()));
         let keys = block.state.keys(&prefix, start_key.as_deref());
-        Ok(keys.take(usize::try_from(count).unwrap_or(usize::MAX)).map(|key| Bytes(key.to_vec())).collect())
+        Ok(keys
+            .take(usize::try_from(count).unwrap_or(usize::MAX))
+            .map(|key| Bytes(key.to_vec()))
+            .collect())
     }
 
-    async fn subscribe_storage(&self, pending: PendingSubscriptionSink, keys: Option<Vec<Bytes>>) -> SubscriptionResult {
+    async fn subscribe_storage(
+        &self,
+        pending: PendingSubscriptionSink,
+        keys: Option<Vec<Bytes>>,
+    ) -> SubscriptionResult {
         let Some(keys) = keys.filter(|keys| !keys.is_empty()) else {
-            pending.reject(error::params("name the keys to follow: following all storage is not offered")).await;
+            pending
+                .reject(error::params(
+                    "name the keys to follow: following all storage is not offered",
+                ))
+                .await;
             return Ok(());
         };
         let sink = pending.accept().await?;
@@ -153,12 +176,27 @@ impl StateServer for Rpc {
         if follow::send(&sink, &known).await.is_break() {
             return Ok(());
         }
-        let next = self.0.block(Some(known.block)).map_or(0, |block| block.header.number.saturating_add(1));
+        let next = self
+            .0
+            .block(Some(known.block))
+            .map_or(0, |block| block.header.number.saturating_add(1));
         follow::blocks(&self.0, &sink, next, |block| {
             let now = values(block, &keys);
-            let changes: Vec<_> =
-                now.changes.iter().zip(&known.changes).filter(|(now, old)| now != old).map(|(now, _)| now.clone()).collect();
-            let told = if changes.is_empty() { vec![] } else { vec![ChangeSet { block: now.block, changes }] };
+            let changes: Vec<_> = now
+                .changes
+                .iter()
+                .zip(&known.changes)
+                .filter(|(now, old)| now != old)
+                .map(|(now, _)| now.clone())
+                .collect();
+            let told = if changes.is_empty() {
+                vec![]
+            } else {
+                vec![ChangeSet {
+                    block: now.block,
+                    changes,
+                }]
+            };
             known = now;
             ControlFlow::Continue(told)
         })

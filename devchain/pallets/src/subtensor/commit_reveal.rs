@@ -3,8 +3,8 @@
 
 use super::{
     CommitRevealWeightsEnabled, CommitRevealWeightsVersion, Config, Error, Event, MAX_TIMELOCKED_COMMIT,
-    MAX_UNREVEALED_COMMITS, Pallet, RevealPeriodEpochs, SubnetEpochIndex, Tempo, TimelockedWeightCommits, Uids,
-    WeightCommits,
+    MAX_UNREVEALED_COMMITS, Pallet, RevealPeriodEpochs, SubnetEpochIndex, Tempo, TimelockedWeightCommits,
+    Uids, WeightCommits,
 };
 use crate::AccountId;
 use crate::types::{MechId, NetUid, NetUidStorageIndex};
@@ -58,7 +58,10 @@ impl<T: Config> Pallet<T> {
         WeightCommits::<T>::try_mutate(index, who, |stored| -> DispatchResult {
             let mut commits = stored.take().unwrap_or_default();
             Self::drop_expired(netuid, &mut commits);
-            ensure!(commits.len() < MAX_UNREVEALED_COMMITS, Error::<T>::TooManyUnrevealedCommits);
+            ensure!(
+                commits.len() < MAX_UNREVEALED_COMMITS,
+                Error::<T>::TooManyUnrevealedCommits
+            );
             let (first, last) = Self::foreseen_reveal(netuid);
             commits.push_back((hash, epoch, first, last));
             *stored = Some(commits);
@@ -78,8 +81,14 @@ impl<T: Config> Pallet<T> {
         salt: &[u16],
         version_key: u64,
     ) -> DispatchResult {
-        ensure!(CommitRevealWeightsEnabled::<T>::get(netuid), Error::<T>::CommitRevealDisabled);
-        ensure!(Self::mechanism_exists(netuid, mecid), Error::<T>::MechanismDoesNotExist);
+        ensure!(
+            CommitRevealWeightsEnabled::<T>::get(netuid),
+            Error::<T>::CommitRevealDisabled
+        );
+        ensure!(
+            Self::mechanism_exists(netuid, mecid),
+            Error::<T>::MechanismDoesNotExist
+        );
         let index = netuid.index(mecid);
         let hash = Self::commit_hash(who, index, uids, values, salt, version_key);
         WeightCommits::<T>::try_mutate_exists(index, who, |stored| -> DispatchResult {
@@ -94,7 +103,10 @@ impl<T: Config> Pallet<T> {
                 };
                 return Err(error.into());
             };
-            ensure!(Self::reveal_window(netuid, epoch) == RevealWindow::Open, Error::<T>::RevealTooEarly);
+            ensure!(
+                Self::reveal_window(netuid, epoch) == RevealWindow::Open,
+                Error::<T>::RevealTooEarly
+            );
             // Earlier commits are void once a later one is revealed.
             commits.drain(..=place);
             if commits.is_empty() {
@@ -114,13 +126,19 @@ impl<T: Config> Pallet<T> {
         round: u64,
         version: u16,
     ) -> DispatchResult {
-        ensure!(CommitRevealWeightsVersion::<T>::get() == version, Error::<T>::IncorrectCommitRevealVersion);
+        ensure!(
+            CommitRevealWeightsVersion::<T>::get() == version,
+            Error::<T>::IncorrectCommitRevealVersion
+        );
         let (index, uid) = Self::may_commit(&who, netuid, mecid)?;
         let hash = BlakeTwo256::hash(&commit);
         let epoch = SubnetEpochIndex::<T>::get(netuid);
         TimelockedWeightCommits::<T>::try_mutate(index, epoch, |commits| -> DispatchResult {
             let waiting = commits.iter().filter(|commit| commit.0 == who).count();
-            ensure!(waiting < MAX_UNREVEALED_COMMITS, Error::<T>::TooManyUnrevealedCommits);
+            ensure!(
+                waiting < MAX_UNREVEALED_COMMITS,
+                Error::<T>::TooManyUnrevealedCommits
+            );
             commits.push_back((who.clone(), Self::now(), commit, round));
             Ok(())
         })?;
@@ -135,11 +153,20 @@ impl<T: Config> Pallet<T> {
         netuid: NetUid,
         mecid: MechId,
     ) -> Result<(NetUidStorageIndex, u16), Error<T>> {
-        ensure!(Self::mechanism_exists(netuid, mecid), Error::<T>::MechanismDoesNotExist);
-        ensure!(CommitRevealWeightsEnabled::<T>::get(netuid), Error::<T>::CommitRevealDisabled);
+        ensure!(
+            Self::mechanism_exists(netuid, mecid),
+            Error::<T>::MechanismDoesNotExist
+        );
+        ensure!(
+            CommitRevealWeightsEnabled::<T>::get(netuid),
+            Error::<T>::CommitRevealDisabled
+        );
         let uid = Uids::<T>::get(netuid, who).ok_or(Error::<T>::HotKeyNotRegisteredInSubNet)?;
         let index = netuid.index(mecid);
-        ensure!(Self::weights_are_due(netuid, index, uid), Error::<T>::CommittingWeightsTooFast);
+        ensure!(
+            Self::weights_are_due(netuid, index, uid),
+            Error::<T>::CommittingWeightsTooFast
+        );
         Ok((index, uid))
     }
 
@@ -158,9 +185,11 @@ impl<T: Config> Pallet<T> {
     /// The blocks in which a commit made now can be revealed, if epochs keep their tempo.
     fn foreseen_reveal(netuid: NetUid) -> (u64, u64) {
         let tempo = u64::from(Tempo::<T>::get(netuid));
-        let first = Self::next_epoch(netuid)
-            .unwrap_or(u64::MAX)
-            .saturating_add(RevealPeriodEpochs::<T>::get(netuid).saturating_sub(1).saturating_mul(tempo));
+        let first = Self::next_epoch(netuid).unwrap_or(u64::MAX).saturating_add(
+            RevealPeriodEpochs::<T>::get(netuid)
+                .saturating_sub(1)
+                .saturating_mul(tempo),
+        );
         (first, first.saturating_add(tempo.saturating_sub(1)))
     }
 }

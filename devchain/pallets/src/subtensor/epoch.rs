@@ -2,8 +2,8 @@
 //! incentive, emission) is not part of this chain yet, so the columns that it would write stay as they are.
 
 use super::{
-    BlocksSinceLastStep, Config, LastEpochBlock, NetworksAdded, Pallet, PendingEpochAt, RegistrationsThisBlock,
-    SubnetEpochIndex, Tempo,
+    BlocksSinceLastStep, Config, LastEpochBlock, NetworksAdded, Pallet, PendingEpochAt,
+    RegistrationsThisBlock, SubnetEpochIndex, Tempo,
 };
 use crate::types::NetUid;
 
@@ -11,7 +11,9 @@ impl<T: Config> Pallet<T> {
     /// What every block begins with.
     pub(super) fn begin_block() {
         let now = Self::now();
-        let subnets: Vec<NetUid> = NetworksAdded::<T>::iter_keys().filter(|netuid| *netuid != NetUid::ROOT).collect();
+        let subnets: Vec<NetUid> = NetworksAdded::<T>::iter_keys()
+            .filter(|netuid| *netuid != NetUid::ROOT)
+            .collect();
         for netuid in subnets {
             RegistrationsThisBlock::<T>::remove(netuid);
             if Self::next_epoch(netuid).is_some_and(|due| due <= now) {

@@ -11,8 +11,12 @@ use core::marker::PhantomData;
 use frame_support::traits::IsSubType;
 use scale_info::TypeInfo;
 use sp_runtime::impl_tx_ext_default;
-use sp_runtime::traits::{AsSystemOriginSigner, DispatchInfoOf, Dispatchable, Implication, TransactionExtension, ValidateResult};
-use sp_runtime::transaction_validity::{InvalidTransaction, TransactionSource, TransactionValidityError, ValidTransaction};
+use sp_runtime::traits::{
+    AsSystemOriginSigner, DispatchInfoOf, Dispatchable, Implication, TransactionExtension, ValidateResult,
+};
+use sp_runtime::transaction_validity::{
+    InvalidTransaction, TransactionSource, TransactionValidityError, ValidTransaction,
+};
 
 /// Why the pool refuses a transaction, with the public chain's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,14 +101,42 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
         | Call::commit_mechanism_weights { netuid, .. }
         | Call::commit_timelocked_weights { netuid, .. }
         | Call::commit_timelocked_mechanism_weights { netuid, .. } => check_stake::<T>(who, *netuid),
-        Call::reveal_weights { netuid, uids, values, salt, version_key } => {
-            check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *version_key)
+        Call::reveal_weights {
+            netuid,
+            uids,
+            values,
+            salt,
+            version_key,
+        } => check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *version_key),
+        Call::reveal_mechanism_weights {
+            netuid,
+            mecid,
+            uids,
+            values,
+            salt,
+            version_key,
+        } => check_reveal::<T>(who, *netuid, *mecid, uids, values, salt, *version_key),
+        Call::serve_axon {
+            netuid,
+            version,
+            ip,
+            port,
+            ip_type,
+            protocol,
+            placeholder1,
+            placeholder2,
         }
-        Call::reveal_mechanism_weights { netuid, mecid, uids, values, salt, version_key } => {
-            check_reveal::<T>(who, *netuid, *mecid, uids, values, salt, *version_key)
-        }
-        Call::serve_axon { netuid, version, ip, port, ip_type, protocol, placeholder1, placeholder2 }
-        | Call::serve_axon_tls { netuid, version, ip, port, ip_type, protocol, placeholder1, placeholder2, .. } => {
+        | Call::serve_axon_tls {
+            netuid,
+            version,
+            ip,
+            port,
+            ip_type,
+            protocol,
+            placeholder1,
+            placeholder2,
+            ..
+        } => {
             let axon = AxonInfo {
                 block: 0,
                 version: *version,
@@ -124,7 +156,11 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
 }
 
 fn check_stake<T: Config>(who: &AccountId, netuid: NetUid) -> Result<(), PoolRejection> {
-    if Pallet::<T>::has_stake_for_weights(who, netuid) { Ok(()) } else { Err(PoolRejection::StakeAmountTooLow) }
+    if Pallet::<T>::has_stake_for_weights(who, netuid) {
+        Ok(())
+    } else {
+        Err(PoolRejection::StakeAmountTooLow)
+    }
 }
 
 fn check_reveal<T: Config>(
@@ -140,14 +176,20 @@ fn check_reveal<T: Config>(
     let index = netuid.index(mecid);
     let hash = Pallet::<T>::commit_hash(who, index, uids, values, salt, version_key);
     let commits = WeightCommits::<T>::get(index, who).unwrap_or_default();
-    let (_, epoch, ..) = commits.iter().find(|commit| commit.0 == hash).ok_or(PoolRejection::CommitNotFound)?;
+    let (_, epoch, ..) = commits
+        .iter()
+        .find(|commit| commit.0 == hash)
+        .ok_or(PoolRejection::CommitNotFound)?;
     match Pallet::<T>::reveal_window(netuid, *epoch) {
         RevealWindow::Open => Ok(()),
         RevealWindow::TooEarly | RevealWindow::Expired => Err(PoolRejection::CommitBlockNotInRevealRange),
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "only the errors of serving reach the pool; the rest is one number")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only the errors of serving reach the pool; the rest is one number"
+)]
 fn rejection<T>(error: Error<T>) -> PoolRejection {
     match error {
         Error::HotKeyNotRegisteredInNetwork => PoolRejection::HotKeyNotRegisteredInNetwork,

@@ -1,10 +1,11 @@
 //! The chain's beginning: the root network, subnets with their hyperparameters, neurons with their stake and permits.
 
 use super::{
-    Burn, CommitRevealWeightsEnabled, Config, GenesisConfig, LoopbackAllowed, MaxAllowedUids, MaxRegistrationsPerBlock,
-    MaxWeightsLimit, MechanismCountCurrent, MinAllowedWeights, NetworkRegistrationAllowed, NetworksAdded, Pallet,
-    RevealPeriodEpochs, ServingRateLimit, StakeThreshold, Tempo, TokenSymbol, TotalHotkeyAlpha, TotalNetworks,
-    ValidatorPermit, WeightsSetRateLimit, WeightsVersionKey,
+    Burn, CommitRevealWeightsEnabled, Config, GenesisConfig, LoopbackAllowed, MaxAllowedUids,
+    MaxRegistrationsPerBlock, MaxWeightsLimit, MechanismCountCurrent, MinAllowedWeights,
+    NetworkRegistrationAllowed, NetworksAdded, Pallet, RevealPeriodEpochs, ServingRateLimit, StakeThreshold,
+    Tempo, TokenSymbol, TotalHotkeyAlpha, TotalNetworks, ValidatorPermit, WeightsSetRateLimit,
+    WeightsVersionKey,
 };
 use crate::AccountId;
 use crate::types::{AlphaBalance, MechId, NetUid, TaoBalance};

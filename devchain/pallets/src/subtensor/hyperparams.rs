@@ -1,9 +1,10 @@
 //! A subnet's hyperparameters: read once, shown in the form that a client asks for.
 
 use super::{
-    ActivityCutoff, BondsMovingAverage, Burn, CommitRevealWeightsEnabled, Config, ImmunityPeriod, Kappa, MaxAllowedUids,
-    MaxAllowedValidators, MaxRegistrationsPerBlock, MaxWeightsLimit, MinAllowedWeights, NetworkRegistrationAllowed,
-    NetworksAdded, Pallet, RevealPeriodEpochs, Rho, ServingRateLimit, Tempo, WeightsSetRateLimit, WeightsVersionKey,
+    ActivityCutoff, BondsMovingAverage, Burn, CommitRevealWeightsEnabled, Config, ImmunityPeriod, Kappa,
+    MaxAllowedUids, MaxAllowedValidators, MaxRegistrationsPerBlock, MaxWeightsLimit, MinAllowedWeights,
+    NetworkRegistrationAllowed, NetworksAdded, Pallet, RevealPeriodEpochs, Rho, ServingRateLimit, Tempo,
+    WeightsSetRateLimit, WeightsVersionKey,
 };
 use crate::types::{HyperparamEntry, HyperparamValue, NetUid, SubnetHyperparams, TaoBalance};
 use codec::Compact;
@@ -116,6 +117,14 @@ impl<T: Config> Pallet<T> {
             ("commit_reveal_period", U64(Compact(p.commit_reveal_period))),
             ("commit_reveal_weights_enabled", Bool(p.commit_reveal_enabled)),
         ];
-        Some(entries.into_iter().map(|(name, value)| HyperparamEntry { name: name.into(), value }).collect())
+        Some(
+            entries
+                .into_iter()
+                .map(|(name, value)| HyperparamEntry {
+                    name: name.into(),
+                    value,
+                })
+                .collect(),
+        )
     }
 }

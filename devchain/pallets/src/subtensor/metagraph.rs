@@ -3,11 +3,12 @@
 
 use super::neurons::zero_account;
 use super::{
-    BlockAtRegistration, BlocksSinceLastStep, Config, IdentitiesV2, LastEpochBlock, NetworkRegisteredAt, NetworksAdded,
-    Pallet, SubnetIdentitiesV3, SubnetOwner, SubnetOwnerHotkey, TokenSymbol,
+    BlockAtRegistration, BlocksSinceLastStep, Config, IdentitiesV2, LastEpochBlock, NetworkRegisteredAt,
+    NetworksAdded, Pallet, SubnetIdentitiesV3, SubnetOwner, SubnetOwnerHotkey, TokenSymbol,
 };
 use crate::types::{
-    AlphaBalance, DynamicInfo, FixedI128, Metagraph, NetUid, NeuronInfoLite, SubnetIdentityV3, SubnetState, TaoBalance,
+    AlphaBalance, DynamicInfo, FixedI128, Metagraph, NetUid, NeuronInfoLite, SubnetIdentityV3, SubnetState,
+    TaoBalance,
 };
 use codec::Compact;
 
@@ -25,7 +26,11 @@ fn column<V>(neurons: &[NeuronInfoLite], value: impl Fn(&NeuronInfoLite) -> V) -
 
 /// A neuron's own stake on its subnet.
 fn stake(neuron: &NeuronInfoLite) -> u64 {
-    neuron.stake.iter().map(|(_, amount)| amount.0.0).fold(0, u64::saturating_add)
+    neuron
+        .stake
+        .iter()
+        .map(|(_, amount)| amount.0.0)
+        .fold(0, u64::saturating_add)
 }
 
 impl<T: Config> Pallet<T> {
@@ -102,7 +107,9 @@ impl<T: Config> Pallet<T> {
             consensus: column(&neurons, |n| n.consensus),
             trust: column(&neurons, |n| n.trust),
             rank: column(&neurons, |n| n.rank),
-            block_at_registration: column(&neurons, |n| Compact(BlockAtRegistration::<T>::get(netuid, n.uid.0))),
+            block_at_registration: column(&neurons, |n| {
+                Compact(BlockAtRegistration::<T>::get(netuid, n.uid.0))
+            }),
             alpha_stake: column(&neurons, |n| Compact(AlphaBalance(stake(n)))),
             tao_stake: column(&neurons, |_| NO_TAO),
             total_stake: column(&neurons, |n| Compact(TaoBalance(stake(n)))),

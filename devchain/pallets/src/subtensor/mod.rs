@@ -36,13 +36,16 @@ pub enum EpochConsensus {
 
 /// The pallet.
 #[frame_support::pallet]
-#[allow(missing_docs, reason = "the macro generates public items without documentation")]
+#[allow(
+    missing_docs,
+    reason = "the macro generates public items without documentation"
+)]
 mod pallet {
     use super::{EpochConsensus, MAX_TIMELOCKED_COMMIT, genesis};
     use crate::AccountId;
     use crate::types::{
-        AlphaBalance, AxonInfo, ChainIdentityV2, MechId, NetUid, NetUidStorageIndex, NeuronCertificate, PrometheusInfo,
-        SubnetIdentityV3, TaoBalance,
+        AlphaBalance, AxonInfo, ChainIdentityV2, MechId, NetUid, NetUidStorageIndex, NeuronCertificate,
+        PrometheusInfo, SubnetIdentityV3, TaoBalance,
     };
     use frame_support::pallet_prelude::*;
     use frame_support::traits::{ConstBool, ConstU16, ConstU64, fungible};
@@ -110,7 +113,8 @@ mod pallet {
     pub type Tempo<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<360>>;
     /// Whether weights must be committed before they are revealed.
     #[pallet::storage]
-    pub type CommitRevealWeightsEnabled<T> = StorageMap<_, Identity, NetUid, bool, ValueQuery, ConstBool<true>>;
+    pub type CommitRevealWeightsEnabled<T> =
+        StorageMap<_, Identity, NetUid, bool, ValueQuery, ConstBool<true>>;
     /// The version of timelocked commits that the chain accepts.
     #[pallet::storage]
     pub type CommitRevealWeightsVersion<T> = StorageValue<_, u16, ValueQuery, ConstU16<4>>;
@@ -167,7 +171,8 @@ mod pallet {
     pub type CollateralLockShare<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery>;
     /// Whether a subnet takes registrations.
     #[pallet::storage]
-    pub type NetworkRegistrationAllowed<T> = StorageMap<_, Identity, NetUid, bool, ValueQuery, ConstBool<true>>;
+    pub type NetworkRegistrationAllowed<T> =
+        StorageMap<_, Identity, NetUid, bool, ValueQuery, ConstBool<true>>;
     /// Registrations that a subnet takes per block.
     #[pallet::storage]
     pub type MaxRegistrationsPerBlock<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<1>>;
@@ -182,8 +187,7 @@ mod pallet {
 
     /// A hotkey's uid.
     #[pallet::storage]
-    pub type Uids<T> =
-        StorageDoubleMap<_, Identity, NetUid, Blake2_128Concat, AccountId, u16, OptionQuery>;
+    pub type Uids<T> = StorageDoubleMap<_, Identity, NetUid, Blake2_128Concat, AccountId, u16, OptionQuery>;
     /// A uid's hotkey.
     #[pallet::storage]
     pub type Keys<T> = StorageDoubleMap<_, Identity, NetUid, Identity, u16, AccountId, OptionQuery>;
@@ -276,7 +280,12 @@ mod pallet {
         NetUidStorageIndex,
         Twox64Concat,
         u64,
-        VecDeque<(AccountId, u64, BoundedVec<u8, ConstU32<MAX_TIMELOCKED_COMMIT>>, u64)>,
+        VecDeque<(
+            AccountId,
+            u64,
+            BoundedVec<u8, ConstU32<MAX_TIMELOCKED_COMMIT>>,
+            u64,
+        )>,
         ValueQuery,
     >;
 
@@ -438,7 +447,14 @@ mod pallet {
             weights: Vec<u16>,
             version_key: u64,
         ) -> DispatchResult {
-            Self::do_set_weights(&ensure_signed(origin)?, netuid, MechId(0), &dests, &weights, version_key)
+            Self::do_set_weights(
+                &ensure_signed(origin)?,
+                netuid,
+                MechId(0),
+                &dests,
+                &weights,
+                version_key,
+            )
         }
 
         /// Announces the signing hotkey's axon.
@@ -455,7 +471,16 @@ mod pallet {
             placeholder1: u8,
             placeholder2: u8,
         ) -> DispatchResult {
-            let axon = AxonInfo { block: 0, version, ip, port, ip_type, protocol, placeholder1, placeholder2 };
+            let axon = AxonInfo {
+                block: 0,
+                version,
+                ip,
+                port,
+                ip_type,
+                protocol,
+                placeholder1,
+                placeholder2,
+            };
             Self::do_serve_axon(ensure_signed(origin)?, netuid, axon, None)
         }
 
@@ -470,7 +495,13 @@ mod pallet {
             port: u16,
             ip_type: u8,
         ) -> DispatchResult {
-            let info = PrometheusInfo { block: 0, version, ip, port, ip_type };
+            let info = PrometheusInfo {
+                block: 0,
+                version,
+                ip,
+                port,
+                ip_type,
+            };
             Self::do_serve_prometheus(ensure_signed(origin)?, netuid, info)
         }
 
@@ -496,7 +527,16 @@ mod pallet {
             placeholder2: u8,
             certificate: Vec<u8>,
         ) -> DispatchResult {
-            let axon = AxonInfo { block: 0, version, ip, port, ip_type, protocol, placeholder1, placeholder2 };
+            let axon = AxonInfo {
+                block: 0,
+                version,
+                ip,
+                port,
+                ip_type,
+                protocol,
+                placeholder1,
+                placeholder2,
+            };
             Self::do_serve_axon(ensure_signed(origin)?, netuid, axon, Some(&certificate))
         }
 
@@ -518,7 +558,15 @@ mod pallet {
             salt: Vec<u16>,
             version_key: u64,
         ) -> DispatchResult {
-            Self::do_reveal(&ensure_signed(origin)?, netuid, MechId(0), &uids, &values, &salt, version_key)
+            Self::do_reveal(
+                &ensure_signed(origin)?,
+                netuid,
+                MechId(0),
+                &uids,
+                &values,
+                &salt,
+                version_key,
+            )
         }
 
         /// Commits to weights that a beacon's round opens.
@@ -532,7 +580,14 @@ mod pallet {
             commit_reveal_version: u16,
         ) -> DispatchResult {
             let who = ensure_signed(origin)?;
-            Self::do_commit_timelocked(who, netuid, MechId(0), commit, reveal_round, commit_reveal_version)
+            Self::do_commit_timelocked(
+                who,
+                netuid,
+                MechId(0),
+                commit,
+                reveal_round,
+                commit_reveal_version,
+            )
         }
 
         /// Commits to weights of one mechanism by their hash.
@@ -559,7 +614,15 @@ mod pallet {
             salt: Vec<u16>,
             version_key: u64,
         ) -> DispatchResult {
-            Self::do_reveal(&ensure_signed(origin)?, netuid, mecid, &uids, &values, &salt, version_key)
+            Self::do_reveal(
+                &ensure_signed(origin)?,
+                netuid,
+                mecid,
+                &uids,
+                &values,
+                &salt,
+                version_key,
+            )
         }
 
         /// Commits to weights of one mechanism that a beacon's round opens.
@@ -588,7 +651,14 @@ mod pallet {
             weights: Vec<u16>,
             version_key: u64,
         ) -> DispatchResult {
-            Self::do_set_weights(&ensure_signed(origin)?, netuid, mecid, &dests, &weights, version_key)
+            Self::do_set_weights(
+                &ensure_signed(origin)?,
+                netuid,
+                mecid,
+                &dests,
+                &weights,
+                version_key,
+            )
         }
     }
 }

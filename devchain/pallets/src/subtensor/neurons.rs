@@ -1,8 +1,8 @@
 //! Neurons as clients see them, assembled from the columns.
 
 use super::{
-    Active, Axons, Bonds, Config, Consensus, Dividends, Emission, Incentive, Keys, LastUpdate, Owner, Pallet, Prometheus,
-    SubnetworkN, TotalHotkeyAlpha, ValidatorPermit, ValidatorTrust, Weights,
+    Active, Axons, Bonds, Config, Consensus, Dividends, Emission, Incentive, Keys, LastUpdate, Owner, Pallet,
+    Prometheus, SubnetworkN, TotalHotkeyAlpha, ValidatorPermit, ValidatorTrust, Weights,
 };
 use crate::AccountId;
 use crate::types::{AlphaBalance, MechId, NetUid, NeuronInfo, NeuronInfoLite};
@@ -46,7 +46,9 @@ impl<T: Config> Pallet<T> {
     #[must_use]
     pub fn neurons_lite(netuid: NetUid) -> Vec<NeuronInfoLite> {
         let columns = Columns::read::<T>(netuid);
-        (0..SubnetworkN::<T>::get(netuid)).filter_map(|uid| Self::lite(netuid, uid, &columns)).collect()
+        (0..SubnetworkN::<T>::get(netuid))
+            .filter_map(|uid| Self::lite(netuid, uid, &columns))
+            .collect()
     }
 
     /// One neuron.
@@ -58,7 +60,10 @@ impl<T: Config> Pallet<T> {
     /// All neurons of a subnet with their weights and bonds, by uid.
     #[must_use]
     pub fn neurons(netuid: NetUid) -> Vec<NeuronInfo> {
-        Self::neurons_lite(netuid).into_iter().map(|neuron| Self::full(netuid, neuron)).collect()
+        Self::neurons_lite(netuid)
+            .into_iter()
+            .map(|neuron| Self::full(netuid, neuron))
+            .collect()
     }
 
     /// One neuron with its weights and bonds.
@@ -81,7 +86,10 @@ impl<T: Config> Pallet<T> {
             active: at(&columns.active, uid),
             axon_info: Axons::<T>::get(netuid, &hotkey).unwrap_or_default(),
             prometheus_info: Prometheus::<T>::get(netuid, &hotkey).unwrap_or_default(),
-            stake: vec![(coldkey.clone(), Compact(TotalHotkeyAlpha::<T>::get(&hotkey, netuid)))],
+            stake: vec![(
+                coldkey.clone(),
+                Compact(TotalHotkeyAlpha::<T>::get(&hotkey, netuid)),
+            )],
             emission: Compact(at(&columns.emission, uid)),
             incentive: Compact(at(&columns.incentive, uid)),
             consensus: Compact(at(&columns.consensus, uid)),
@@ -100,7 +108,11 @@ impl<T: Config> Pallet<T> {
 
     fn full(netuid: NetUid, lite: NeuronInfoLite) -> NeuronInfo {
         let index = netuid.index(MechId(0));
-        let compact = |row: Vec<(u16, u16)>| row.into_iter().map(|(uid, value)| (Compact(uid), Compact(value))).collect();
+        let compact = |row: Vec<(u16, u16)>| {
+            row.into_iter()
+                .map(|(uid, value)| (Compact(uid), Compact(value)))
+                .collect()
+        };
         NeuronInfo {
             weights: compact(Weights::<T>::get(index, lite.uid.0)),
             bonds: compact(Bonds::<T>::get(index, lite.uid.0)),

@@ -2,10 +2,10 @@
 //! is not part of this chain yet.
 
 use super::{
-    Active, BlockAtRegistration, Burn, Config, Consensus, Dividends, Emission, Error, Event, Incentive, IsNetworkMember,
-    Keys, LastUpdate, MaxAllowedUids, MaxRegistrationsPerBlock, MechanismCountCurrent, NetworkRegistrationAllowed,
-    NetworksAdded, OwnedHotkeys, Owner, Pallet, RAORecycledForRegistration, RegistrationsThisBlock, SubnetworkN, Uids,
-    ValidatorPermit, ValidatorTrust,
+    Active, BlockAtRegistration, Burn, Config, Consensus, Dividends, Emission, Error, Event, Incentive,
+    IsNetworkMember, Keys, LastUpdate, MaxAllowedUids, MaxRegistrationsPerBlock, MechanismCountCurrent,
+    NetworkRegistrationAllowed, NetworksAdded, OwnedHotkeys, Owner, Pallet, RAORecycledForRegistration,
+    RegistrationsThisBlock, SubnetworkN, Uids, ValidatorPermit, ValidatorTrust,
 };
 use crate::AccountId;
 use crate::types::{AlphaBalance, MechId, NetUid, TaoBalance};
@@ -15,19 +15,38 @@ use frame_support::traits::fungible::{Inspect, Mutate};
 use frame_support::traits::tokens::{Fortitude, Precision, Preservation};
 
 impl<T: Config> Pallet<T> {
-    pub(super) fn do_burned_register(coldkey: &AccountId, netuid: NetUid, hotkey: &AccountId) -> DispatchResult {
-        ensure!(netuid != NetUid::ROOT, Error::<T>::RegistrationNotPermittedOnRootSubnet);
+    pub(super) fn do_burned_register(
+        coldkey: &AccountId,
+        netuid: NetUid,
+        hotkey: &AccountId,
+    ) -> DispatchResult {
+        ensure!(
+            netuid != NetUid::ROOT,
+            Error::<T>::RegistrationNotPermittedOnRootSubnet
+        );
         ensure!(NetworksAdded::<T>::get(netuid), Error::<T>::SubnetNotExists);
-        ensure!(NetworkRegistrationAllowed::<T>::get(netuid), Error::<T>::SubNetRegistrationDisabled);
+        ensure!(
+            NetworkRegistrationAllowed::<T>::get(netuid),
+            Error::<T>::SubNetRegistrationDisabled
+        );
         let taken = RegistrationsThisBlock::<T>::get(netuid);
-        ensure!(taken < MaxRegistrationsPerBlock::<T>::get(netuid), Error::<T>::TooManyRegistrationsThisBlock);
-        ensure!(!Uids::<T>::contains_key(netuid, hotkey), Error::<T>::HotKeyAlreadyRegisteredInSubNet);
+        ensure!(
+            taken < MaxRegistrationsPerBlock::<T>::get(netuid),
+            Error::<T>::TooManyRegistrationsThisBlock
+        );
+        ensure!(
+            !Uids::<T>::contains_key(netuid, hotkey),
+            Error::<T>::HotKeyAlreadyRegisteredInSubNet
+        );
 
         let price = Burn::<T>::get(netuid);
         let spendable = T::Currency::reducible_balance(coldkey, Preservation::Expendable, Fortitude::Polite);
         ensure!(spendable >= price.0, Error::<T>::NotEnoughBalanceToStake);
         let owner = Owner::<T>::get(hotkey);
-        ensure!(owner.is_none_or(|owner| owner == *coldkey), Error::<T>::NonAssociatedColdKey);
+        ensure!(
+            owner.is_none_or(|owner| owner == *coldkey),
+            Error::<T>::NonAssociatedColdKey
+        );
 
         let uid = Self::append_neuron(netuid, hotkey, coldkey)?;
         let burned = T::Currency::burn_from(
@@ -38,7 +57,9 @@ impl<T: Config> Pallet<T> {
             Fortitude::Polite,
         )?;
         RegistrationsThisBlock::<T>::insert(netuid, taken.saturating_add(1));
-        RAORecycledForRegistration::<T>::mutate(netuid, |total| *total = TaoBalance(total.0.saturating_add(burned)));
+        RAORecycledForRegistration::<T>::mutate(netuid, |total| {
+            *total = TaoBalance(total.0.saturating_add(burned))
+        });
         Self::deposit_event(Event::NeuronRegistered(netuid, uid, hotkey.clone()));
         Ok(())
     }
@@ -50,7 +71,10 @@ impl<T: Config> Pallet<T> {
         coldkey: &AccountId,
     ) -> Result<u16, Error<T>> {
         let uid = SubnetworkN::<T>::get(netuid);
-        ensure!(uid < MaxAllowedUids::<T>::get(netuid), Error::<T>::NoNeuronIdAvailable);
+        ensure!(
+            uid < MaxAllowedUids::<T>::get(netuid),
+            Error::<T>::NoNeuronIdAvailable
+        );
         let now = Self::now();
         SubnetworkN::<T>::insert(netuid, uid.saturating_add(1));
         Uids::<T>::insert(netuid, hotkey, uid);

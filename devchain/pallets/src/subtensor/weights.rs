@@ -2,8 +2,8 @@
 
 use super::{
     CommitRevealWeightsEnabled, Config, Error, Event, LastUpdate, MaxWeightsLimit, MechanismCountCurrent,
-    MinAllowedWeights, NetworksAdded, Pallet, StakeThreshold, SubnetworkN, TotalHotkeyAlpha, Uids, ValidatorPermit,
-    Weights, WeightsSetRateLimit, WeightsVersionKey,
+    MinAllowedWeights, NetworksAdded, Pallet, StakeThreshold, SubnetworkN, TotalHotkeyAlpha, Uids,
+    ValidatorPermit, Weights, WeightsSetRateLimit, WeightsVersionKey,
 };
 use crate::AccountId;
 use crate::types::{MechId, NetUid, NetUidStorageIndex};
@@ -27,7 +27,10 @@ impl<T: Config> Pallet<T> {
         values: &[u16],
         version_key: u64,
     ) -> DispatchResult {
-        ensure!(!CommitRevealWeightsEnabled::<T>::get(netuid), Error::<T>::CommitRevealEnabled);
+        ensure!(
+            !CommitRevealWeightsEnabled::<T>::get(netuid),
+            Error::<T>::CommitRevealEnabled
+        );
         Self::store_weights(who, netuid, mecid, uids, values, version_key)
     }
 
@@ -42,31 +45,61 @@ impl<T: Config> Pallet<T> {
         version_key: u64,
     ) -> DispatchResult {
         ensure!(netuid != NetUid::ROOT, Error::<T>::CanNotSetRootNetworkWeights);
-        ensure!(Self::mechanism_exists(netuid, mecid), Error::<T>::MechanismDoesNotExist);
+        ensure!(
+            Self::mechanism_exists(netuid, mecid),
+            Error::<T>::MechanismDoesNotExist
+        );
         ensure!(uids.len() == values.len(), Error::<T>::WeightVecNotEqualSize);
         let neurons = SubnetworkN::<T>::get(netuid);
-        ensure!(uids.len() <= usize::from(neurons), Error::<T>::UidsLengthExceedUidsInSubNet);
+        ensure!(
+            uids.len() <= usize::from(neurons),
+            Error::<T>::UidsLengthExceedUidsInSubNet
+        );
         let uid = Uids::<T>::get(netuid, who).ok_or(Error::<T>::HotKeyNotRegisteredInSubNet)?;
-        ensure!(Self::has_stake_for_weights(who, netuid), Error::<T>::NotEnoughStakeToSetWeights);
+        ensure!(
+            Self::has_stake_for_weights(who, netuid),
+            Error::<T>::NotEnoughStakeToSetWeights
+        );
         let required = WeightsVersionKey::<T>::get(netuid);
-        ensure!(required == 0 || version_key >= required, Error::<T>::IncorrectWeightVersionKey);
+        ensure!(
+            required == 0 || version_key >= required,
+            Error::<T>::IncorrectWeightVersionKey
+        );
 
         let index = netuid.index(mecid);
         let direct = !CommitRevealWeightsEnabled::<T>::get(netuid);
-        ensure!(!direct || Self::weights_are_due(netuid, index, uid), Error::<T>::SettingWeightsTooFast);
+        ensure!(
+            !direct || Self::weights_are_due(netuid, index, uid),
+            Error::<T>::SettingWeightsTooFast
+        );
 
         // A neuron's weight on itself alone needs neither permit nor company.
         let alone = uids == [uid];
-        let permit = ValidatorPermit::<T>::get(netuid).get(usize::from(uid)).copied().unwrap_or(false);
+        let permit = ValidatorPermit::<T>::get(netuid)
+            .get(usize::from(uid))
+            .copied()
+            .unwrap_or(false);
         ensure!(alone || permit, Error::<T>::NeuronNoValidatorPermit);
-        ensure!(uids.iter().collect::<BTreeSet<_>>().len() == uids.len(), Error::<T>::DuplicateUids);
-        ensure!(uids.iter().all(|uid| *uid < neurons), Error::<T>::UidVecContainInvalidOne);
+        ensure!(
+            uids.iter().collect::<BTreeSet<_>>().len() == uids.len(),
+            Error::<T>::DuplicateUids
+        );
+        ensure!(
+            uids.iter().all(|uid| *uid < neurons),
+            Error::<T>::UidVecContainInvalidOne
+        );
         let least = MinAllowedWeights::<T>::get(netuid).min(neurons);
-        ensure!(alone || values.len() >= usize::from(least), Error::<T>::WeightVecLengthIsLow);
+        ensure!(
+            alone || values.len() >= usize::from(least),
+            Error::<T>::WeightVecLengthIsLow
+        );
 
         let scaled = scale_to_max(values);
         let limit = MaxWeightsLimit::<T>::get(netuid);
-        ensure!(alone || within_limit(&scaled, limit), Error::<T>::MaxWeightExceeded);
+        ensure!(
+            alone || within_limit(&scaled, limit),
+            Error::<T>::MaxWeightExceeded
+        );
 
         Weights::<T>::insert(index, uid, uids.iter().copied().zip(scaled).collect::<Vec<_>>());
         if direct {
@@ -88,7 +121,10 @@ impl<T: Config> Pallet<T> {
 
     /// Whether enough blocks have passed since a neuron's last weights or commit. Block 0 counts as never.
     pub(super) fn weights_are_due(netuid: NetUid, index: NetUidStorageIndex, uid: u16) -> bool {
-        let last = LastUpdate::<T>::get(index).get(usize::from(uid)).copied().unwrap_or(0);
+        let last = LastUpdate::<T>::get(index)
+            .get(usize::from(uid))
+            .copied()
+            .unwrap_or(0);
         last == 0 || Self::now().saturating_sub(last) >= WeightsSetRateLimit::<T>::get(netuid)
     }
 
@@ -113,8 +149,13 @@ fn scale_to_max(values: &[u16]) -> Vec<u16> {
         return values.to_vec();
     }
     let scale = |value: u16| {
-        let doubled = u64::from(value).saturating_mul(2).saturating_mul(u64::from(u16::MAX));
-        let rounded = doubled.saturating_add(max).checked_div(max.saturating_mul(2)).unwrap_or(0);
+        let doubled = u64::from(value)
+            .saturating_mul(2)
+            .saturating_mul(u64::from(u16::MAX));
+        let rounded = doubled
+            .saturating_add(max)
+            .checked_div(max.saturating_mul(2))
+            .unwrap_or(0);
         u16::try_from(rounded).unwrap_or(u16::MAX)
     };
     values.iter().copied().map(scale).collect()

@@ -63,7 +63,10 @@ impl Encode for CommitmentData {
             Self::Sha256(hash) => (SHA2, hash).encode_to(out),
             Self::Keccak256(hash) => (KECCAK, hash).encode_to(out),
             Self::ShaThree256(hash) => (SHA3, hash).encode_to(out),
-            Self::TimelockEncrypted { encrypted, reveal_round } => (SEALED, encrypted, reveal_round).encode_to(out),
+            Self::TimelockEncrypted {
+                encrypted,
+                reveal_round,
+            } => (SEALED, encrypted, reveal_round).encode_to(out),
             Self::ResetBondsFlag => out.push_byte(RESET_BONDS),
             Self::BigRaw(bytes) => (BIG_RAW, bytes).encode_to(out),
         }
@@ -77,15 +80,20 @@ impl Decode for CommitmentData {
             variant @ 1..=129 => {
                 let mut bytes = vec![0; usize::from(variant).saturating_sub(1)];
                 input.read(&mut bytes)?;
-                Self::Raw(bytes.try_into().map_err(|_| "raw data is longer than 128 bytes")?)
+                Self::Raw(
+                    bytes
+                        .try_into()
+                        .map_err(|_| "raw data is longer than 128 bytes")?,
+                )
             }
             BLAKE => Self::BlakeTwo256(Decode::decode(input)?),
             SHA2 => Self::Sha256(Decode::decode(input)?),
             KECCAK => Self::Keccak256(Decode::decode(input)?),
             SHA3 => Self::ShaThree256(Decode::decode(input)?),
-            SEALED => {
-                Self::TimelockEncrypted { encrypted: Decode::decode(input)?, reveal_round: Decode::decode(input)? }
-            }
+            SEALED => Self::TimelockEncrypted {
+                encrypted: Decode::decode(input)?,
+                reveal_round: Decode::decode(input)?,
+            },
             RESET_BONDS => Self::ResetBondsFlag,
             BIG_RAW => Self::BigRaw(Decode::decode(input)?),
             137.. => return Err("unknown kind of commitment data".into()),
@@ -111,7 +119,10 @@ impl TypeInfo for CommitmentData {
 
     fn type_info() -> Type {
         fn hash(variants: Variants, name: &'static str, index: u8) -> Variants {
-            variants.variant(name, |v| v.index(index).fields(Fields::unnamed().field(|f| f.ty::<[u8; 32]>())))
+            variants.variant(name, |v| {
+                v.index(index)
+                    .fields(Fields::unnamed().field(|f| f.ty::<[u8; 32]>()))
+            })
         }
         let variants = Variants::new().variant("None", |v| v.index(0));
         raw_variants! { variants:
@@ -148,9 +159,12 @@ impl TypeInfo for CommitmentData {
             })
             .variant("ResetBondsFlag", |v| v.index(RESET_BONDS))
             .variant("BigRaw", |v| {
-                v.index(BIG_RAW).fields(Fields::unnamed().field(|f| f.ty::<BoundedVec<u8, ConstU32<BIG_RAW_MAX>>>()))
+                v.index(BIG_RAW)
+                    .fields(Fields::unnamed().field(|f| f.ty::<BoundedVec<u8, ConstU32<BIG_RAW_MAX>>>()))
             });
-        Type::builder().path(Path::new("Data", "pallet_commitments::types")).variant(variants)
+        Type::builder()
+            .path(Path::new("Data", "pallet_commitments::types"))
+            .variant(variants)
     }
 }
 
@@ -195,7 +209,10 @@ mod tests {
             CommitmentData::Sha256([2; 32]),
             CommitmentData::Keccak256([3; 32]),
             CommitmentData::ShaThree256([4; 32]),
-            CommitmentData::TimelockEncrypted { encrypted: vec![5; 300].try_into().unwrap(), reveal_round: 9 },
+            CommitmentData::TimelockEncrypted {
+                encrypted: vec![5; 300].try_into().unwrap(),
+                reveal_round: 9,
+            },
             CommitmentData::ResetBondsFlag,
             CommitmentData::BigRaw(vec![6; 512].try_into().unwrap()),
         ] {

@@ -1,8 +1,6 @@
 //! The metagraph: everything about a subnet and its neurons in one record, whole or by selected fields.
 
-use super::{
-    AlphaBalance, AxonInfo, ChainIdentityV2, FixedI128, NetUid, SubnetIdentityV3, TaoBalance,
-};
+use super::{AlphaBalance, AxonInfo, ChainIdentityV2, FixedI128, NetUid, SubnetIdentityV3, TaoBalance};
 use crate::AccountId;
 use codec::{Compact, Decode, DecodeWithMemTracking, Encode};
 use scale_info::TypeInfo;

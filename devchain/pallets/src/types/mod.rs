@@ -6,11 +6,13 @@ mod metagraph;
 mod neuron;
 mod subnet;
 
-pub use commitment::{COMMITMENT_RAW_MAX, CommitmentData, CommitmentInfo, MAX_COMMITMENT_FIELDS, Registration};
+pub use commitment::{
+    COMMITMENT_RAW_MAX, CommitmentData, CommitmentInfo, MAX_COMMITMENT_FIELDS, Registration,
+};
 pub use metagraph::{Metagraph, SelectiveMetagraph};
 pub use neuron::{AxonInfo, NeuronCertificate, NeuronInfo, NeuronInfoLite, PrometheusInfo};
 pub use subnet::{
-    ChainIdentityV2, DynamicInfo, FixedI128, FixedI64, HyperparamEntry, HyperparamValue, SubnetHyperparams,
+    ChainIdentityV2, DynamicInfo, FixedI64, FixedI128, HyperparamEntry, HyperparamValue, SubnetHyperparams,
     SubnetIdentityV3, SubnetState,
 };
 
@@ -61,6 +63,10 @@ impl NetUid {
     /// Where the weights and commits of a mechanism of this subnet are kept.
     #[must_use]
     pub const fn index(self, mecid: MechId) -> NetUidStorageIndex {
-        NetUidStorageIndex((mecid.0 as u16).saturating_mul(MAX_SUBNETS).saturating_add(self.0))
+        NetUidStorageIndex(
+            (mecid.0 as u16)
+                .saturating_mul(MAX_SUBNETS)
+                .saturating_add(self.0),
+        )
     }
 }

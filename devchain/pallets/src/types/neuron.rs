@@ -56,7 +56,10 @@ impl NeuronCertificate {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (algorithm, key) = bytes.split_first()?;
-        Some(Self { public_key: key.to_vec().try_into().ok()?, algorithm: *algorithm })
+        Some(Self {
+            public_key: key.to_vec().try_into().ok()?,
+            algorithm: *algorithm,
+        })
     }
 }
 
