@@ -137,6 +137,8 @@ impl Keeper {
         loop {
             let begun = self.clock.now();
             let mut child = self.spawn()?;
+            // Held here, because waiting for a child closes its standard input.
+            let _lifeline = child.stdin.take();
             let status = tokio::select! {
                 status = child.wait() => status.context("cannot wait for a child process")?,
                 () = self.stop.cancelled() => return self.end(child).await.map_err(Into::into),
