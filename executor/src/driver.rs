@@ -460,7 +460,7 @@ impl Driver {
         }
     }
 
-    async fn remove_container(&self) {
+    async fn remove_container(&mut self) {
         let Some(engine) = &self.engine else { return };
         if let Err(error) = engine.remove(&container_name(&self.token)).await {
             tracing::error!(error = %Causes(&error), "the container could not be removed");

@@ -323,16 +323,17 @@ mod tests {
         fs::write(at("a.bin"), [0, 255]).unwrap();
         fs::write(at("large"), vec![0; 1_000_000]).unwrap();
         fs::write(at("fits"), vec![0; 999_999]).unwrap();
+        fs::write(at("z"), "z").unwrap();
         fs::create_dir(at("folder")).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", at("link")).unwrap();
         nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let found = Artifacts::collect(folder.path(), "/artifacts", 1_000_004).unwrap();
+        let found = Artifacts::collect(folder.path(), "/artifacts", 1_000_006).unwrap();
         let keys: Vec<_> = found.files.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["/artifacts/a.bin", "/artifacts/fits"]);
+        assert_eq!(keys, ["/artifacts/a.bin", "/artifacts/b.txt", "/artifacts/fits"]);
         assert_eq!(found.files["/artifacts/a.bin"], "AP8=");
         let notice = found.notice();
         for words in [
-            "/artifacts/b.txt was not returned: all files",
+            "/artifacts/z was not returned: all files",
             "/artifacts/large was not returned: it has 1000000 bytes",
             "/artifacts/folder was not returned: only files",
             "/artifacts/link was not returned: it is a link",

@@ -181,7 +181,7 @@ impl Sealed<'_> {
             nano_cpus: Some(limits.nano_cpus),
             pids_limit: Some(limits.pids),
             shm_size: Some(limits.shm.min(limits.memory)),
-            ulimits: Some(vec![ulimit("core", 0), ulimit("nofile", 1_048_576)]),
+            ulimits: Some(vec![no_core_dumps()]),
             // Output is taken from the attached streams; the engine keeps no copy that could fill the disk.
             log_config: Some(HostConfigLogConfig {
                 typ: Some("none".to_owned()),
@@ -311,11 +311,11 @@ fn bind(source: &Path, target: &str) -> Mount {
     }
 }
 
-fn ulimit(name: &str, value: i64) -> ResourcesUlimits {
+fn no_core_dumps() -> ResourcesUlimits {
     ResourcesUlimits {
-        name: Some(name.to_owned()),
-        soft: Some(value),
-        hard: Some(value),
+        name: Some("core".to_owned()),
+        soft: Some(0),
+        hard: Some(0),
     }
 }
 

@@ -41,9 +41,10 @@ impl Workspace {
             source,
         };
         fs::create_dir_all(work_dir).map_err(failed)?;
-        // Mode 0700: other users of this machine do not come in, while the engine mounts what lies inside.
+        // Other users of this machine do not come in, while the engine mounts what lies inside.
         let root = tempfile::Builder::new()
             .prefix(&format!("{attempt}-"))
+            .permissions(Permissions::from_mode(0o700))
             .tempdir_in(work_dir)
             .map_err(failed)?;
         let folders = JobFolders::under(root.path());

@@ -1,13 +1,13 @@
 //! What the executor's tests share: a miner that speaks as ComputeHorde's Python miner does, and an image of ours.
 
-pub mod image;
-pub mod lease;
-pub mod miner;
+pub(crate) mod image;
+pub(crate) mod lease;
+pub(crate) mod miner;
 
 use muster_executor::Engine;
 
 /// The engine of this machine; `None`, with the reason on stderr, where there is none.
-pub async fn engine() -> Option<Engine> {
+pub(crate) async fn engine() -> Option<Engine> {
     match Engine::connect("").await {
         Ok(engine) => Some(engine),
         Err(error) => {

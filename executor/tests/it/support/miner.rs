@@ -14,29 +14,29 @@ use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for executors.
-pub struct FakeMiner {
+pub(crate) struct FakeMiner {
     listener: TcpListener,
 }
 
 /// One executor's socket.
-pub struct Wire {
+pub(crate) struct Wire {
     /// The path that was asked for.
-    pub path: String,
+    pub(crate) path: String,
     socket: WebSocketStream<TcpStream>,
 }
 
 impl FakeMiner {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
         }
     }
 
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("ws://{}", self.listener.local_addr().unwrap())
     }
 
-    pub async fn accept(&self) -> Wire {
+    pub(crate) async fn accept(&self) -> Wire {
         timeout(PATIENCE, async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut path = String::new();
@@ -54,19 +54,19 @@ impl FakeMiner {
 }
 
 impl Wire {
-    pub async fn send(&mut self, message: &Value) {
+    pub(crate) async fn send(&mut self, message: &Value) {
         self.socket
             .send(Message::text(message.to_string()))
             .await
             .unwrap();
     }
 
-    pub async fn send_text(&mut self, text: &str) {
+    pub(crate) async fn send_text(&mut self, text: &str) {
         self.socket.send(Message::text(text)).await.unwrap();
     }
 
     /// The next message; `None` once the executor has closed.
-    pub async fn recv(&mut self) -> Option<Value> {
+    pub(crate) async fn recv(&mut self) -> Option<Value> {
         loop {
             let frame = timeout(PATIENCE, self.socket.next())
                 .await
@@ -80,7 +80,7 @@ impl Wire {
     }
 
     /// The next message, which must be of this type.
-    pub async fn expect(&mut self, kind: &str) -> Value {
+    pub(crate) async fn expect(&mut self, kind: &str) -> Value {
         let message = self
             .recv()
             .await
@@ -90,12 +90,12 @@ impl Wire {
     }
 
     /// The executor must now say goodbye.
-    pub async fn expect_end(&mut self) {
+    pub(crate) async fn expect_end(&mut self) {
         let message = self.recv().await;
         assert!(message.is_none(), "{message:?}");
     }
 
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.socket.close(None).await.unwrap();
     }
 }

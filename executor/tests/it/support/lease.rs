@@ -16,25 +16,25 @@ use uuid::Uuid;
 
 use super::miner::{FakeMiner, Wire};
 
-pub struct Lease {
-    pub token: ExecutorToken,
-    pub config: Config,
-    pub tasks: Tasks,
+pub(crate) struct Lease {
+    pub(crate) token: ExecutorToken,
+    pub(crate) config: Config,
+    pub(crate) tasks: Tasks,
     work_dir: TempDir,
 }
 
 /// The image, arguments and clocks of a job; the rest is as most jobs have it.
 #[derive(Clone)]
-pub struct Job {
-    pub image: String,
-    pub args: Vec<String>,
-    pub execution_secs: u64,
-    pub volume: Value,
-    pub artifacts_dir: Value,
+pub(crate) struct Job {
+    pub(crate) image: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) execution_secs: u64,
+    pub(crate) volume: Value,
+    pub(crate) artifacts_dir: Value,
 }
 
 impl Job {
-    pub fn new(args: &[&str]) -> Self {
+    pub(crate) fn new(args: &[&str]) -> Self {
         Self {
             image: super::image::NAME.into(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
@@ -46,7 +46,7 @@ impl Job {
 }
 
 impl Lease {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let work_dir = tempfile::tempdir().unwrap();
         let config = Config {
             work_dir: work_dir.path().to_owned(),
@@ -63,7 +63,7 @@ impl Lease {
     }
 
     /// Starts the executor and hands over its socket once it has dialled in.
-    pub async fn start(&self, miner: &FakeMiner) -> (Task<Result<(), Error>>, Wire) {
+    pub(crate) async fn start(&self, miner: &FakeMiner) -> (Task<Result<(), Error>>, Wire) {
         let invocation = Invocation {
             miner_address: miner.address(),
             token: self.token.clone(),
@@ -79,7 +79,7 @@ impl Lease {
     }
 
     /// `V0InitialJobRequest` as a Python miner relays it.
-    pub fn offer(&self, job: &Job) -> Value {
+    pub(crate) fn offer(&self, job: &Job) -> Value {
         let job_uuid = self.token.attempt();
         json!({
             "message_type": "V0InitialJobRequest",
@@ -111,7 +111,7 @@ impl Lease {
     }
 
     /// `V0JobRequest`.
-    pub fn request(&self, job: &Job) -> Value {
+    pub(crate) fn request(&self, job: &Job) -> Value {
         json!({
             "message_type": "V0JobRequest",
             "job_uuid": self.token.attempt(),
@@ -128,7 +128,7 @@ impl Lease {
     }
 
     /// Drives the socket to a running job.
-    pub async fn to_running(&self, wire: &mut Wire, job: &Job) {
+    pub(crate) async fn to_running(&self, wire: &mut Wire, job: &Job) {
         wire.send(&self.offer(job)).await;
         wire.expect("V0ExecutorReadyRequest").await;
         wire.send(&self.request(job)).await;
@@ -136,14 +136,14 @@ impl Lease {
     }
 
     /// Nothing of the lease is left: no container, no folder.
-    pub async fn assert_clean(&self, engine: &Engine) {
+    pub(crate) async fn assert_clean(&self, engine: &Engine) {
         let label = format!("muster.attempt={}", self.token.attempt());
         assert_eq!(engine.labelled(&label).await.unwrap(), Vec::<String>::new());
         assert_eq!(entries(self.work_dir.path()), Vec::<String>::new());
     }
 
     /// Waits until the engine has the job's container.
-    pub async fn container_appears(&self, engine: &Engine) {
+    pub(crate) async fn container_appears(&self, engine: &Engine) {
         let label = format!("muster.attempt={}", self.token.attempt());
         while engine.labelled(&label).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
@@ -159,7 +159,7 @@ fn entries(folder: &Path) -> Vec<String> {
 }
 
 /// An inline volume of these files.
-pub fn inline_volume(files: &[(&str, &str)]) -> Value {
+pub(crate) fn inline_volume(files: &[(&str, &str)]) -> Value {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     for (name, text) in files {
         zip.start_file(*name, zip::write::SimpleFileOptions::default())

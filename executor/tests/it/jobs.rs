@@ -1,19 +1,15 @@
 //! Whole jobs through the real engine, driven by a miner that speaks as ComputeHorde's does.
-#![expect(missing_docs, reason = "a test")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::lease::{Job, Lease, inline_volume};
+use crate::support::miner::{FakeMiner, Wire};
+use crate::support::{engine, image};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_executor::{Engine, Error};
 use muster_kit::Coded;
 use muster_protocol::ErrorCode;
 use serde_json::{Value, json};
-use support::lease::{Job, Lease, inline_volume};
-use support::miner::{FakeMiner, Wire};
-use support::{engine, image};
 
 /// Runs a job to its end and returns its last message.
 async fn last_message(engine: &Engine, lease: &Lease, job: &Job) -> Value {

@@ -6,10 +6,10 @@ use std::process::Command;
 use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
 
 /// The name of the image in the engine.
-pub const NAME: &str = "muster/executor-test:latest";
+pub(crate) const NAME: &str = "muster/executor-test:latest";
 
 /// Builds the static program. Cargo itself sees to it that only the first call has anything to do.
-pub fn program() -> Vec<u8> {
+pub(crate) fn program() -> Vec<u8> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
         .unwrap()
@@ -39,7 +39,7 @@ pub fn program() -> Vec<u8> {
 }
 
 /// The image's archive. `files` come on top of the program.
-pub fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
+pub(crate) fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
     let program = ImageFile {
         path: "/hello".into(),
         mode: 0o755,
@@ -56,7 +56,7 @@ pub fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
 }
 
 /// Has the image in the engine. Loading it again changes nothing.
-pub async fn load(engine: &Engine) -> ImageArchive {
+pub(crate) async fn load(engine: &Engine) -> ImageArchive {
     let archive = tokio::task::spawn_blocking(|| archive(NAME, vec![]))
         .await
         .unwrap();

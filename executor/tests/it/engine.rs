@@ -1,13 +1,10 @@
 //! The engine itself: archives of ours are what we say they are.
-#![expect(missing_docs, reason = "a test")]
-
-mod support;
 
 use muster_executor::{ImageArchive, ImageContent, ImageFile};
 
 #[tokio::test]
 async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
-    let Some(engine) = support::engine().await else {
+    let Some(engine) = crate::support::engine().await else {
         return;
     };
     engine.ping().await.unwrap();
@@ -43,7 +40,7 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
 
 #[tokio::test]
 async fn what_is_no_archive_is_refused_by_name() {
-    let Some(engine) = support::engine().await else {
+    let Some(engine) = crate::support::engine().await else {
         return;
     };
     let error = engine.load(&b"this is not a tar archive"[..]).await.unwrap_err();
