@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use muster_protocol::{Hotkey, Manifest};
-use subxt::config::SubstrateConfig;
 use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
 
 use crate::commitment;
-use crate::endpoint::{AtBlock, Endpoint};
+use crate::endpoint::{AtBlock, Endpoint, Patience};
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
 use crate::types::{BlockNumber, Netuid, Uid};
@@ -37,21 +36,22 @@ pub struct Hyperparameters {
     pub min_allowed_weights: u16,
 }
 
-/// Finalised blocks as they come.
-#[derive(Debug)]
-pub struct Blocks {
-    blocks: subxt::client::Blocks<SubstrateConfig>,
-    client: Arc<ChainClient>,
-}
-
 impl ChainClient {
     /// Connects to the endpoint at `url`: `wss://…`, or `ws://…` on this machine.
     ///
     /// # Errors
-    /// An address that may not be used, or no answer within 15 seconds.
+    /// An address that may not be used, or no answer in time.
     pub async fn connect(url: &str) -> Result<Arc<Self>, ChainError> {
+        Self::connect_with(url, Patience::default()).await
+    }
+
+    /// Connects as [`Self::connect`] does, waiting as long as it is told.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub async fn connect_with(url: &str, patience: Patience) -> Result<Arc<Self>, ChainError> {
         Ok(Arc::new(Self {
-            endpoint: Endpoint::connect(url).await?,
+            endpoint: Endpoint::connect(url, patience).await?,
             submitting: Mutex::new(()),
         }))
     }
@@ -68,20 +68,6 @@ impl ChainClient {
     pub async fn head(&self) -> Result<BlockNumber, ChainError> {
         let head = self.endpoint.head("read the last block").await?;
         Ok(BlockNumber(head.block_number()))
-    }
-
-    /// Finalised blocks from now on, none left out, reconnections survived.
-    ///
-    /// # Errors
-    /// The endpoint does not answer.
-    pub async fn blocks(self: &Arc<Self>) -> Result<Blocks, ChainError> {
-        let blocks = self
-            .endpoint
-            .read("follow the chain", self.endpoint.api.stream_blocks());
-        Ok(Blocks {
-            blocks: blocks.await?,
-            client: Arc::clone(self),
-        })
     }
 
     /// The subnet and its neurons at the last finalised block, in one call.
@@ -154,18 +140,27 @@ impl ChainClient {
     /// The uid of a hotkey.
     ///
     /// # Errors
-    /// [`ChainError::NotRegistered`] if it has none; otherwise as for [`Self::weights_of`].
+    /// [`ChainError::NotRegistered`] if it has none, [`ChainError::NoSubnet`] where there is nothing to be registered in;
+    /// otherwise as for [`Self::weights_of`].
     pub async fn uid_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Uid, ChainError> {
         const DOING: &str = "look up a uid";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
         let uid = self.storage(DOING, "SubtensorModule", "Uids", keys).await?;
-        uid.as_ref()
-            .and_then(number)
-            .map(Uid)
-            .ok_or(ChainError::NotRegistered {
+        if let Some(uid) = uid.as_ref().and_then(number) {
+            return Ok(Uid(uid));
+        }
+        let subnet = vec![Value::u128(netuid.0.into())];
+        let exists = self
+            .storage(DOING, "SubtensorModule", "NetworksAdded", subnet)
+            .await?;
+        Err(if exists.as_ref().and_then(flag) == Some(true) {
+            ChainError::NotRegistered {
                 hotkey: *hotkey,
                 netuid,
-            })
+            }
+        } else {
+            ChainError::NoSubnet(netuid)
+        })
     }
 
     /// What an account can spend, in rao.
@@ -242,23 +237,5 @@ impl ChainClient {
                 doing,
                 what: error.to_string(),
             })
-    }
-}
-
-impl Blocks {
-    /// The next finalised block; waits for ever if none comes. Cancel-safe.
-    ///
-    /// # Errors
-    /// The endpoint's answer cannot be read, or it ended the subscription: call [`ChainClient::blocks`] again.
-    pub async fn next(&mut self) -> Result<BlockNumber, ChainError> {
-        const DOING: &str = "follow the chain";
-        match self.blocks.next().await {
-            Some(Ok(block)) => Ok(BlockNumber(block.number())),
-            Some(Err(error)) => Err(self.client.endpoint.failed(DOING, error)),
-            None => Err(ChainError::Answer {
-                doing: DOING,
-                what: "the subscription ended".to_owned(),
-            }),
-        }
     }
 }

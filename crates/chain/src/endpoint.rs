@@ -18,8 +18,24 @@ use url::{Host, Url};
 
 use crate::error::ChainError;
 
-/// How long a read may take, reconnecting included.
-const READ: Duration = Duration::from_secs(15);
+/// How long is waited for the chain. What is not there by then has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For an answer, reconnecting included.
+    pub read: Duration,
+    /// For a call to be final. On the public network that takes three or four blocks of 12 seconds.
+    pub finality: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(15),
+            finality: Duration::from_secs(180),
+        }
+    }
+}
+
 /// How long is waited between two tries to reconnect, at first and at most.
 const RECONNECT: (u64, Duration) = (100, Duration::from_secs(5));
 
@@ -30,11 +46,12 @@ pub(crate) type AtBlock = ClientAtBlock<SubstrateConfig, OnlineClientAtBlockImpl
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     url: String,
+    pub(crate) patience: Patience,
     pub(crate) api: OnlineClient<SubstrateConfig>,
 }
 
 impl Endpoint {
-    pub(crate) async fn connect(url: &str) -> Result<Self, ChainError> {
+    pub(crate) async fn connect(url: &str, patience: Patience) -> Result<Self, ChainError> {
         const DOING: &str = "connect to the chain";
         let secure = check_address(url).map_err(|reason| ChainError::Address {
             url: url.to_owned(),
@@ -51,7 +68,7 @@ impl Endpoint {
         let dial = async {
             let rpc = RpcClient::builder()
                 .retry_policy(FibonacciBackoff::from_millis(RECONNECT.0).max_delay(RECONNECT.1))
-                .request_timeout(READ)
+                .request_timeout(patience.read)
                 .build(url)
                 .await
                 .map_err(|error| unreachable(Some(Box::new(error))))?;
@@ -61,9 +78,12 @@ impl Endpoint {
                 .await
                 .map_err(|error| unreachable(Some(Box::new(error))))
         };
-        let api = timeout(READ, dial).await.map_err(|_| unreachable(None))??;
+        let api = timeout(patience.read, dial)
+            .await
+            .map_err(|_| unreachable(None))??;
         Ok(Self {
             url: url.to_owned(),
+            patience,
             api,
         })
     }
@@ -79,7 +99,7 @@ impl Endpoint {
         doing: &'static str,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ChainError> {
-        match timeout(READ, future).await {
+        match timeout(self.patience.read, future).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.failed(doing, error)),
             Err(_) => Err(ChainError::Unreachable {

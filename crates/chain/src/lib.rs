@@ -4,6 +4,7 @@
 //! itself serves, so that a change of the chain's layout is survived; a local devchain and the public network are told apart
 //! by nothing but the address. [`weights`] and [`window`] are pure.
 
+pub mod blocks;
 mod calls;
 pub mod client;
 mod commitment;
@@ -17,11 +18,14 @@ pub mod types;
 mod value;
 pub mod weights;
 pub mod window;
+mod write;
 
-pub use calls::Announced;
-pub use client::{Blocks, ChainClient, Hyperparameters};
+pub use blocks::Blocks;
+pub use client::{ChainClient, Hyperparameters};
+pub use endpoint::Patience;
 pub use error::ChainError;
 pub use metagraph::{Metagraph, Neuron};
 pub use refusal::Refusal;
 pub use types::{BlockNumber, Epoch, Netuid, Uid};
 pub use window::{Due, Window};
+pub use write::Announced;

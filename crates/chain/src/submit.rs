@@ -1,58 +1,39 @@
 //! Signing a call, handing it in and waiting until it is final, with every way in which that can fail told apart.
 
-use std::time::Duration;
-
 use muster_identity::Keypair;
 use subxt::config::SubstrateConfig;
-use subxt::dynamic::Value;
 use subxt::error::{
     BackendError, DispatchError, ExtrinsicError, RpcError, TransactionEventsError,
     TransactionFinalizedSuccessError, TransactionProgressError,
 };
-use subxt::ext::scale_value::Composite;
 use subxt::transactions::DefaultParams;
 use tokio::time::timeout;
 
+use crate::calls::Call;
 use crate::endpoint::Endpoint;
 use crate::error::ChainError;
 use crate::refusal::Refusal;
 use crate::signer::KeySigner;
 
-/// How long handing in may take.
-const SUBMIT: Duration = Duration::from_secs(30);
-/// How long a call may take to become final. On the public network that is three or four blocks of 12 seconds.
-const FINAL: Duration = Duration::from_secs(180);
-
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
-
-/// A call by name, with its arguments by name.
-pub(crate) struct Call<const N: usize> {
-    pub(crate) pallet: &'static str,
-    pub(crate) name: &'static str,
-    pub(crate) arguments: [(&'static str, Value); N],
-}
 
 impl Endpoint {
     /// Submits a call and waits until it is final and has succeeded.
-    pub(crate) async fn submit<const N: usize>(
-        &self,
-        key: &Keypair,
-        call: Call<N>,
-    ) -> Result<(), ChainError> {
+    pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<(), ChainError> {
         let name = call.name;
         let head = self.head("submit a call").await?;
-        let payload = subxt::dynamic::tx(call.pallet, name, Composite::named(call.arguments));
+        let payload = call.payload();
         let signer = KeySigner(key);
         let mut transactions = head.transactions();
         let signed = transactions.create_signed(&payload, &signer, Params::default_params());
         let signed = self.read("sign a call", signed).await?;
 
         let lost = |cause| ChainError::Unconfirmed { call: name, cause };
-        let submitted = timeout(SUBMIT, signed.submit_and_watch())
+        let submitted = timeout(self.patience.read, signed.submit_and_watch())
             .await
             .map_err(|_| lost(None))?;
         let progress = submitted.map_err(|error| refused_by_pool(name, error))?;
-        let done = timeout(FINAL, progress.wait_for_finalized_success()).await;
+        let done = timeout(self.patience.finality, progress.wait_for_finalized_success()).await;
         match done.map_err(|_| lost(None))? {
             Ok(_events) => Ok(()),
             Err(error) => Err(refused_by_block(name, error)),

@@ -166,6 +166,9 @@ impl SocketReader {
     /// # Errors
     /// Each kind of bad frame by name; [`SocketError::is_fatal`] says whether another call can succeed.
     pub async fn recv(&mut self) -> Result<Option<String>, SocketError> {
+        if self.closed.is_some() {
+            return Ok(None);
+        }
         self.liveness.back(Instant::now());
         let mut listening = Listening(self);
         let reader = &mut listening.0;
@@ -192,7 +195,7 @@ impl SocketReader {
                 }
             };
             reader.liveness.heard(Instant::now());
-            if let Some(outcome) = reader.judge(frame).await {
+            if let Some(outcome) = reader.judge(frame) {
                 return outcome;
             }
         }
@@ -204,7 +207,7 @@ impl SocketReader {
     }
 
     /// What one frame means; nothing for the frames that only keep a connection alive.
-    async fn judge(
+    fn judge(
         &mut self,
         frame: Option<Result<Message, LibraryError>>,
     ) -> Option<Result<Option<String>, SocketError>> {
@@ -226,22 +229,19 @@ impl SocketReader {
                         reason: frame.reason.as_str().to_owned(),
                     },
                 ));
-                // The stream ends once our answer to the close is out.
-                None
+                // Hands our agreement to the network. Whether the peer then hangs up is its own business.
+                let _ = self.stream.next().now_or_never();
+                self.link.gone.cancel();
+                Some(Ok(None))
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => None,
             Some(Err(LibraryError::ConnectionClosed | LibraryError::AlreadyClosed)) => {
                 self.link.gone.cancel();
                 Some(Ok(None))
             }
-            // Having said goodbye, a peer may drop the connection as it likes.
-            Some(Err(_)) if self.closed.is_some() => {
-                self.link.gone.cancel();
-                Some(Ok(None))
-            }
             Some(Err(error)) => {
                 let error = SocketError::from_library(error);
-                self.link.say_why(&error).await;
+                self.link.say_why(&error);
                 self.link.gone.cancel();
                 Some(Err(error))
             }
@@ -335,7 +335,7 @@ impl Link {
     }
 
     /// Closes with the code that names the peer's fault.
-    async fn say_why(&self, error: &SocketError) {
+    fn say_why(&self, error: &SocketError) {
         let code = match error {
             SocketError::Oversize { .. } => CloseCode::Size,
             SocketError::InvalidUtf8 => CloseCode::Invalid,

@@ -12,6 +12,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+/// A peer that speaks plain websocket and knows nothing of Muster.
+type Stranger = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// A stranger, and our side of its socket.
+async fn with_stranger(server: &mut Server) -> (Stranger, Socket) {
+    let (stranger, _) = connect_async(server.url()).await.unwrap();
+    (stranger, server.socket().await)
+}
 
 #[tokio::test]
 async fn messages_go_both_ways_in_order() {
@@ -64,7 +74,7 @@ async fn each_side_knows_whether_the_other_is_muster() {
     let mut server = Server::start(LIMITS).await;
     let (client, ours) = server.with_client(&LIMITS).await;
     assert!(client.is_muster() && ours.is_muster());
-    let (_stranger, ours) = server.with_stranger().await;
+    let (_stranger, ours) = with_stranger(&mut server).await;
     assert!(!ours.is_muster());
 }
 
@@ -114,7 +124,7 @@ async fn a_close_carries_its_code_and_reason() {
 async fn a_stranger_may_close_with_any_code() {
     let mut server = Server::start(LIMITS).await;
     for code in [1000, 1001, 3000, 4999] {
-        let (mut stranger, mut ours) = server.with_stranger().await;
+        let (mut stranger, mut ours) = with_stranger(&mut server).await;
         let frame = CloseFrame {
             code: CloseCode::from(code),
             reason: "".into(),
@@ -128,7 +138,7 @@ async fn a_stranger_may_close_with_any_code() {
 #[tokio::test]
 async fn a_dropped_connection_is_an_error_and_not_a_close() {
     let mut server = Server::start(LIMITS).await;
-    let (stranger, mut ours) = server.with_stranger().await;
+    let (stranger, mut ours) = with_stranger(&mut server).await;
     drop(stranger);
     assert!(matches!(within(ours.recv()).await, Err(SocketError::Lost(_))));
 }
@@ -141,7 +151,7 @@ async fn an_oversize_message_is_named_and_ends_the_session() {
     };
     let mut server = Server::start(limits).await;
 
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     stranger.send(Message::text("x".repeat(1001))).await.unwrap();
     let error = within(ours.recv()).await.unwrap_err();
     assert!(
@@ -158,7 +168,7 @@ async fn an_oversize_message_is_named_and_ends_the_session() {
     assert_eq!(close_code(&mut stranger).await, Some(CloseCode::Size));
 
     // In pieces it is no better.
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     let half = || "x".repeat(600).into_bytes();
     let first = Frame::message(half(), OpCode::Data(Data::Text), false);
     let second = Frame::message(half(), OpCode::Data(Data::Continue), true);
@@ -190,7 +200,7 @@ async fn our_own_oversize_message_stays_at_home() {
 #[tokio::test]
 async fn a_binary_frame_is_named_and_survived() {
     let mut server = Server::start(LIMITS).await;
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     stranger.send(Message::binary(vec![1, 2, 3])).await.unwrap();
     stranger.send(Message::text("{}")).await.unwrap();
     assert!(matches!(within(ours.recv()).await, Err(SocketError::Binary(3))));
@@ -200,7 +210,7 @@ async fn a_binary_frame_is_named_and_survived() {
 #[tokio::test]
 async fn invalid_utf8_is_named() {
     let mut server = Server::start(LIMITS).await;
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     let frame = Frame::message(vec![0xff, 0xfe], OpCode::Data(Data::Text), true);
     stranger.send(Message::Frame(frame)).await.unwrap();
     assert!(matches!(within(ours.recv()).await, Err(SocketError::InvalidUtf8)));
@@ -210,7 +220,7 @@ async fn invalid_utf8_is_named() {
 #[tokio::test]
 async fn a_broken_frame_is_named() {
     let mut server = Server::start(LIMITS).await;
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     // A continuation of nothing.
     let frame = Frame::message(b"x".to_vec(), OpCode::Data(Data::Continue), true);
     stranger.send(Message::Frame(frame)).await.unwrap();
@@ -224,7 +234,7 @@ async fn garbage_after_the_upgrade_is_survived() {
     // A cheap generator is random enough, and the same every time.
     let mut state = 1_u64;
     for round in 0..32_usize {
-        let (mut stranger, mut ours) = server.with_stranger().await;
+        let (mut stranger, mut ours) = with_stranger(&mut server).await;
         let noise: Vec<u8> = (0..round * 7 + 1)
             .map(|_| {
                 state = state
@@ -248,7 +258,7 @@ async fn a_peer_that_does_not_read_is_given_up() {
         ..LIMITS
     };
     let mut server = Server::start(limits).await;
-    let (_stranger, ours) = server.with_stranger().await;
+    let (_stranger, ours) = with_stranger(&mut server).await;
     let (mut reader, writer) = ours.split();
     // The kernel's buffers are filled sooner or later.
     let error = loop {
@@ -275,7 +285,7 @@ async fn a_silent_peer_is_pinged_and_then_given_up() {
     let mut server = Server::start(limits).await;
 
     // One that answers pings lives longer than the limit.
-    let (mut stranger, mut ours) = server.with_stranger().await;
+    let (mut stranger, mut ours) = with_stranger(&mut server).await;
     let answering = server.tasks.spawn("stranger", async move {
         let mut pings = 0;
         while pings < 20 {
@@ -413,7 +423,7 @@ async fn recv_impatiently(socket: &mut Socket) -> String {
 }
 
 /// The code with which a stranger's socket was closed.
-async fn close_code(stranger: &mut support::Stranger) -> Option<CloseCode> {
+async fn close_code(stranger: &mut Stranger) -> Option<CloseCode> {
     while let Some(Ok(message)) = within(stranger.next()).await {
         if let Message::Close(frame) = message {
             return frame.map(|frame| frame.code);

@@ -9,13 +9,11 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use muster_kit::Tasks;
 use muster_rpc::{Limits, Socket, server};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 /// Bounds that a test can reach.
-pub const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     max_frame: 1024 * 1024,
     heartbeat: Duration::from_secs(20),
     idle: Duration::from_secs(60),
@@ -23,23 +21,20 @@ pub const LIMITS: Limits = Limits {
     write: Duration::from_secs(5),
 };
 
-/// A peer that knows nothing of Muster.
-pub type Stranger = WebSocketStream<MaybeTlsStream<TcpStream>>;
-
 /// An axum server, as every role has one.
-pub struct Server {
-    pub address: SocketAddr,
-    pub tasks: Tasks,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) tasks: Tasks,
     sockets: mpsc::UnboundedReceiver<Socket>,
 }
 
 impl Server {
-    pub async fn start(limits: Limits) -> Self {
+    pub(crate) async fn start(limits: Limits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, limits)
     }
 
-    pub fn on(listener: TcpListener, limits: Limits) -> Self {
+    pub(crate) fn on(listener: TcpListener, limits: Limits) -> Self {
         let tasks = Tasks::new();
         let (tell, sockets) = mpsc::unbounded_channel();
         let address = listener.local_addr().unwrap();
@@ -59,24 +54,17 @@ impl Server {
         }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("ws://{}/ws", self.address)
     }
 
     /// The next socket that was upgraded.
-    pub async fn socket(&mut self) -> Socket {
+    pub(crate) async fn socket(&mut self) -> Socket {
         within(self.sockets.recv()).await.unwrap()
     }
 
-    /// A peer that speaks plain websocket, and our side of it.
-    pub async fn with_stranger(&mut self) -> (Stranger, Socket) {
-        let request = self.url().into_client_request().unwrap();
-        let (stranger, _) = connect_async(request).await.unwrap();
-        (stranger, self.socket().await)
-    }
-
     /// Both sides of a socket between two of ours.
-    pub async fn with_client(&mut self, limits: &Limits) -> (Socket, Socket) {
+    pub(crate) async fn with_client(&mut self, limits: &Limits) -> (Socket, Socket) {
         let client = muster_rpc::connect(&self.url(), limits).await.unwrap();
         (client, self.socket().await)
     }
@@ -95,7 +83,7 @@ async fn upgrade(
 }
 
 /// A hang is a failure with a name.
-pub async fn within<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future)
         .await
         .expect("took longer than 20 seconds")

@@ -1,0 +1,106 @@
+//! A devchain of the test's own: a real chain in a process that ends with the test.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use muster_chain::{ChainClient, Patience};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// One TAO in rao.
+pub(crate) const TAO: u64 = 1_000_000_000;
+/// Short enough for a test that waits for it.
+pub(crate) const PATIENCE: Patience = Patience {
+    read: Duration::from_secs(5),
+    finality: Duration::from_secs(20),
+};
+
+pub(crate) struct Devchain {
+    pub(crate) url: String,
+    spec: PathBuf,
+    process: Child,
+    _directory: TempDir,
+}
+
+impl Devchain {
+    /// Starts a chain that begins with `spec` and seals a block every 50 milliseconds.
+    pub(crate) async fn start(spec: &Value) -> anyhow::Result<Self> {
+        let directory = TempDir::new()?;
+        let path = directory.path().join("spec.json");
+        std::fs::write(&path, spec.to_string())?;
+        let (process, url) = launch(&path, 0).await?;
+        Ok(Self {
+            url,
+            spec: path,
+            process,
+            _directory: directory,
+        })
+    }
+
+    pub(crate) async fn client(&self) -> anyhow::Result<Arc<ChainClient>> {
+        Ok(ChainClient::connect_with(&self.url, PATIENCE).await?)
+    }
+
+    /// Ends the chain without a word, as a power cut does.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.process.kill().await?)
+    }
+
+    /// Begins the same chain anew on the same port.
+    pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
+        let port = self.url.rsplit(':').next().context("a port")?.parse()?;
+        let (process, url) = launch(&self.spec, port).await?;
+        ensure!(url == self.url, "it listens at {url} and not at {}", self.url);
+        self.process = process;
+        Ok(())
+    }
+}
+
+async fn launch(spec: &Path, port: u16) -> anyhow::Result<(Child, String)> {
+    let mut process = Command::new(binary().await?)
+        .args(["--port", &port.to_string(), "--block-time-ms", "50", "--spec"])
+        .arg(spec)
+        .env("RUST_LOG", "warn")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut lines = BufReader::new(process.stdout.take().context("its output")?).lines();
+    let line = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await??;
+    let line = line.context("devchain ended before it listened")?;
+    let url = line
+        .split_whitespace()
+        .nth(1)
+        .with_context(|| format!("an address in {line:?}"))?;
+    Ok((process, url.to_owned()))
+}
+
+/// The devchain that is there, or one built now.
+async fn binary() -> anyhow::Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("MUSTER_DEVCHAIN_BIN") {
+        return Ok(binary.into());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| {
+            let ours = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+            ours.unwrap_or_else(|| root.join("target")).join("devchain")
+        });
+    let binary = target.join("debug/muster-devchain");
+    if !binary.exists() {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--manifest-path"])
+            .arg(root.join("devchain/Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target)
+            .status()
+            .await?;
+        ensure!(built.success(), "devchain does not build");
+    }
+    Ok(binary)
+}
