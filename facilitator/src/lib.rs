@@ -23,12 +23,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use muster_kit::error::Coded;
 use muster_kit::listen::{self, BindError};
 use muster_kit::ready::{self, ReadyError};
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
+use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 
@@ -37,6 +39,9 @@ use store::Store;
 
 /// How long requests under way may take once the facilitator is told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// How long the first reading of the chain may hold up the start.
+const FIRST_READING: Duration = Duration::from_secs(5);
 
 /// Why a facilitator does not run.
 #[derive(Debug, thiserror::Error)]
@@ -96,11 +101,16 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
             netuid: config.chain.netuid,
             every: Duration::from_secs(config.chain.refresh_s),
         };
-        let following = roll::keep_updated(door.roll.clone(), source, clock, stop.clone());
+        let tried = CancellationToken::new();
+        let following = roll::keep_updated(door.roll.clone(), source, clock, tried.clone(), stop.clone());
         tasks.spawn("permits", following);
+        // Validators that connect before the first reading would be refused; a chain that is down keeps nobody waiting.
+        let _ = tokio::time::timeout(FIRST_READING, tried.cancelled()).await;
     }
 
     let app = rest::router(door).into_make_service_with_connect_info::<SocketAddr>();
+    // Messages are small and waited for. A connection that refuses the option is slower, not worse.
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
     ready::announce(address, config.ready_file.as_deref())?;
     let overdue = async {

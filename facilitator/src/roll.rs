@@ -67,7 +67,15 @@ pub struct Source {
 }
 
 /// Keeps the roll up to date until `stop`. A reading that fails leaves the last good one standing.
-pub async fn keep_updated(roll: Roll, source: Source, clock: SharedClock, stop: CancellationToken) {
+///
+/// `tried` is cancelled once the first reading has succeeded or failed.
+pub async fn keep_updated(
+    roll: Roll,
+    source: Source,
+    clock: SharedClock,
+    tried: CancellationToken,
+    stop: CancellationToken,
+) {
     let follow = async {
         let mut client = None;
         loop {
@@ -81,6 +89,7 @@ pub async fn keep_updated(roll: Roll, source: Source, clock: SharedClock, stop: 
                     RETRY_AFTER.min(source.every)
                 }
             };
+            tried.cancel();
             clock.sleep(pause).await;
         }
     };

@@ -27,6 +27,9 @@ impl Seeded {
     fn mangle(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = bytes.to_vec();
         for _ in 0..=self.below(4) {
+            if out.is_empty() {
+                break;
+            }
             let at = self.below(out.len());
             match self.below(4) {
                 0 => out[at] = u8::try_from(self.below(256)).unwrap(),
