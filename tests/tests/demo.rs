@@ -19,8 +19,8 @@ fn the_demo_does_all_of_it() {
         statuses,
         ["sent", "received", "accepted", "executor_ready", "volumes_ready", "execution_done", "completed"]
     );
-    let words = report["words"].as_array().unwrap();
-    assert!(words.iter().any(|word| word[0] == "the" && word[1].as_u64().unwrap() > 100), "{words:?}");
+    let words = report["words"]["top"].as_array().unwrap();
+    assert!(words.iter().any(|top| top["word"] == "the" && top["count"].as_u64().unwrap() > 100), "{words:?}");
 
     let receipts: Vec<_> =
         report["receipts"].as_array().unwrap().iter().map(|receipt| receipt["payload"]["receipt_type"].as_str().unwrap()).collect();

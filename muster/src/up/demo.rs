@@ -10,7 +10,7 @@ use muster_identity::Keypair;
 use muster_kit::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::state::Subnet;
 use crate::client::Client;
@@ -34,12 +34,27 @@ pub(crate) struct Report {
     steps: Vec<Step>,
     /// The job as its user sees it.
     job: JobView,
-    /// The commonest words of the licence texts: the job's result.
-    words: Vec<(String, u64)>,
+    /// The words of the licence texts: the job's result.
+    words: Words,
     /// Receipts with both signatures, checked.
     receipts: Vec<Receipt>,
     /// The weight that the validator set for the miner.
     weight: ChainWeight,
+}
+
+/// What the demo image's program writes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Words {
+    files: u64,
+    words: u64,
+    distinct_words: u64,
+    top: Vec<Word>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Word {
+    word: String,
+    count: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -146,22 +161,19 @@ fn request(subnet: &Subnet, image: ImageId) -> anyhow::Result<CreateJob> {
     })
 }
 
-/// The commonest words first.
-fn words(job: &JobView) -> anyhow::Result<Vec<(String, u64)>> {
+fn words(job: &JobView) -> anyhow::Result<Words> {
     let contents = job.artifacts.get(ARTIFACT).with_context(|| format!("the job left no {ARTIFACT}"))?;
-    let counts: IndexMap<String, u64> = serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of counts")?;
-    let mut words: Vec<_> = counts.into_iter().collect();
-    words.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    if words.is_empty() {
+    let words: Words = serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of words")?;
+    if words.top.is_empty() {
         bail!("the job counted no words");
     }
     Ok(words)
 }
 
-fn describe(words: &[(String, u64)]) -> String {
-    let total: u64 = words.iter().map(|(_, count)| count).sum();
-    let top: Vec<_> = words.iter().take(SHOWN_WORDS).map(|(word, count)| format!("{word} {count}")).collect();
-    format!("{total} words, {} different, most often {}", words.len(), top.join(", "))
+fn describe(words: &Words) -> String {
+    let top: Vec<_> = words.top.iter().take(SHOWN_WORDS).map(|top| format!("{} {}", top.word, top.count)).collect();
+    let Words { files, words, distinct_words, .. } = words;
+    format!("{words} words in {files} texts, {distinct_words} different, most often {}", top.join(", "))
 }
 
 /// Both sides' signatures on every receipt of the job, checked here and now.

@@ -13,7 +13,8 @@ use anyhow::Context as _;
 use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_executor::engine::Engine;
 use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
-use muster_protocol::ImageId;
+use muster_chain::ChainClient;
+use muster_protocol::{ErrorCode, ImageId};
 
 use self::demo::Diary;
 use self::plan::{Keys, NETUID, Setup};
@@ -78,6 +79,8 @@ async fn serve(
         let address = supervisor.wait_for(role, PATIENCE, || Ok(ready::read(&file)?)).await?;
         diary.step(format!("{role} at {address}"));
     }
+    announced(supervisor, subnet).await?;
+    diary.step("the miner's address is on the chain");
     subnet.write(setup.layout)?;
     if args.demo {
         let report = tokio::select! {
@@ -93,6 +96,26 @@ async fn serve(
     }
     welcome(subnet, image);
     Err(supervisor.failure().await)
+}
+
+/// Waits until the chain says where the miner is: before that no validator can send it anything.
+async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
+    let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
+    let chain = ChainClient::connect(&subnet.chain_url()).await.map_err(unreachable)?;
+    let mut blocks = chain.blocks().await.map_err(unreachable)?;
+    let on_chain = async {
+        loop {
+            let metagraph = chain.metagraph(NETUID).await?;
+            if metagraph.find(&subnet.miner.0).is_some_and(|miner| miner.axon == Some(subnet.miner_address)) {
+                return Ok(());
+            }
+            blocks.next().await?;
+        }
+    };
+    tokio::select! {
+        found = on_chain => found.map_err(unreachable),
+        failure = supervisor.failure() => Err(failure),
+    }
 }
 
 fn welcome(subnet: &Subnet, image: ImageId) {
@@ -135,7 +158,7 @@ fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
 /// Writes the archive of the demo image and loads it, unless the engine has that very image.
 async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::Path) -> Result<ImageId> {
     let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-    let archive = demo_image(binary).map_err(|error| Failure::new(muster_protocol::ErrorCode::BuildFailed, error))?;
+    let archive = demo_image(binary).map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;
     let coded = |error: muster_executor::engine::EngineError| Failure::coded(error.code(), error);
     if engine.image(&archive.id.to_string()).await.map_err(coded)?.is_none() {
         std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
