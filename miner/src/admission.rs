@@ -105,7 +105,10 @@ pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
     let count = facts.manifest.count(offer.class);
     if count == 0 {
         let reason = JobRejectionReason::NoMinerForJob;
-        return decline(reason, format!("this miner has no executor of class {}", offer.class));
+        return decline(
+            reason,
+            format!("this miner has no executor of class {}", offer.class),
+        );
     }
     if facts.draining {
         return decline(JobRejectionReason::Busy, "the miner is shutting down".to_owned());
@@ -185,7 +188,10 @@ mod tests {
     #[test]
     fn a_class_outside_the_manifest_is_declined() {
         let other = Manifest::new([(ExecutorClass::AlwaysOnLlmA6000, 5)]);
-        assert_eq!(reason(ask(|c| c.manifest = other)), JobRejectionReason::NoMinerForJob);
+        assert_eq!(
+            reason(ask(|c| c.manifest = other)),
+            JobRejectionReason::NoMinerForJob
+        );
     }
 
     #[test]
@@ -210,6 +216,9 @@ mod tests {
         assert_eq!(reason(ask(forged)), JobRejectionReason::InvalidReceipt);
         let unsigned = |c: &mut Case| c.flaw = Some(Flaw::Signature("missing".to_owned()));
         assert_eq!(reason(ask(unsigned)), JobRejectionReason::InvalidSignature);
-        assert_eq!(reason(ask(|c| c.served = false)), JobRejectionReason::ValidatorBlacklisted);
+        assert_eq!(
+            reason(ask(|c| c.served = false)),
+            JobRejectionReason::ValidatorBlacklisted
+        );
     }
 }

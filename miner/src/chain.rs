@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::served::Served;
 
 /// How a chain that does not answer is tried again.
-const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
+const RETRY: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    max: Duration::from_secs(60),
+};
 
 /// What is needed to follow the chain.
 pub struct Follower {
@@ -46,7 +49,9 @@ impl Follower {
     }
 
     async fn follow(&self) {
-        let client = self.until_done("connect", || ChainClient::connect(&self.url)).await;
+        let client = self
+            .until_done("connect", || ChainClient::connect(&self.url))
+            .await;
         tokio::join!(self.announce(&client), self.refresh(&client));
     }
 
@@ -58,7 +63,9 @@ impl Follower {
 
     async fn refresh(&self, client: &Arc<ChainClient>) {
         loop {
-            let metagraph = self.until_done("read the metagraph", || client.metagraph(self.netuid)).await;
+            let metagraph = self
+                .until_done("read the metagraph", || client.metagraph(self.netuid))
+                .await;
             self.take(&metagraph);
             self.clock.sleep(self.refresh).await;
         }
@@ -68,7 +75,12 @@ impl Follower {
         if metagraph.find(&self.key.hotkey()).is_none() {
             tracing::warn!(miner = %MinerKey(self.key.hotkey()), netuid = %self.netuid, "this miner is not registered");
         }
-        self.served.refresh(metagraph.neurons.iter().map(|neuron| (ValidatorKey(neuron.hotkey), neuron.permit)));
+        self.served.refresh(
+            metagraph
+                .neurons
+                .iter()
+                .map(|neuron| (ValidatorKey(neuron.hotkey), neuron.permit)),
+        );
     }
 
     async fn until_done<T, F>(&self, doing: &'static str, mut attempt: impl FnMut() -> F) -> T

@@ -94,7 +94,11 @@ impl Default for Config {
 
 impl Default for Chain {
     fn default() -> Self {
-        Self { url: "ws://127.0.0.1:9944".to_owned(), netuid: 1, refresh_seconds: 12 }
+        Self {
+            url: "ws://127.0.0.1:9944".to_owned(),
+            netuid: 1,
+            refresh_seconds: 12,
+        }
     }
 }
 
@@ -172,15 +176,25 @@ prepare_seconds = 1200
         }
         if !self.chain.url.is_empty() {
             if !self.chain.url.starts_with("ws://") && !self.chain.url.starts_with("wss://") {
-                problems.push(Problem::at("chain.url", "must begin with ws:// or wss://, or be empty"));
+                problems.push(Problem::at(
+                    "chain.url",
+                    "must begin with ws:// or wss://, or be empty",
+                ));
             }
             if self.announce.is_none() && self.bind.ip().is_unspecified() {
-                let text = "must be set when bind is for every address: validators need one that they can dial";
+                let text =
+                    "must be set when bind is for every address: validators need one that they can dial";
                 problems.push(Problem::at("announce", text));
             }
         }
-        if self.announce.is_some_and(|address| address.port() == 0 || address.ip().is_unspecified()) {
-            problems.push(Problem::at("announce", "must be an address and port that validators can dial"));
+        if self
+            .announce
+            .is_some_and(|address| address.port() == 0 || address.ip().is_unspecified())
+        {
+            problems.push(Problem::at(
+                "announce",
+                "must be an address and port that validators can dial",
+            ));
         }
         if self.chain.refresh_seconds == 0 {
             problems.push(Problem::at("chain.refresh_seconds", "must be at least 1"));
@@ -213,8 +227,15 @@ mod tests {
     fn everything_wrong_is_said_at_once() {
         let text = "bind = \"0.0.0.0:1\"\n[executor]\ncount = 0\ncommand = []\n[chain]\nurl = \"http://x\"";
         let errors = parse::<Config>(text, "miner.toml").unwrap_err();
-        let keys: Vec<_> = errors.problems().iter().map(|problem| problem.path.as_str()).collect();
-        assert_eq!(keys, ["chain.url", "announce", "executor.count", "executor.command"]);
+        let keys: Vec<_> = errors
+            .problems()
+            .iter()
+            .map(|problem| problem.path.as_str())
+            .collect();
+        assert_eq!(
+            keys,
+            ["chain.url", "announce", "executor.count", "executor.command"]
+        );
         let alone = parse::<Config>("[chain]\nurl = \"\"", "miner.toml").unwrap_err();
         assert_eq!(alone.problems()[0].path, "validators");
     }

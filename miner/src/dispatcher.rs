@@ -28,7 +28,10 @@ const QUEUE: usize = 1024;
 /// Events decided together at most.
 const BATCH: usize = 256;
 /// How a store that fails is tried again, and how often.
-const RETRY: Backoff = Backoff { base: Duration::from_millis(100), max: Duration::from_secs(5) };
+const RETRY: Backoff = Backoff {
+    base: Duration::from_millis(100),
+    max: Duration::from_secs(5),
+};
 const RETRIES: u32 = 6;
 /// How often old pages and greetings are thrown away.
 const TIDY_EVERY: Duration = Duration::from_secs(300);
@@ -62,7 +65,10 @@ pub enum Attachment {
 
 impl From<Event> for Input {
     fn from(event: Event) -> Self {
-        Self { event, attachment: Attachment::None }
+        Self {
+            event,
+            attachment: Attachment::None,
+        }
     }
 }
 
@@ -156,7 +162,9 @@ impl Dispatcher {
                 let effects = self.book.apply(Event::Stop, now);
                 return self.carry_out(effects, &mut peers).await;
             }
-            let wake = drained_by.map_or(self.book.next_tick(), |by| by.min(self.book.next_tick())).min(tidy_at);
+            let wake = drained_by
+                .map_or(self.book.next_tick(), |by| by.min(self.book.next_tick()))
+                .min(tidy_at);
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if drained_by.is_none() => {
@@ -223,7 +231,11 @@ impl Dispatcher {
         let attempt = token.attempt();
         let stop = CancellationToken::new();
         peers.processes.insert(attempt, stop.clone());
-        let order = Order { token, class, miner_address: self.miner_address.clone() };
+        let order = Order {
+            token,
+            class,
+            miner_address: self.miner_address.clone(),
+        };
         let running = self.manager.run(order, stop);
         let inbox = self.inbox.clone();
         self.tasks.spawn("executor", async move {
@@ -236,17 +248,34 @@ impl Dispatcher {
 
 /// An effect that goes out, once what had to be written is.
 enum Outward {
-    Start { token: ExecutorToken, class: ExecutorClass },
+    Start {
+        token: ExecutorToken,
+        class: ExecutorClass,
+    },
     Peers(ToPeers),
 }
 
 /// What only the connected peers are needed for.
 enum ToPeers {
-    Validators { to: Vec<ConnectionId>, outgoing: Outgoing },
-    Admit { dial: DialId, attempt: AttemptId },
-    Dismiss { dial: DialId, details: String },
-    Order { attempt: AttemptId, message: Box<ToMiner> },
-    Stop { attempt: AttemptId },
+    Validators {
+        to: Vec<ConnectionId>,
+        outgoing: Outgoing,
+    },
+    Admit {
+        dial: DialId,
+        attempt: AttemptId,
+    },
+    Dismiss {
+        dial: DialId,
+        details: String,
+    },
+    Order {
+        attempt: AttemptId,
+        message: Box<ToMiner>,
+    },
+    Stop {
+        attempt: AttemptId,
+    },
 }
 
 fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
@@ -262,12 +291,16 @@ fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
                 let frame = Outgoing::Frame(encode(&*message).into());
                 Outward::Peers(ToPeers::Validators { to, outgoing: frame })
             }
-            Effect::Retell { to, attempt } => {
-                Outward::Peers(ToPeers::Validators { to: vec![to], outgoing: Outgoing::Story(attempt) })
-            }
+            Effect::Retell { to, attempt } => Outward::Peers(ToPeers::Validators {
+                to: vec![to],
+                outgoing: Outgoing::Story(attempt),
+            }),
             Effect::RepeatReceipt { to, attempt, kind } => {
                 let outgoing = Outgoing::Receipt(attempt, kind);
-                Outward::Peers(ToPeers::Validators { to: vec![to], outgoing })
+                Outward::Peers(ToPeers::Validators {
+                    to: vec![to],
+                    outgoing,
+                })
             }
             Effect::Admit { dial, attempt } => Outward::Peers(ToPeers::Admit { dial, attempt }),
             Effect::Dismiss { dial, details } => Outward::Peers(ToPeers::Dismiss { dial, details }),
@@ -285,14 +318,32 @@ impl Peers {
             (Event::Joined { connection, .. }, Attachment::Validator(outbox)) => {
                 self.validators.insert(*connection, outbox);
             }
-            (Event::Dialled { dial, .. }, Attachment::Executor { outbox, muster, verdict }) => {
-                self.dialling.insert(*dial, Dialling { outbox, muster, verdict });
+            (
+                Event::Dialled { dial, .. },
+                Attachment::Executor {
+                    outbox,
+                    muster,
+                    verdict,
+                },
+            ) => {
+                self.dialling.insert(
+                    *dial,
+                    Dialling {
+                        outbox,
+                        muster,
+                        verdict,
+                    },
+                );
             }
             (Event::Left(connection), _) => {
                 self.validators.remove(connection);
             }
             (Event::ExecutorGone { dial, attempt }, _) => {
-                if self.executors.get(attempt).is_some_and(|executor| executor.dial == *dial) {
+                if self
+                    .executors
+                    .get(attempt)
+                    .is_some_and(|executor| executor.dial == *dial)
+                {
                     self.executors.remove(attempt);
                 }
             }
@@ -319,8 +370,10 @@ impl Peers {
         match effect {
             ToPeers::Validators { to, outgoing } => {
                 for connection in to {
-                    let kept_up =
-                        self.validators.get(&connection).is_none_or(|outbox| outbox.push(outgoing.clone()));
+                    let kept_up = self
+                        .validators
+                        .get(&connection)
+                        .is_none_or(|outbox| outbox.push(outgoing.clone()));
                     if !kept_up {
                         tracing::warn!(?connection, "a validator does not keep up and is cut off");
                         self.validators.remove(&connection);
@@ -328,7 +381,12 @@ impl Peers {
                 }
             }
             ToPeers::Admit { dial, attempt } => {
-                if let Some(Dialling { outbox, muster, verdict }) = self.dialling.remove(&dial) {
+                if let Some(Dialling {
+                    outbox,
+                    muster,
+                    verdict,
+                }) = self.dialling.remove(&dial)
+                {
                     // If it left meanwhile, its session says so next.
                     let _ = verdict.send(Ok(()));
                     self.executors.insert(attempt, Executor { dial, outbox, muster });
@@ -361,9 +419,15 @@ impl Peers {
 
     /// An executor that speaks after its lease has ended is told so, and let go.
     fn dismiss(&mut self, dial: DialId, details: String) {
-        let found = self.executors.iter().find(|(_, executor)| executor.dial == dial).map(|(attempt, _)| *attempt);
+        let found = self
+            .executors
+            .iter()
+            .find(|(_, executor)| executor.dial == dial)
+            .map(|(attempt, _)| *attempt);
         if let Some(executor) = found.and_then(|attempt| self.executors.remove(&attempt)) {
-            let message = ToMiner::GenericError(GenericError { details: Some(details) });
+            let message = ToMiner::GenericError(GenericError {
+                details: Some(details),
+            });
             let _ = executor.outbox.push(Outgoing::Frame(encode(&message).into()));
         }
     }

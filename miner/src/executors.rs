@@ -50,15 +50,28 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<Context>) {
     let greeting = Greeting::new(socket);
     let Ok(token) = shown.parse::<ExecutorToken>() else {
         let shown: String = shown.chars().take(MAX_ECHO).collect();
-        greeting.refuse(Some(error_frame(format!("No job waiting for token {shown}"))), NORMAL).await;
+        greeting
+            .refuse(
+                Some(error_frame(format!("No job waiting for token {shown}"))),
+                NORMAL,
+            )
+            .await;
         return;
     };
     let (dial, attempt) = (DialId(context.number()), token.attempt());
     let (outbox, outgoings) = outbox();
     let (verdict, admitted) = oneshot::channel();
     let dialled = Input {
-        event: Event::Dialled { dial, token, executor_ip: Some(executor_ip.clone()) },
-        attachment: Attachment::Executor { outbox, muster: greeting.is_muster(), verdict },
+        event: Event::Dialled {
+            dial,
+            token,
+            executor_ip: Some(executor_ip.clone()),
+        },
+        attachment: Attachment::Executor {
+            outbox,
+            muster: greeting.is_muster(),
+            verdict,
+        },
     };
     context.inbox.send(dialled).await;
     match admitted.await {
@@ -72,7 +85,13 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<Context>) {
         Err(_) => return,
     }
     let (receiver, sender) = greeting.accept(ExecutorPeer).split();
-    let reader = Reader { dial, attempt, executor_ip, sender: sender.clone(), context: &context };
+    let reader = Reader {
+        dial,
+        attempt,
+        executor_ip,
+        sender: sender.clone(),
+        context: &context,
+    };
     tokio::select! {
         () = reader.run(receiver) => {}
         () = write(&sender, outgoings) => {}
@@ -115,7 +134,9 @@ impl Reader<'_> {
                     tracing::warn!(attempt = %self.attempt, error = %Causes(&error), "an executor's socket failed");
                     return;
                 }
-                Err(SessionError::Malformed(error)) => self.say(format!("Malformed message: {}", error.reason)).await,
+                Err(SessionError::Malformed(error)) => {
+                    self.say(format!("Malformed message: {}", error.reason)).await
+                }
                 Err(SessionError::Socket(error)) => self.say(format!("Malformed message: {error}")).await,
             };
             if taken.is_err() {
@@ -126,11 +147,20 @@ impl Reader<'_> {
 
     async fn take(&self, message: FromMiner) -> Result<(), SocketError> {
         if let Some(got) = message.attempt().filter(|got| *got != self.attempt) {
-            return self.say(format!("attempt {got} is not the one of this lease, {}", self.attempt)).await;
+            return self
+                .say(format!(
+                    "attempt {got} is not the one of this lease, {}",
+                    self.attempt
+                ))
+                .await;
         }
         match self.report(message) {
             Ok(report) => {
-                let event = Event::Said { dial: self.dial, attempt: self.attempt, report: Box::new(report) };
+                let event = Event::Said {
+                    dial: self.dial,
+                    attempt: self.attempt,
+                    report: Box::new(report),
+                };
                 self.context.inbox.send(event).await;
                 Ok(())
             }
@@ -143,21 +173,25 @@ impl Reader<'_> {
         Ok(match message {
             FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,
             FromMiner::V0VolumesReadyRequest(_) => Report::VolumesReady,
-            FromMiner::V0StreamingJobReadyRequest(ready) => Report::StreamingReady(Box::new(self.attest(ready))),
+            FromMiner::V0StreamingJobReadyRequest(ready) => {
+                Report::StreamingReady(Box::new(self.attest(ready)))
+            }
             FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
             FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
             FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
             FromMiner::V0JobFailedRequest(failure) => Report::Failed(Box::new(failure)),
             FromMiner::V0HordeFailedRequest(failure) => Report::HordeFailed(Box::new(failure)),
-            FromMiner::GenericError(GenericError { details }) => {
-                Report::Error(details.unwrap_or_else(|| "the executor reported an error without words".to_owned()))
-            }
-            FromMiner::V0ExecutorFailedRequest(_) => {
-                self.failed(HordeFailureReason::ExecutorSpinupFailed, "the executor could not start")
-            }
-            FromMiner::V0StreamingJobNotReadyRequest(_) => {
-                self.failed(HordeFailureReason::StreamingFailed, "the streaming job did not start")
-            }
+            FromMiner::GenericError(GenericError { details }) => Report::Error(
+                details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
+            ),
+            FromMiner::V0ExecutorFailedRequest(_) => self.failed(
+                HordeFailureReason::ExecutorSpinupFailed,
+                "the executor could not start",
+            ),
+            FromMiner::V0StreamingJobNotReadyRequest(_) => self.failed(
+                HordeFailureReason::StreamingFailed,
+                "the streaming job did not start",
+            ),
             FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
             FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
             FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),
@@ -170,9 +204,18 @@ impl Reader<'_> {
     /// The address a streaming job answers at is the miner's word: it fills it in and signs it.
     fn attest(&self, ready: StreamingJobReady) -> StreamingJobReady {
         let ip = ready.ip.unwrap_or_else(|| self.executor_ip.clone());
-        let signature =
-            sign_streaming_ready(&self.context.key, self.attempt, &ip, ready.port, &ready.public_key);
-        StreamingJobReady { ip: Some(ip), miner_signature: Some(signature), ..ready }
+        let signature = sign_streaming_ready(
+            &self.context.key,
+            self.attempt,
+            &ip,
+            ready.port,
+            &ready.public_key,
+        );
+        StreamingJobReady {
+            ip: Some(ip),
+            miner_signature: Some(signature),
+            ..ready
+        }
     }
 
     fn failed(&self, reason: HordeFailureReason, message: &str) -> Report {
@@ -194,5 +237,7 @@ impl Reader<'_> {
 
 /// A generic error as a frame for an executor.
 fn error_frame(details: String) -> String {
-    encode(&ToMiner::GenericError(GenericError { details: Some(details) }))
+    encode(&ToMiner::GenericError(GenericError {
+        details: Some(details),
+    }))
 }

@@ -88,8 +88,13 @@ pub async fn greet(greeting: &mut Greeting, claimed: &str, context: &Context) ->
     let refuse = |error| NoSession::Refused(Refusal::Auth(validator, error));
     let now = context.clock.now();
     let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD).map_err(refuse)?;
-    use_once(&auth, validator, context).await.map_err(NoSession::Refused)?;
-    Ok(Greeted { validator, queued: queue.frames })
+    use_once(&auth, validator, context)
+        .await
+        .map_err(NoSession::Refused)?;
+    Ok(Greeted {
+        validator,
+        queued: queue.frames,
+    })
 }
 
 fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> {
@@ -113,7 +118,9 @@ async fn listen(
             Ok(None) => return Err(NoSession::Left),
             Err(error) if error.is_fatal() => return Err(NoSession::Left),
             Err(error) => {
-                complain(greeting, &error.to_string()).await.map_err(|_| NoSession::Left)?;
+                complain(greeting, &error.to_string())
+                    .await
+                    .map_err(|_| NoSession::Left)?;
                 continue;
             }
         };
@@ -129,7 +136,9 @@ async fn listen(
                 | ToMiner::MusterCancelJob(_) => None,
             },
             Err(error) => {
-                complain(greeting, &error.reason).await.map_err(|_| NoSession::Left)?;
+                complain(greeting, &error.reason)
+                    .await
+                    .map_err(|_| NoSession::Left)?;
                 continue;
             }
         };
@@ -142,7 +151,11 @@ async fn listen(
 }
 
 /// A greeting opens the door once. Durable, so that a restart does not open it to a replay.
-async fn use_once(auth: &Verified<ValidatorAuth>, validator: ValidatorKey, context: &Context) -> Result<(), Refusal> {
+async fn use_once(
+    auth: &Verified<ValidatorAuth>,
+    validator: ValidatorKey,
+    context: &Context,
+) -> Result<(), Refusal> {
     let signature: &Signature = &auth.signature;
     let expires = context.clock.now().plus(REMEMBERED);
     match context.store.first_use(signature, expires).await {
@@ -182,7 +195,9 @@ pub fn malformed(reason: &str) -> String {
 
 /// A generic error as a frame for a validator.
 pub fn error_frame(details: String) -> String {
-    encode(&FromMiner::GenericError(GenericError { details: Some(details) }))
+    encode(&FromMiner::GenericError(GenericError {
+        details: Some(details),
+    }))
 }
 
 #[cfg(test)]

@@ -52,9 +52,12 @@ pub async fn serve(
             tracing::debug!(%error, "a connection is already gone");
         }
     });
-    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+    axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(stop.cancelled_owned())
+    .await
 }
 
 async fn validator(

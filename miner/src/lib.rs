@@ -117,7 +117,10 @@ pub async fn run_with(
 ) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
     let listener = bind(config.bind).await?;
-    let address = listener.local_addr().map_err(|source| BindError { address: config.bind, source })?;
+    let address = listener.local_addr().map_err(|source| BindError {
+        address: config.bind,
+        source,
+    })?;
     let now = clock.now();
     let lines = store.lines_since(oldest_page(now)).await?;
     let pages = Pages::open(&config.receipts_dir, lines, now).await?;

@@ -80,14 +80,24 @@ impl LocalProcesses {
             self.end(&mut child, attempt).await
         };
         let (status, ()) = tokio::join!(life, log_lines(stderr, attempt));
-        status.map(|status| format!("its process ended with {status}")).map_err(ManagerError::Wait)
+        status
+            .map(|status| format!("its process ended with {status}"))
+            .map_err(ManagerError::Wait)
     }
 
     fn start(&self, order: &Order) -> Result<Child, ManagerError> {
-        let (program, arguments) = self.command.split_first().map_or(("", [].as_slice()), |(p, a)| (p.as_str(), a));
+        let (program, arguments) = self
+            .command
+            .split_first()
+            .map_or(("", [].as_slice()), |(p, a)| (p.as_str(), a));
         Command::new(program)
             .args(arguments)
-            .args(["--miner-address", &order.miner_address, "--token", &order.token.to_string()])
+            .args([
+                "--miner-address",
+                &order.miner_address,
+                "--token",
+                &order.token.to_string(),
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -95,7 +105,10 @@ impl LocalProcesses {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|source| ManagerError::Start { program: program.to_owned(), source })
+            .map_err(|source| ManagerError::Start {
+                program: program.to_owned(),
+                source,
+            })
     }
 
     /// Waits, asks, and in the end forces. An executor that is asked removes its container first.
@@ -106,7 +119,10 @@ impl LocalProcesses {
                 () = self.clock.sleep(PATIENCE) => {}
             }
             tracing::warn!(%attempt, %signal, "the executor has not left by itself");
-            let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+            let group = child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .map(Pid::from_raw);
             // It may have ended this moment, which is as well.
             let _ = group.map(|group| killpg(group, signal));
         }
@@ -170,7 +186,9 @@ mod tests {
             "[ \"$1 $2 $3 $4\" = '--miner-address ws://127.0.0.1:1 --token {}' ] && exit 7",
             order.token
         );
-        let end = shell(&script, &TestClock::default()).run(order, CancellationToken::new()).await;
+        let end = shell(&script, &TestClock::default())
+            .run(order, CancellationToken::new())
+            .await;
         assert_eq!(end.unwrap(), "its process ended with exit status: 7");
     }
 
@@ -183,18 +201,33 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_does_not_leave_is_asked_and_then_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let deaf = folder.path().join("deaf");
+        let script = format!(
+            "trap '' TERM; touch {}; while :; do sleep 0.01; done",
+            deaf.display()
+        );
         let clock = TestClock::default();
         let stop = CancellationToken::new();
-        stop.cancel();
-        let running = shell("trap '' TERM; while :; do sleep 0.01; done", &clock).run(order(), stop);
+        let running = shell(&script, &clock).run(order(), stop.clone());
         let time = async {
-            for _ in 0..2 {
+            while !deaf.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            stop.cancel();
+            loop {
                 clock.wait_for_sleepers(1).await;
                 clock.advance(PATIENCE);
                 tokio::task::yield_now().await;
             }
         };
-        let (end, ()) = tokio::join!(running, time);
+        let end = tokio::time::timeout(Duration::from_secs(60), async {
+            tokio::select! {
+                end = running => end,
+                () = time => panic!("time does not end"),
+            }
+        });
+        let end = end.await.unwrap();
         assert!(end.unwrap().contains("signal: 9"));
     }
 }

@@ -48,15 +48,21 @@ impl Pages {
     /// # Errors
     /// The folder cannot be made or written.
     pub async fn open(folder: &Path, lines: Vec<PageLine>, now: Timestamp) -> Result<Self, PageError> {
-        let pages = Self { folder: folder.to_owned() };
-        tokio::fs::create_dir_all(folder).await.map_err(failed("make the folder", folder))?;
+        let pages = Self {
+            folder: folder.to_owned(),
+        };
+        tokio::fs::create_dir_all(folder)
+            .await
+            .map_err(failed("make the folder", folder))?;
         let mut contents = BTreeMap::<i64, String>::new();
         for PageLine { page, line } in lines {
             let content = contents.entry(page).or_default();
             content.push_str(&line);
             content.push('\n');
         }
-        pages.remove(|page| page < oldest_page(now) || !contents.contains_key(&page)).await?;
+        pages
+            .remove(|page| page < oldest_page(now) || !contents.contains_key(&page))
+            .await?;
         for (page, content) in contents {
             let held = pages.read(page).await?;
             if held.as_deref() != Some(content.as_bytes()) {
@@ -74,7 +80,11 @@ impl Pages {
         for PageLine { page, line } in lines {
             let path = self.path(*page);
             let written = async {
-                let mut file = tokio::fs::OpenOptions::new().append(true).create(true).open(&path).await?;
+                let mut file = tokio::fs::OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .open(&path)
+                    .await?;
                 // One write: a reader sees the whole line or none of it.
                 file.write_all(format!("{line}\n").as_bytes()).await?;
                 file.flush().await
@@ -112,7 +122,9 @@ impl Pages {
             let name = entry.file_name();
             if name.to_str().and_then(parse_name).is_some_and(&which) {
                 let path = entry.path();
-                tokio::fs::remove_file(&path).await.map_err(failed("remove", &path))?;
+                tokio::fs::remove_file(&path)
+                    .await
+                    .map_err(failed("remove", &path))?;
             }
         }
         Ok(())
@@ -121,8 +133,12 @@ impl Pages {
     async fn replace(&self, page: i64, content: &str) -> Result<(), PageError> {
         let path = self.path(page);
         let beside = path.with_extension("new");
-        tokio::fs::write(&beside, content).await.map_err(failed("write", &beside))?;
-        tokio::fs::rename(&beside, &path).await.map_err(failed("put in place", &path))
+        tokio::fs::write(&beside, content)
+            .await
+            .map_err(failed("write", &beside))?;
+        tokio::fs::rename(&beside, &path)
+            .await
+            .map_err(failed("put in place", &path))
     }
 
     fn path(&self, page: i64) -> PathBuf {
@@ -164,7 +180,12 @@ pub fn select(header: Option<&str>, length: usize) -> Selection {
         return Selection::Whole;
     };
     let end = length.checked_sub(1);
-    match (first.trim().parse::<usize>(), last.trim().parse::<usize>(), first.is_empty(), last.is_empty()) {
+    match (
+        first.trim().parse::<usize>(),
+        last.trim().parse::<usize>(),
+        first.is_empty(),
+        last.is_empty(),
+    ) {
         (Ok(first), Ok(last), ..) if first > last => Selection::Whole,
         (Ok(first), Ok(last), ..) => part(first, end.map(|end| last.min(end))),
         (Ok(first), Err(_), _, true) => part(first, end),
@@ -185,7 +206,11 @@ fn part(first: usize, last: Option<usize>) -> Selection {
 
 fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PageError + use<> {
     let path = path.to_owned();
-    move |source| PageError { operation, path: path.clone(), source }
+    move |source| PageError {
+        operation,
+        path: path.clone(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -220,7 +245,15 @@ mod tests {
     #[test]
     fn only_page_names_are_pages() {
         assert_eq!(parse_name("5896666.jsonl"), Some(5_896_666));
-        for bad in ["", ".jsonl", "-1.jsonl", "1.json", "../1.jsonl", "1.jsonl.gz", "99999999999999999999.jsonl"] {
+        for bad in [
+            "",
+            ".jsonl",
+            "-1.jsonl",
+            "1.json",
+            "../1.jsonl",
+            "1.jsonl.gz",
+            "99999999999999999999.jsonl",
+        ] {
             assert_eq!(parse_name(bad), None, "{bad}");
         }
     }
@@ -230,7 +263,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::from_secs(1_767_225_600);
         let page = page_of(now);
-        let line = |page, line: &str| PageLine { page, line: line.to_owned() };
+        let line = |page, line: &str| PageLine {
+            page,
+            line: line.to_owned(),
+        };
         let old = oldest_page(now) - 1;
         for (name, content) in [(page, "torn"), (page - 1, "not in the store\n"), (old, "old\n")] {
             std::fs::write(folder.path().join(format!("{name}.jsonl")), content).unwrap();
@@ -239,14 +275,20 @@ mod tests {
 
         let lines = vec![line(page, "a"), line(page, "b")];
         let pages = Pages::open(folder.path(), lines, now).await.unwrap();
-        pages.append(&[line(page, "c"), line(page + 1, "d")]).await.unwrap();
+        pages
+            .append(&[line(page, "c"), line(page + 1, "d")])
+            .await
+            .unwrap();
         assert_eq!(pages.read(page).await.unwrap().unwrap(), b"a\nb\nc\n");
         assert_eq!(pages.read(page + 1).await.unwrap().unwrap(), b"d\n");
         assert_eq!(pages.read(page - 1).await.unwrap(), None);
         assert_eq!(pages.read(old).await.unwrap(), None);
         assert!(folder.path().join("notes.txt").exists());
 
-        pages.prune(now.plus(std::time::Duration::from_secs(3 * 24 * 3600))).await.unwrap();
+        pages
+            .prune(now.plus(std::time::Duration::from_secs(3 * 24 * 3600)))
+            .await
+            .unwrap();
         assert_eq!(pages.read(page).await.unwrap(), None);
     }
 }

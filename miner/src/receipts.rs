@@ -19,10 +19,17 @@ pub fn complete(
     now: Timestamp,
 ) -> Result<Receipt, String> {
     if payload.payload.validator() != validator {
-        return Err(format!("the receipt names validator {}, not {validator}", payload.payload.validator()));
+        return Err(format!(
+            "the receipt names validator {}, not {validator}",
+            payload.payload.validator()
+        ));
     }
     if payload.payload.miner() != MinerKey(key.hotkey()) {
-        return Err(format!("the receipt names miner {}, not {}", payload.payload.miner(), key.hotkey()));
+        return Err(format!(
+            "the receipt names miner {}, not {}",
+            payload.payload.miner(),
+            key.hotkey()
+        ));
     }
     let verified = verify_offered(payload, now).map_err(|error| error.to_string())?;
     let receipt = countersign(key, verified).map_err(|error| error.to_string())?;
@@ -44,10 +51,14 @@ pub fn started(
 ) -> Result<Receipt, Flaw> {
     let payload = &offer.job_started_receipt_payload;
     if payload.job_uuid != offer.job_uuid {
-        return Err(Flaw::Receipt("the started receipt is about another job".to_owned()));
+        return Err(Flaw::Receipt(
+            "the started receipt is about another job".to_owned(),
+        ));
     }
     if payload.executor_class != offer.executor_class {
-        return Err(Flaw::Receipt("the started receipt is for another executor class".to_owned()));
+        return Err(Flaw::Receipt(
+            "the started receipt is for another executor class".to_owned(),
+        ));
     }
     let offered = OfferedReceipt {
         payload: ReceiptPayload::Started(payload.clone()),

@@ -27,7 +27,10 @@ pub struct Served {
 impl Served {
     /// Those of the configuration; the metagraph comes later.
     pub fn new(listed: impl IntoIterator<Item = ValidatorKey>) -> Self {
-        Self { listed: Arc::new(listed.into_iter().collect()), metagraph: Arc::default() }
+        Self {
+            listed: Arc::new(listed.into_iter().collect()),
+            metagraph: Arc::default(),
+        }
     }
 
     /// How the miner stands to `validator` now.
@@ -63,12 +66,15 @@ mod tests {
         assert_eq!(served.standing(key(1)), Standing::Served);
         assert_eq!(served.standing(key(2)), Standing::Unknown);
         served.refresh([(key(1), false), (key(2), true), (key(3), false)]);
-        assert_eq!([1, 2, 3, 4].map(|n| served.standing(key(n))), [
-            Standing::Served,
-            Standing::Served,
-            Standing::Inactive,
-            Standing::Unknown
-        ]);
+        assert_eq!(
+            [1, 2, 3, 4].map(|n| served.standing(key(n))),
+            [
+                Standing::Served,
+                Standing::Served,
+                Standing::Inactive,
+                Standing::Unknown
+            ]
+        );
         served.refresh([]);
         assert_eq!(served.standing(key(2)), Standing::Unknown);
     }

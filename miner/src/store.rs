@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use muster_kit::store::{self, During as _, StoreError, json};
-use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::encode;
+use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, Signature, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
@@ -55,10 +55,11 @@ impl Store {
             .fetch_all(&self.pool)
             .await
             .during("read the leases")?;
-        let held = sqlx::query("SELECT r.attempt, r.kind FROM receipts r JOIN leases l ON l.attempt = r.attempt")
-            .fetch_all(&self.pool)
-            .await
-            .during("read the kinds of receipts")?;
+        let held =
+            sqlx::query("SELECT r.attempt, r.kind FROM receipts r JOIN leases l ON l.attempt = r.attempt")
+                .fetch_all(&self.pool)
+                .await
+                .during("read the kinds of receipts")?;
         let mut kinds = HashMap::<String, Vec<ReceiptKind>>::new();
         for row in held {
             let kind = read_kind(&text(&row, "kind")?)?;
@@ -117,14 +118,19 @@ impl Store {
     ///
     /// # Errors
     /// The engine's, or a row that this program did not write.
-    pub async fn receipt(&self, attempt: AttemptId, kind: ReceiptKind) -> Result<Option<Receipt>, StoreError> {
+    pub async fn receipt(
+        &self,
+        attempt: AttemptId,
+        kind: ReceiptKind,
+    ) -> Result<Option<Receipt>, StoreError> {
         let row = sqlx::query("SELECT line FROM receipts WHERE attempt = $1 AND kind = $2")
             .bind(attempt.to_string())
             .bind(kind.as_str())
             .fetch_optional(&self.pool)
             .await
             .during("read a receipt")?;
-        row.map(|row| json::decode("receipts.line", &text(&row, "line")?)).transpose()
+        row.map(|row| json::decode("receipts.line", &text(&row, "line")?))
+            .transpose()
     }
 
     /// Every line of the pages from `first` on, page by page, in order.
@@ -139,7 +145,10 @@ impl Store {
             .during("read the receipt pages")?;
         let line = |row: &AnyRow| -> Result<PageLine, StoreError> {
             let page = row.try_get("page").during("read a receipt page")?;
-            Ok(PageLine { page, line: text(row, "line")? })
+            Ok(PageLine {
+                page,
+                line: text(row, "line")?,
+            })
         };
         rows.iter().map(line).collect()
     }
@@ -149,12 +158,13 @@ impl Store {
     /// # Errors
     /// The engine's; the greeting must not be accepted then.
     pub async fn first_use(&self, greeting: &Signature, expires: Timestamp) -> Result<bool, StoreError> {
-        let done = sqlx::query("INSERT INTO greetings (signature, expires) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-            .bind(greeting.to_prefixed_hex())
-            .bind(expires.micros())
-            .execute(&self.pool)
-            .await
-            .during("note a greeting")?;
+        let done =
+            sqlx::query("INSERT INTO greetings (signature, expires) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+                .bind(greeting.to_prefixed_hex())
+                .bind(expires.micros())
+                .execute(&self.pool)
+                .await
+                .during("note a greeting")?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -178,8 +188,13 @@ async fn apply(
     page: i64,
 ) -> Result<Option<PageLine>, StoreError> {
     match write {
-        Write::Opened { attempt, validator, at } => {
-            let insert = "INSERT INTO leases (attempt, validator, standing, at, story) VALUES ($1, $2, $3, $4, '')";
+        Write::Opened {
+            attempt,
+            validator,
+            at,
+        } => {
+            let insert =
+                "INSERT INTO leases (attempt, validator, standing, at, story) VALUES ($1, $2, $3, $4, '')";
             let query = sqlx::query::<Any>(insert)
                 .bind(attempt.to_string())
                 .bind(validator.to_string())
@@ -188,12 +203,18 @@ async fn apply(
             query.execute(connection).await.during("open a lease")?;
             Ok(None)
         }
-        Write::Ended { attempt, standing, story, at } => {
-            let query = sqlx::query("UPDATE leases SET standing = $1, story = $2, at = $3 WHERE attempt = $4")
-                .bind(standing.as_str())
-                .bind(json::encode("leases.story", story)?)
-                .bind(at.micros())
-                .bind(attempt.to_string());
+        Write::Ended {
+            attempt,
+            standing,
+            story,
+            at,
+        } => {
+            let query =
+                sqlx::query("UPDATE leases SET standing = $1, story = $2, at = $3 WHERE attempt = $4")
+                    .bind(standing.as_str())
+                    .bind(json::encode("leases.story", story)?)
+                    .bind(at.micros())
+                    .bind(attempt.to_string());
             query.execute(connection).await.during("end a lease")?;
             Ok(None)
         }
@@ -241,11 +262,164 @@ fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
 }
 
 fn read_standing(word: &str) -> Result<Standing, StoreError> {
-    let found = Standing::ALL.into_iter().find(|standing| standing.as_str() == word);
+    let found = Standing::ALL
+        .into_iter()
+        .find(|standing| standing.as_str() == word);
     found.ok_or_else(|| StoreError::corrupt("leases.standing", format!("unknown standing {word:?}")))
 }
 
 fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
     let found = ReceiptKind::ALL.into_iter().find(|kind| kind.as_str() == word);
     found.ok_or_else(|| StoreError::corrupt("receipts.kind", format!("unknown kind {word:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_kit::store::testing::{TestStore, stores};
+    use muster_protocol::ValidatorKey;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::receipts;
+    use crate::testing::{miner_pair, offer, validator_pair};
+
+    fn attempt(n: u128) -> AttemptId {
+        AttemptId::from_uuid(Uuid::from_u128(n))
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_767_225_600)
+    }
+
+    fn validator() -> ValidatorKey {
+        ValidatorKey(validator_pair().hotkey())
+    }
+
+    fn started(n: u128) -> Receipt {
+        receipts::started(&miner_pair(), &offer(attempt(n)), validator(), now()).unwrap()
+    }
+
+    fn opened(n: u128) -> Write {
+        Write::Opened {
+            attempt: attempt(n),
+            validator: validator(),
+            at: now(),
+        }
+    }
+
+    fn ended(n: u128, story: Vec<FromMiner>) -> Write {
+        Write::Ended {
+            attempt: attempt(n),
+            standing: Standing::Owed,
+            story,
+            at: now(),
+        }
+    }
+
+    async fn reopened(test: &TestStore) -> Store {
+        Store::open(&test.url).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn leases_and_their_stories_survive() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::on(test.pool.clone());
+            let story = vec![FromMiner::V0AcceptJobRequest(
+                muster_protocol::wire::miner::AttemptNotice { job_uuid: attempt(1) },
+            )];
+            let writes = [
+                opened(1),
+                Write::Receipt(Box::new(started(1))),
+                opened(2),
+                ended(1, story.clone()),
+            ];
+            store.commit(&writes, 7).await.unwrap();
+            drop(store);
+            let store = reopened(&test).await;
+            let records = store.records().await.unwrap();
+            let standings: Vec<_> = records
+                .iter()
+                .map(|record| (record.attempt, record.standing))
+                .collect();
+            assert_eq!(
+                standings,
+                [(attempt(1), Standing::Owed), (attempt(2), Standing::Open)],
+                "{}",
+                test.engine
+            );
+            assert_eq!(records[0].receipts, [ReceiptKind::Started]);
+            assert_eq!(store.story(attempt(1)).await.unwrap(), [encode(&story[0])]);
+            assert_eq!(store.story(attempt(2)).await.unwrap(), Vec::<String>::new());
+            assert_eq!(store.story(attempt(3)).await.unwrap(), Vec::<String>::new());
+
+            store
+                .commit(
+                    &[Write::Settled(attempt(1)), Write::Forgotten(vec![attempt(2)])],
+                    7,
+                )
+                .await
+                .unwrap();
+            let records = store.records().await.unwrap();
+            assert_eq!(records.len(), 1);
+            assert_eq!(records[0].standing, Standing::Settled);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_receipt_is_stored_once_and_pages_keep_its_order() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::on(test.pool.clone());
+            let write = |n| Write::Receipt(Box::new(started(n)));
+            let first = store.commit(&[write(2), write(1)], 7).await.unwrap();
+            assert_eq!(first.len(), 2);
+            // The same attempt and kind again, though signed anew, adds nothing.
+            let again = store.commit(&[write(1), write(3)], 8).await.unwrap();
+            assert_eq!(again.len(), 1);
+            let lines = store.lines_since(0).await.unwrap();
+            assert_eq!(lines, [first, again].concat(), "{}", test.engine);
+            assert_eq!(store.lines_since(8).await.unwrap().len(), 1);
+            let read = store
+                .receipt(attempt(2), ReceiptKind::Started)
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(encode(&read), lines[0].line);
+            assert_eq!(
+                store.receipt(attempt(2), ReceiptKind::Finished).await.unwrap(),
+                None
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_durable_as_a_whole_or_not_at_all() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::on(test.pool.clone());
+            store.commit(&[opened(1)], 7).await.unwrap();
+            // The second opening of one attempt breaks the primary key.
+            assert!(store.commit(&[opened(2), opened(1)], 7).await.is_err());
+            assert_eq!(store.records().await.unwrap().len(), 1, "{}", test.engine);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_greeting_is_used_once_until_it_is_forgotten() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::on(test.pool.clone());
+            let greeting = Signature::from_bytes([7; 64]);
+            let expires = now().plus(Duration::from_secs(22));
+            assert!(store.first_use(&greeting, expires).await.unwrap());
+            assert!(
+                !reopened(&test).await.first_use(&greeting, expires).await.unwrap(),
+                "{}",
+                test.engine
+            );
+            store.forget_greetings(now()).await.unwrap();
+            assert!(!store.first_use(&greeting, expires).await.unwrap());
+            store.forget_greetings(expires).await.unwrap();
+            assert!(store.first_use(&greeting, expires).await.unwrap());
+        }
+    }
 }

@@ -55,7 +55,9 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
         Err(NoSession::Left) => return,
         Err(NoSession::Refused(refusal)) => {
             tracing::info!(%refusal, "a validator was refused");
-            greeting.refuse(Some(error_frame(refusal.to_string())), NORMAL).await;
+            greeting
+                .refuse(Some(error_frame(refusal.to_string())), NORMAL)
+                .await;
             return;
         }
     };
@@ -65,14 +67,23 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     let (outbox, outgoings) = outbox();
     let connection = ConnectionId(context.number());
     let joined = Input {
-        event: Event::Joined { connection, validator, muster },
+        event: Event::Joined {
+            connection,
+            validator,
+            muster,
+        },
         attachment: Attachment::Validator(outbox),
     };
     if !context.inbox.send(joined).await {
         return;
     }
     tracing::debug!(%validator, ?connection, muster, "a validator connected");
-    let reader = Reader { connection, validator, sender: sender.clone(), context: &context };
+    let reader = Reader {
+        connection,
+        validator,
+        sender: sender.clone(),
+        context: &context,
+    };
     tokio::select! {
         () = reader.run(receiver, queued) => {}
         () = write(&sender, outgoings, &context) => {}
@@ -96,9 +107,11 @@ async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: Outgoings, context
 async fn frames(outgoing: Outgoing, context: &Context) -> Vec<Arc<str>> {
     let loaded = match outgoing {
         Outgoing::Frame(frame) => return vec![frame],
-        Outgoing::Story(attempt) => {
-            context.store.story(attempt).await.map(|story| story.into_iter().map(Arc::from).collect())
-        }
+        Outgoing::Story(attempt) => context
+            .store
+            .story(attempt)
+            .await
+            .map(|story| story.into_iter().map(Arc::from).collect()),
         Outgoing::Receipt(attempt, kind) => context.store.receipt(attempt, kind).await.map(|receipt| {
             let message = |receipt| Box::new(ReceiptCountersigned { receipt });
             let frame = |receipt| encode(&FromMiner::MusterReceiptCountersigned(message(receipt))).into();
@@ -155,7 +168,9 @@ impl Reader<'_> {
             // It has greeted; a greeting again proves nothing new.
             ToMiner::ValidatorAuthForMiner(_) => Ok(()),
             ToMiner::V0MainHotkeyMessage(_) => {
-                let answer = MainHotkey { main_hotkey: Some(self.context.main_hotkey) };
+                let answer = MainHotkey {
+                    main_hotkey: Some(self.context.main_hotkey),
+                };
                 self.say(encode(&FromMiner::V0MainHotkeyMessage(answer))).await
             }
             ToMiner::V0InitialJobRequest(request) => {
@@ -165,11 +180,19 @@ impl Reader<'_> {
             ToMiner::V0JobRequest(request) => self.payload(request, signed).await,
             ToMiner::V0JobAcceptedReceiptRequest(request) => {
                 let payload = ReceiptPayload::Accepted(request.payload);
-                self.receipt(OfferedReceipt { payload, validator_signature: request.signature }).await
+                self.receipt(OfferedReceipt {
+                    payload,
+                    validator_signature: request.signature,
+                })
+                .await
             }
             ToMiner::V0JobFinishedReceiptRequest(request) => {
                 let payload = ReceiptPayload::Finished(request.payload);
-                self.receipt(OfferedReceipt { payload, validator_signature: request.signature }).await
+                self.receipt(OfferedReceipt {
+                    payload,
+                    validator_signature: request.signature,
+                })
+                .await
             }
             ToMiner::GenericError(error) => {
                 let details = error.details.unwrap_or_default();
@@ -177,7 +200,11 @@ impl Reader<'_> {
                 Ok(())
             }
             ToMiner::MusterCancelJob(cancel) => {
-                self.post(Event::Cancelled { connection: self.connection, cancel }).await;
+                self.post(Event::Cancelled {
+                    connection: self.connection,
+                    cancel,
+                })
+                .await;
                 Ok(())
             }
         }
@@ -201,31 +228,60 @@ impl Reader<'_> {
             .and_then(|()| receipts::started(&context.key, &request, self.validator, context.clock.now()));
         let served = context.served.standing(self.validator) == Standing::Served;
         let token = ExecutorToken::new(request.job_uuid, Uuid::new_v4());
-        let offer = Box::new(Offered { request, receipt, served });
-        self.post(Event::Offered { connection: self.connection, offer, token }).await;
+        let offer = Box::new(Offered {
+            request,
+            receipt,
+            served,
+        });
+        self.post(Event::Offered {
+            connection: self.connection,
+            offer,
+            token,
+        })
+        .await;
     }
 
     async fn payload(&self, request: Box<JobRequest>, signed: Result<(), String>) -> Result<(), SocketError> {
         match signed {
             Ok(()) => {
-                self.post(Event::Payload { connection: self.connection, request }).await;
+                self.post(Event::Payload {
+                    connection: self.connection,
+                    request,
+                })
+                .await;
                 Ok(())
             }
-            Err(why) => self.say(error_frame(format!("JobRequest {} refused: {why}", request.job_uuid))).await,
+            Err(why) => {
+                self.say(error_frame(format!(
+                    "JobRequest {} refused: {why}",
+                    request.job_uuid
+                )))
+                .await
+            }
         }
     }
 
     async fn receipt(&self, offered: OfferedReceipt) -> Result<(), SocketError> {
         let (attempt, kind) = (offered.payload.attempt(), offered.payload.kind());
-        match receipts::complete(&self.context.key, offered, self.validator, self.context.clock.now()) {
+        match receipts::complete(
+            &self.context.key,
+            offered,
+            self.validator,
+            self.context.clock.now(),
+        ) {
             Ok(receipt) => {
                 let receipt = Box::new(receipt);
-                self.post(Event::ReceiptOffered { connection: self.connection, receipt }).await;
+                self.post(Event::ReceiptOffered {
+                    connection: self.connection,
+                    receipt,
+                })
+                .await;
                 Ok(())
             }
             Err(why) => {
                 tracing::warn!(validator = %self.validator, %attempt, kind, why, "a receipt was refused");
-                self.say(error_frame(format!("{kind} of {attempt} refused: {why}"))).await
+                self.say(error_frame(format!("{kind} of {attempt} refused: {why}")))
+                    .await
             }
         }
     }

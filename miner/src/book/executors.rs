@@ -17,7 +17,10 @@ impl Book {
     ) -> Vec<Effect> {
         let attempt = token.attempt();
         match self.active_by_token(token).map(|active| active.lease.state()) {
-            None => vec![Effect::Dismiss { dial, details: format!("No job waiting for token {token}") }],
+            None => vec![Effect::Dismiss {
+                dial,
+                details: format!("No job waiting for token {token}"),
+            }],
             Some(LeaseState::WaitingForExecutor) => {
                 if let Some(active) = self.active.get_mut(&attempt) {
                     active.executor = Some(dial);
@@ -53,18 +56,29 @@ impl Book {
         }
         match self.drive(attempt, lease::Event::Said(report), now) {
             Ok(effects) => effects,
-            Err(refused) => vec![Effect::Order { attempt, message: executor_complaint(refused.to_string()) }],
+            Err(refused) => vec![Effect::Order {
+                attempt,
+                message: executor_complaint(refused.to_string()),
+            }],
         }
     }
 
-    pub(super) fn on_executor_gone(&mut self, dial: DialId, attempt: AttemptId, now: Timestamp) -> Vec<Effect> {
+    pub(super) fn on_executor_gone(
+        &mut self,
+        dial: DialId,
+        attempt: AttemptId,
+        now: Timestamp,
+    ) -> Vec<Effect> {
         if !self.serves(dial, attempt) {
             return vec![];
         }
-        self.drive(attempt, lease::Event::ExecutorGone, now).unwrap_or_default()
+        self.drive(attempt, lease::Event::ExecutorGone, now)
+            .unwrap_or_default()
     }
 
     fn serves(&self, dial: DialId, attempt: AttemptId) -> bool {
-        self.active.get(&attempt).is_some_and(|active| active.executor == Some(dial))
+        self.active
+            .get(&attempt)
+            .is_some_and(|active| active.executor == Some(dial))
     }
 }

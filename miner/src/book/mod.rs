@@ -18,7 +18,9 @@ mod validators;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use muster_protocol::{AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, Timestamp, ValidatorKey,
+};
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, Lease, Patience, Refused};
@@ -102,7 +104,12 @@ impl Book {
                     let text = "the miner restarted while the job was on its executor".to_owned();
                     let lost = lease::horde_failed(attempt, ParticipantType::Miner, reason, text);
                     let story = vec![messages::accepted(attempt), lost];
-                    effects.push(Effect::Write(Write::Ended { attempt, standing: Standing::Owed, story, at: now }));
+                    effects.push(Effect::Write(Write::Ended {
+                        attempt,
+                        standing: Standing::Owed,
+                        story,
+                        at: now,
+                    }));
                     Standing::Owed
                 }
                 Standing::Owed | Standing::Settled | Standing::Cancelled => record.standing,
@@ -122,18 +129,34 @@ impl Book {
     /// Takes one event and says what to do, in order.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         match event {
-            Event::Joined { connection, validator, muster } => self.on_joined(connection, validator, muster),
+            Event::Joined {
+                connection,
+                validator,
+                muster,
+            } => self.on_joined(connection, validator, muster),
             Event::Left(connection) => self.on_left(connection),
-            Event::Offered { connection, offer, token } => self.on_offered(connection, *offer, token, now),
+            Event::Offered {
+                connection,
+                offer,
+                token,
+            } => self.on_offered(connection, *offer, token, now),
             Event::Payload { connection, request } => self.on_payload(connection, request, now),
             Event::Cancelled { connection, cancel } => self.on_cancelled(connection, cancel, now),
             Event::ReceiptOffered { connection, receipt } => self.on_receipt(connection, receipt, now),
-            Event::Dialled { dial, token, executor_ip } => self.on_dialled(dial, &token, executor_ip, now),
-            Event::Said { dial, attempt, report } => self.on_said(dial, attempt, *report, now),
+            Event::Dialled {
+                dial,
+                token,
+                executor_ip,
+            } => self.on_dialled(dial, &token, executor_ip, now),
+            Event::Said {
+                dial,
+                attempt,
+                report,
+            } => self.on_said(dial, attempt, *report, now),
             Event::ExecutorGone { dial, attempt } => self.on_executor_gone(dial, attempt, now),
-            Event::ExecutorExited { attempt, how } => {
-                self.drive(attempt, lease::Event::ExecutorExited(how), now).unwrap_or_default()
-            }
+            Event::ExecutorExited { attempt, how } => self
+                .drive(attempt, lease::Event::ExecutorExited(how), now)
+                .unwrap_or_default(),
             Event::Drain => {
                 self.draining = true;
                 vec![]
@@ -156,7 +179,11 @@ impl Book {
 
     /// Leases of one class that have not ended.
     fn leased(&self, class: ExecutorClass) -> u32 {
-        let count = self.active.values().filter(|active| active.lease.class() == class).count();
+        let count = self
+            .active
+            .values()
+            .filter(|active| active.lease.class() == class)
+            .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
@@ -180,8 +207,12 @@ impl Book {
         event: impl Fn() -> lease::Event,
         now: Timestamp,
     ) -> Vec<Effect> {
-        let mut attempts: Vec<_> =
-            self.active.values().filter(|active| which(&active.lease)).map(|active| active.lease.attempt()).collect();
+        let mut attempts: Vec<_> = self
+            .active
+            .values()
+            .filter(|active| which(&active.lease))
+            .map(|active| active.lease.attempt())
+            .collect();
         // The order of a hash map differs from run to run; a replayed schedule must not.
         attempts.sort_unstable();
         let drive = |attempt| self.drive(attempt, event(), now).unwrap_or_default();
@@ -191,7 +222,12 @@ impl Book {
     fn forget(&mut self, now: Timestamp) -> Vec<Effect> {
         let memory = self.rules.memory;
         let old = |at: Timestamp| at.plus(memory) <= now;
-        let attempts: Vec<_> = self.past.iter().filter(|(_, past)| old(past.at)).map(|(id, _)| *id).collect();
+        let attempts: Vec<_> = self
+            .past
+            .iter()
+            .filter(|(_, past)| old(past.at))
+            .map(|(id, _)| *id)
+            .collect();
         if attempts.is_empty() {
             return vec![];
         }
@@ -204,19 +240,31 @@ impl Book {
     }
 
     /// Gives an event to a lease and turns its effects into the book's.
-    fn drive(&mut self, attempt: AttemptId, event: lease::Event, now: Timestamp) -> Result<Vec<Effect>, Refused> {
+    fn drive(
+        &mut self,
+        attempt: AttemptId,
+        event: lease::Event,
+        now: Timestamp,
+    ) -> Result<Vec<Effect>, Refused> {
         let active = self.active.get_mut(&attempt).ok_or(Refused::NotOpen(attempt))?;
         let effects = active.lease.apply(event, now)?;
         Ok(self.translate(attempt, effects, now))
     }
 
     fn translate(&mut self, attempt: AttemptId, effects: Vec<lease::Effect>, now: Timestamp) -> Vec<Effect> {
-        let audience = self.active.get(&attempt).map(|active| active.audience.clone()).unwrap_or_default();
+        let audience = self
+            .active
+            .get(&attempt)
+            .map(|active| active.audience.clone())
+            .unwrap_or_default();
         let mut out = Vec::with_capacity(effects.len());
         for effect in effects {
             match effect {
                 lease::Effect::Ended(ending) => out.extend(self.close(attempt, ending, now)),
-                lease::Effect::Tell(message) => out.push(Effect::Tell { to: audience.clone(), message }),
+                lease::Effect::Tell(message) => out.push(Effect::Tell {
+                    to: audience.clone(),
+                    message,
+                }),
                 lease::Effect::Order(message) => out.push(Effect::Order { attempt, message }),
                 lease::Effect::StopExecutor => out.push(Effect::StopExecutor { attempt }),
             }
@@ -239,7 +287,12 @@ impl Book {
         };
         self.remember(attempt, past);
         let story = active.lease.into_story();
-        Some(Effect::Write(Write::Ended { attempt, standing, story, at: now }))
+        Some(Effect::Write(Write::Ended {
+            attempt,
+            standing,
+            story,
+            at: now,
+        }))
     }
 
     fn remember(&mut self, attempt: AttemptId, past: Past) {
@@ -263,11 +316,15 @@ impl Book {
 
     /// The validator behind a connection; `None` once it has left.
     fn validator_of(&self, connection: ConnectionId) -> Option<ValidatorKey> {
-        self.connections.get(&connection).map(|connection| connection.validator)
+        self.connections
+            .get(&connection)
+            .map(|connection| connection.validator)
     }
 
     /// The open lease whose executor shows this token.
     fn active_by_token(&self, token: &ExecutorToken) -> Option<&Active> {
-        self.active.get(&token.attempt()).filter(|active| active.lease.token() == token)
+        self.active
+            .get(&token.attempt())
+            .filter(|active| active.lease.token() == token)
     }
 }

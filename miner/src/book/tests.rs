@@ -1,10 +1,11 @@
 //! The book's promises, by example and by random schedules.
 
 use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
 
 use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
-use muster_protocol::wire::miner::{FromMiner, JobFinished};
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{MinerKey, ReceiptPayload};
 use proptest::prelude::*;
@@ -34,7 +35,13 @@ fn rules() -> Rules {
 }
 
 fn validator() -> ValidatorKey {
-    ValidatorKey(validator_pair().hotkey())
+    static KEY: LazyLock<ValidatorKey> = LazyLock::new(|| ValidatorKey(validator_pair().hotkey()));
+    *KEY
+}
+
+fn miner() -> MinerKey {
+    static KEY: LazyLock<MinerKey> = LazyLock::new(|| MinerKey(miner_pair().hotkey()));
+    *KEY
 }
 
 fn attempt(n: u128) -> AttemptId {
@@ -45,22 +52,50 @@ fn token(n: u128) -> ExecutorToken {
     ExecutorToken::new(attempt(n), Uuid::from_u128(1000 + n))
 }
 
+/// Signing is slow and random schedules repeat themselves: each receipt is signed once.
 fn completed(payload: ReceiptPayload) -> Receipt {
-    let offered = offer_receipt(&validator_pair(), payload).unwrap();
-    countersign(&miner_pair(), offered).unwrap().into_inner()
+    static SIGNED: LazyLock<Mutex<HashMap<Vec<u8>, Receipt>>> = LazyLock::new(Mutex::default);
+    let mut signed = SIGNED.lock().unwrap();
+    let sign = || {
+        let offered = offer_receipt(&validator_pair(), payload.clone()).unwrap();
+        countersign(&miner_pair(), offered).unwrap().into_inner()
+    };
+    signed.entry(payload.signed_bytes()).or_insert_with(sign).clone()
+}
+
+fn request(n: u128) -> Box<InitialJobRequest> {
+    static OFFERS: LazyLock<Mutex<HashMap<u128, InitialJobRequest>>> = LazyLock::new(Mutex::default);
+    Box::new(
+        OFFERS
+            .lock()
+            .unwrap()
+            .entry(n)
+            .or_insert_with(|| offer(attempt(n)))
+            .clone(),
+    )
 }
 
 fn offered(connection: u64, n: u128) -> Event {
-    let request = Box::new(offer(attempt(n)));
-    let receipt = completed(ReceiptPayload::Started(request.job_started_receipt_payload.clone()));
-    let offer = Box::new(Offered { request, receipt: Ok(receipt), served: true });
-    Event::Offered { connection: ConnectionId(connection), offer, token: token(n) }
+    let request = request(n);
+    let receipt = completed(ReceiptPayload::Started(
+        request.job_started_receipt_payload.clone(),
+    ));
+    let offer = Box::new(Offered {
+        request,
+        receipt: Ok(receipt),
+        served: true,
+    });
+    Event::Offered {
+        connection: ConnectionId(connection),
+        offer,
+        token: token(n),
+    }
 }
 
 fn accepted_receipt(n: u128) -> Box<Receipt> {
     Box::new(completed(ReceiptPayload::Accepted(AcceptedReceipt {
         job_uuid: attempt(n),
-        miner_hotkey: MinerKey(miner_pair().hotkey()),
+        miner_hotkey: miner(),
         validator_hotkey: validator(),
         timestamp: start(),
         receipt_type: AcceptedTag,
@@ -72,7 +107,7 @@ fn accepted_receipt(n: u128) -> Box<Receipt> {
 fn finished_receipt(n: u128) -> Box<Receipt> {
     Box::new(completed(ReceiptPayload::Finished(FinishedReceipt {
         job_uuid: attempt(n),
-        miner_hotkey: MinerKey(miner_pair().hotkey()),
+        miner_hotkey: miner(),
         validator_hotkey: validator(),
         timestamp: start(),
         receipt_type: FinishedTag,
@@ -84,15 +119,27 @@ fn finished_receipt(n: u128) -> Box<Receipt> {
 }
 
 fn joined(connection: u64) -> Event {
-    Event::Joined { connection: ConnectionId(connection), validator: validator(), muster: true }
+    Event::Joined {
+        connection: ConnectionId(connection),
+        validator: validator(),
+        muster: true,
+    }
 }
 
 fn dialled(dial: u64, n: u128) -> Event {
-    Event::Dialled { dial: DialId(dial), token: token(n), executor_ip: None }
+    Event::Dialled {
+        dial: DialId(dial),
+        token: token(n),
+        executor_ip: None,
+    }
 }
 
 fn said(dial: u64, n: u128, report: Report) -> Event {
-    Event::Said { dial: DialId(dial), attempt: attempt(n), report: Box::new(report) }
+    Event::Said {
+        dial: DialId(dial),
+        attempt: attempt(n),
+        report: Box::new(report),
+    }
 }
 
 fn result(n: u128) -> Report {
@@ -110,12 +157,20 @@ fn open() -> Book {
 }
 
 fn apply(book: &mut Book, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
-    events.into_iter().flat_map(|event| book.apply(event, start())).collect()
+    events
+        .into_iter()
+        .flat_map(|event| book.apply(event, start()))
+        .collect()
 }
 
 /// The message types told on a connection.
 fn told(effects: &[Effect], connection: u64) -> Vec<String> {
-    let kind = |message: &FromMiner| serde_json::to_value(message).unwrap()["message_type"].as_str().unwrap().to_owned();
+    let kind = |message: &FromMiner| {
+        serde_json::to_value(message).unwrap()["message_type"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     let mine = |effect: &Effect| match effect {
         Effect::Tell { to, message } if to.contains(&ConnectionId(connection)) => Some(kind(message)),
         _ => None,
@@ -130,7 +185,10 @@ fn whole_job(connection: u64, n: u128) -> Vec<Event> {
         offered(connection, n),
         dialled(dial, n),
         said(dial, n, Report::Ready),
-        Event::Payload { connection: ConnectionId(connection), request: Box::new(job(attempt(n))) },
+        Event::Payload {
+            connection: ConnectionId(connection),
+            request: Box::new(job(attempt(n))),
+        },
         said(dial, n, Report::VolumesReady),
         said(dial, n, Report::ExecutionDone),
         said(dial, n, result(n)),
@@ -156,18 +214,34 @@ fn a_job_runs_and_its_result_is_owed_until_the_finished_receipt() {
     assert_eq!(book.open_leases(), 0);
 
     let again = apply(&mut book, [joined(2)]);
-    assert_eq!(again[1..], [Effect::Retell { to: ConnectionId(2), attempt: attempt(7) }]);
+    assert_eq!(
+        again[1..],
+        [Effect::Retell {
+            to: ConnectionId(2),
+            attempt: attempt(7)
+        }]
+    );
 
-    let receipt = Event::ReceiptOffered { connection: ConnectionId(2), receipt: finished_receipt(7) };
+    let receipt = Event::ReceiptOffered {
+        connection: ConnectionId(2),
+        receipt: finished_receipt(7),
+    };
     let settled = apply(&mut book, [receipt.clone()]);
     assert!(settled.contains(&Effect::Write(Write::Settled(attempt(7)))));
     assert_eq!(told(&settled, 2), ["MusterReceiptCountersigned"]);
     // Nothing is owed any more, and the same receipt again is answered from the store.
     assert_eq!(apply(&mut book, [joined(3)]).len(), 1);
-    let repeated = Effect::RepeatReceipt { to: ConnectionId(2), attempt: attempt(7), kind: ReceiptKind::Finished };
+    let repeated = Effect::RepeatReceipt {
+        to: ConnectionId(2),
+        attempt: attempt(7),
+        kind: ReceiptKind::Finished,
+    };
     assert_eq!(apply(&mut book, [receipt]), [repeated]);
     // The attempt is never run again.
-    let retold = Effect::Retell { to: ConnectionId(3), attempt: attempt(7) };
+    let retold = Effect::Retell {
+        to: ConnectionId(3),
+        attempt: attempt(7),
+    };
     assert_eq!(apply(&mut book, [offered(3, 7)]), [retold]);
 }
 
@@ -177,9 +251,19 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
     apply(&mut book, [joined(1)]);
     apply(&mut book, whole_job(1, 7).into_iter().take(3));
     let effects = apply(&mut book, [joined(2)]);
-    assert_eq!(told(&effects, 2), ["V0ExecutorManifestRequest", "V0AcceptJobRequest", "V0ExecutorReadyRequest"]);
+    assert_eq!(
+        told(&effects, 2),
+        [
+            "V0ExecutorManifestRequest",
+            "V0AcceptJobRequest",
+            "V0ExecutorReadyRequest"
+        ]
+    );
     // Both hear until one of them speaks; then it is that one's.
-    let speaks = Event::Payload { connection: ConnectionId(2), request: Box::new(job(attempt(7))) };
+    let speaks = Event::Payload {
+        connection: ConnectionId(2),
+        request: Box::new(job(attempt(7))),
+    };
     let effects = apply(&mut book, [speaks, said(7, 7, Report::VolumesReady)]);
     assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
     assert_eq!(told(&effects, 1), Vec::<String>::new());
@@ -188,7 +272,10 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
 #[test]
 fn a_full_miner_declines_with_proof_that_it_is_busy() {
     let mut book = open();
-    let effects = apply(&mut book, [joined(1), offered(1, 1), offered(1, 2), offered(1, 3)]);
+    let effects = apply(
+        &mut book,
+        [joined(1), offered(1, 1), offered(1, 2), offered(1, 3)],
+    );
     let decline = effects.iter().find_map(|effect| match effect {
         Effect::Tell { message, .. } => match &**message {
             FromMiner::V0DeclineJobRequest(decline) => Some(decline.clone()),
@@ -198,13 +285,29 @@ fn a_full_miner_declines_with_proof_that_it_is_busy() {
     });
     let decline = decline.unwrap();
     assert_eq!(decline.job_uuid, attempt(3));
-    let proofs: Vec<_> = decline.receipts.iter().map(|receipt| receipt.payload.attempt()).collect();
+    let proofs: Vec<_> = decline
+        .receipts
+        .iter()
+        .map(|receipt| receipt.payload.attempt())
+        .collect();
     assert_eq!(proofs, [attempt(1), attempt(2)]);
     // A lease that has ended excuses nothing.
-    let cancel = CancelJob { job_uuid: attempt(1), reason: "enough".to_owned() };
-    apply(&mut book, [Event::Cancelled { connection: ConnectionId(1), cancel }]);
+    let cancel = CancelJob {
+        job_uuid: attempt(1),
+        reason: "enough".to_owned(),
+    };
+    apply(
+        &mut book,
+        [Event::Cancelled {
+            connection: ConnectionId(1),
+            cancel,
+        }],
+    );
     assert_eq!(book.open_leases(), 1);
-    assert_eq!(told(&apply(&mut book, [offered(1, 3)]), 1)[0], "V0AcceptJobRequest");
+    assert_eq!(
+        told(&apply(&mut book, [offered(1, 3)]), 1)[0],
+        "V0AcceptJobRequest"
+    );
 }
 
 #[test]
@@ -216,14 +319,36 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         _ => panic!("not dismissed: {effects:?}"),
     };
     let guessed = ExecutorToken::new(attempt(1), Uuid::from_u128(1));
-    let dial = Event::Dialled { dial: DialId(9), token: guessed.clone(), executor_ip: None };
-    assert_eq!(details(book.apply(dial, start())), format!("No job waiting for token {guessed}"));
-    assert!(book.apply(dialled(1, 1), start()).contains(&Effect::Admit { dial: DialId(1), attempt: attempt(1) }));
+    let dial = Event::Dialled {
+        dial: DialId(9),
+        token: guessed.clone(),
+        executor_ip: None,
+    };
+    assert_eq!(
+        details(book.apply(dial, start())),
+        format!("No job waiting for token {guessed}")
+    );
+    assert!(book.apply(dialled(1, 1), start()).contains(&Effect::Admit {
+        dial: DialId(1),
+        attempt: attempt(1)
+    }));
     let twice = details(book.apply(dialled(2, 1), start()));
-    assert_eq!(twice, format!("Job with token {} is not waiting for an executor", token(1)));
+    assert_eq!(
+        twice,
+        format!("Job with token {} is not waiting for an executor", token(1))
+    );
     // Nor may the second one speak for the first.
     details(book.apply(said(2, 1, Report::Ready), start()));
-    assert_eq!(book.apply(Event::ExecutorGone { dial: DialId(2), attempt: attempt(1) }, start()), []);
+    assert_eq!(
+        book.apply(
+            Event::ExecutorGone {
+                dial: DialId(2),
+                attempt: attempt(1)
+            },
+            start()
+        ),
+        []
+    );
     assert_eq!(book.open_leases(), 1);
 }
 
@@ -231,7 +356,10 @@ fn a_token_opens_the_door_once_and_only_its_own() {
 fn receipts_for_attempts_that_never_ran_here_are_refused() {
     let mut book = open();
     apply(&mut book, [joined(1)]);
-    let receipt = Event::ReceiptOffered { connection: ConnectionId(1), receipt: finished_receipt(5) };
+    let receipt = Event::ReceiptOffered {
+        connection: ConnectionId(1),
+        receipt: finished_receipt(5),
+    };
     assert_eq!(told(&apply(&mut book, [receipt]), 1), ["GenericError"]);
 }
 
@@ -244,17 +372,33 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
         receipts: vec![ReceiptKind::Started],
         at: start(),
     };
-    let records = vec![record(1, Standing::Open), record(2, Standing::Owed), record(3, Standing::Settled)];
+    let records = vec![
+        record(1, Standing::Open),
+        record(2, Standing::Owed),
+        record(3, Standing::Settled),
+    ];
     let (mut book, pending) = Book::open(rules(), records, start());
-    let [Effect::Write(Write::Ended { attempt: ended, standing: Standing::Owed, story, .. })] = pending.as_slice()
+    let [
+        Effect::Write(Write::Ended {
+            attempt: ended,
+            standing: Standing::Owed,
+            story,
+            ..
+        }),
+    ] = pending.as_slice()
     else {
         panic!("{pending:?}")
     };
     assert_eq!(*ended, attempt(1));
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = story.last() else { panic!() };
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = story.last() else {
+        panic!()
+    };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
     let effects = apply(&mut book, [joined(1)]);
-    let retold = |n| Effect::Retell { to: ConnectionId(1), attempt: attempt(n) };
+    let retold = |n| Effect::Retell {
+        to: ConnectionId(1),
+        attempt: attempt(n),
+    };
     assert_eq!(effects[1..], [retold(1), retold(2)]);
     // Its time over, an attempt is forgotten, and an offer that old is not taken again.
     let late = start().plus(rules().memory);
@@ -286,16 +430,30 @@ fn any_event() -> impl Strategy<Value = Event> {
         }),
         (c.clone(), n.clone()).prop_map(|(c, n)| Event::Cancelled {
             connection: ConnectionId(c),
-            cancel: CancelJob { job_uuid: attempt(n), reason: String::new() }
+            cancel: CancelJob {
+                job_uuid: attempt(n),
+                reason: String::new()
+            }
         }),
         (c.clone(), n.clone(), any::<bool>()).prop_map(|(c, n, finished)| Event::ReceiptOffered {
             connection: ConnectionId(c),
-            receipt: if finished { finished_receipt(n) } else { accepted_receipt(n) }
+            receipt: if finished {
+                finished_receipt(n)
+            } else {
+                accepted_receipt(n)
+            }
         }),
         (1_u64..5, n.clone()).prop_map(|(d, n)| dialled(d, n)),
-        (1_u64..5, n.clone()).prop_flat_map(move |(d, n)| report(n).prop_map(move |report| said(d, n, report))),
-        (1_u64..5, n.clone()).prop_map(|(dial, n)| Event::ExecutorGone { dial: DialId(dial), attempt: attempt(n) }),
-        n.prop_map(|n| Event::ExecutorExited { attempt: attempt(n), how: String::new() }),
+        (1_u64..5, n.clone())
+            .prop_flat_map(move |(d, n)| report(n).prop_map(move |report| said(d, n, report))),
+        (1_u64..5, n.clone()).prop_map(|(dial, n)| Event::ExecutorGone {
+            dial: DialId(dial),
+            attempt: attempt(n)
+        }),
+        n.prop_map(|n| Event::ExecutorExited {
+            attempt: attempt(n),
+            how: String::new()
+        }),
         Just(Event::Tick),
     ]
 }

@@ -1,6 +1,8 @@
 //! The book's answers to validators.
 
-use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, GenericError, JobRequest, ToMiner};
+use muster_protocol::wire::miner::{
+    DeclineJob, ExecutorManifest, FromMiner, GenericError, JobRequest, ToMiner,
+};
 use muster_protocol::wire::muster::{CancelJob, ReceiptCountersigned};
 use muster_protocol::{AttemptId, ExecutorToken, JobRejectionReason, Receipt, Timestamp, ValidatorKey};
 
@@ -9,19 +11,38 @@ use crate::admission::{self, Decision, Facts, Flaw, Known, Offer};
 use crate::lease::{self, Lease};
 
 impl Book {
-    pub(super) fn on_joined(&mut self, id: ConnectionId, validator: ValidatorKey, muster: bool) -> Vec<Effect> {
+    pub(super) fn on_joined(
+        &mut self,
+        id: ConnectionId,
+        validator: ValidatorKey,
+        muster: bool,
+    ) -> Vec<Effect> {
         self.connections.insert(id, Connection { validator, muster });
-        let manifest = ExecutorManifest { manifest: self.rules.manifest.clone() };
+        let manifest = ExecutorManifest {
+            manifest: self.rules.manifest.clone(),
+        };
         let mut effects = vec![tell(id, FromMiner::V0ExecutorManifestRequest(manifest))];
-        let mut open: Vec<_> =
-            self.active.values_mut().filter(|active| active.lease.validator() == validator).collect();
+        let mut open: Vec<_> = self
+            .active
+            .values_mut()
+            .filter(|active| active.lease.validator() == validator)
+            .collect();
         open.sort_unstable_by_key(|active| active.lease.attempt());
         for active in open {
             active.audience.push(id);
-            effects.extend(active.lease.story().iter().map(|message| tell(id, message.clone())));
+            effects.extend(
+                active
+                    .lease
+                    .story()
+                    .iter()
+                    .map(|message| tell(id, message.clone())),
+            );
         }
         let owed = self.owed.get(&validator).into_iter().flatten();
-        effects.extend(owed.map(|attempt| Effect::Retell { to: id, attempt: *attempt }));
+        effects.extend(owed.map(|attempt| Effect::Retell {
+            to: id,
+            attempt: *attempt,
+        }));
         effects
     }
 
@@ -43,10 +64,18 @@ impl Book {
         let Some(validator) = self.validator_of(id) else {
             return vec![];
         };
-        let Offered { request, receipt, served } = offered;
+        let Offered {
+            request,
+            receipt,
+            served,
+        } = offered;
         let attempt = request.job_uuid;
         let receipt = receipt.and_then(|receipt| self.fresh(receipt, now));
-        let offer = Offer { attempt, class: request.executor_class, validator };
+        let offer = Offer {
+            attempt,
+            class: request.executor_class,
+            validator,
+        };
         let facts = Facts {
             manifest: &self.rules.manifest,
             leased: self.leased(offer.class),
@@ -60,21 +89,36 @@ impl Book {
                 let lease = Lease::new(validator, request, token.clone(), self.rules.patience, now);
                 let class = lease.class();
                 let mut effects = vec![
-                    Effect::Write(Write::Opened { attempt, validator, at: now }),
+                    Effect::Write(Write::Opened {
+                        attempt,
+                        validator,
+                        at: now,
+                    }),
                     Effect::Write(Write::Receipt(Box::new(receipt.clone()))),
                 ];
                 effects.extend(lease.story().iter().map(|message| tell(id, message.clone())));
                 effects.extend(self.countersigned(id, &receipt));
                 effects.push(Effect::Start { token, class });
-                let active =
-                    Active { lease, started: receipt, accepted_receipt: false, audience: vec![id], executor: None };
+                let active = Active {
+                    lease,
+                    started: receipt,
+                    accepted_receipt: false,
+                    audience: vec![id],
+                    executor: None,
+                };
                 self.active.insert(attempt, active);
                 effects
             }
             (Decision::Repeat, Ok(_)) => self.repeat(id, attempt),
             (Decision::Decline { reason, message }, _) => {
                 let receipts = self.excuses(reason, offer);
-                let decline = DeclineJob { job_uuid: attempt, message, reason, receipts, context: None };
+                let decline = DeclineJob {
+                    job_uuid: attempt,
+                    message,
+                    reason,
+                    receipts,
+                    context: None,
+                };
                 vec![tell(id, FromMiner::V0DeclineJobRequest(decline))]
             }
             // `decide` accepts nothing that has a flaw.
@@ -85,7 +129,9 @@ impl Book {
     /// An attempt is forgotten after a while; an offer from before that while could be a second run of it.
     fn fresh(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, Flaw> {
         if receipt.payload.timestamp().plus(self.rules.memory) <= now {
-            return Err(Flaw::Receipt("the started receipt is too old to be taken".to_owned()));
+            return Err(Flaw::Receipt(
+                "the started receipt is too old to be taken".to_owned(),
+            ));
         }
         Ok(receipt)
     }
@@ -107,8 +153,11 @@ impl Book {
     fn excuses(&self, reason: JobRejectionReason, offer: Offer) -> Vec<Receipt> {
         match reason {
             JobRejectionReason::Busy => {
-                let mut busy: Vec<_> =
-                    self.active.values().filter(|active| active.lease.class() == offer.class).collect();
+                let mut busy: Vec<_> = self
+                    .active
+                    .values()
+                    .filter(|active| active.lease.class() == offer.class)
+                    .collect();
                 busy.sort_unstable_by_key(|active| active.lease.attempt());
                 busy.into_iter().map(|active| active.started.clone()).collect()
             }
@@ -125,7 +174,12 @@ impl Book {
         match self.active.get_mut(&attempt) {
             Some(active) => {
                 active.audience = vec![id];
-                active.lease.story().iter().map(|message| tell(id, message.clone())).collect()
+                active
+                    .lease
+                    .story()
+                    .iter()
+                    .map(|message| tell(id, message.clone()))
+                    .collect()
             }
             None => vec![Effect::Retell { to: id, attempt }],
         }
@@ -144,7 +198,10 @@ impl Book {
             });
             return match owed {
                 Some(_) => vec![Effect::Retell { to: id, attempt }],
-                None => vec![complain(id, format!("Received JobRequest for unknown job_uuid: {attempt}"))],
+                None => vec![complain(
+                    id,
+                    format!("Received JobRequest for unknown job_uuid: {attempt}"),
+                )],
             };
         }
         match self.drive(attempt, lease::Event::Payload(request), now) {
@@ -153,15 +210,27 @@ impl Book {
         }
     }
 
-    pub(super) fn on_cancelled(&mut self, id: ConnectionId, cancel: CancelJob, now: Timestamp) -> Vec<Effect> {
+    pub(super) fn on_cancelled(
+        &mut self,
+        id: ConnectionId,
+        cancel: CancelJob,
+        now: Timestamp,
+    ) -> Vec<Effect> {
         if !self.heard(id, cancel.job_uuid) {
             return vec![];
         }
-        let event = lease::Event::Cancelled { reason: cancel.reason };
+        let event = lease::Event::Cancelled {
+            reason: cancel.reason,
+        };
         self.drive(cancel.job_uuid, event, now).unwrap_or_default()
     }
 
-    pub(super) fn on_receipt(&mut self, id: ConnectionId, receipt: Box<Receipt>, now: Timestamp) -> Vec<Effect> {
+    pub(super) fn on_receipt(
+        &mut self,
+        id: ConnectionId,
+        receipt: Box<Receipt>,
+        now: Timestamp,
+    ) -> Vec<Effect> {
         let attempt = receipt.payload.attempt();
         let kind = ReceiptKind::of(&receipt);
         let Some(validator) = self.validator_of(id) else {
@@ -181,7 +250,14 @@ impl Book {
             ReceiptKind::Finished => held.1,
         };
         if held {
-            return self.if_muster(id, Effect::RepeatReceipt { to: id, attempt, kind });
+            return self.if_muster(
+                id,
+                Effect::RepeatReceipt {
+                    to: id,
+                    attempt,
+                    kind,
+                },
+            );
         }
         let mut effects = Vec::new();
         match kind {
@@ -232,22 +308,38 @@ impl Book {
     }
 
     fn countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
-        let message = ReceiptCountersigned { receipt: receipt.clone() };
-        self.if_muster(id, tell(id, FromMiner::MusterReceiptCountersigned(Box::new(message))))
+        let message = ReceiptCountersigned {
+            receipt: receipt.clone(),
+        };
+        self.if_muster(
+            id,
+            tell(id, FromMiner::MusterReceiptCountersigned(Box::new(message))),
+        )
     }
 
     fn if_muster(&self, id: ConnectionId, effect: Effect) -> Vec<Effect> {
-        let muster = self.connections.get(&id).is_some_and(|connection| connection.muster);
+        let muster = self
+            .connections
+            .get(&id)
+            .is_some_and(|connection| connection.muster);
         if muster { vec![effect] } else { vec![] }
     }
 }
 
 fn tell(to: ConnectionId, message: FromMiner) -> Effect {
-    Effect::Tell { to: vec![to], message: Box::new(message) }
+    Effect::Tell {
+        to: vec![to],
+        message: Box::new(message),
+    }
 }
 
 fn complain(to: ConnectionId, details: String) -> Effect {
-    tell(to, FromMiner::GenericError(GenericError { details: Some(details) }))
+    tell(
+        to,
+        FromMiner::GenericError(GenericError {
+            details: Some(details),
+        }),
+    )
 }
 
 fn no_such_attempt(attempt: AttemptId) -> String {
@@ -256,5 +348,7 @@ fn no_such_attempt(attempt: AttemptId) -> String {
 
 /// A generic error for an executor.
 pub(super) fn executor_complaint(details: String) -> Box<ToMiner> {
-    Box::new(ToMiner::GenericError(GenericError { details: Some(details) }))
+    Box::new(ToMiner::GenericError(GenericError {
+        details: Some(details),
+    }))
 }

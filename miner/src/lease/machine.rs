@@ -55,7 +55,9 @@ impl Lease {
             volume_offered: offer.volume.is_some(),
             job_time: job_time(&offer).saturating_add(patience.margin),
             specs_told: false,
-            story: vec![FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: token.attempt() })],
+            story: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
+                job_uuid: token.attempt(),
+            })],
             token,
             offer: Some(offer),
         }
@@ -154,7 +156,11 @@ impl Lease {
                 self.advance(from, Stage::Serving, message, "a streaming address")
             }
             Report::ExecutionDone => {
-                let from = if self.streaming { Stage::Serving } else { Stage::Executing };
+                let from = if self.streaming {
+                    Stage::Serving
+                } else {
+                    Stage::Executing
+                };
                 let message = FromMiner::V0ExecutionDoneRequest(self.notice());
                 self.advance(&[from], Stage::Delivering, message, "the end of the program")
             }
@@ -169,9 +175,11 @@ impl Lease {
                 | LeaseState::Running(Stage::Fetching | Stage::Executing | Stage::Serving)
                 | LeaseState::Ended(_) => Err(self.out_of_order("a result")),
             },
-            Report::Failed(failure) => {
-                self.fail("a failure", Ending::Failed, FromMiner::V0JobFailedRequest(*failure))
-            }
+            Report::Failed(failure) => self.fail(
+                "a failure",
+                Ending::Failed,
+                FromMiner::V0JobFailedRequest(*failure),
+            ),
             Report::HordeFailed(failure) => {
                 let message = FromMiner::V0HordeFailedRequest(*failure);
                 self.fail("a failure", Ending::HordeFailed, message)
@@ -188,7 +196,10 @@ impl Lease {
         match self.state {
             LeaseState::Preparing => {
                 self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
-                let ready = ExecutorReady { job_uuid: self.attempt(), executor_token: None };
+                let ready = ExecutorReady {
+                    job_uuid: self.attempt(),
+                    executor_token: None,
+                };
                 Ok(vec![self.tell(FromMiner::V0ExecutorReadyRequest(ready))])
             }
             LeaseState::WaitingForExecutor
@@ -201,7 +212,9 @@ impl Lease {
     fn on_specs(&mut self, specs: MachineSpecs) -> Step {
         match self.state {
             // Once: the story is kept, and an executor must not make it grow without end.
-            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) if !self.specs_told => {
+            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_)
+                if !self.specs_told =>
+            {
                 self.specs_told = true;
                 Ok(vec![self.tell(FromMiner::V0MachineSpecsRequest(specs))])
             }
@@ -250,7 +263,10 @@ impl Lease {
 
     fn on_gone(&mut self) -> Step {
         let reason = HordeFailureReason::ExecutorDisconnected;
-        let text = format!("the executor's connection closed while the job was {}", self.state.name());
+        let text = format!(
+            "the executor's connection closed while the job was {}",
+            self.state.name()
+        );
         self.lose(reason, text)
     }
 
@@ -369,11 +385,16 @@ impl Lease {
     }
 
     fn notice(&self) -> AttemptNotice {
-        AttemptNotice { job_uuid: self.attempt() }
+        AttemptNotice {
+            job_uuid: self.attempt(),
+        }
     }
 
     fn cancel_order(&self, reason: String) -> Effect {
-        let cancel = CancelJob { job_uuid: self.attempt(), reason };
+        let cancel = CancelJob {
+            job_uuid: self.attempt(),
+            reason,
+        };
         Effect::Order(Box::new(ToMiner::MusterCancelJob(cancel)))
     }
 
@@ -382,7 +403,11 @@ impl Lease {
     }
 
     fn out_of_order(&self, event: &'static str) -> Refused {
-        Refused::OutOfOrder { attempt: self.attempt(), event, state: self.state.name() }
+        Refused::OutOfOrder {
+            attempt: self.attempt(),
+            event,
+            state: self.state.name(),
+        }
     }
 }
 

@@ -178,5 +178,11 @@ pub fn horde_failed(
     reason: HordeFailureReason,
     message: String,
 ) -> FromMiner {
-    FromMiner::V0HordeFailedRequest(HordeFailed { job_uuid: attempt, reported_by, message, reason, context: None })
+    FromMiner::V0HordeFailedRequest(HordeFailed {
+        job_uuid: attempt,
+        reported_by,
+        message,
+        reason,
+        context: None,
+    })
 }

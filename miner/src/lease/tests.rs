@@ -25,7 +25,10 @@ fn attempt() -> AttemptId {
 
 fn lease(streaming: bool) -> Lease {
     lease_of(|offer| {
-        let details = StreamingDetails { public_key: "PEM".to_owned(), executor_ip: None };
+        let details = StreamingDetails {
+            public_key: "PEM".to_owned(),
+            executor_ip: None,
+        };
         offer.streaming_details = streaming.then_some(details);
     })
 }
@@ -34,7 +37,13 @@ fn lease_of(change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
     let mut offer = offer(attempt());
     change(&mut offer);
     let token = ExecutorToken::new(attempt(), Uuid::from_u128(8));
-    Lease::new(ValidatorKey(validator_pair().hotkey()), Box::new(offer), token, PATIENCE, start())
+    Lease::new(
+        ValidatorKey(validator_pair().hotkey()),
+        Box::new(offer),
+        token,
+        PATIENCE,
+        start(),
+    )
 }
 
 fn finished() -> Report {
@@ -59,11 +68,16 @@ fn streaming_ready() -> Report {
 }
 
 fn specs() -> Report {
-    Report::Specs(Box::new(MachineSpecs { job_uuid: attempt(), specs: serde_json::json!({}) }))
+    Report::Specs(Box::new(MachineSpecs {
+        job_uuid: attempt(),
+        specs: serde_json::json!({}),
+    }))
 }
 
 fn dialled() -> Event {
-    Event::Dialled { executor_ip: Some("10.0.0.1".to_owned()) }
+    Event::Dialled {
+        executor_ip: Some("10.0.0.1".to_owned()),
+    }
 }
 
 fn payload() -> Event {
@@ -71,14 +85,21 @@ fn payload() -> Event {
 }
 
 fn kinds(story: &[FromMiner]) -> Vec<String> {
-    let kind = |message| serde_json::to_value(message).unwrap()["message_type"].as_str().unwrap().to_owned();
+    let kind = |message| {
+        serde_json::to_value(message).unwrap()["message_type"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     story.iter().map(kind).collect()
 }
 
 fn is_final(message: &FromMiner) -> bool {
     matches!(
         message,
-        FromMiner::V0JobFinishedRequest(_) | FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+        FromMiner::V0JobFinishedRequest(_)
+            | FromMiner::V0JobFailedRequest(_)
+            | FromMiner::V0HordeFailedRequest(_)
     )
 }
 
@@ -86,8 +107,12 @@ fn is_final(message: &FromMiner) -> bool {
 fn the_whole_order_of_a_job_and_of_a_streaming_job() {
     for streaming in [false, true] {
         let mut lease = lease(streaming);
-        let mut events =
-            vec![dialled(), Event::Said(Report::Ready), payload(), Event::Said(Report::VolumesReady)];
+        let mut events = vec![
+            dialled(),
+            Event::Said(Report::Ready),
+            payload(),
+            Event::Said(Report::VolumesReady),
+        ];
         if streaming {
             events.push(Event::Said(streaming_ready()));
         }
@@ -96,11 +121,19 @@ fn the_whole_order_of_a_job_and_of_a_streaming_job() {
             lease.apply(event, start()).unwrap();
         }
         assert_eq!(lease.state(), LeaseState::Ended(Ending::Finished));
-        let mut told = vec!["V0AcceptJobRequest", "V0ExecutorReadyRequest", "V0VolumesReadyRequest"];
+        let mut told = vec![
+            "V0AcceptJobRequest",
+            "V0ExecutorReadyRequest",
+            "V0VolumesReadyRequest",
+        ];
         if streaming {
             told.push("V0StreamingJobReadyRequest");
         }
-        told.extend(["V0ExecutionDoneRequest", "V0MachineSpecsRequest", "V0JobFinishedRequest"]);
+        told.extend([
+            "V0ExecutionDoneRequest",
+            "V0MachineSpecsRequest",
+            "V0JobFinishedRequest",
+        ]);
         assert_eq!(kinds(lease.story()), told);
     }
 }
@@ -109,8 +142,12 @@ fn the_whole_order_of_a_job_and_of_a_streaming_job() {
 fn the_executor_learns_its_own_address_for_a_streaming_job() {
     let mut lease = lease(true);
     let effects = lease.apply(dialled(), start()).unwrap();
-    let [Effect::Order(order)] = effects.as_slice() else { panic!("{effects:?}") };
-    let ToMiner::V0InitialJobRequest(offer) = &**order else { panic!("{order:?}") };
+    let [Effect::Order(order)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    let ToMiner::V0InitialJobRequest(offer) = &**order else {
+        panic!("{order:?}")
+    };
     let details = offer.streaming_details.clone().unwrap();
     assert_eq!(details.executor_ip.as_deref(), Some("10.0.0.1"));
 }
@@ -127,7 +164,10 @@ fn inputs_sent_twice_are_refused_in_the_words_of_the_wire() {
     let mut twice = job(attempt());
     twice.volume = Some(volume);
     let error = held.apply(Event::Payload(Box::new(twice)), start()).unwrap_err();
-    assert_eq!(error.to_string(), format!("Received job volume twice job_uuid: {}", attempt()));
+    assert_eq!(
+        error.to_string(),
+        format!("Received job volume twice job_uuid: {}", attempt())
+    );
     assert_eq!(held.state(), LeaseState::WaitingForPayload);
     held.apply(payload(), start()).unwrap();
     assert_eq!(held.state(), LeaseState::Running(Stage::Fetching));
@@ -140,17 +180,24 @@ fn each_silence_has_its_name() {
         for event in events {
             lease.apply(event, start()).unwrap();
         }
-        let early = lease.apply(Event::Tick, Timestamp::from_micros(lease.deadline().micros() - 1)).unwrap();
+        let early = lease
+            .apply(Event::Tick, Timestamp::from_micros(lease.deadline().micros() - 1))
+            .unwrap();
         assert_eq!(early, vec![]);
         lease.apply(Event::Tick, lease.deadline()).unwrap();
-        let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.story().last() else { panic!() };
+        let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.story().last() else {
+            panic!()
+        };
         assert_eq!(failure.reported_by, ParticipantType::Miner);
         failure.reason
     };
     let mut events = vec![];
     assert_eq!(name(events.clone()), HordeFailureReason::ExecutorSpinupFailed);
     events.push(dialled());
-    assert_eq!(name(events.clone()), HordeFailureReason::ExecutorReadinessTimedOut);
+    assert_eq!(
+        name(events.clone()),
+        HordeFailureReason::ExecutorReadinessTimedOut
+    );
     events.push(Event::Said(Report::Ready));
     assert_eq!(name(events.clone()), HordeFailureReason::GenericError);
     events.push(payload());
@@ -164,16 +211,25 @@ fn each_silence_has_its_name() {
 #[test]
 fn an_exit_says_something_only_before_the_executor_dials_in() {
     let mut early = lease(false);
-    early.apply(Event::ExecutorExited("no such file".to_owned()), start()).unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = early.story().last() else { panic!() };
+    early
+        .apply(Event::ExecutorExited("no such file".to_owned()), start())
+        .unwrap();
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = early.story().last() else {
+        panic!()
+    };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorSpinupFailed);
     assert!(failure.message.contains("no such file"));
 
     let mut late = lease(false);
     late.apply(dialled(), start()).unwrap();
-    assert_eq!(late.apply(Event::ExecutorExited(String::new()), start()).unwrap(), vec![]);
+    assert_eq!(
+        late.apply(Event::ExecutorExited(String::new()), start()).unwrap(),
+        vec![]
+    );
     late.apply(Event::ExecutorGone, start()).unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = late.story().last() else { panic!() };
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = late.story().last() else {
+        panic!()
+    };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
 }
 
@@ -183,7 +239,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(payload()),
         Just(Event::ExecutorGone),
         Just(Event::ExecutorExited("exit 1".to_owned())),
-        Just(Event::Cancelled { reason: "enough".to_owned() }),
+        Just(Event::Cancelled {
+            reason: "enough".to_owned()
+        }),
         Just(Event::MinerStops),
         Just(Event::Tick),
         prop_oneof![

@@ -1,0 +1,14 @@
+//! A whole miner in this process, with a scripted validator and a scripted executor on real sockets.
+//!
+//! The modules are marked as tests so that lints which spare tests spare their helpers too.
+
+#[cfg(test)]
+mod door;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod jobs;
+#[cfg(test)]
+mod receipts;
+#[cfg(test)]
+mod restarts;

@@ -1,0 +1,113 @@
+//! Nothing is lost: not with a connection, not with the process.
+
+use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::{AttemptId, HordeFailureReason};
+
+use crate::harness::*;
+
+async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
+    for kind in kinds {
+        assert_eq!(validator.hear_kind().await, *kind);
+    }
+}
+
+/// The whole story of a finished job, as a further connection hears it.
+const STORY: [&str; 6] = [
+    "V0AcceptJobRequest",
+    "V0ExecutorReadyRequest",
+    "V0VolumesReadyRequest",
+    "V0ExecutionDoneRequest",
+    "V0MachineSpecsRequest",
+    "V0JobFinishedRequest",
+];
+
+/// A job whose executor is ready.
+async fn ready_job(miner: &mut Miner) -> (Validator, Executor, AttemptId) {
+    let mut validator = Validator::connect(miner).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    let mut executor = Executor::dial(&miner.wanted().await).await;
+    executor.ready().await;
+    hear_all(&mut validator, &["V0ExecutorReadyRequest"]).await;
+    (validator, executor, attempt)
+}
+
+#[tokio::test]
+async fn a_validator_that_comes_back_goes_on_where_it_was() {
+    let mut miner = Miner::start().await;
+    let (validator, mut executor, attempt) = ready_job(&mut miner).await;
+    drop(validator);
+    let mut validator = Validator::connect(&miner).await;
+    hear_all(&mut validator, &STORY[..2]).await;
+    validator
+        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .await;
+    executor.run().await;
+    hear_all(&mut validator, &STORY[2..]).await;
+}
+
+#[tokio::test]
+async fn a_result_is_told_on_every_connection_until_it_is_acknowledged() {
+    let mut miner = Miner::start().await;
+    let (mut validator, mut executor, attempt) = ready_job(&mut miner).await;
+    validator
+        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .await;
+    executor.run().await;
+    hear_all(&mut validator, &STORY[2..]).await;
+    drop(validator);
+    for _ in 0..2 {
+        hear_all(&mut Validator::connect(&miner).await, &STORY).await;
+    }
+    // Not even a kill loses it.
+    let miner = miner.killed_and_restarted().await;
+    let mut validator = Validator::connect(&miner).await;
+    hear_all(&mut validator, &STORY).await;
+    validator.finished(attempt).await;
+    hear_all(&mut validator, &["MusterReceiptCountersigned"]).await;
+    let miner = miner.killed_and_restarted().await;
+    let mut validator = Validator::connect(&miner).await;
+    validator.offer(new_attempt()).await;
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
+    let mut miner = Miner::start().await;
+    let (_validator, _executor, attempt) = ready_job(&mut miner).await;
+    let mut miner = miner.killed_and_restarted().await;
+    let mut validator = Validator::connect(&miner).await;
+    hear_all(&mut validator, &["V0AcceptJobRequest"]).await;
+    let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
+        panic!()
+    };
+    assert_eq!(
+        (failure.job_uuid, failure.reason),
+        (attempt, HordeFailureReason::ExecutorDisconnected)
+    );
+    // Offered again, the attempt is told again and not run again.
+    validator
+        .say(&ToMiner::V0InitialJobRequest(Box::new(initial(
+            attempt,
+            validator.now,
+        ))))
+        .await;
+    hear_all(&mut validator, &["V0AcceptJobRequest", "V0HordeFailedRequest"]).await;
+    assert!(miner.wants_nothing_more());
+    validator.offer(new_attempt()).await;
+}
+
+#[tokio::test]
+async fn a_miner_that_is_stopped_says_so_before_it_goes() {
+    let mut miner = Miner::start().await;
+    let (mut validator, mut executor, _) = ready_job(&mut miner).await;
+    let farewell = async {
+        let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
+            panic!()
+        };
+        assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
+        assert_eq!(validator.party.closed().await.code, 1000);
+        assert!(matches!(executor.hear().await, ToMiner::MusterCancelJob(_)));
+        executor.party.closed().await;
+    };
+    tokio::join!(miner.stop(), farewell);
+}
