@@ -1,0 +1,283 @@
+//! Whether a job that a facilitator hands over is taken: a pure answer that the user can read.
+
+use std::collections::BTreeSet;
+
+use muster_protocol::status::{JobRejectionReason, ParticipantType};
+use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
+use muster_protocol::{Hotkey, UserKey};
+
+/// Thirty days: receipts hold no longer, so no job may take longer.
+const MAX_JOB_SECS: u64 = 2_592_000;
+const MAX_IMAGE_CHARS: usize = 512;
+const MAX_ENTRIES: usize = 4_096;
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Whose jobs are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// Everyone's whose signature holds.
+    Any,
+    /// The validator's own and those of these keys.
+    Listed(BTreeSet<UserKey>),
+}
+
+/// What the store knows of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing.
+    Never,
+    /// The job's id: the facilitator repeats itself.
+    Job,
+    /// The user's signature (signatory and time), under another job's id.
+    Signature,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Admission {
+    /// Take it.
+    Admit,
+    /// It was taken before: say again how far it is.
+    Repeat,
+    /// Refuse it, with what the user is told.
+    Refuse(RejectionDetails),
+}
+
+/// Decides about one request.
+///
+/// `signature_holds` is the outcome of the cryptography, which is not this function's. The checks go from who asks to
+/// what they ask for, so that nobody learns anything with another's key.
+pub fn decide(
+    request: &JobRequest,
+    signature_holds: bool,
+    seen: Seen,
+    users: &Users,
+    me: Hotkey,
+) -> Admission {
+    let stranger = |message: &str| refuse(JobRejectionReason::InvalidSignature, message);
+    match seen {
+        Seen::Job => return Admission::Repeat,
+        Seen::Never | Seen::Signature => {}
+    }
+    match request.signature.signature_scope {
+        SignatureScope::SignedFields => {}
+        SignatureScope::FullRequest => return stranger("a job is signed with the scope SignedFields"),
+    }
+    if !signature_holds {
+        return stranger("the user's signature does not hold for these fields; sign the job again");
+    }
+    if !may_submit(request.signature.signatory, users, me) {
+        return stranger(
+            "this validator does not take jobs of this user; ask its operator to list the hotkey",
+        );
+    }
+    match seen {
+        Seen::Signature => {
+            return stranger("this signature was used for another job; sign again with the present time");
+        }
+        Seen::Never | Seen::Job => {}
+    }
+    match check_limits(request) {
+        Ok(()) => Admission::Admit,
+        Err(message) => refuse(JobRejectionReason::NoMinerForJob, &message),
+    }
+}
+
+fn refuse(reason: JobRejectionReason, message: &str) -> Admission {
+    Admission::Refuse(RejectionDetails {
+        rejected_by: ParticipantType::Validator,
+        reason,
+        message: message.to_owned(),
+        context: None,
+    })
+}
+
+fn may_submit(user: UserKey, users: &Users, me: Hotkey) -> bool {
+    match users {
+        Users::Any => true,
+        Users::Listed(keys) => user.0 == me || keys.contains(&user),
+    }
+}
+
+/// No miner could run a job outside these limits, or its receipts would be invalid.
+fn check_limits(request: &JobRequest) -> Result<(), String> {
+    let seconds = [
+        request.download_time_limit,
+        request.execution_time_limit,
+        request.upload_time_limit,
+        request.streaming_start_time_limit,
+    ];
+    if seconds.into_iter().fold(0, u64::saturating_add) > MAX_JOB_SECS {
+        return Err(format!(
+            "the time limits add up to more than thirty days ({MAX_JOB_SECS} s)"
+        ));
+    }
+    if request.execution_time_limit == 0 {
+        return Err("execution_time_limit must be at least one second".to_owned());
+    }
+    let image = &request.docker_image;
+    if image.is_empty() || image.chars().count() > MAX_IMAGE_CHARS || image.chars().any(char::is_whitespace) {
+        return Err(format!(
+            "docker_image must be an image reference of at most {MAX_IMAGE_CHARS} characters"
+        ));
+    }
+    if request.args.len() > MAX_ENTRIES || request.env.len() > MAX_ENTRIES {
+        return Err(format!("args and env may hold {MAX_ENTRIES} entries each"));
+    }
+    let texts = || {
+        request
+            .args
+            .iter()
+            .chain(request.env.keys())
+            .chain(request.env.values())
+    };
+    if texts().map(String::len).fold(0, usize::saturating_add) > MAX_TEXT_BYTES {
+        return Err(format!("args and env may hold {MAX_TEXT_BYTES} bytes together"));
+    }
+    if texts().any(|text| text.contains('\0')) {
+        return Err("args and env must not contain the NUL character".to_owned());
+    }
+    if request
+        .env
+        .keys()
+        .any(|name| name.is_empty() || name.contains('='))
+    {
+        return Err("the name of an environment variable must not be empty or contain '='".to_owned());
+    }
+    if request.on_trusted_miner {
+        return Err(
+            "this validator keeps no trusted miner; submit the job without on_trusted_miner".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::hotkey;
+
+    fn request() -> JobRequest {
+        let value = json!({
+            "signature": {
+                "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": 1,
+                "signature": muster_protocol::Signature::from_bytes([1; 64]).to_base64(),
+                "signature_scope": "SignedFields",
+            },
+            "type": "job.new", "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
+            "executor_class": "always_on.test", "docker_image": "alpine:latest", "args": ["echo"], "env": {"A": "b"},
+            "use_gpu": false, "on_trusted_miner": false, "download_time_limit": 1, "execution_time_limit": 1,
+            "upload_time_limit": 1, "streaming_start_time_limit": 1,
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn reason(admission: Admission) -> (JobRejectionReason, String) {
+        match admission {
+            Admission::Refuse(details) => (details.reason, details.message),
+            Admission::Admit | Admission::Repeat => panic!("{admission:?} is no refusal"),
+        }
+    }
+
+    #[test]
+    fn a_listed_user_with_a_good_signature_is_admitted() {
+        let users = Users::Listed([UserKey(hotkey(7))].into());
+        assert_eq!(
+            decide(&request(), true, Seen::Never, &users, hotkey(0)),
+            Admission::Admit
+        );
+        assert_eq!(
+            decide(&request(), true, Seen::Never, &Users::Any, hotkey(0)),
+            Admission::Admit
+        );
+        let nobody = Users::Listed(BTreeSet::new());
+        assert_eq!(
+            decide(&request(), true, Seen::Never, &nobody, hotkey(7)),
+            Admission::Admit,
+            "its own key"
+        );
+    }
+
+    #[test]
+    fn strangers_and_replays_are_told_which_they_are() {
+        let nobody = Users::Listed(BTreeSet::new());
+        let mut full = request();
+        full.signature.signature_scope = SignatureScope::FullRequest;
+        let cases = [
+            (
+                decide(&request(), false, Seen::Never, &Users::Any, hotkey(0)),
+                "does not hold",
+            ),
+            (
+                decide(&request(), true, Seen::Never, &nobody, hotkey(0)),
+                "does not take jobs",
+            ),
+            (
+                decide(&request(), true, Seen::Signature, &Users::Any, hotkey(0)),
+                "used for another job",
+            ),
+            (
+                decide(&full, true, Seen::Never, &Users::Any, hotkey(0)),
+                "scope SignedFields",
+            ),
+        ];
+        for (admission, words) in cases {
+            let (reason, message) = reason(admission);
+            assert_eq!(reason, JobRejectionReason::InvalidSignature);
+            assert!(message.contains(words), "{message}");
+        }
+        assert_eq!(
+            decide(&request(), false, Seen::Job, &nobody, hotkey(0)),
+            Admission::Repeat
+        );
+    }
+
+    #[test]
+    fn limits_that_no_miner_could_keep_are_named() {
+        let broken: [(fn(&mut JobRequest), &str); 8] = [
+            (|r| r.execution_time_limit = u64::MAX, "thirty days"),
+            (|r| r.execution_time_limit = 0, "at least one second"),
+            (|r| r.docker_image.clear(), "docker_image"),
+            (|r| r.docker_image = "a b".to_owned(), "docker_image"),
+            (|r| r.args = vec![String::new(); 5_000], "entries"),
+            (|r| r.args = vec!["x".repeat(2 << 20)], "bytes"),
+            (|r| r.args = vec!["a\0b".to_owned()], "NUL"),
+            (|r| r.on_trusted_miner = true, "trusted miner"),
+        ];
+        for (spoil, words) in broken {
+            let mut request = request();
+            spoil(&mut request);
+            let (_, message) = reason(decide(&request, true, Seen::Never, &Users::Any, hotkey(0)));
+            assert!(message.contains(words), "{message}");
+        }
+        let mut request = request();
+        request.env.insert("A=B".to_owned(), String::new());
+        assert!(
+            reason(decide(&request, true, Seen::Never, &Users::Any, hotkey(0)))
+                .1
+                .contains("'='")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_admitted_without_a_signature_that_holds_and_is_new(
+            holds: bool, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
+        ) {
+            let seen = [Seen::Never, Seen::Job, Seen::Signature][at];
+            let users = if listed { Users::Listed([UserKey(hotkey(7))].into()) } else { Users::Listed(BTreeSet::new()) };
+            let mut request = request();
+            [request.download_time_limit, request.execution_time_limit, request.upload_time_limit,
+                request.streaming_start_time_limit] = seconds;
+            request.on_trusted_miner = trusted;
+            if full { request.signature.signature_scope = SignatureScope::FullRequest; }
+            if decide(&request, holds, seen, &users, hotkey(0)) == Admission::Admit {
+                prop_assert!(holds && seen == Seen::Never && listed && !full && !trusted);
+                prop_assert!(seconds.iter().map(|s| u128::from(*s)).sum::<u128>() <= u128::from(MAX_JOB_SECS));
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! One attempt from its offer to its end: the shell around [`muster_protocol::job::Attempt`].
+//!
+//! Every event goes through the machine; what it changed is durable before anything is sent because of it. The shell
+//! keeps the connection, the receipts and the clock, and decides nothing about the job.
+
+use std::sync::Arc;
+
+use muster_identity::verify_countersigned;
+use muster_kit::store::StoreError;
+use muster_protocol::job::{Effect, Event, Outcome};
+use muster_protocol::wire::decode;
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, Receipt, ReceiptPayload, Timestamp};
+
+use super::link::{Heard, Link};
+use super::messages::{Meaning, implied, meaning};
+use super::papers::Papers;
+use crate::shared::Shared;
+use crate::store::{Kind, OwnReceipt, Step, StoredAttempt};
+
+/// How an attempt's loop ended.
+pub(super) enum Flow {
+    /// The validator stops; the attempt is resumed by the next process.
+    Stopped,
+    /// The attempt is over.
+    Ended(Outcome),
+}
+
+pub(super) struct Conduct<'a> {
+    shared: &'a Arc<Shared>,
+    request: &'a JobRequest,
+    attempt: StoredAttempt,
+    receipts: Vec<OwnReceipt>,
+    link: Link,
+    /// Whether messages may have gone down with a connection.
+    interrupted: bool,
+    /// No deadline is enforced before this: a miner gets the chance to deliver what it finished while we were away.
+    lenient_until: Option<Timestamp>,
+    /// What the miner complained of last, for whoever reads why an attempt failed.
+    complaint: Option<String>,
+}
+
+impl<'a> Conduct<'a> {
+    /// Takes up an attempt that is in the store, `resumed` if another process began it.
+    pub(super) async fn new(
+        shared: &'a Arc<Shared>,
+        request: &'a JobRequest,
+        attempt: StoredAttempt,
+        resumed: bool,
+    ) -> Result<Self, StoreError> {
+        let link = Link::new(attempt.address, shared.me(), Arc::clone(&shared.clock));
+        let receipts = shared.store.receipts_of(attempt.id).await?;
+        let lenient_until = resumed.then(|| shared.clock.now().plus(shared.config.timing.reconnect()));
+        Ok(Self {
+            shared,
+            request,
+            attempt,
+            receipts,
+            link,
+            interrupted: resumed,
+            lenient_until,
+            complaint: None,
+        })
+    }
+
+    /// The attempt as it stands.
+    pub(super) fn attempt(&self) -> &StoredAttempt {
+        &self.attempt
+    }
+
+    /// Whether the miner had agreed to run it.
+    pub(super) fn accepted(&self) -> bool {
+        self.receipt(Kind::Accepted).is_some()
+    }
+
+    /// What the miner complained of last.
+    pub(super) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
+    }
+
+    /// Sees the attempt through to its end.
+    pub(super) async fn run(&mut self) -> Result<Flow, StoreError> {
+        if self.attempt.machine.outcome().is_none() {
+            if self.interrupted {
+                self.apply(Event::Disconnected).await?;
+            }
+            self.link.dial();
+        }
+        let stop = self.shared.tasks.token();
+        loop {
+            if let Some(outcome) = self.attempt.machine.outcome() {
+                return Ok(Flow::Ended(outcome.clone()));
+            }
+            // An attempt that has not ended has a deadline.
+            let due = self
+                .attempt
+                .machine
+                .deadline()
+                .max(self.lenient_until)
+                .unwrap_or(self.attempt.started_at);
+            let too_late = self.shared.clock.sleep_until(due);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(Flow::Stopped),
+                heard = self.link.next() => self.on_heard(heard).await?,
+                () = too_late => self.apply(Event::Tick).await?,
+            }
+        }
+    }
+
+    /// Gives the miner a bounded time to sign the finished receipt, so that the user gets it with both signatures. The
+    /// attempt's receipts, or `None` if the validator stops meanwhile.
+    pub(super) async fn settle(mut self) -> Result<Option<Vec<OwnReceipt>>, StoreError> {
+        let stop = self.shared.tasks.token();
+        let too_late = self.shared.clock.sleep(self.shared.config.timing.receipt_wait());
+        tokio::pin!(too_late);
+        while self
+            .receipt(Kind::Finished)
+            .is_some_and(|receipt| receipt.miner_signature.is_none())
+        {
+            // Only Muster sends its half; ComputeHorde's is read from its pages.
+            if self.link.is_up() && !self.link.is_muster() {
+                break;
+            }
+            self.link.dial();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(None),
+                heard = self.link.next() => self.on_heard(heard).await?,
+                () = &mut too_late => break,
+            }
+        }
+        let receipts = std::mem::take(&mut self.receipts);
+        self.leave().await;
+        Ok(Some(receipts))
+    }
+
+    /// Says goodbye to the miner.
+    pub(super) async fn leave(self) {
+        self.link.close().await;
+    }
+
+    fn papers(&self) -> Papers<'_> {
+        Papers {
+            keypair: &self.shared.keypair,
+            attempt: self.attempt.id,
+            miner: self.attempt.miner,
+            request: self.request,
+            plan: self.attempt.machine.plan(),
+        }
+    }
+
+    fn receipt(&self, kind: Kind) -> Option<&OwnReceipt> {
+        self.receipts.iter().find(|receipt| receipt.kind() == kind)
+    }
+
+    async fn on_heard(&mut self, heard: Heard) -> Result<(), StoreError> {
+        match heard {
+            Heard::Up => self.on_up().await,
+            Heard::Down(reason) => {
+                tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, reason, "the miner is not connected");
+                self.interrupted = true;
+                self.apply(Event::Disconnected).await
+            }
+            Heard::Frame(frame) => match decode(&frame) {
+                Ok(message) => self.on_message(message).await,
+                Err(error) => {
+                    self.miners_defect(&error);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    async fn on_up(&mut self) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        self.link.send(self.papers().greeting(now)).await;
+        if self.lenient_until.is_some() {
+            self.lenient_until = Some(now.plus(self.shared.config.timing.receipt_wait()));
+        }
+        // Receipts of an earlier connection may not have arrived; a miner takes each once.
+        for receipt in self
+            .receipts
+            .iter()
+            .filter(|receipt| receipt.miner_signature.is_none())
+        {
+            match receipt.kind() {
+                Kind::Started => {}
+                Kind::Accepted | Kind::Finished => {
+                    self.link.send(self.papers().deliver(&receipt.offered)).await
+                }
+            }
+        }
+        self.apply(Event::Connected).await
+    }
+
+    async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
+        let about = message.attempt();
+        let read = meaning(message);
+        match read {
+            Meaning::Manifest(manifest) => self.shared.learn_manifest(self.attempt.miner, manifest),
+            Meaning::Complaint(complaint) => {
+                tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
+                self.complaint = Some(complaint);
+            }
+            Meaning::Countersigned(receipt) => return self.on_countersigned(*receipt).await,
+            Meaning::Event(event) => match about {
+                Some(other) if other != self.attempt.id => return self.on_other(other, &event).await,
+                Some(_) | None => return self.on_event(event).await,
+            },
+            Meaning::Nothing => {}
+        }
+        Ok(())
+    }
+
+    async fn on_event(&mut self, event: Event) -> Result<(), StoreError> {
+        if self.interrupted {
+            let streaming = self.attempt.machine.plan().streaming;
+            for missing in implied(self.attempt.machine.state(), &event, streaming) {
+                self.apply(missing).await?;
+            }
+        }
+        self.apply(event).await
+    }
+
+    /// A message about another attempt. If that one is over for us and the miner still delivers its end, it has missed
+    /// our last word, which is said again; a message about one that is under way belongs on its own connection.
+    async fn on_other(&mut self, other: AttemptId, event: &Event) -> Result<(), StoreError> {
+        let known = self
+            .shared
+            .store
+            .attempt(other)
+            .await?
+            .filter(|attempt| attempt.miner == self.attempt.miner);
+        let ended = known.filter(|attempt| attempt.machine.outcome().is_some());
+        tracing::debug!(attempt = %self.attempt.id, %other, ended = ended.is_some(), "a message about another attempt");
+        let Some(ended) = ended else { return Ok(()) };
+        match event {
+            Event::Finished(_) | Event::Failed(_) | Event::HordeFailed(_) => {}
+            Event::Connected
+            | Event::Disconnected
+            | Event::Accepted
+            | Event::Declined(_)
+            | Event::ExecutorReady
+            | Event::VolumesReady
+            | Event::StreamingReady(_)
+            | Event::ExecutionDone
+            | Event::Tick => return Ok(()),
+        }
+        let receipts = self.shared.store.receipts_of(other).await?;
+        let written = receipts
+            .into_iter()
+            .find(|receipt| receipt.kind() == Kind::Finished);
+        let papers = Papers {
+            attempt: other,
+            plan: ended.machine.plan(),
+            ..self.papers()
+        };
+        let receipt = match written {
+            Some(receipt) => receipt,
+            // We gave it up before it was accepted, and the miner ran it all the same: nothing is paid, and it is over.
+            None => {
+                let receipt = papers.finished(false, ended.started_at, self.shared.clock.now());
+                self.shared
+                    .store
+                    .keep_receipt(&receipt, self.shared.outlook.head())
+                    .await?;
+                receipt
+            }
+        };
+        let frame = papers.deliver(&receipt.offered);
+        self.link.send(frame).await;
+        Ok(())
+    }
+
+    async fn on_countersigned(&mut self, receipt: Receipt) -> Result<(), StoreError> {
+        let kind = Kind::of(&receipt.payload);
+        if receipt.payload.attempt() != self.attempt.id {
+            return self.on_others_receipt(receipt).await;
+        }
+        let Some(own) = self.receipts.iter_mut().find(|own| own.kind() == kind) else {
+            self.miners_defect(&"it signed a receipt that we never wrote");
+            return Ok(());
+        };
+        match verify_countersigned(receipt, &own.offered, self.shared.clock.now()) {
+            Ok(receipt) => {
+                own.miner_signature = Some(receipt.miner_signature);
+                self.shared.store.countersign(&receipt).await?;
+            }
+            Err(error) => self.miners_defect(&error),
+        }
+        Ok(())
+    }
+
+    /// The receipt of an attempt that ended before, on a miner that only now has signed it.
+    async fn on_others_receipt(&mut self, receipt: Receipt) -> Result<(), StoreError> {
+        let kind = Kind::of(&receipt.payload);
+        let receipts = self.shared.store.receipts_of(receipt.payload.attempt()).await?;
+        let Some(own) = receipts.into_iter().find(|own| own.kind() == kind) else {
+            self.miners_defect(&"it signed a receipt that we never wrote");
+            return Ok(());
+        };
+        match verify_countersigned(receipt, &own.offered, self.shared.clock.now()) {
+            Ok(receipt) => {
+                self.shared.store.countersign(&receipt).await?;
+            }
+            Err(error) => self.miners_defect(&error),
+        }
+        Ok(())
+    }
+
+    /// Takes one event through the machine, makes what it changed durable, then does what follows from it.
+    async fn apply(&mut self, event: Event) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        let (machine, effects) = match self.attempt.machine.clone().apply(event, now) {
+            Ok(step) => step,
+            Err(illegal) => {
+                self.miners_defect(&illegal);
+                return Ok(());
+            }
+        };
+        if machine == self.attempt.machine && effects.is_empty() {
+            return Ok(());
+        }
+        let mut step = Step {
+            job: self.request.uuid,
+            attempt: self.attempt.id,
+            machine,
+            receipts: Vec::new(),
+            reports: Vec::new(),
+            block: self.shared.outlook.head(),
+            now,
+        };
+        let mut frames = Vec::new();
+        let mut dial = false;
+        for effect in effects {
+            match effect {
+                Effect::SendOffer => frames.push(self.receipt_frame(Kind::Started, false, &mut step)),
+                Effect::SendAcceptedReceipt => {
+                    frames.push(self.receipt_frame(Kind::Accepted, false, &mut step))
+                }
+                Effect::SendFinishedReceipt { paid } => {
+                    frames.push(self.receipt_frame(Kind::Finished, paid, &mut step))
+                }
+                Effect::SendJob => frames.push(self.papers().job()),
+                Effect::SendCancel if self.link.is_muster() => {
+                    frames.push(self.papers().cancel("the time for it is over"))
+                }
+                Effect::SendCancel => {}
+                Effect::Reconnect => dial = true,
+                // The end is told once it is clear that nobody else is asked, and with the receipts.
+                Effect::Report(status, _) if status.is_terminal() => {}
+                Effect::Report(status, metadata) => {
+                    step.reports.push((status, metadata.map(|metadata| *metadata)))
+                }
+            }
+        }
+        self.shared.store.save(&step).await?;
+        self.attempt.machine = step.machine;
+        self.receipts.extend(step.receipts);
+        if dial {
+            self.link.dial();
+        }
+        for frame in frames {
+            self.link.send(frame).await;
+        }
+        Ok(())
+    }
+
+    /// The frame that carries a receipt: the one written before, or a new one that goes into `step`.
+    fn receipt_frame(&self, kind: Kind, paid: bool, step: &mut Step) -> String {
+        let papers = self.papers();
+        if let Some(written) = self.receipt(kind) {
+            return papers.deliver(&written.offered);
+        }
+        let receipt = match kind {
+            Kind::Started => papers.started(step.now),
+            Kind::Accepted => papers.accepted(step.now),
+            Kind::Finished => papers.finished(paid, self.began(), step.now),
+        };
+        let frame = papers.deliver(&receipt.offered);
+        step.receipts.push(receipt);
+        frame
+    }
+
+    /// When the attempt began in the eyes of both: the time of its started receipt.
+    fn began(&self) -> Timestamp {
+        match self
+            .receipt(Kind::Started)
+            .map(|receipt| &receipt.offered.payload)
+        {
+            Some(ReceiptPayload::Started(receipt)) => receipt.timestamp,
+            Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => self.attempt.started_at,
+        }
+    }
+
+    fn miners_defect(&self, defect: &dyn std::fmt::Display) {
+        tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, %defect, "the miner broke the protocol");
+    }
+}

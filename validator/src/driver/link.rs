@@ -1,0 +1,151 @@
+//! The connection of one attempt to its miner: dialled when asked, dialled again with growing pauses, never polled.
+
+use std::future::pending;
+use std::net::SocketAddr;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use muster_kit::SharedClock;
+use muster_kit::backoff::{Backoff, random_jitter};
+use muster_kit::clock::Sleep;
+use muster_kit::error::Causes;
+use muster_protocol::ValidatorKey;
+use muster_rpc::{ConnectError, Limits, Socket, SocketReader, SocketWriter, connect};
+
+/// Short at first, since a job is waiting; the attempt's own deadline ends it.
+const BACKOFF: Backoff = Backoff {
+    base: std::time::Duration::from_millis(250),
+    max: std::time::Duration::from_secs(5),
+};
+
+/// What happened on the connection.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// It stands.
+    Up,
+    /// It is gone, or could not be made.
+    Down(String),
+    /// A frame.
+    Frame(String),
+}
+
+pub(super) struct Link {
+    url: String,
+    limits: Limits,
+    clock: SharedClock,
+    /// Failures since something was last heard.
+    failures: u32,
+    state: State,
+}
+
+enum State {
+    /// Nobody asked for a connection.
+    Idle,
+    Pausing(Sleep),
+    Dialling(BoxFuture<'static, Result<Socket, ConnectError>>),
+    Up(SocketReader, SocketWriter),
+}
+
+impl Link {
+    /// A link to the miner at `address`, as `validator`.
+    pub(super) fn new(address: SocketAddr, validator: ValidatorKey, clock: SharedClock) -> Self {
+        let url = format!("ws://{address}/v0.1/validator_interface/{validator}");
+        Self {
+            url,
+            limits: Limits::miner(),
+            clock,
+            failures: 0,
+            state: State::Idle,
+        }
+    }
+
+    /// Begins to dial, at once the first time and after a pause later. An open connection, or one that is being dialled,
+    /// is left as it is.
+    pub(super) fn dial(&mut self) {
+        match self.state {
+            State::Idle => {}
+            State::Pausing(_) | State::Dialling(_) | State::Up(..) => return,
+        }
+        self.state = match self.failures.checked_sub(1) {
+            None => self.dialling(),
+            Some(failure) => State::Pausing(self.clock.sleep(BACKOFF.delay(failure, random_jitter()))),
+        };
+    }
+
+    fn dialling(&self) -> State {
+        let (url, limits) = (self.url.clone(), self.limits);
+        State::Dialling(async move { connect(&url, &limits).await }.boxed())
+    }
+
+    /// The next thing that happens; waits for ever while nobody asked for a connection. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Heard {
+        loop {
+            match &mut self.state {
+                State::Idle => pending().await,
+                State::Pausing(pause) => {
+                    pause.await;
+                    self.state = self.dialling();
+                }
+                State::Dialling(dial) => match dial.await {
+                    Ok(socket) => {
+                        let (reader, writer) = socket.split();
+                        self.state = State::Up(reader, writer);
+                        return Heard::Up;
+                    }
+                    Err(error) => return self.down(Causes(&error).to_string()),
+                },
+                State::Up(reader, _) => match reader.recv().await {
+                    Ok(Some(frame)) => {
+                        self.failures = 0;
+                        return Heard::Frame(frame);
+                    }
+                    Ok(None) => return self.down("the miner closed the connection".to_owned()),
+                    Err(error) if error.is_fatal() => return self.down(Causes(&error).to_string()),
+                    Err(error) => tracing::warn!(%error, "a frame of the miner was dropped"),
+                },
+            }
+        }
+    }
+
+    fn down(&mut self, reason: String) -> Heard {
+        self.state = State::Idle;
+        self.failures = self.failures.saturating_add(1);
+        Heard::Down(reason)
+    }
+
+    /// Sends a frame if the connection stands. A failure shows as [`Heard::Down`] next.
+    pub(super) async fn send(&mut self, frame: String) {
+        match &mut self.state {
+            State::Up(_, writer) => {
+                if let Err(error) = writer.send(frame).await {
+                    tracing::debug!(%error, "a frame did not reach the miner");
+                }
+            }
+            State::Idle | State::Pausing(_) | State::Dialling(_) => {}
+        }
+    }
+
+    /// Whether the connection stands.
+    pub(super) fn is_up(&self) -> bool {
+        match self.state {
+            State::Up(..) => true,
+            State::Idle | State::Pausing(_) | State::Dialling(_) => false,
+        }
+    }
+
+    /// Whether the connection stands and its other side is Muster.
+    pub(super) fn is_muster(&self) -> bool {
+        match &self.state {
+            State::Up(_, writer) => writer.is_muster(),
+            State::Idle | State::Pausing(_) | State::Dialling(_) => false,
+        }
+    }
+
+    /// Says goodbye.
+    pub(super) async fn close(self) {
+        match self.state {
+            State::Up(_, writer) => writer.close(1000, "").await,
+            State::Idle | State::Pausing(_) | State::Dialling(_) => {}
+        }
+    }
+}

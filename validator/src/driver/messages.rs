@@ -1,0 +1,220 @@
+//! What a miner's message means for an attempt. Pure.
+
+use muster_protocol::job::{Event, JobState};
+use muster_protocol::status::{HordeFailureReason, ParticipantType};
+use muster_protocol::wire::facilitator::{
+    FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
+};
+use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{Manifest, Receipt};
+
+/// What a message means.
+#[derive(Debug, PartialEq)]
+pub(super) enum Meaning {
+    /// Something happened to the attempt.
+    Event(Event),
+    /// The miner says what it has.
+    Manifest(Manifest),
+    /// The miner has signed a receipt.
+    Countersigned(Box<Receipt>),
+    /// The miner complains, in words.
+    Complaint(String),
+    /// Nothing that this attempt needs.
+    Nothing,
+}
+
+/// Reads a message.
+pub(super) fn meaning(message: FromMiner) -> Meaning {
+    let event = match message {
+        FromMiner::V0ExecutorManifestRequest(m) => return Meaning::Manifest(m.manifest),
+        FromMiner::MusterReceiptCountersigned(m) => return Meaning::Countersigned(Box::new(m.receipt)),
+        FromMiner::GenericError(m) => return Meaning::Complaint(m.details.unwrap_or_default()),
+        FromMiner::UnauthorizedError(m) => {
+            return Meaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
+        }
+        FromMiner::V0MainHotkeyMessage(_) | FromMiner::V0MachineSpecsRequest(_) => return Meaning::Nothing,
+        FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
+        FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
+            rejected_by: ParticipantType::Miner,
+            reason: m.reason,
+            message: m.message,
+            context: m.context,
+        }),
+        FromMiner::V0ExecutorReadyRequest(_) => Event::ExecutorReady,
+        FromMiner::V0VolumesReadyRequest(_) => Event::VolumesReady,
+        FromMiner::V0ExecutionDoneRequest(_) => Event::ExecutionDone,
+        FromMiner::V0StreamingJobReadyRequest(m) => Event::StreamingReady(StreamingAddress {
+            streaming_server_cert: Some(m.public_key),
+            streaming_server_address: m.ip,
+            streaming_server_port: Some(m.port),
+        }),
+        FromMiner::V0JobFinishedRequest(m) => Event::Finished(Box::new(MinerResponse {
+            docker_process_stderr: m.docker_process_stderr,
+            docker_process_stdout: m.docker_process_stdout,
+            // ComputeHorde's SDK takes no null here.
+            artifacts: Some(m.artifacts.unwrap_or_default()),
+            upload_results: Some(m.upload_results.unwrap_or_default()),
+            extra: indexmap::IndexMap::new(),
+        })),
+        FromMiner::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
+            reason: m.reason,
+            stage: m.stage,
+            message: m.message,
+            context: m.context,
+            docker_process_exit_status: m.docker_process_exit_status,
+            docker_process_stdout: m.docker_process_stdout,
+            docker_process_stderr: m.docker_process_stderr,
+        })),
+        FromMiner::V0HordeFailedRequest(m) => Event::HordeFailed(HordeFailureDetails {
+            reported_by: on_the_miners_side(m.reported_by),
+            reason: m.reason,
+            message: m.message,
+            context: m.context,
+        }),
+        FromMiner::V0ExecutorFailedRequest(_) => horde_failed(
+            HordeFailureReason::ExecutorSpinupFailed,
+            "the miner could not start an executor",
+        ),
+        FromMiner::V0StreamingJobNotReadyRequest(_) => horde_failed(
+            HordeFailureReason::StreamingFailed,
+            "the streaming job did not start",
+        ),
+    };
+    Meaning::Event(event)
+}
+
+fn horde_failed(reason: HordeFailureReason, message: &str) -> Event {
+    Event::HordeFailed(HordeFailureDetails {
+        reported_by: ParticipantType::Miner,
+        reason,
+        message: message.to_owned(),
+        context: None,
+    })
+}
+
+/// A miner speaks for itself and for its executor, and cannot shift a failure to anyone else.
+fn on_the_miners_side(party: ParticipantType) -> ParticipantType {
+    match party {
+        ParticipantType::Executor => ParticipantType::Executor,
+        ParticipantType::Miner
+        | ParticipantType::Unknown
+        | ParticipantType::Sdk
+        | ParticipantType::Facilitator
+        | ParticipantType::Validator => ParticipantType::Miner,
+    }
+}
+
+/// The events that must have happened before `event` and whose messages went down with a connection.
+///
+/// A miner keeps the result of a job and delivers it again, but says nothing of the stages in between once they are over.
+/// Only after a reconnection is anything taken as having been said; before, a miner that skips a stage is at fault. A
+/// streaming job's address cannot be guessed, so nothing is implied for those.
+pub(super) fn implied(state: &JobState, event: &Event, streaming: bool) -> Vec<Event> {
+    let result = match event {
+        Event::Finished(_) => true,
+        Event::ExecutionDone => false,
+        Event::Connected
+        | Event::Disconnected
+        | Event::Accepted
+        | Event::Declined(_)
+        | Event::ExecutorReady
+        | Event::VolumesReady
+        | Event::StreamingReady(_)
+        | Event::Failed(_)
+        | Event::HordeFailed(_)
+        | Event::Tick => return Vec::new(),
+    };
+    if streaming {
+        return Vec::new();
+    }
+    let mut missing = match state {
+        JobState::Ready => vec![Event::VolumesReady, Event::ExecutionDone],
+        JobState::VolumesReady => vec![Event::ExecutionDone],
+        JobState::Connecting
+        | JobState::Offered
+        | JobState::Accepted
+        | JobState::Streaming
+        | JobState::Executed
+        | JobState::Ended(_) => Vec::new(),
+    };
+    if !result {
+        missing.retain(|event| *event != Event::ExecutionDone);
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::wire::decode;
+
+    use super::*;
+
+    fn read(frame: &str) -> Meaning {
+        meaning(decode(frame).unwrap())
+    }
+
+    const JOB: &str = r#""job_uuid":"11111111-2222-4333-8444-555555555555""#;
+
+    #[test]
+    fn a_miner_cannot_blame_another_party() {
+        for (said, told) in [
+            ("validator", ParticipantType::Miner),
+            ("executor", ParticipantType::Executor),
+        ] {
+            let frame = format!(
+                r#"{{"message_type":"V0HordeFailedRequest",{JOB},"reported_by":"{said}","message":"x","reason":"generic_error"}}"#
+            );
+            let Meaning::Event(Event::HordeFailed(details)) = read(&frame) else {
+                panic!("not a failure")
+            };
+            assert_eq!(details.reported_by, told);
+        }
+    }
+
+    #[test]
+    fn a_result_without_artifacts_has_none_rather_than_null() {
+        let frame = format!(
+            r#"{{"message_type":"V0JobFinishedRequest",{JOB},"docker_process_stdout":"o","docker_process_stderr":"","artifacts":null}}"#
+        );
+        let Meaning::Event(Event::Finished(response)) = read(&frame) else {
+            panic!("not a result")
+        };
+        assert_eq!(response.artifacts.map(|a| a.len()), Some(0));
+        assert_eq!(response.upload_results.map(|u| u.len()), Some(0));
+    }
+
+    #[test]
+    fn complaints_and_old_messages_are_understood() {
+        let unauthorised = r#"{"message_type":"UnauthorizedError","code":"TOKEN_TOO_OLD","details":"late"}"#;
+        assert_eq!(
+            read(unauthorised),
+            Meaning::Complaint("TOKEN_TOO_OLD: late".to_owned())
+        );
+        let failed = format!(r#"{{"message_type":"V0ExecutorFailedRequest",{JOB}}}"#);
+        assert!(matches!(read(&failed), Meaning::Event(Event::HordeFailed(_))));
+    }
+
+    #[test]
+    fn only_stages_that_a_result_proves_are_implied() {
+        let finished = Event::Finished(Box::default());
+        assert_eq!(
+            implied(&JobState::Ready, &finished, false),
+            [Event::VolumesReady, Event::ExecutionDone]
+        );
+        assert_eq!(
+            implied(&JobState::VolumesReady, &finished, false),
+            [Event::ExecutionDone]
+        );
+        assert_eq!(
+            implied(&JobState::Ready, &Event::ExecutionDone, false),
+            [Event::VolumesReady]
+        );
+        assert_eq!(
+            implied(&JobState::Accepted, &finished, false),
+            [],
+            "the job itself was never sent"
+        );
+        assert_eq!(implied(&JobState::Ready, &finished, true), []);
+        assert_eq!(implied(&JobState::Ready, &Event::Tick, false), []);
+    }
+}

@@ -1,0 +1,201 @@
+//! One task per job: choose a miner, see the attempt through, choose another if nobody began, tell the user once.
+//!
+//! Read [`conduct`] for one attempt, [`verdict`] for what follows it, [`link`] for the connection, [`papers`] and
+//! [`messages`] for what is said on it.
+
+mod conduct;
+mod link;
+mod messages;
+mod papers;
+mod verdict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_kit::store::StoreError;
+use muster_protocol::job::{Attempt, Outcome, Plan};
+use muster_protocol::status::{JobRejectionReason, ParticipantType};
+use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
+use muster_protocol::wire::miner::ExecutorTiming;
+use muster_protocol::{AttemptId, ErrorCode, JobId, Receipt};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::report::{Tried, in_words, metadata, with_complaint};
+use crate::routing::{Route, Wish, route};
+use crate::shared::Shared;
+use crate::store::{OwnReceipt, StoredAttempt};
+use conduct::{Conduct, Flow};
+use verdict::Next;
+
+/// Drives a job that is in the store and not closed.
+pub(crate) fn start(shared: &Arc<Shared>, job: JobId) {
+    let driving = Arc::clone(shared);
+    shared.spawn("job", async move { drive(&driving, job).await });
+}
+
+/// Takes up every job that an earlier process left open.
+pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let open = shared.store.open_jobs().await?;
+    if !open.is_empty() {
+        tracing::info!(jobs = open.len(), "resuming open jobs");
+    }
+    for job in open {
+        start(shared, job);
+    }
+    Ok(())
+}
+
+async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
+    let Some(stored) = shared.store.job(job).await?.filter(|stored| !stored.closed) else {
+        return Ok(());
+    };
+    let (request, mut attempts) = (stored.request, stored.attempts);
+    // Whoever is in the store already was left there by a process that is gone.
+    let mut resumed = !attempts.is_empty();
+    loop {
+        let begun = match attempts.pop() {
+            Some(attempt) => attempt,
+            None => match begin(shared, &request, &attempts).await? {
+                Ok(attempt) => attempt,
+                Err(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
+            },
+        };
+        let mut conduct = Conduct::new(shared, &request, begun, resumed).await?;
+        resumed = false;
+        let outcome = match conduct.run().await? {
+            Flow::Stopped => {
+                conduct.leave().await;
+                return Ok(());
+            }
+            Flow::Ended(outcome) => with_complaint(outcome, conduct.complaint()),
+        };
+        let max = shared.config.routing.max_attempts;
+        let next = verdict::next(&outcome, conduct.accepted(), attempts.len() + 1, max);
+        attempts.push(conduct.attempt().clone());
+        if next == Next::TryAnother
+            && let Ok(another) = begin(shared, &request, &attempts).await?
+        {
+            tracing::info!(%job, ended = in_words(&outcome), miner = %another.miner, "trying another miner");
+            conduct.leave().await;
+            attempts.push(another);
+            continue;
+        }
+        let receipts = match conduct.settle().await? {
+            None => return Ok(()),
+            Some(receipts) => receipts.iter().filter_map(OwnReceipt::complete).collect(),
+        };
+        return close(shared, job, &outcome, &attempts, receipts).await;
+    }
+}
+
+/// Chooses a miner and writes the attempt down; the outcome to tell if there is none.
+async fn begin(
+    shared: &Shared,
+    request: &JobRequest,
+    earlier: &[StoredAttempt],
+) -> Result<Result<StoredAttempt, Outcome>, StoreError> {
+    let Some(metagraph) = shared.outlook.metagraph().await else {
+        let message = "the chain does not answer, so no miner is known; submit the job again later";
+        return Ok(Err(no_miner(message, Value::Null)));
+    };
+    let wish = Wish {
+        job: request.uuid,
+        class: request.executor_class,
+        tried: earlier.iter().map(|attempt| attempt.miner).collect(),
+    };
+    let standings = shared.standings().await?;
+    let max_incidents = shared.config.routing.max_incidents;
+    let route = route(
+        &wish,
+        &metagraph,
+        shared.keypair.hotkey(),
+        &standings,
+        max_incidents,
+    );
+    let Some(chosen) = route.candidates.first() else {
+        return Ok(Err(nobody_fits(request, &route)));
+    };
+    let now = shared.clock.now();
+    // The first attempt carries the job's own id on the wire, so that old peers see one job as one uuid.
+    let id = match earlier {
+        [] => AttemptId::first_of(request.uuid),
+        [..] => AttemptId::from_uuid(Uuid::new_v4()),
+    };
+    let attempt = StoredAttempt {
+        id,
+        ordinal: u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1),
+        miner: chosen.miner,
+        uid: chosen.uid,
+        address: chosen.address,
+        machine: Attempt::new(plan(shared, request), now),
+        started_at: now,
+    };
+    shared.store.begin_attempt(request.uuid, &attempt).await?;
+    Ok(Ok(attempt))
+}
+
+fn plan(shared: &Shared, request: &JobRequest) -> Plan {
+    let timing = &shared.config.timing;
+    Plan {
+        class: request.executor_class,
+        streaming: request.streaming_details.is_some(),
+        timing: ExecutorTiming {
+            allowed_leeway: timing.leeway_s,
+            download_time_limit: request.download_time_limit,
+            execution_time_limit: request.execution_time_limit,
+            upload_time_limit: request.upload_time_limit,
+            streaming_start_time_limit: request.streaming_start_time_limit,
+        },
+        reservation: Duration::from_secs(timing.reservation_s),
+        startup: Duration::from_secs(timing.startup_s),
+        reconnect: timing.reconnect(),
+    }
+}
+
+fn nobody_fits(request: &JobRequest, route: &Route) -> Outcome {
+    let code = ErrorCode::NoMiner;
+    tracing::warn!(%code, job = %request.uuid, class = %request.executor_class, excluded = %route.explain(), "no miner for a job");
+    let message = format!("no miner can take a job of class {} now", request.executor_class);
+    no_miner(&message, json!({ "excluded": route.explain() }))
+}
+
+fn no_miner(message: &str, context: Value) -> Outcome {
+    Outcome::Rejected(RejectionDetails {
+        rejected_by: ParticipantType::Validator,
+        reason: JobRejectionReason::NoMinerForJob,
+        message: message.to_owned(),
+        context: Some(context).filter(|context| !context.is_null()),
+    })
+}
+
+async fn close(
+    shared: &Shared,
+    job: JobId,
+    outcome: &Outcome,
+    attempts: &[StoredAttempt],
+    receipts: Vec<Receipt>,
+) -> Result<(), StoreError> {
+    let tried: Vec<_> = attempts
+        .iter()
+        .filter_map(|attempt| {
+            let outcome = attempt.machine.outcome()?.clone();
+            Some(Tried {
+                attempt: attempt.id,
+                miner: attempt.miner,
+                outcome,
+            })
+        })
+        .collect();
+    let fault = outcome.fault();
+    tracing::info!(%job, outcome = in_words(outcome), ?fault, attempts = tried.len(), "job over");
+    shared
+        .store
+        .close_job(
+            job,
+            outcome,
+            &metadata(outcome, &tried, receipts),
+            shared.clock.now(),
+        )
+        .await
+}

@@ -1,0 +1,195 @@
+//! What a validator writes to a miner about one attempt: offers, jobs, receipts. Pure but for the signatures.
+
+use std::time::Duration;
+
+use muster_identity::{Keypair, validator_auth};
+use muster_protocol::job::Plan;
+use muster_protocol::receipt::{
+    AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
+};
+use muster_protocol::wire::facilitator::JobRequest as UserJob;
+use muster_protocol::wire::miner::{
+    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset,
+    StreamingDetails, ToMiner,
+};
+use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::signing::with_validator_signature;
+use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
+
+use crate::store::OwnReceipt;
+
+/// What ComputeHorde's validator puts into a field that nobody reads any more.
+const DEPRECATED_TIMEOUT: u64 = 300;
+
+/// Writes the papers of one attempt.
+pub(super) struct Papers<'a> {
+    pub(super) keypair: &'a Keypair,
+    pub(super) attempt: AttemptId,
+    pub(super) miner: MinerKey,
+    pub(super) request: &'a UserJob,
+    pub(super) plan: &'a Plan,
+}
+
+impl Papers<'_> {
+    /// The frame that must be the first of every connection.
+    pub(super) fn greeting(&self, now: Timestamp) -> String {
+        self.frame(&ToMiner::ValidatorAuthForMiner(validator_auth(
+            self.keypair,
+            self.miner,
+            now,
+        )))
+    }
+
+    /// The reservation.
+    pub(super) fn started(&self, now: Timestamp) -> OwnReceipt {
+        self.own(ReceiptPayload::Started(StartedReceipt {
+            job_uuid: self.attempt,
+            miner_hotkey: self.miner,
+            validator_hotkey: self.me(),
+            timestamp: now,
+            receipt_type: StartedTag,
+            executor_class: self.plan.class,
+            is_organic: true,
+            ttl: self.plan.reservation.as_secs(),
+        }))
+    }
+
+    /// The confirmation that the acceptance arrived.
+    pub(super) fn accepted(&self, now: Timestamp) -> OwnReceipt {
+        self.own(ReceiptPayload::Accepted(AcceptedReceipt {
+            job_uuid: self.attempt,
+            miner_hotkey: self.miner,
+            validator_hotkey: self.me(),
+            timestamp: now,
+            receipt_type: AcceptedTag,
+            time_accepted: now,
+            ttl: self.plan.accepted_ttl().as_secs(),
+        }))
+    }
+
+    /// The pay slip. `started` is when the attempt began.
+    pub(super) fn finished(&self, paid: bool, started: Timestamp, now: Timestamp) -> OwnReceipt {
+        let micros = if paid {
+            self.plan.executor_seconds().saturating_mul(1_000_000)
+        } else {
+            0
+        };
+        let took: Duration = now.since(started);
+        self.own(ReceiptPayload::Finished(FinishedReceipt {
+            job_uuid: self.attempt,
+            miner_hotkey: self.miner,
+            validator_hotkey: self.me(),
+            timestamp: now,
+            receipt_type: FinishedTag,
+            time_started: started,
+            time_took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            score_str: FinishedReceipt::score_text(micros),
+            // Allowance is not reckoned in blocks yet; an empty list is what ComputeHorde's own unpaid receipts carry.
+            block_numbers: vec![],
+        }))
+    }
+
+    /// The offer, with the reservation. The inputs travel here, as ComputeHorde's validator sends them.
+    pub(super) fn offer(&self, payload: &StartedReceipt, receipt: &OfferedReceipt) -> String {
+        self.frame(&ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
+            job_uuid: self.attempt,
+            executor_class: self.plan.class,
+            docker_image: Some(self.request.docker_image.clone()),
+            timeout_seconds: Some(DEPRECATED_TIMEOUT),
+            volume: self.request.volume.clone(),
+            job_started_receipt_payload: payload.clone(),
+            job_started_receipt_signature: receipt.validator_signature,
+            streaming_details: self.streaming(),
+            executor_timing: Some(self.plan.timing),
+        })))
+    }
+
+    /// The job itself.
+    pub(super) fn job(&self) -> String {
+        let preset = if self.plan.class.has_gpu() {
+            OptionsPreset::NvidiaAll
+        } else {
+            OptionsPreset::None
+        };
+        self.frame(&ToMiner::V0JobRequest(Box::new(JobRequest {
+            job_uuid: self.attempt,
+            executor_class: self.plan.class,
+            docker_image: self.request.docker_image.clone(),
+            raw_script: None,
+            docker_run_options_preset: preset,
+            docker_run_cmd: self.request.args.clone(),
+            env: self.request.env.clone(),
+            volume: None,
+            output_upload: self.request.output_upload.clone(),
+            artifacts_dir: self.request.artifacts_dir.clone(),
+        })))
+    }
+
+    /// Nobody waits for the attempt any longer.
+    pub(super) fn cancel(&self, reason: &str) -> String {
+        self.frame(&ToMiner::MusterCancelJob(CancelJob {
+            job_uuid: self.attempt,
+            reason: reason.to_owned(),
+        }))
+    }
+
+    /// A receipt on its way to the miner; a started receipt travels with its offer instead.
+    pub(super) fn deliver(&self, receipt: &OfferedReceipt) -> String {
+        let signature = receipt.validator_signature;
+        match &receipt.payload {
+            ReceiptPayload::Started(payload) => self.offer(payload, receipt),
+            ReceiptPayload::Accepted(payload) => {
+                self.frame(&ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
+                    payload: payload.clone(),
+                    signature,
+                }))
+            }
+            ReceiptPayload::Finished(payload) => {
+                self.frame(&ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
+                    payload: payload.clone(),
+                    signature,
+                }))
+            }
+        }
+    }
+
+    fn me(&self) -> ValidatorKey {
+        ValidatorKey(self.keypair.hotkey())
+    }
+
+    fn streaming(&self) -> Option<StreamingDetails> {
+        self.request
+            .streaming_details
+            .clone()
+            .map(|details| StreamingDetails {
+                executor_ip: None,
+                ..details
+            })
+    }
+
+    fn own(&self, payload: ReceiptPayload) -> OwnReceipt {
+        let validator_signature = self.keypair.sign(&payload.signed_bytes());
+        OwnReceipt {
+            offered: OfferedReceipt {
+                payload,
+                validator_signature,
+            },
+            miner_signature: None,
+        }
+    }
+
+    /// Since compute-horde 0.0.27 the two job requests are signed as a whole; the other messages carry their own.
+    fn frame(&self, message: &ToMiner) -> String {
+        match message {
+            ToMiner::V0InitialJobRequest(_) | ToMiner::V0JobRequest(_) => {
+                with_validator_signature(message, |bytes| self.keypair.sign(bytes))
+            }
+            ToMiner::ValidatorAuthForMiner(_)
+            | ToMiner::V0MainHotkeyMessage(_)
+            | ToMiner::V0JobAcceptedReceiptRequest(_)
+            | ToMiner::V0JobFinishedReceiptRequest(_)
+            | ToMiner::GenericError(_)
+            | ToMiner::MusterCancelJob(_) => muster_protocol::wire::encode(message),
+        }
+    }
+}

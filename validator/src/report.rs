@@ -1,0 +1,206 @@
+//! What a job's user is told at its end, and how it is made to fit into a frame.
+
+use muster_protocol::job::Outcome;
+use muster_protocol::status::ParticipantType;
+use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::{
+    HordeFailureDetails, JobStatusUpdate, StatusMetadata, ToFacilitator,
+};
+use muster_protocol::wire::muster::StatusExtension;
+use muster_protocol::{AttemptId, MinerKey, Receipt};
+use serde_json::{Value, json};
+
+use crate::store::Update;
+
+/// The key in a status's metadata that says what was left out of it.
+const LEFT_OUT: &str = "muster_left_out";
+
+/// How much of a miner's complaint a user is shown.
+const MAX_COMPLAINT_CHARS: usize = 500;
+
+/// One attempt of a job, as its user is told about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tried {
+    pub(crate) attempt: AttemptId,
+    pub(crate) miner: MinerKey,
+    pub(crate) outcome: Outcome,
+}
+
+/// The metadata of a job's last status: its outcome, the receipts that both have signed, and, where it took several
+/// miners, what became of each.
+pub(crate) fn metadata(outcome: &Outcome, tried: &[Tried], receipts: Vec<Receipt>) -> StatusMetadata {
+    let mut metadata = with_context(outcome, tried).metadata();
+    if let Some(last) = tried.last() {
+        metadata.muster = Some(StatusExtension {
+            attempt: Some(last.attempt),
+            receipts,
+        });
+    }
+    metadata
+}
+
+/// A failure that this validator found by itself, with what the miner had to say before: a miner that refuses a session
+/// gives its reason in words and hangs up.
+pub(crate) fn with_complaint(outcome: Outcome, complaint: Option<&str>) -> Outcome {
+    match (outcome, complaint) {
+        (Outcome::HordeFailed(details), Some(said)) if details.reported_by == ParticipantType::Validator => {
+            let said: String = said.chars().take(MAX_COMPLAINT_CHARS).collect();
+            Outcome::HordeFailed(HordeFailureDetails {
+                context: Some(json!({ "miner_said": said })),
+                ..details
+            })
+        }
+        (outcome, Some(_) | None) => outcome,
+    }
+}
+
+/// The outcome with the list of attempts in its context, if there was more than one.
+fn with_context(outcome: &Outcome, tried: &[Tried]) -> Outcome {
+    let mut outcome = outcome.clone();
+    if tried.len() < 2 {
+        return outcome;
+    }
+    let context = match &mut outcome {
+        Outcome::Completed(_) => return outcome,
+        Outcome::Rejected(details) => &mut details.context,
+        Outcome::Failed(details) => &mut details.context,
+        Outcome::HordeFailed(details) => &mut details.context,
+    };
+    let attempts: Value = tried
+        .iter()
+        .map(|tried| json!({ "attempt": tried.attempt, "miner": tried.miner, "ended": in_words(&tried.outcome) }))
+        .collect();
+    *context = Some(match context.take() {
+        None => json!({ "attempts": attempts }),
+        Some(said) => json!({ "attempts": attempts, "reported": said }),
+    });
+    outcome
+}
+
+/// An outcome in one line: `rejected: busy (all executors are at work)`.
+pub(crate) fn in_words(outcome: &Outcome) -> String {
+    let status = outcome.status();
+    match outcome {
+        Outcome::Completed(_) => status.to_string(),
+        Outcome::Rejected(details) => format!("{status}: {} ({})", details.reason, details.message),
+        Outcome::Failed(details) => format!("{status}: {} ({})", details.reason, details.message),
+        Outcome::HordeFailed(details) => format!("{status}: {} ({})", details.reason, details.message),
+    }
+}
+
+/// The frame of an update, of at most `limit` bytes if that can be: what is too long is left out and named, first the
+/// artifacts, then what the program printed. A status that never arrives would be worse.
+pub(crate) fn frame(update: &Update, limit: usize) -> String {
+    let mut metadata = update.metadata.clone();
+    let encoded = |metadata: &Option<StatusMetadata>| {
+        let update = JobStatusUpdate {
+            uuid: update.job,
+            status: update.status,
+            metadata: metadata.clone(),
+        };
+        encode(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
+    };
+    let mut text = encoded(&metadata);
+    for part in ["artifacts", "stdout", "stderr"] {
+        if text.len() <= limit {
+            break;
+        }
+        if let Some(metadata) = &mut metadata {
+            leave_out(metadata, part);
+        }
+        text = encoded(&metadata);
+    }
+    text
+}
+
+fn leave_out(metadata: &mut StatusMetadata, part: &'static str) {
+    if let Some(response) = &mut metadata.miner_response {
+        match part {
+            "artifacts" => response.artifacts = Some(indexmap::IndexMap::new()),
+            "stdout" => response.docker_process_stdout.clear(),
+            _ => response.docker_process_stderr.clear(),
+        }
+    }
+    if let Some(failure) = &mut metadata.job_failure_details {
+        match part {
+            "artifacts" => {}
+            "stdout" => failure.docker_process_stdout = None,
+            _ => failure.docker_process_stderr = None,
+        }
+    }
+    let named = metadata
+        .extra
+        .entry(LEFT_OUT.to_owned())
+        .or_insert_with(|| json!([]));
+    if let Value::Array(parts) = named {
+        parts.push(json!(part));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::JobStatus;
+    use muster_protocol::status::JobRejectionReason;
+    use muster_protocol::wire::facilitator::{MinerResponse, RejectionDetails};
+
+    use super::*;
+    use crate::testing::{job, miner};
+
+    fn busy() -> Outcome {
+        Outcome::Rejected(RejectionDetails {
+            rejected_by: ParticipantType::Miner,
+            reason: JobRejectionReason::Busy,
+            message: "at work".to_owned(),
+            context: Some(json!({ "executors": 1 })),
+        })
+    }
+
+    #[test]
+    fn several_attempts_are_listed_and_what_the_last_miner_said_is_kept() {
+        let tried = |seed| Tried {
+            attempt: AttemptId::first_of(job(seed)),
+            miner: miner(1),
+            outcome: busy(),
+        };
+        let one = metadata(&busy(), &[tried(1)], vec![]);
+        assert_eq!(
+            one.job_rejection_details.unwrap().context,
+            Some(json!({ "executors": 1 }))
+        );
+        let two = metadata(&busy(), &[tried(1), tried(2)], vec![]);
+        let context = two.job_rejection_details.unwrap().context.unwrap();
+        assert_eq!(context["attempts"].as_array().unwrap().len(), 2);
+        assert_eq!(context["attempts"][0]["ended"], "rejected: busy (at work)");
+        assert_eq!(context["reported"]["executors"], 1);
+        assert_eq!(two.muster.unwrap().attempt, Some(AttemptId::first_of(job(2))));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_and_named() {
+        let response = MinerResponse {
+            docker_process_stdout: "o".repeat(2_000),
+            docker_process_stderr: "e".repeat(100),
+            artifacts: Some([("/a".to_owned(), "x".repeat(5_000))].into_iter().collect()),
+            ..MinerResponse::default()
+        };
+        let outcome = Outcome::Completed(Box::new(response));
+        let update = Update {
+            sequence: 1,
+            job: job(1),
+            status: JobStatus::Completed,
+            metadata: Some(outcome.metadata()),
+        };
+        let whole = frame(&update, 100_000);
+        assert!(whole.contains(&"x".repeat(5_000)) && !whole.contains(LEFT_OUT));
+        let some = frame(&update, 4_000);
+        assert!(
+            some.len() <= 4_000
+                && some.contains("\"muster_left_out\":[\"artifacts\"]")
+                && some.contains("ooo")
+        );
+        let least = frame(&update, 1_000);
+        assert!(
+            least.len() <= 1_000 && least.contains("[\"artifacts\",\"stdout\"]") && least.contains("eee")
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The validator's state over HTTP, read-only: for people, the demonstration and tests. Loopback unless configured.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use muster_kit::Coded;
+use muster_kit::error::Causes;
+use muster_kit::store::StoreError;
+use muster_protocol::{Timestamp, ValidatorKey};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::error::Error;
+use crate::shared::{LinkState, Shared};
+use crate::store::{JobView, StoredCycle};
+
+/// Entries of each list if the caller does not say.
+const DEFAULT_LIMIT: u32 = 100;
+/// Entries of each list at most.
+const MAX_LIMIT: u32 = 1_000;
+
+/// `GET /v0/state`.
+#[derive(Debug, Serialize)]
+struct StateView {
+    validator: ValidatorKey,
+    time: Timestamp,
+    /// The newest finalised block seen.
+    block: u64,
+    facilitator: LinkState,
+    /// Status updates that the facilitator has not acknowledged.
+    updates_waiting: u64,
+    jobs: Vec<JobView>,
+    cycles: Vec<StoredCycle>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Limit {
+    limit: Option<u32>,
+}
+
+/// Serves until the validator stops.
+pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<(), Error> {
+    let stop = shared.tasks.token();
+    let router = Router::new()
+        .route("/health", get(health))
+        .route("/v0/state", get(state))
+        .with_state(shared);
+    axum::serve(listener, router)
+        .with_graceful_shutdown(async move { stop.cancelled().await })
+        .await
+        .map_err(Error::Serve)
+}
+
+/// 200 while this process can do its work; whether the facilitator is connected stands beside it.
+async fn health(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
+    let facilitator = shared.link.borrow().clone();
+    Json(json!({ "status": "ok", "facilitator": facilitator }))
+}
+
+async fn state(
+    State(shared): State<Arc<Shared>>,
+    Query(Limit { limit }): Query<Limit>,
+) -> Result<Json<StateView>, Unreadable> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let facilitator = shared.link.borrow().clone();
+    Ok(Json(StateView {
+        validator: shared.me(),
+        time: shared.clock.now(),
+        block: shared.outlook.head().0,
+        facilitator,
+        updates_waiting: shared.store.updates_waiting().await?,
+        jobs: shared.store.jobs(limit).await?,
+        cycles: shared.store.cycles(limit).await?,
+    }))
+}
+
+/// The store cannot be read; the operator's log has the cause, the caller the code.
+struct Unreadable(StoreError);
+
+impl From<StoreError> for Unreadable {
+    fn from(error: StoreError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Unreadable {
+    fn into_response(self) -> Response {
+        tracing::error!(error = %Causes(&self.0), "the state cannot be read");
+        let code = self.0.code().map(|code| code.to_string());
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({ "error": "the store cannot be read", "code": code })),
+        )
+            .into_response()
+    }
+}

@@ -1,0 +1,196 @@
+//! Jobs: taken or refused, and closed once with their outcome.
+
+use muster_protocol::job::Outcome;
+use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
+use muster_protocol::{JobId, JobStatus, Timestamp};
+
+use super::attempts::StoredAttempt;
+use super::{Result, Store, Write, column, corrupt, failed, parsed, text_of, time_option};
+use crate::admission::Seen;
+
+/// A job that was taken.
+#[derive(Clone, Debug)]
+pub struct StoredJob {
+    /// What its user asked for.
+    pub request: JobRequest,
+    /// Whether it has ended for its user.
+    pub closed: bool,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<StoredAttempt>,
+}
+
+impl Store {
+    /// Whether the job, or its user's signature, was seen before.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn seen(&self, job: JobId, signature: &UserSignature) -> Result<Seen> {
+        const OPERATION: &str = "look a job up";
+        let known = sqlx::query("SELECT job_id FROM jobs WHERE job_id = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed(OPERATION))?;
+        if known.is_some() {
+            return Ok(Seen::Job);
+        }
+        let used = sqlx::query("SELECT job_id FROM signatures WHERE signatory = $1 AND timestamp_ns = $2")
+            .bind(signature.signatory.to_string())
+            .bind(signature.timestamp_ns)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed(OPERATION))?;
+        Ok(if used.is_some() {
+            Seen::Signature
+        } else {
+            Seen::Never
+        })
+    }
+
+    /// Takes a job: it and its status `received` are durable from here on. `false` if it, or its signature, was taken
+    /// before.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn admit(&self, request: &JobRequest, frame: &str, now: Timestamp) -> Result<bool> {
+        const OPERATION: &str = "take a job";
+        let mut write = self.write().await?;
+        if !write.insert_job(request.uuid, frame, now).await? {
+            return Ok(false);
+        }
+        let used = sqlx::query(
+            "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(request.signature.signatory.to_string())
+        .bind(request.signature.timestamp_ns)
+        .bind(request.uuid.to_string())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(failed(OPERATION))?;
+        if used.rows_affected() == 0 {
+            return Ok(false);
+        }
+        write.report(request.uuid, JobStatus::Received, None, now).await?;
+        write.commit(OPERATION).await?;
+        Ok(true)
+    }
+
+    /// Refuses a job: it is closed before it began.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn refuse(&self, job: JobId, frame: &str, outcome: &Outcome, now: Timestamp) -> Result<()> {
+        const OPERATION: &str = "refuse a job";
+        let mut write = self.write().await?;
+        if write.insert_job(job, frame, now).await? {
+            write.close_job(job, outcome, &outcome.metadata(), now).await?;
+        }
+        write.commit(OPERATION).await
+    }
+
+    /// The job has ended for its user. Its terminal status is durable from here on.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn close_job(
+        &self,
+        job: JobId,
+        outcome: &Outcome,
+        metadata: &StatusMetadata,
+        now: Timestamp,
+    ) -> Result<()> {
+        const OPERATION: &str = "close a job";
+        let mut write = self.write().await?;
+        write.close_job(job, outcome, metadata, now).await?;
+        write.commit(OPERATION).await
+    }
+
+    /// The jobs that have not ended, oldest first.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn open_jobs(&self) -> Result<Vec<JobId>> {
+        let rows = sqlx::query("SELECT job_id FROM jobs WHERE closed_at IS NULL ORDER BY created_at, job_id")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("list the open jobs"))?;
+        rows.iter().map(|row| parsed(row, "job_id")).collect()
+    }
+
+    /// A job with its attempts; `None` if it was never handed over.
+    ///
+    /// # Errors
+    /// The database's, or a request that cannot be read back.
+    pub async fn job(&self, job: JobId) -> Result<Option<StoredJob>> {
+        let row = sqlx::query("SELECT request, closed_at FROM jobs WHERE job_id = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read a job"))?;
+        let Some(row) = row else { return Ok(None) };
+        let frame: String = column(&row, "request")?;
+        let request = serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?;
+        let closed = time_option(&row, "closed_at")?.is_some();
+        Ok(Some(StoredJob {
+            request,
+            closed,
+            attempts: self.attempts_of(job).await?,
+        }))
+    }
+
+    /// Keeps a user's report of cheating. A repetition changes nothing.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn keep_cheat_report(&self, report: &CheatReport, now: Timestamp) -> Result<()> {
+        const OPERATION: &str = "keep a report of cheating";
+        let mut write = self.write().await?;
+        sqlx::query(
+            "INSERT INTO cheat_reports (signatory, timestamp_ns, report, received_at) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(report.signature.signatory.to_string())
+        .bind(report.signature.timestamp_ns)
+        .bind(text_of(report))
+        .bind(now.micros())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(failed(OPERATION))?;
+        write.commit(OPERATION).await
+    }
+}
+
+impl Write<'_> {
+    /// `false` if the job is known already.
+    async fn insert_job(&mut self, job: JobId, frame: &str, now: Timestamp) -> Result<bool> {
+        let done = sqlx::query(
+            "INSERT INTO jobs (job_id, request, status, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+        )
+        .bind(job.to_string())
+        .bind(frame.to_owned())
+        .bind(JobStatus::Sent.as_str())
+        .bind(now.micros())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("write a job"))?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    async fn close_job(
+        &mut self,
+        job: JobId,
+        outcome: &Outcome,
+        metadata: &StatusMetadata,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.report(job, outcome.status(), Some(metadata), now).await?;
+        sqlx::query("UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL")
+            .bind(text_of(outcome))
+            .bind(now.micros())
+            .bind(job.to_string())
+            .execute(&mut *self.tx)
+            .await
+            .map_err(failed("close a job"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! What a validator must not forget: jobs, attempts, receipts, status updates, scored cycles.
+//!
+//! Everything is here before it is acknowledged or sent. One process writes; its write transactions follow one another,
+//! which keeps the order of status updates and spares SQLite a conflict of two writers.
+
+mod attempts;
+mod cycles;
+mod jobs;
+mod outbox;
+mod receipts;
+mod view;
+
+use muster_kit::store::{StoreError, begin, migrate, open};
+use muster_protocol::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::any::AnyRow;
+use sqlx::migrate::Migrator;
+use sqlx::{Any, AnyPool, Row, Transaction};
+use tokio::sync::{Mutex, MutexGuard, watch};
+
+pub(crate) use attempts::Step;
+pub use attempts::StoredAttempt;
+pub use cycles::{CycleState, StoredCycle};
+pub use jobs::StoredJob;
+pub use outbox::Update;
+pub use receipts::{Kind, OwnReceipt};
+pub use view::{AttemptView, JobView};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// The store of one validator.
+#[derive(Debug)]
+pub struct Store {
+    pool: AnyPool,
+    /// The last sequence number of the outbox; who holds it may write.
+    writer: Mutex<i64>,
+    /// Counts the writes to the outbox, so that the facilitator link need not poll.
+    outbox: watch::Sender<u64>,
+}
+
+/// A write transaction and the right to number status updates.
+struct Write<'a> {
+    tx: Transaction<'static, Any>,
+    sequence: MutexGuard<'a, i64>,
+    outbox: &'a watch::Sender<u64>,
+    reported: bool,
+}
+
+impl Store {
+    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`).
+    ///
+    /// # Errors
+    /// The database does not open or does not migrate.
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::over(open(url).await?).await
+    }
+
+    /// Migrates and uses a pool that is open already.
+    ///
+    /// # Errors
+    /// The database does not migrate.
+    pub async fn over(pool: AnyPool) -> Result<Self> {
+        migrate(&pool, &MIGRATIONS).await?;
+        let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
+            .fetch_one(&pool)
+            .await
+            .map_err(failed("read the outbox"))?;
+        let last = column(&row, "last")?;
+        Ok(Self {
+            pool,
+            writer: Mutex::new(last),
+            outbox: watch::Sender::new(0),
+        })
+    }
+
+    async fn write(&self) -> Result<Write<'_>> {
+        let sequence = self.writer.lock().await;
+        let tx = begin(&self.pool).await?;
+        Ok(Write {
+            tx,
+            sequence,
+            outbox: &self.outbox,
+            reported: false,
+        })
+    }
+
+    /// Gives the connections back. What is written is on disk already.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+impl Write<'_> {
+    async fn commit(self, operation: &'static str) -> Result<()> {
+        self.tx.commit().await.map_err(failed(operation))?;
+        if self.reported {
+            self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
+        }
+        Ok(())
+    }
+}
+
+fn failed(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+    move |source| StoreError::Query { operation, source }
+}
+
+fn column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>
+where
+    T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
+{
+    row.try_get(name).map_err(|error| corrupt(name, &error))
+}
+
+fn corrupt(column: &'static str, reason: &dyn std::fmt::Display) -> StoreError {
+    StoreError::corrupt(column, reason.to_string())
+}
+
+/// Reads a value through its text form.
+fn parsed<T>(row: &AnyRow, name: &'static str) -> Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let text: String = column(row, name)?;
+    text.parse().map_err(|error| corrupt(name, &error))
+}
+
+/// Reads a value that was stored as JSON.
+fn json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
+    let text: String = column(row, name)?;
+    serde_json::from_str(&text).map_err(|error| corrupt(name, &error))
+}
+
+/// Likewise, where there may be none.
+fn json_option<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<Option<T>> {
+    let text: Option<String> = column(row, name)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(name, &error)))
+        .transpose()
+}
+
+fn time(row: &AnyRow, name: &'static str) -> Result<Timestamp> {
+    column(row, name).map(Timestamp::from_micros)
+}
+
+fn time_option(row: &AnyRow, name: &'static str) -> Result<Option<Timestamp>> {
+    let micros: Option<i64> = column(row, name)?;
+    Ok(micros.map(Timestamp::from_micros))
+}
+
+/// The JSON text of a value of ours, all of which have one.
+fn text_of<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// A number of blocks or the like as the database counts.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

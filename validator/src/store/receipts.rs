@@ -1,0 +1,161 @@
+//! Receipts of this validator's own attempts, with the miner's signature once it has come.
+
+use muster_chain::BlockNumber;
+use muster_protocol::receipt::{FinishedReceipt, OfferedReceipt};
+use muster_protocol::{AttemptId, Receipt, ReceiptPayload, Signature, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::{Result, Store, Write, column, corrupt, failed, json, signed, text_of};
+
+/// The kinds of receipt; an attempt has at most one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The reservation.
+    Started,
+    /// The confirmation.
+    Accepted,
+    /// The pay slip.
+    Finished,
+}
+
+impl Kind {
+    /// The kind of a payload.
+    pub fn of(payload: &ReceiptPayload) -> Self {
+        match payload {
+            ReceiptPayload::Started(_) => Self::Started,
+            ReceiptPayload::Accepted(_) => Self::Accepted,
+            ReceiptPayload::Finished(_) => Self::Finished,
+        }
+    }
+}
+
+/// A receipt that this validator has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnReceipt {
+    /// What it says, with our signature.
+    pub offered: OfferedReceipt,
+    /// The miner's signature over the same, checked.
+    pub miner_signature: Option<Signature>,
+}
+
+impl OwnReceipt {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        Kind::of(&self.offered.payload)
+    }
+
+    /// The whole receipt, if both have signed.
+    pub fn complete(&self) -> Option<Receipt> {
+        self.miner_signature
+            .map(|signature| self.offered.clone().countersigned(signature))
+    }
+}
+
+impl Store {
+    /// The receipts of one attempt, in the order of its life.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn receipts_of(&self, attempt: AttemptId) -> Result<Vec<OwnReceipt>> {
+        let rows = sqlx::query(
+            "SELECT payload, validator_signature, miner_signature FROM receipts WHERE attempt_id = $1",
+        )
+        .bind(attempt.to_string())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read receipts"))?;
+        let mut receipts = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
+        receipts.sort_by_key(OwnReceipt::kind);
+        Ok(receipts)
+    }
+
+    /// Writes a receipt that belongs to no step of an attempt.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: BlockNumber) -> Result<()> {
+        let mut write = self.write().await?;
+        write.put_receipt(receipt, block).await?;
+        write.commit("write a receipt").await
+    }
+
+    /// Adds the miner's signature to a receipt of ours; `false` if we never wrote such a receipt. The caller has checked
+    /// both signatures.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn countersign(&self, receipt: &Receipt) -> Result<bool> {
+        const OPERATION: &str = "keep a miner's signature";
+        let mut write = self.write().await?;
+        let done = sqlx::query(
+            "UPDATE receipts SET miner_signature = $1 WHERE attempt_id = $2 AND kind = $3 AND payload = $4",
+        )
+        .bind(receipt.miner_signature.to_prefixed_hex())
+        .bind(receipt.payload.attempt().to_string())
+        .bind(receipt.payload.kind())
+        .bind(text_of(&receipt.payload))
+        .execute(&mut *write.tx)
+        .await
+        .map_err(failed(OPERATION))?;
+        write.commit(OPERATION).await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// The finished receipts that were written while the chain's head was in these blocks, both ends included.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn finished_between(
+        &self,
+        first: BlockNumber,
+        last: BlockNumber,
+    ) -> Result<Vec<FinishedReceipt>> {
+        let rows = sqlx::query(
+            "SELECT payload FROM receipts WHERE kind = $1 AND block >= $2 AND block <= $3 ORDER BY block, attempt_id",
+        )
+        .bind("JobFinishedReceipt")
+        .bind(signed(first.0))
+        .bind(signed(last.0))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read the receipts of a cycle"))?;
+        rows.iter().map(|row| json(row, "payload")).collect()
+    }
+}
+
+impl Write<'_> {
+    pub(super) async fn put_receipt(&mut self, receipt: &OwnReceipt, block: BlockNumber) -> Result<()> {
+        let payload = &receipt.offered.payload;
+        let written: Timestamp = payload.timestamp();
+        sqlx::query(
+            "INSERT INTO receipts (attempt_id, kind, miner, payload, validator_signature, written_at, block) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(payload.attempt().to_string())
+        .bind(payload.kind())
+        .bind(payload.miner().to_string())
+        .bind(text_of(payload))
+        .bind(receipt.offered.validator_signature.to_prefixed_hex())
+        .bind(written.micros())
+        .bind(signed(block.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("write a receipt"))?;
+        Ok(())
+    }
+}
+
+pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
+    let signature = |name, text: &str| Signature::from_hex(text).map_err(|error| corrupt(name, &error));
+    let ours: String = column(row, "validator_signature")?;
+    let theirs: Option<String> = column(row, "miner_signature")?;
+    Ok(OwnReceipt {
+        offered: OfferedReceipt {
+            payload: json(row, "payload")?,
+            validator_signature: signature("validator_signature", &ours)?,
+        },
+        miner_signature: theirs
+            .map(|text| signature("miner_signature", &text))
+            .transpose()?,
+    })
+}

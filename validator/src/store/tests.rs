@@ -1,0 +1,371 @@
+//! The same tests on every engine at hand.
+
+use muster_chain::{BlockNumber, Uid};
+use muster_kit::store::testing::{TestStore, stores};
+use muster_protocol::job::{Attempt, Event, Outcome, Plan};
+use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::status::{HordeFailureReason, JobRejectionReason, ParticipantType};
+use muster_protocol::wire::facilitator::{HordeFailureDetails, JobRequest, RejectionDetails};
+use muster_protocol::wire::miner::ExecutorTiming;
+use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, ReceiptPayload, Signature};
+use serde_json::json;
+
+use super::*;
+use crate::admission::Seen;
+use crate::scoring::Scores;
+use crate::testing::{finished, hotkey, job, miner};
+
+const NOW: fn(i64) -> Timestamp = Timestamp::from_secs;
+
+async fn each() -> Vec<(TestStore, Store)> {
+    let mut all = Vec::new();
+    for test in stores(&MIGRATIONS).await.unwrap() {
+        let store = Store::over(test.pool.clone()).await.unwrap();
+        all.push((test, store));
+    }
+    all
+}
+
+fn request(id: JobId, timestamp_ns: i64) -> (JobRequest, String) {
+    let frame = json!({
+        "signature": {
+            "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": timestamp_ns,
+            "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
+        },
+        "uuid": id, "executor_class": "always_on.test", "docker_image": "x", "args": [], "env": {"B": "1", "A": "2"},
+        "use_gpu": false, "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1,
+        "streaming_start_time_limit": 1,
+    })
+    .to_string();
+    (serde_json::from_str(&frame).unwrap(), frame)
+}
+
+fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
+    let timing = ExecutorTiming {
+        allowed_leeway: 1,
+        download_time_limit: 1,
+        execution_time_limit: 1,
+        upload_time_limit: 1,
+        streaming_start_time_limit: 1,
+    };
+    let second = std::time::Duration::from_secs(1);
+    let plan = Plan {
+        class: ExecutorClass::AlwaysOnTest,
+        streaming: false,
+        timing,
+        reservation: second,
+        startup: second,
+        reconnect: second,
+    };
+    StoredAttempt {
+        id: AttemptId::first_of(job(id)),
+        ordinal,
+        miner: miner(2),
+        uid: Uid(2),
+        address: "127.0.0.1:5".parse().unwrap(),
+        machine: Attempt::new(plan, NOW(10)),
+        started_at: NOW(10),
+    }
+}
+
+fn rejected() -> Outcome {
+    Outcome::Rejected(RejectionDetails {
+        rejected_by: ParticipantType::Validator,
+        reason: JobRejectionReason::NoMinerForJob,
+        message: "none".to_owned(),
+        context: None,
+    })
+}
+
+#[tokio::test]
+async fn a_job_and_a_signature_are_taken_once() {
+    for (test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        assert_eq!(
+            store.seen(one.uuid, &one.signature).await.unwrap(),
+            Seen::Never,
+            "{}",
+            test.engine
+        );
+        assert!(store.admit(&one, &frame, NOW(1)).await.unwrap());
+        assert!(!store.admit(&one, &frame, NOW(2)).await.unwrap());
+        let (two, frame_two) = request(job(2), 5);
+        assert_eq!(store.seen(one.uuid, &one.signature).await.unwrap(), Seen::Job);
+        assert_eq!(
+            store.seen(two.uuid, &two.signature).await.unwrap(),
+            Seen::Signature
+        );
+        assert!(
+            !store.admit(&two, &frame_two, NOW(3)).await.unwrap(),
+            "the same signature under another id"
+        );
+        assert_eq!(store.open_jobs().await.unwrap(), [one.uuid]);
+        let read = store.job(one.uuid).await.unwrap().unwrap();
+        assert_eq!(read.request, one);
+        assert_eq!(
+            read.request.env.keys().collect::<Vec<_>>(),
+            ["B", "A"],
+            "the order of keys is signed"
+        );
+        assert!(store.job(two.uuid).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn updates_go_out_in_order_until_acknowledged_and_never_backwards() {
+    for (_test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        let mut writes = store.outbox_writes();
+        store.admit(&one, &frame, NOW(1)).await.unwrap();
+        assert!(writes.has_changed().unwrap());
+        writes.borrow_and_update();
+        let outcome = rejected();
+        store
+            .close_job(one.uuid, &outcome, &outcome.metadata(), NOW(2))
+            .await
+            .unwrap();
+        store
+            .close_job(one.uuid, &outcome, &outcome.metadata(), NOW(3))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.updates_waiting().await.unwrap(),
+            2,
+            "a terminal status is told once"
+        );
+        let first = store.next_update().await.unwrap().unwrap();
+        assert_eq!((first.job, first.status), (one.uuid, JobStatus::Received));
+        assert_eq!(
+            store.next_update().await.unwrap().unwrap(),
+            first,
+            "until it is acknowledged"
+        );
+        store.acknowledge(first.sequence, None, NOW(4)).await.unwrap();
+        let second = store.next_update().await.unwrap().unwrap();
+        assert_eq!(second.status, JobStatus::Rejected);
+        assert_eq!(
+            second.metadata.unwrap().job_rejection_details.unwrap().message,
+            "none"
+        );
+        store
+            .acknowledge(second.sequence, Some("job.not_found"), NOW(5))
+            .await
+            .unwrap();
+        assert!(store.next_update().await.unwrap().is_none());
+        store.repeat(one.uuid).await.unwrap();
+        assert_eq!(
+            store.next_update().await.unwrap().unwrap().sequence,
+            second.sequence
+        );
+        assert!(store.open_jobs().await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn sequence_numbers_go_on_after_a_restart() {
+    for (test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        store.admit(&one, &frame, NOW(1)).await.unwrap();
+        let again = Store::open(&test.url).await.unwrap();
+        let (two, frame) = request(job(2), 6);
+        again.admit(&two, &frame, NOW(2)).await.unwrap();
+        let first = again.next_update().await.unwrap().unwrap();
+        again.acknowledge(first.sequence, None, NOW(3)).await.unwrap();
+        let second = again.next_update().await.unwrap().unwrap();
+        assert_eq!((first.job, second.job), (job(1), job(2)), "{}", test.engine);
+        assert!(second.sequence > first.sequence);
+        again.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_job_is_closed_and_told() {
+    for (_test, store) in each().await {
+        store.refuse(job(1), "{}", &rejected(), NOW(1)).await.unwrap();
+        store.refuse(job(1), "{}", &rejected(), NOW(2)).await.unwrap();
+        assert_eq!(store.updates_waiting().await.unwrap(), 1);
+        assert!(store.open_jobs().await.unwrap().is_empty());
+        let views = store.jobs(10).await.unwrap();
+        assert_eq!(
+            (views.len(), views[0].status, views[0].closed_at),
+            (1, JobStatus::Rejected, Some(NOW(1)))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner() {
+    for (_test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        store.admit(&one, &frame, NOW(1)).await.unwrap();
+        let begun = attempt(1, 1);
+        store.begin_attempt(one.uuid, &begun).await.unwrap();
+        let open = store.open_attempts().await.unwrap();
+        assert_eq!(open[&miner(2)][&ExecutorClass::AlwaysOnTest], 1);
+
+        let (machine, _) = begun.machine.clone().apply(Event::Connected, NOW(11)).unwrap();
+        let (machine, _) = machine.apply(Event::Accepted, NOW(11)).unwrap();
+        let payload = ReceiptPayload::Finished(finished(1, 2, "3.000000"));
+        let offered = OfferedReceipt {
+            payload,
+            validator_signature: Signature::from_bytes([3; 64]),
+        };
+        let receipt = OwnReceipt {
+            offered,
+            miner_signature: None,
+        };
+        let mut step = Step {
+            job: one.uuid,
+            attempt: begun.id,
+            machine,
+            receipts: vec![receipt.clone()],
+            reports: vec![(JobStatus::Accepted, None)],
+            block: BlockNumber(17),
+            now: NOW(11),
+        };
+        store.save(&step).await.unwrap();
+        assert_eq!(
+            store.job(one.uuid).await.unwrap().unwrap().attempts[0].machine,
+            step.machine
+        );
+        assert_eq!(
+            store.attempt(begun.id).await.unwrap().unwrap().machine,
+            step.machine
+        );
+        assert_eq!(store.receipts_of(begun.id).await.unwrap(), [receipt.clone()]);
+        assert_eq!(store.updates_waiting().await.unwrap(), 2);
+
+        let whole = receipt
+            .offered
+            .clone()
+            .countersigned(Signature::from_bytes([4; 64]));
+        assert!(store.countersign(&whole).await.unwrap());
+        assert_eq!(
+            store.receipts_of(begun.id).await.unwrap()[0].complete(),
+            Some(whole.clone())
+        );
+        let mut other = whole;
+        other.payload = ReceiptPayload::Finished(finished(1, 2, "9.000000"));
+        assert!(
+            !store.countersign(&other).await.unwrap(),
+            "another content is another receipt"
+        );
+
+        let between = async |first, last| {
+            store
+                .finished_between(BlockNumber(first), BlockNumber(last))
+                .await
+                .unwrap()
+                .len()
+        };
+        assert_eq!(
+            (between(0, 16).await, between(17, 17).await, between(18, 99).await),
+            (0, 1, 0)
+        );
+
+        let lost = HordeFailureDetails {
+            reported_by: ParticipantType::Miner,
+            reason: HordeFailureReason::ExecutorDisconnected,
+            message: String::new(),
+            context: None,
+        };
+        (step.machine, _) = step.machine.apply(Event::HordeFailed(lost), NOW(12)).unwrap();
+        step.now = NOW(12);
+        store.save(&step).await.unwrap();
+        assert!(store.open_attempts().await.unwrap().is_empty());
+        assert_eq!(store.incidents(NOW(12)).await.unwrap()[&miner(2)], 1);
+        assert!(
+            store.incidents(NOW(13)).await.unwrap().is_empty(),
+            "incidents are forgotten"
+        );
+        assert_eq!(
+            store.receipts_of(begun.id).await.unwrap().len(),
+            1,
+            "a receipt is written once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cycle_is_settled_once() {
+    for (_test, store) in each().await {
+        let cycle = StoredCycle {
+            number: 3,
+            first_block: 66,
+            last_block: 87,
+            state: CycleState::Pending,
+            scores: Scores::default(),
+            weights: vec![(2, 65_535)],
+            error: None,
+            at_block: 99,
+            changed_at: NOW(5),
+        };
+        assert!(store.begin_cycle(&cycle).await.unwrap());
+        assert_eq!(store.settled_through().await.unwrap(), None, "it is pending");
+        assert!(
+            !store
+                .begin_cycle(&StoredCycle {
+                    weights: vec![],
+                    ..cycle.clone()
+                })
+                .await
+                .unwrap()
+        );
+        assert_eq!(store.cycle(BlockNumber(87)).await.unwrap(), Some(cycle));
+        store
+            .note_cycle(
+                87,
+                CycleState::Pending,
+                Some("no permit"),
+                BlockNumber(100),
+                NOW(6),
+            )
+            .await
+            .unwrap();
+        assert_eq!(
+            store.cycles(9).await.unwrap()[0].error.as_deref(),
+            Some("no permit")
+        );
+        assert_eq!(
+            store.miss_cycles_before(BlockNumber(87), NOW(7)).await.unwrap(),
+            0
+        );
+        store
+            .note_cycle(87, CycleState::Set, None, BlockNumber(101), NOW(7))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.miss_cycles_before(BlockNumber(200), NOW(8)).await.unwrap(),
+            0,
+            "it is set"
+        );
+        assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(87)));
+        store
+            .note_cycle(87, CycleState::Missed, None, BlockNumber(102), NOW(9))
+            .await
+            .unwrap();
+        let settled = &store.cycles(9).await.unwrap()[0];
+        assert_eq!(
+            (settled.state, settled.at_block, settled.error.as_deref()),
+            (CycleState::Set, 101, None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_report_of_cheating_is_kept_once() {
+    for (test, store) in each().await {
+        let (one, _) = request(job(1), 5);
+        let report = serde_json::from_value(json!({
+            "signature": one.signature, "job_uuid": "a", "trusted_job_uuid": "b", "details": {"why": "x"},
+        }));
+        let report = report.unwrap();
+        store.keep_cheat_report(&report, NOW(1)).await.unwrap();
+        store.keep_cheat_report(&report, NOW(2)).await.unwrap();
+        let row = sqlx::query("SELECT COUNT(*) AS kept FROM cheat_reports")
+            .fetch_one(&test.pool)
+            .await
+            .unwrap();
+        assert_eq!(column::<i64>(&row, "kept").unwrap(), 1);
+    }
+}

@@ -1,0 +1,351 @@
+//! What happens when a party is slow, lost, or killed: one terminal state, told once, and nothing lost.
+
+use std::time::Duration;
+
+use crate::support::facilitator::job;
+use crate::support::miner::{Miner, Session};
+use crate::support::{World, while_time_passes};
+use muster_protocol::status::{HordeFailureReason, JobStatus, ParticipantType};
+use muster_protocol::wire::facilitator::Response;
+use muster_protocol::wire::miner::ToMiner;
+
+/// How far a miner goes before it falls silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Offered,
+    Accepted,
+    Ready,
+    VolumesReady,
+    Executed,
+}
+
+const STAGES: [(Stage, HordeFailureReason); 5] = [
+    (Stage::Offered, HordeFailureReason::InitialResponseTimedOut),
+    (Stage::Accepted, HordeFailureReason::ExecutorReadinessTimedOut),
+    (Stage::Ready, HordeFailureReason::VolumesTimedOut),
+    (Stage::VolumesReady, HordeFailureReason::ExecutionTimedOut),
+    (Stage::Executed, HordeFailureReason::FinalResponseTimedOut),
+];
+
+/// Brings a job as far as `stage`, and the facilitator with it.
+async fn bring_to(stage: Stage, world: &mut World, session: &mut Session) -> muster_protocol::AttemptId {
+    world.facilitator.expect(JobStatus::Received).await;
+    let id = session.offer().await.job_uuid;
+    if stage >= Stage::Accepted {
+        session.accept_job(id).await;
+        session.accepted_receipt().await;
+        world.facilitator.expect(JobStatus::Accepted).await;
+    }
+    if stage >= Stage::Ready {
+        session.executor_ready(id).await;
+        session.job().await;
+        world.facilitator.expect(JobStatus::ExecutorReady).await;
+    }
+    if stage >= Stage::VolumesReady {
+        session.volumes_ready(id).await;
+        world.facilitator.expect(JobStatus::VolumesReady).await;
+    }
+    if stage >= Stage::Executed {
+        session.execution_done(id).await;
+        world.facilitator.expect(JobStatus::ExecutionDone).await;
+    }
+    id
+}
+
+#[tokio::test]
+async fn a_miner_that_falls_silent_is_given_up_by_the_clock_of_its_stage() {
+    for (stage, reason) in STAGES {
+        let mut miner = Miner::open("//Miner").await;
+        let mut world = World::timed(&[&miner]).await;
+        world.start();
+        world.facilitator.accept().await;
+        world.facilitator.submit(&job("//User", 1)).await;
+        let mut session = miner.accept().await;
+        let id = bring_to(stage, &mut world, &mut session).await;
+
+        let cancelled = while_time_passes(&world.test_clock, "a cancellation", session.receive()).await;
+        assert!(
+            matches!(&cancelled, ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == id),
+            "{cancelled:?}"
+        );
+        if stage > Stage::Offered {
+            assert_eq!(session.paid().await, "0.000000");
+        }
+        let end = world.facilitator.expect(JobStatus::HordeFailed).await;
+        let details = end.metadata.unwrap().horde_failure_details.unwrap();
+        assert_eq!(
+            (details.reason, details.reported_by),
+            (reason, ParticipantType::Validator),
+            "{stage:?}"
+        );
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_cut_connection_that_comes_back_costs_nothing() {
+    for (stage, _) in STAGES {
+        let mut miner = Miner::open("//Miner").await;
+        let mut world = World::new(&[&miner]).await;
+        world.start();
+        world.facilitator.accept().await;
+        world.facilitator.submit(&job("//User", 1)).await;
+        let mut session = miner.accept().await;
+        let id = bring_to(stage, &mut world, &mut session).await;
+        drop(session);
+
+        let mut session = miner.accept().await;
+        if stage == Stage::Offered {
+            assert_eq!(session.offer().await.job_uuid, id, "the offer may have been lost");
+            session.accept_job(id).await;
+            session.accepted_receipt().await;
+        }
+        if stage <= Stage::Accepted {
+            session.executor_ready(id).await;
+            session.job().await;
+        }
+        // The messages in between went down with the connection; the result proves them.
+        session.finished(id).await;
+        assert_eq!(session.paid().await, "9.000000", "{stage:?}");
+        assert_eq!(
+            world.facilitator.to_the_end().await.0.last(),
+            Some(&JobStatus::Completed),
+            "{stage:?}"
+        );
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_miner_that_never_comes_back_is_lost_and_left_out_for_a_while() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::timed(&[&miner]).await;
+    world.config.routing.max_incidents = 1;
+    world.start();
+    world.facilitator.accept().await;
+    let mut one = job("//User", 1);
+    one.execution_time_limit = 3_000;
+    one.signature = muster_identity::sign_job(
+        &muster_identity::Keypair::from_uri("//User").unwrap(),
+        &one.signed_fields(),
+        1,
+    );
+    world.facilitator.submit(&one).await;
+    let mut session = miner.accept().await;
+    bring_to(Stage::VolumesReady, &mut world, &mut session).await;
+    miner.door.close();
+    drop(session);
+
+    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
+    let details = end.metadata.unwrap().horde_failure_details.unwrap();
+    assert_eq!(
+        (end.status, details.reason),
+        (JobStatus::HordeFailed, HordeFailureReason::MinerConnectionFailed)
+    );
+
+    world.facilitator.submit(&job("//User", 2)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let details = world
+        .facilitator
+        .expect(JobStatus::Rejected)
+        .await
+        .metadata
+        .unwrap()
+        .job_rejection_details
+        .unwrap();
+    assert_eq!(
+        details.context.unwrap()["excluded"][1]["reason"],
+        "it failed 1 attempts lately"
+    );
+}
+
+#[tokio::test]
+async fn a_miner_that_cannot_be_reached_is_replaced_by_another() {
+    let gone = Miner::open("//Gone").await;
+    let mut there = Miner::open("//There").await;
+    gone.door.close();
+    let mut world = World::timed(&[&gone, &there]).await;
+    world.start();
+    world.facilitator.accept().await;
+    for at in 1..=4 {
+        world.facilitator.submit(&job("//User", at)).await;
+        let mut session = while_time_passes(&world.test_clock, "a session", there.accept()).await;
+        let id = session.begin().await;
+        session.complete(id).await;
+        session.paid().await;
+        assert_eq!(
+            world.facilitator.to_the_end().await.0.last(),
+            Some(&JobStatus::Completed)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_validator_that_was_restarted_resumes_at_every_stage() {
+    for (stage, _) in STAGES {
+        let mut miner = Miner::open("//Miner").await;
+        let mut world = World::new(&[&miner]).await;
+        world.start();
+        world.facilitator.accept().await;
+        world.facilitator.submit(&job("//User", 1)).await;
+        let mut session = miner.accept().await;
+        let id = bring_to(stage, &mut world, &mut session).await;
+        world.stop().await;
+        session.closed().await;
+
+        world.start();
+        world.facilitator.accept().await;
+        let mut session = miner.accept().await;
+        if stage == Stage::Offered {
+            assert_eq!(session.offer().await.job_uuid, id);
+            session.accept_job(id).await;
+            session.accepted_receipt().await;
+        }
+        if stage <= Stage::Accepted {
+            session.executor_ready(id).await;
+            session.job().await;
+        }
+        session.complete(id).await;
+        assert_eq!(session.paid().await, "9.000000", "{stage:?}");
+        let (statuses, end) = world.facilitator.to_the_end().await;
+        assert_eq!(statuses.last(), Some(&JobStatus::Completed), "{stage:?}");
+        assert!(
+            !statuses.contains(&JobStatus::Received),
+            "what was acknowledged is not said again"
+        );
+        assert_eq!(
+            end.metadata.unwrap().muster.unwrap().receipts.len(),
+            3,
+            "{stage:?}"
+        );
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_validator_stopped_between_the_end_and_the_miners_signature_still_collects_it() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.timing.receipt_wait_ms = 15_000;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept().await;
+    let id = bring_to(Stage::Executed, &mut world, &mut session).await;
+    session.finished(id).await;
+    session.finished_receipt().await;
+    world.stop().await;
+
+    world.start();
+    world.facilitator.accept().await;
+    let mut session = miner.accept().await;
+    assert_eq!(
+        session.paid().await,
+        "9.000000",
+        "the pay slip is delivered again"
+    );
+    let end = world.facilitator.expect(JobStatus::Completed).await;
+    assert_eq!(end.metadata.unwrap().muster.unwrap().receipts.len(), 3);
+}
+
+#[tokio::test]
+async fn a_deadline_that_passed_while_the_validator_was_away_does_not_cost_a_finished_result() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::timed(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept().await;
+    let id = bring_to(Stage::VolumesReady, &mut world, &mut session).await;
+    world.stop().await;
+    world.test_clock.advance(Duration::from_secs(3_600));
+
+    world.start();
+    world.facilitator.accept().await;
+    let mut session = miner.accept().await;
+    session.finished(id).await;
+    assert_eq!(session.paid().await, "9.000000");
+    assert_eq!(
+        world.facilitator.to_the_end().await.0.last(),
+        Some(&JobStatus::Completed)
+    );
+}
+
+#[tokio::test]
+async fn a_job_that_ends_without_a_facilitator_is_told_when_it_is_back() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
+    // It goes before it has acknowledged anything.
+    world.facilitator.hang_up();
+    let mut session = miner.accept().await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    session.paid().await;
+    session.closed().await;
+
+    world.facilitator.accept().await;
+    let (statuses, _) = world.facilitator.to_the_end().await;
+    assert_eq!(
+        statuses.first(),
+        Some(&JobStatus::Received),
+        "it was never acknowledged"
+    );
+    assert_eq!(statuses.last(), Some(&JobStatus::Completed));
+    assert_eq!(statuses.len(), 6);
+}
+
+#[tokio::test]
+async fn a_facilitator_that_has_forgotten_us_or_refuses_us_is_greeted_again() {
+    let mut world = World::new(&[]).await;
+    world.start();
+    world.facilitator.connected().await;
+    world
+        .facilitator
+        .answer(&Response::error("auth.validator_not_found", "who are you?", ""))
+        .await;
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
+    world
+        .facilitator
+        .answer(&Response::error("auth.not_authenticated", "greet first", ""))
+        .await;
+    world.facilitator.accept().await;
+    assert_eq!(
+        world.facilitator.take().await.status,
+        JobStatus::Received,
+        "a status it never looked at is not lost"
+    );
+    world.facilitator.expect(JobStatus::Rejected).await;
+}
+
+#[tokio::test]
+async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.timing.receipt_wait_ms = 1;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept().await;
+    let first = session.begin().await;
+    session.complete(first).await;
+    world.facilitator.to_the_end().await;
+    drop(session);
+
+    world.facilitator.submit(&job("//User", 2)).await;
+    let mut session = miner.accept().await;
+    let second = session.offer().await.job_uuid;
+    session.finished(first).await;
+    let slip = session.finished_receipt().await;
+    assert_eq!(
+        (slip.payload.job_uuid, slip.payload.score_str.as_str()),
+        (first, "9.000000")
+    );
+    session.decline(second).await;
+    world.facilitator.to_the_end().await;
+}

@@ -1,0 +1,10 @@
+//! One validator over real sockets: a scripted facilitator, scripted miners, and a chain that is sealed by hand.
+
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod organic;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod weights;

@@ -1,0 +1,141 @@
+//! A facilitator that does what the test says.
+
+use muster_identity::{Keypair, sign_job, verify_facilitator_auth};
+use muster_protocol::JobStatus;
+use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::{decode, encode};
+use muster_rpc::Socket;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::door::Door;
+use super::within;
+
+pub(crate) struct Facilitator {
+    door: Door,
+    socket: Option<Socket>,
+}
+
+/// A job as its user signed it.
+pub(crate) fn job(user: &str, timestamp_ns: i64) -> JobRequest {
+    signed(user, timestamp_ns, Uuid::new_v4())
+}
+
+/// Likewise, under an id of the test's choice.
+pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> JobRequest {
+    let user = Keypair::from_uri(user).unwrap();
+    let mut request: JobRequest = serde_json::from_value(json!({
+        "signature": {
+            "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 0,
+            "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",
+        },
+        "uuid": uuid, "executor_class": "always_on.test", "docker_image": "hello@sha256:1",
+        "args": ["--greet"], "env": {"B": "1", "A": "2"}, "use_gpu": false,
+        "volume": {"volume_type": "multi_volume", "volumes": [
+            {"volume_type": "inline", "contents": "UEsFBgAAAAAAAAAAAAAAAAAAAAAAAA==", "relative_path": null}]},
+        "download_time_limit": 2, "execution_time_limit": 3, "upload_time_limit": 4, "streaming_start_time_limit": 1,
+    }))
+    .unwrap();
+    request.signature = sign_job(&user, &request.signed_fields(), timestamp_ns);
+    request
+}
+
+impl Facilitator {
+    pub(crate) async fn open() -> Self {
+        Self {
+            door: Door::open().await,
+            socket: None,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("ws://{}/ws/v0/", self.door.address)
+    }
+
+    /// Takes a connection without answering its greeting.
+    pub(crate) async fn connected(&mut self) {
+        let (path, socket) = self.door.next().await;
+        assert_eq!(path, "/ws/v0/");
+        self.socket = Some(socket);
+        match self.receive().await {
+            ToFacilitator::V0AuthenticationRequest(auth) => {
+                verify_facilitator_auth(&auth).unwrap();
+            }
+            other => panic!("the first frame is a greeting, not {other:?}"),
+        }
+    }
+
+    /// Takes a connection and accepts its greeting.
+    pub(crate) async fn accept(&mut self) {
+        self.connected().await;
+        self.answer(&Response::success()).await;
+    }
+
+    pub(crate) async fn receive(&mut self) -> ToFacilitator {
+        let socket = self.socket.as_mut().expect("connected");
+        let frame = within("a frame for the facilitator", socket.recv())
+            .await
+            .unwrap()
+            .expect("not closed");
+        decode(&frame).unwrap()
+    }
+
+    pub(crate) async fn answer(&mut self, response: &Response) {
+        self.send(encode(response)).await;
+    }
+
+    pub(crate) async fn send(&mut self, frame: String) {
+        self.socket
+            .as_mut()
+            .expect("connected")
+            .send(frame)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn submit(&mut self, job: &JobRequest) {
+        self.send(encode(job)).await;
+    }
+
+    /// The next status update, not yet answered.
+    pub(crate) async fn update(&mut self) -> JobStatusUpdate {
+        loop {
+            match self.receive().await {
+                ToFacilitator::V0JobStatusUpdate(update) => return *update,
+                ToFacilitator::V0Heartbeat(_) => {}
+                other => panic!("a status update was due, not {other:?}"),
+            }
+        }
+    }
+
+    /// The next status update, answered with success.
+    pub(crate) async fn take(&mut self) -> JobStatusUpdate {
+        let update = self.update().await;
+        self.answer(&Response::success()).await;
+        update
+    }
+
+    /// Takes an update and checks how far it says the job is.
+    pub(crate) async fn expect(&mut self, status: JobStatus) -> JobStatusUpdate {
+        let update = self.take().await;
+        assert_eq!(update.status, status, "{update:?}");
+        update
+    }
+
+    /// Takes updates up to the end of a job.
+    pub(crate) async fn to_the_end(&mut self) -> (Vec<JobStatus>, JobStatusUpdate) {
+        let mut statuses = Vec::new();
+        loop {
+            let update = self.take().await;
+            statuses.push(update.status);
+            if update.status.is_terminal() {
+                return (statuses, update);
+            }
+        }
+    }
+
+    /// Breaks the connection without a word.
+    pub(crate) fn hang_up(&mut self) {
+        self.socket = None;
+    }
+}

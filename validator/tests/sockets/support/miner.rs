@@ -1,0 +1,270 @@
+//! A miner that does what the test says.
+
+use std::time::Duration;
+
+use muster_identity::{FrameSignature, Keypair, countersign, verify_auth, verify_frame, verify_offered};
+use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
+use muster_protocol::wire::encode;
+use muster_protocol::wire::miner::{
+    AttemptNotice, DeclineJob, ExecutorManifest, ExecutorReady, FinishedReceiptRequest, FromMiner,
+    HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs, ToMiner,
+};
+use muster_protocol::wire::muster::ReceiptCountersigned;
+use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::{
+    AttemptId, ExecutorClass, JobFailureReason, Manifest, MinerKey, ReceiptPayload, Timestamp, ValidatorKey,
+};
+use muster_rpc::Socket;
+use serde_json::json;
+
+use super::door::Door;
+use super::within;
+
+/// Far enough ahead of every clock of a test.
+const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
+
+pub(crate) struct Miner {
+    pub(crate) keypair: Keypair,
+    pub(crate) door: Door,
+}
+
+/// One connection of a validator.
+pub(crate) struct Session {
+    pub(crate) keypair: Keypair,
+    pub(crate) validator: ValidatorKey,
+    socket: Socket,
+}
+
+impl Miner {
+    pub(crate) async fn open(uri: &str) -> Self {
+        Self {
+            keypair: Keypair::from_uri(uri).unwrap(),
+            door: Door::open().await,
+        }
+    }
+
+    pub(crate) fn key(&self) -> MinerKey {
+        MinerKey(self.keypair.hotkey())
+    }
+
+    /// Takes a connection, checks its greeting and says what it has.
+    pub(crate) async fn accept(&mut self) -> Session {
+        let (path, socket) = self.door.next().await;
+        let validator: ValidatorKey = path
+            .strip_prefix("/v0.1/validator_interface/")
+            .unwrap()
+            .parse()
+            .unwrap();
+        let mut session = Session {
+            keypair: self.keypair.clone(),
+            validator,
+            socket,
+        };
+        let ToMiner::ValidatorAuthForMiner(auth) = session.receive().await else {
+            panic!("the first frame greets")
+        };
+        let now = Timestamp::from_secs(auth.timestamp);
+        verify_auth(auth, validator, self.key(), now, Duration::ZERO, Duration::ZERO).unwrap();
+        let manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]);
+        session
+            .send(FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+                manifest,
+            }))
+            .await;
+        session
+    }
+}
+
+impl Session {
+    pub(crate) async fn receive(&mut self) -> ToMiner {
+        let frame = within("a frame for the miner", self.socket.recv())
+            .await
+            .unwrap()
+            .expect("not closed");
+        let signed = decode_from_validator(&frame).unwrap();
+        let message = signed.message.clone();
+        let verified = verify_frame(&signed, self.validator).unwrap();
+        let must = matches!(
+            message,
+            ToMiner::V0InitialJobRequest(_) | ToMiner::V0JobRequest(_)
+        );
+        assert_eq!(
+            verified == FrameSignature::Valid,
+            must,
+            "job requests are signed as a whole: {message:?}"
+        );
+        message
+    }
+
+    pub(crate) async fn send(&mut self, message: FromMiner) {
+        self.socket.send(encode(&message)).await.unwrap();
+    }
+
+    pub(crate) async fn send_text(&mut self, frame: &str) {
+        self.socket.send(frame.to_owned()).await.unwrap();
+    }
+
+    /// Waits until the validator has closed the connection.
+    pub(crate) async fn closed(&mut self) {
+        while let Ok(Some(_)) = within("the end of the session", self.socket.recv()).await {}
+    }
+
+    async fn countersign(
+        &mut self,
+        payload: ReceiptPayload,
+        validator_signature: muster_protocol::Signature,
+    ) {
+        let offered = verify_offered(
+            OfferedReceipt {
+                payload,
+                validator_signature,
+            },
+            LATER(),
+        )
+        .unwrap();
+        let receipt = countersign(&self.keypair, offered).unwrap().into_inner();
+        self.send(FromMiner::MusterReceiptCountersigned(Box::new(
+            ReceiptCountersigned { receipt },
+        )))
+        .await;
+    }
+
+    /// Takes the offer and countersigns its receipt.
+    pub(crate) async fn offer(&mut self) -> InitialJobRequest {
+        let ToMiner::V0InitialJobRequest(offer) = self.receive().await else {
+            panic!("an offer was due")
+        };
+        let payload = ReceiptPayload::Started(offer.job_started_receipt_payload.clone());
+        self.countersign(payload, offer.job_started_receipt_signature)
+            .await;
+        *offer
+    }
+
+    pub(crate) async fn accept_job(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid }))
+            .await;
+    }
+
+    /// Takes the confirmation and countersigns it.
+    pub(crate) async fn accepted_receipt(&mut self) {
+        let ToMiner::V0JobAcceptedReceiptRequest(request) = self.receive().await else {
+            panic!("an accepted receipt was due")
+        };
+        self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
+            .await;
+    }
+
+    pub(crate) async fn executor_ready(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0ExecutorReadyRequest(ExecutorReady {
+            job_uuid,
+            executor_token: None,
+        }))
+        .await;
+    }
+
+    pub(crate) async fn job(&mut self) -> JobRequest {
+        let ToMiner::V0JobRequest(job) = self.receive().await else {
+            panic!("the job was due")
+        };
+        *job
+    }
+
+    pub(crate) async fn volumes_ready(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0VolumesReadyRequest(AttemptNotice { job_uuid }))
+            .await;
+    }
+
+    pub(crate) async fn execution_done(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0ExecutionDoneRequest(AttemptNotice { job_uuid }))
+            .await;
+    }
+
+    pub(crate) async fn finished(&mut self, job_uuid: AttemptId) {
+        let specs = json!({ "specs": { "cpu": { "count": 8 } } });
+        self.send(FromMiner::V0MachineSpecsRequest(MachineSpecs { job_uuid, specs }))
+            .await;
+        self.send(FromMiner::V0JobFinishedRequest(JobFinished {
+            job_uuid,
+            docker_process_stdout: "hello\n".to_owned(),
+            docker_process_stderr: String::new(),
+            artifacts: Some(
+                [("/artifacts/a".to_owned(), "aGk=".to_owned())]
+                    .into_iter()
+                    .collect(),
+            ),
+            upload_results: None,
+        }))
+        .await;
+    }
+
+    /// Takes the pay slip without signing it.
+    pub(crate) async fn finished_receipt(&mut self) -> FinishedReceiptRequest {
+        let ToMiner::V0JobFinishedReceiptRequest(request) = self.receive().await else {
+            panic!("a finished receipt was due")
+        };
+        request
+    }
+
+    /// Takes the pay slip and countersigns it.
+    pub(crate) async fn paid(&mut self) -> String {
+        let request = self.finished_receipt().await;
+        let score = request.payload.score_str.clone();
+        self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
+            .await;
+        score
+    }
+
+    pub(crate) async fn decline(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0DeclineJobRequest(DeclineJob {
+            job_uuid,
+            message: "all executors are at work".to_owned(),
+            reason: JobRejectionReason::Busy,
+            receipts: vec![],
+            context: None,
+        }))
+        .await;
+    }
+
+    pub(crate) async fn job_failed(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0JobFailedRequest(JobFailed {
+            job_uuid,
+            message: "exit code 3".to_owned(),
+            reason: JobFailureReason::NonzeroReturnCode,
+            stage: JobStage::Execution,
+            docker_process_exit_status: Some(3),
+            docker_process_stdout: Some("o".to_owned()),
+            docker_process_stderr: Some("e".to_owned()),
+            context: None,
+        }))
+        .await;
+    }
+
+    pub(crate) async fn horde_failed(&mut self, job_uuid: AttemptId) {
+        self.send(FromMiner::V0HordeFailedRequest(HordeFailed {
+            job_uuid,
+            reported_by: ParticipantType::Executor,
+            message: "the engine died".to_owned(),
+            reason: HordeFailureReason::GenericError,
+            context: None,
+        }))
+        .await;
+    }
+
+    /// From the offer to the running job.
+    pub(crate) async fn begin(&mut self) -> AttemptId {
+        let id = self.offer().await.job_uuid;
+        self.accept_job(id).await;
+        self.accepted_receipt().await;
+        self.executor_ready(id).await;
+        self.job().await;
+        id
+    }
+
+    /// From the running job to its result.
+    pub(crate) async fn complete(&mut self, id: AttemptId) {
+        self.volumes_ready(id).await;
+        self.execution_done(id).await;
+        self.finished(id).await;
+    }
+}
