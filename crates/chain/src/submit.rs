@@ -61,21 +61,27 @@ fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
 
 /// What it means that a call which the pool took did not succeed.
 fn refused_by_block(call: &'static str, error: TransactionFinalizedSuccessError) -> ChainError {
-    let refusal = match &error {
-        TransactionFinalizedSuccessError::SuccessError(TransactionEventsError::ExtrinsicFailed(error)) => {
-            from_dispatch(error)
-        }
-        TransactionFinalizedSuccessError::FinalizationError(
-            TransactionProgressError::TransactionStatusError(status),
-        ) => Refusal::Other(status.to_string()),
-        _ => {
-            return ChainError::Unconfirmed {
-                call,
-                cause: Some(Box::new(error)),
-            };
-        }
-    };
-    ChainError::Refused { call, refusal }
+    if let TransactionFinalizedSuccessError::SuccessError(TransactionEventsError::ExtrinsicFailed(reason)) =
+        &error
+    {
+        return ChainError::Refused {
+            call,
+            refusal: from_dispatch(reason),
+        };
+    }
+    if let TransactionFinalizedSuccessError::FinalizationError(
+        TransactionProgressError::TransactionStatusError(status),
+    ) = &error
+    {
+        return ChainError::Refused {
+            call,
+            refusal: Refusal::Other(status.to_string()),
+        };
+    }
+    ChainError::Unconfirmed {
+        call,
+        cause: Some(Box::new(error)),
+    }
 }
 
 fn from_dispatch(error: &DispatchError) -> Refusal {

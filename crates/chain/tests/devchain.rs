@@ -1,5 +1,6 @@
 //! The client against a real chain: what it reads, what it writes, and every way in which it is refused.
 
+#[cfg(test)]
 mod support;
 
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ const STRICT: Netuid = Netuid(2);
 const COMMITTED: Netuid = Netuid(3);
 const CLOSED: Netuid = Netuid(4);
 
+#[cfg(test)]
 fn key(name: &str) -> Keypair {
     Keypair::from_uri(&format!("//{name}")).unwrap()
 }
@@ -384,6 +386,7 @@ async fn an_address_without_a_chain_is_named() -> Test {
     Ok(())
 }
 
+#[cfg(test)]
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ChainError>,

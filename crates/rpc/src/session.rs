@@ -153,9 +153,10 @@ impl<P: Peer> Session<P> {
         self.sender.send(message).await
     }
 
-    /// Closes with a code and a reason. What the peer still sends is not read.
-    pub async fn close(self, code: u16, reason: &str) {
+    /// Closes with a code and a reason and waits, within the handshake limit, for the peer to agree.
+    pub async fn close(mut self, code: u16, reason: &str) {
         self.sender.close(code, reason).await;
+        self.receiver.reader.drain().await;
     }
 
     /// How the peer closed, once `recv` has answered `None`.

@@ -120,12 +120,7 @@ impl Socket {
     /// Closes with a code and a reason and waits, within the handshake limit, for the peer to agree.
     pub async fn close(mut self, code: u16, reason: &str) {
         self.writer.close(code, reason).await;
-        let peer_agrees = async {
-            // What the peer still says is not wanted any more.
-            while let Some(Ok(_)) = self.reader.stream.next().await {}
-        };
-        // A peer that does not agree is left.
-        let _ = timeout(self.reader.link.limits.handshake, peer_agrees).await;
+        self.reader.drain().await;
     }
 
     /// Two halves for two tasks.
@@ -204,6 +199,15 @@ impl SocketReader {
     /// How the peer closed, once [`Self::recv`] has answered `None`.
     pub fn closed(&self) -> Option<&Closed> {
         self.closed.as_ref()
+    }
+
+    /// Waits, within the handshake limit, until the peer agrees to a close; what it still says is not wanted any more.
+    ///
+    /// A connection that is dropped with frames unread may take our own last frames with it.
+    pub async fn drain(&mut self) {
+        let agreed = async { while let Some(Ok(_)) = self.stream.next().await {} };
+        // A peer that does not agree is left.
+        let _ = timeout(self.link.limits.handshake, agreed).await;
     }
 
     /// What one frame means; nothing for the frames that only keep a connection alive.

@@ -1,5 +1,6 @@
 //! Who gets a session, what it exchanges, and how a connection is kept.
 
+#[cfg(test)]
 mod support;
 
 use std::sync::Arc;

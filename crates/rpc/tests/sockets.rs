@@ -1,5 +1,6 @@
 //! Sockets between two of ours, and between ours and peers that are strange, slow or hostile.
 
+#[cfg(test)]
 mod support;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 type Stranger = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// A stranger, and our side of its socket.
+#[cfg(test)]
 async fn with_stranger(server: &mut Server) -> (Stranger, Socket) {
     let (stranger, _) = connect_async(server.url()).await.unwrap();
     (stranger, server.socket().await)
@@ -412,6 +414,7 @@ async fn waiting_for_a_message_can_be_given_up_without_losing_one() {
 }
 
 /// Drops and repeats the wait at every chance.
+#[cfg(test)]
 async fn recv_impatiently(socket: &mut Socket) -> String {
     loop {
         tokio::select! {
