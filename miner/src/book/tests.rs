@@ -163,7 +163,19 @@ fn apply(book: &mut Book, events: impl IntoIterator<Item = Event>) -> Vec<Effect
         .collect()
 }
 
-/// The message types told on a connection.
+/// The messages told on a connection.
+fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &FromMiner> {
+    let connection = ConnectionId(connection);
+    effects.iter().filter_map(move |effect| {
+        if let Effect::Tell { to, message } = effect {
+            to.contains(&connection).then_some(&**message)
+        } else {
+            None
+        }
+    })
+}
+
+/// Their types.
 fn told(effects: &[Effect], connection: u64) -> Vec<String> {
     let kind = |message: &FromMiner| {
         serde_json::to_value(message).unwrap()["message_type"]
@@ -171,11 +183,7 @@ fn told(effects: &[Effect], connection: u64) -> Vec<String> {
             .unwrap()
             .to_owned()
     };
-    let mine = |effect: &Effect| match effect {
-        Effect::Tell { to, message } if to.contains(&ConnectionId(connection)) => Some(kind(message)),
-        _ => None,
-    };
-    effects.iter().filter_map(mine).collect()
+    heard(effects, connection).map(kind).collect()
 }
 
 /// Everything up to the result of attempt `n`, offered on connection `connection`.
@@ -276,14 +284,9 @@ fn a_full_miner_declines_with_proof_that_it_is_busy() {
         &mut book,
         [joined(1), offered(1, 1), offered(1, 2), offered(1, 3)],
     );
-    let decline = effects.iter().find_map(|effect| match effect {
-        Effect::Tell { message, .. } => match &**message {
-            FromMiner::V0DeclineJobRequest(decline) => Some(decline.clone()),
-            _ => None,
-        },
-        _ => None,
-    });
-    let decline = decline.unwrap();
+    let Some(FromMiner::V0DeclineJobRequest(decline)) = heard(&effects, 1).last() else {
+        panic!("not declined: {effects:?}")
+    };
     assert_eq!(decline.job_uuid, attempt(3));
     let proofs: Vec<_> = decline
         .receipts
@@ -311,12 +314,40 @@ fn a_full_miner_declines_with_proof_that_it_is_busy() {
 }
 
 #[test]
+fn a_validator_that_is_not_muster_is_never_sent_what_is_ours() {
+    let mut book = open();
+    let joined = Event::Joined {
+        connection: ConnectionId(1),
+        validator: validator(),
+        muster: false,
+    };
+    let receipt = |receipt| Event::ReceiptOffered {
+        connection: ConnectionId(1),
+        receipt,
+    };
+    let mut events = vec![joined];
+    events.extend(whole_job(1, 7));
+    events.extend([accepted_receipt(7), finished_receipt(7), finished_receipt(7)].map(receipt));
+    let effects = apply(&mut book, events);
+    let stored = |effect: &&Effect| matches!(effect, Effect::Write(Write::Receipt(_)));
+    assert_eq!(effects.iter().filter(stored).count(), 3);
+    assert!(told(&effects, 1).iter().all(|kind| !kind.starts_with("Muster")));
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::RepeatReceipt { .. }))
+    );
+}
+
+#[test]
 fn a_token_opens_the_door_once_and_only_its_own() {
     let mut book = open();
     apply(&mut book, [joined(1), offered(1, 1)]);
-    let details = |effects: Vec<Effect>| match effects.as_slice() {
-        [Effect::Dismiss { details, .. }] => details.clone(),
-        _ => panic!("not dismissed: {effects:?}"),
+    let details = |effects: Vec<Effect>| {
+        let [Effect::Dismiss { details, .. }] = effects.as_slice() else {
+            panic!("not dismissed: {effects:?}")
+        };
+        details.clone()
     };
     let guessed = ExecutorToken::new(attempt(1), Uuid::from_u128(1));
     let dial = Event::Dialled {
@@ -495,7 +526,12 @@ proptest! {
                         );
                         message.attempt().filter(|_| is_final).map(|id| ("final", id))
                     }
-                    _ => None,
+                    Effect::Write(Write::Receipt(_) | Write::Forgotten(_))
+                    | Effect::Retell { .. }
+                    | Effect::RepeatReceipt { .. }
+                    | Effect::Dismiss { .. }
+                    | Effect::Order { .. }
+                    | Effect::StopExecutor { .. } => None,
                 };
                 if let Some(key) = what {
                     let times = count.entry(key).or_default();

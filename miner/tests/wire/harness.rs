@@ -297,10 +297,11 @@ impl Validator {
     }
 
     pub(crate) async fn hear_error(&mut self) -> String {
-        match self.hear().await {
-            FromMiner::GenericError(error) => error.details.unwrap(),
-            other => panic!("not an error: {other:?}"),
-        }
+        let message = self.hear().await;
+        let FromMiner::GenericError(error) = message else {
+            panic!("not an error: {message:?}")
+        };
+        error.details.unwrap()
     }
 
     /// Offers an attempt and takes the acceptance and the started receipt.
@@ -432,10 +433,11 @@ impl Executor {
     }
 
     pub(crate) async fn hear_error(&mut self) -> String {
-        match self.hear().await {
-            ToMiner::GenericError(error) => error.details.unwrap(),
-            other => panic!("not an error: {other:?}"),
-        }
+        let message = self.hear().await;
+        let ToMiner::GenericError(error) = message else {
+            panic!("not an error: {message:?}")
+        };
+        error.details.unwrap()
     }
 
     pub(crate) async fn ready(&mut self) {

@@ -2,27 +2,31 @@
 
 use std::time::Duration;
 
-use muster_identity::Keypair;
+use muster_identity::{Keypair, verify_streaming_ready};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, ToMiner};
+use muster_protocol::wire::miner::{
+    AttemptNotice, FromMiner, GenericError, HordeFailed, StreamingDetails, StreamingJobReady, ToMiner,
+};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::signing::with_validator_signature;
-use muster_protocol::{ExecutorClass, HordeFailureReason, JobRejectionReason, ParticipantType};
+use muster_protocol::{ExecutorClass, HordeFailureReason, JobRejectionReason, MinerKey, ParticipantType};
 
 use crate::harness::*;
 
 async fn declined(validator: &mut Validator) -> (JobRejectionReason, usize) {
-    match validator.hear().await {
-        FromMiner::V0DeclineJobRequest(decline) => (decline.reason, decline.receipts.len()),
-        other => panic!("not declined: {other:?}"),
-    }
+    let heard = validator.hear().await;
+    let FromMiner::V0DeclineJobRequest(decline) = heard else {
+        panic!("not declined: {heard:?}")
+    };
+    (decline.reason, decline.receipts.len())
 }
 
 async fn horde_failed(validator: &mut Validator) -> HordeFailed {
-    match validator.hear().await {
-        FromMiner::V0HordeFailedRequest(failure) => failure,
-        other => panic!("not failed: {other:?}"),
-    }
+    let heard = validator.hear().await;
+    let FromMiner::V0HordeFailedRequest(failure) = heard else {
+        panic!("not failed: {heard:?}")
+    };
+    failure
 }
 
 #[tokio::test]
@@ -230,4 +234,48 @@ async fn a_cancelled_job_stops_its_executor_and_frees_the_lease() {
         .await;
     assert_eq!(declined(&mut validator).await.0, JobRejectionReason::Unknown);
     validator.offer(new_attempt()).await;
+}
+
+#[tokio::test]
+async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::connect(&miner).await;
+    let attempt = new_attempt();
+    let mut offer = initial(attempt, validator.now);
+    let certificate = "-----BEGIN CERTIFICATE-----".to_owned();
+    offer.streaming_details = Some(StreamingDetails {
+        public_key: certificate.clone(),
+        executor_ip: None,
+    });
+    validator
+        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .await;
+    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    let mut executor = Executor::dial(&miner.wanted().await).await;
+    executor.ready().await;
+    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    validator
+        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .await;
+    assert!(matches!(executor.hear().await, ToMiner::V0JobRequest(_)));
+    let notice = AttemptNotice { job_uuid: attempt };
+    executor.say(&FromMiner::V0VolumesReadyRequest(notice)).await;
+    let address = StreamingJobReady {
+        job_uuid: attempt,
+        executor_token: None,
+        public_key: certificate,
+        ip: None,
+        port: 6006,
+        miner_signature: None,
+    };
+    executor
+        .say(&FromMiner::V0StreamingJobReadyRequest(address))
+        .await;
+    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
+    let FromMiner::V0StreamingJobReadyRequest(ready) = validator.hear().await else {
+        panic!("the address comes next")
+    };
+    assert_eq!(ready.ip.as_deref(), Some("127.0.0.1"));
+    verify_streaming_ready(ready, MinerKey(miner_key().hotkey())).unwrap();
 }

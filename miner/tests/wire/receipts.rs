@@ -19,10 +19,11 @@ async fn page(miner: &Miner, range: Option<&str>) -> reqwest::Response {
 }
 
 async fn countersigned(validator: &mut Validator) -> Receipt {
-    match validator.hear().await {
-        FromMiner::MusterReceiptCountersigned(message) => message.receipt,
-        other => panic!("not a receipt: {other:?}"),
-    }
+    let heard = validator.hear().await;
+    let FromMiner::MusterReceiptCountersigned(message) = heard else {
+        panic!("not a receipt: {heard:?}")
+    };
+    message.receipt
 }
 
 #[tokio::test]
