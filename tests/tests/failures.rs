@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The last entry of a job's history.
-fn last(job: &Value) -> &Value {
-    job["status_history"].as_array().and_then(|history| history.last()).unwrap()
+fn last(job: &Value) -> Value {
+    job["status_history"].as_array().and_then(|history| history.last()).unwrap().clone()
+}
+
+/// The details of one kind that came with the end of a job.
+fn failure(job: &Value, kind: &str) -> Value {
+    last(job)["metadata"][kind].clone()
 }
 
 fn job_of(output: &Output) -> Value {
@@ -31,17 +36,17 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
     // The program's own exit code becomes the command's.
     let exited = subnet.muster(&["job", "run", &image, "--json", "--", "probe", "exit", "3"]).unwrap();
     assert_eq!(exited.code, Some(3), "{exited:?}");
-    let details = &last(&job_of(&exited))["metadata"]["job_failure_details"];
+    let details = failure(&job_of(&exited), "job_failure_details");
     assert_eq!(details["reason"], "nonzero_return_code");
     assert_eq!(details["stage"], "execution");
     assert_eq!(details["docker_process_exit_status"], 3);
 
     let slow = subnet.muster(&["job", "run", &image, "--json", "--timeout", "1", "--", "probe", "sleep", "60"]).unwrap();
-    let details = &last(&job_of(&slow))["metadata"]["job_failure_details"];
+    let details = failure(&job_of(&slow), "job_failure_details");
     assert_eq!((&details["reason"], &details["stage"]), (&json!("timeout"), &json!("execution")));
 
     let absent = subnet.muster(&["job", "run", "muster/no-such-image:1", "--json"]).unwrap();
-    let details = &last(&job_of(&absent))["metadata"]["horde_failure_details"];
+    let details = failure(&job_of(&absent), "horde_failure_details");
     assert_eq!(details["reported_by"], "executor");
     assert_eq!(details["context"]["code"], "E0008");
     assert_eq!(details["context"]["stage"], "executor_startup");
@@ -68,7 +73,7 @@ fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
     let user = subnet.wait_for_status(&id, "horde_failed", PATIENCE).unwrap_or_else(|error| {
         panic!("{error}\n== validator\n{}\n== miner\n{}", subnet.log("validator"), subnet.log("miner"))
     });
-    let details = &last(&user)["metadata"]["horde_failure_details"];
+    let details = failure(&user, "horde_failure_details");
     assert_eq!(details["reason"], "executor_disconnected", "{details}");
 
     // The validator's own view.

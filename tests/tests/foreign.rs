@@ -38,7 +38,7 @@ fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
     .unwrap();
     assert_eq!(ran.code, Some(0), "{}\n{}\n{}", ran.stdout, ran.stderr, subnet.log("validator"));
     let job: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!(job["status"], "Completed");
+    assert_eq!(job["status"], "completed");
     assert!(job["artifacts"].as_object().unwrap().contains_key("/artifacts/words.json"), "{job}");
 
     let url = format!("ws://{}", subnet.field("chain").unwrap());

@@ -70,17 +70,20 @@ async fn serve(
 ) -> Result<ExitCode> {
     let subnet = setup.subnet;
     supervisor.start(chain_program(setup, chain));
-    let listening = || Ok(std::net::TcpStream::connect(subnet.chain).ok());
+    let listening = || std::net::TcpStream::connect(subnet.chain).ok();
     supervisor.wait_for("the chain", PATIENCE, listening).await?;
     diary.step(format!("chain at {}", subnet.chain_url()));
     for role in ["facilitator", "miner", "validator"] {
         supervisor.start(role_program(setup, role));
         let file = setup.layout.ready(role);
-        let address = supervisor.wait_for(role, PATIENCE, || Ok(ready::read(&file)?)).await?;
+        let address = supervisor.wait_for(role, PATIENCE, || ready::read(&file).ok().flatten()).await?;
         diary.step(format!("{role} at {address}"));
     }
     announced(supervisor, subnet).await?;
     diary.step("the miner's address is on the chain");
+    let served = supervisor.wait_until("the validator at its facilitator", PATIENCE, || serves_validators(subnet));
+    served.await?;
+    diary.step("the validator is at its facilitator");
     subnet.write(setup.layout)?;
     if args.demo {
         let report = tokio::select! {
@@ -116,6 +119,17 @@ async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
         found = on_chain => found.map_err(unreachable),
         failure = supervisor.failure() => Err(failure),
     }
+}
+
+/// Whether the facilitator has a validator to give jobs to.
+async fn serves_validators(subnet: &Subnet) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Health {
+        validators: u64,
+    }
+    let asked = reqwest::get(format!("{}/health", subnet.facilitator_url())).await;
+    let Ok(answer) = asked else { return false };
+    answer.json::<Health>().await.is_ok_and(|health| health.validators > 0)
 }
 
 fn welcome(subnet: &Subnet, image: ImageId) {

@@ -131,7 +131,7 @@ impl Setup<'_> {
             "ready_file": self.layout.ready("facilitator"),
             "store": self.store("facilitator"),
             "public_url": self.subnet.facilitator_url(),
-            "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0, "refresh_s": 5},
+            "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0, "refresh_s": 2},
         })
     }
 

@@ -84,13 +84,26 @@ impl Supervisor {
         &mut self,
         what: &str,
         patience: Duration,
-        mut there: impl FnMut() -> anyhow::Result<Option<T>>,
+        mut there: impl FnMut() -> Option<T>,
     ) -> Result<T, Failure> {
+        let mut found = None;
+        self.wait_until(what, patience, || {
+            found = there();
+            std::future::ready(found.is_some())
+        })
+        .await?;
+        found.ok_or_else(|| Failure::from(anyhow::anyhow!("{what} was there and is gone")))
+    }
+
+    /// Waits until `done` says so, a program gives up, or the time is over.
+    pub(crate) async fn wait_until<F: Future<Output = bool>>(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut done: impl FnMut() -> F,
+    ) -> Result<(), Failure> {
         let deadline = self.clock.now().plus(patience);
-        loop {
-            if let Some(found) = there()? {
-                return Ok(found);
-            }
+        while !done().await {
             if let Ok(failure) = self.fatal.1.try_recv() {
                 return Err(failure);
             }
@@ -100,6 +113,7 @@ impl Supervisor {
             }
             self.clock.sleep(LOOK).await;
         }
+        Ok(())
     }
 
     /// Ends when a program gives up.
