@@ -33,6 +33,8 @@ use crate::{container, specs};
 
 /// How long tidying up may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
+/// How long the miner may take to agree to the end.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
 /// The normal end of a websocket.
 const CLOSE_NORMAL: u16 = 1_000;
 
@@ -99,7 +101,13 @@ impl Driver {
                 () = self.clock.sleep_until(self.attempt.deadline()) => Some(Event::Tick),
             };
             let Some(event) = event else { continue };
-            if let Some(conclusion) = self.apply(event).await {
+            let mut conclusion = self.apply(event).await;
+            let waiting = matches!(self.attempt.state(), State::AwaitingJob(_));
+            if waiting && self.job.is_some() {
+                // A request that came before the executor was ready.
+                conclusion = self.apply(Event::Requested).await;
+            }
+            if let Some(conclusion) = conclusion {
                 return self.conclude(conclusion).await;
             }
         }
@@ -432,10 +440,10 @@ impl Driver {
                 break;
             }
         }
-        self.session.close(CLOSE_NORMAL, "").await;
         if let Some(Err(error)) = self.workspace.take().map(Workspace::remove) {
             tracing::warn!(error = %Causes(&error), "files of the job are left behind");
         }
+        say_goodbye(self.session).await;
         match (conclusion, unheard) {
             (Conclusion::Parted(parting), _) => Err(parting.into()),
             (Conclusion::Finished | Conclusion::Failed(_), Some(error)) => Err(error),
@@ -466,6 +474,24 @@ impl Driver {
             tracing::error!(error = %Causes(&error), "the container could not be removed");
         }
     }
+}
+
+/// Closes and listens until the miner agrees: a connection dropped with unread bytes would be reset, and what the miner
+/// has not read yet would be lost with it.
+async fn say_goodbye(session: Session<Miner>) {
+    let (mut receiver, sender) = session.split();
+    sender.close(CLOSE_NORMAL, "").await;
+    let agrees = async {
+        loop {
+            match receiver.recv().await {
+                Ok(None) => return,
+                Err(error) if error.is_fatal() => return,
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+    };
+    // A miner that does not agree is left.
+    let _ = timeout(GOODBYE_LIMIT, agrees).await;
 }
 
 /// Ours, for Muster peers: which image a name stood for on this executor.

@@ -1,4 +1,5 @@
 //! Whole jobs through the real engine, driven by a miner that speaks as ComputeHorde's does.
+
 use std::collections::BTreeSet;
 
 use crate::support::lease::{Job, Lease, inline_volume};
@@ -339,6 +340,34 @@ async fn memory_and_disk_end_where_the_limits_are() {
             .contains("wrote more than 8388608 bytes"),
         "{failed:#}"
     );
+}
+
+#[tokio::test]
+async fn a_request_that_comes_early_is_not_forgotten_and_a_second_one_changes_nothing() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
+    let (executor, mut wire) = lease.start(&miner).await;
+    let job = Job::new(&["probe", "print", "80"]);
+    wire.send(&lease.offer(&job)).await;
+    wire.send(&lease.request(&job)).await;
+    wire.send(&lease.offer(&job)).await;
+    wire.send(&lease.request(&Job::new(&["probe", "exit", "1"])))
+        .await;
+    wire.send(&json!({"message_type": "GenericError", "details": "never mind"}))
+        .await;
+    for kind in [
+        "V0ExecutorReadyRequest",
+        "V0VolumesReadyRequest",
+        "V0ExecutionDoneRequest",
+        "V0MachineSpecsRequest",
+        "V0JobFinishedRequest",
+    ] {
+        wire.expect(kind).await;
+    }
+    wire.expect_end().await;
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&engine).await;
 }
 
 #[tokio::test]

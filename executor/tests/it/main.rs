@@ -2,6 +2,10 @@
 //!
 //! One program, so that the support modules are compiled once. Without an engine each test says that it was skipped.
 
+// `cfg(test)` tells clippy that helpers may unwrap, too.
+#[cfg(test)]
 mod engine;
+#[cfg(test)]
 mod jobs;
+#[cfg(test)]
 mod support;

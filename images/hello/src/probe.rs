@@ -64,7 +64,7 @@ impl Probe {
                     out.write_all(&line)?;
                     out.write_all(b"\n")?;
                 }
-                out.write_all(&b"end\n"[..])?;
+                out.write_all(b"end\n")?;
             }
             Self::Fill(mebibytes) => {
                 let mut file = fs::File::create("/output/filler")?;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 
 /// Nothing that a test waits for takes longer, even where all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,6 +23,16 @@ pub(crate) struct Wire {
     /// The path that was asked for.
     pub(crate) path: String,
     socket: WebSocketStream<TcpStream>,
+}
+
+/// Remembers what was asked for.
+struct NotePath<'a>(&'a mut String);
+
+impl Callback for NotePath<'_> {
+    fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
+        *self.0 = request.uri().path().to_owned();
+        Ok(response)
+    }
 }
 
 impl FakeMiner {
@@ -40,12 +50,9 @@ impl FakeMiner {
         timeout(PATIENCE, async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut path = String::new();
-            #[expect(clippy::result_large_err, reason = "the library's own signature")]
-            let note = |request: &Request, response: Response| -> Result<Response, ErrorResponse> {
-                path = request.uri().path().to_owned();
-                Ok(response)
-            };
-            let socket = tokio_tungstenite::accept_hdr_async(stream, note).await.unwrap();
+            let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path))
+                .await
+                .unwrap();
             Wire { path, socket }
         })
         .await
@@ -73,7 +80,8 @@ impl Wire {
                 .expect("the executor says nothing");
             match frame? {
                 Ok(Message::Text(text)) => return Some(serde_json::from_str(text.as_str()).unwrap()),
-                Ok(Message::Close(_)) | Err(_) => return None,
+                Err(_) => return None,
+                // The answer to a close goes out with the next read, after which the stream ends.
                 Ok(_) => {}
             }
         }
