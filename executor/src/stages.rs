@@ -1,8 +1,8 @@
 //! The life of one attempt on an executor as a pure machine: what happened and when goes in, what to do comes out.
 //!
-//! Two clocks. The first runs from the start of the process to a ready image, so that loading an image never eats
-//! into the job's own time. The second is ComputeHorde's: it begins with the leeway and the time for inputs and is
-//! extended as each stage is reached, so that time a stage did not use carries over to the next.
+//! Each stage has a clock of its own: loading an image never eats into the job's time, and a quick download does not
+//! let the program run longer than its user signed for. ComputeHorde carries unused time over; a validator does so still
+//! (it must, for ComputeHorde's miners), which leaves it time to hear of a time-out here (ADR 0009).
 
 use std::time::Duration;
 
@@ -349,10 +349,10 @@ impl Attempt {
             }
             (State::PlacingVolumes(timing), Event::VolumesReady) => {
                 self.state = State::Running(timing);
-                self.deadline = self.deadline.plus(timing.execution);
+                self.deadline = now.plus(timing.execution);
                 vec![Effect::SayVolumesReady, Effect::Run]
             }
-            (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit),
+            (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit, now),
             (State::Running(_), Event::DiskFull(limit)) => self.halt(Halt::DiskFull(limit), now),
             (State::Stopping(halt), Event::Exited(exit)) => {
                 self.conclude(Conclusion::Failed(Failure::of_halt(halt, Some(&exit))))
@@ -393,12 +393,12 @@ impl Attempt {
         vec![Effect::PrepareImage]
     }
 
-    fn exited(&mut self, timing: Timing, exit: &Exit) -> Vec<Effect> {
+    fn exited(&mut self, timing: Timing, exit: &Exit, now: Timestamp) -> Vec<Effect> {
         if exit.code != 0 || exit.not_started.is_some() {
             return self.conclude(Conclusion::Failed(Failure::of_exit(exit)));
         }
         self.state = State::Collecting;
-        self.deadline = self.deadline.plus(timing.upload);
+        self.deadline = now.plus(timing.leeway).plus(timing.upload);
         vec![Effect::SayExecutionDone, Effect::Collect]
     }
 
