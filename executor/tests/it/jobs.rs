@@ -185,6 +185,12 @@ async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
     };
     let last = finished(&engine, &lease, &job).await;
     assert_eq!(last["docker_process_stdout"], "end\n");
+    // This image is of no use to anyone else.
+    let docker = bollard::Docker::connect_with_defaults().unwrap();
+    docker
+        .remove_image(&archive.id.to_string(), None, None)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
