@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_validator_that_sees_every_block_scores_every_block_once(
-            tempo in 1u16..40, last in 0u64..100, lost_notes: bool, rate_limit in 0u64..60,
+            tempo in 2u16..40, last in 0u64..100, lost_notes: bool, rate_limit in 0u64..60,
         ) {
             let (mut settled, mut set, mut pending) = (None, None, None);
             let mut spans = Vec::<Span>::new();

@@ -83,6 +83,7 @@ pub async fn run_on(
         store,
         link: watch::Sender::default(),
         manifests: Mutex::default(),
+        routing: tokio::sync::Mutex::default(),
         fatal: Mutex::default(),
     });
     serve(&shared, listener, address).await

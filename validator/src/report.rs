@@ -1,5 +1,6 @@
 //! What a job's user is told at its end, and how it is made to fit into a frame.
 
+use indexmap::IndexMap;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::ParticipantType;
 use muster_protocol::wire::encode;
@@ -88,10 +89,54 @@ pub(crate) fn in_words(outcome: &Outcome) -> String {
     }
 }
 
+/// What may be left out of a status that is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Artifacts,
+    Stdout,
+    Stderr,
+}
+
+impl Part {
+    /// In the order in which they are left out.
+    const ALL: [Self; 3] = [Self::Artifacts, Self::Stdout, Self::Stderr];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Artifacts => "artifacts",
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    fn leave_out(self, metadata: &mut StatusMetadata) {
+        if let Some(response) = &mut metadata.miner_response {
+            match self {
+                Self::Artifacts => response.artifacts = Some(IndexMap::new()),
+                Self::Stdout => response.docker_process_stdout.clear(),
+                Self::Stderr => response.docker_process_stderr.clear(),
+            }
+        }
+        if let Some(failure) = &mut metadata.job_failure_details {
+            match self {
+                Self::Artifacts => {}
+                Self::Stdout => failure.docker_process_stdout = None,
+                Self::Stderr => failure.docker_process_stderr = None,
+            }
+        }
+        let named = metadata
+            .extra
+            .entry(LEFT_OUT.to_owned())
+            .or_insert_with(|| json!([]));
+        if let Value::Array(parts) = named {
+            parts.push(json!(self.name()));
+        }
+    }
+}
+
 /// The frame of an update, of at most `limit` bytes if that can be: what is too long is left out and named, first the
 /// artifacts, then what the program printed. A status that never arrives would be worse.
 pub(crate) fn frame(update: &Update, limit: usize) -> String {
-    let mut metadata = update.metadata.clone();
     let encoded = |metadata: &Option<StatusMetadata>| {
         let update = JobStatusUpdate {
             uuid: update.job,
@@ -100,41 +145,18 @@ pub(crate) fn frame(update: &Update, limit: usize) -> String {
         };
         encode(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
     };
+    let mut metadata = update.metadata.clone();
     let mut text = encoded(&metadata);
-    for part in ["artifacts", "stdout", "stderr"] {
+    for part in Part::ALL {
         if text.len() <= limit {
             break;
         }
         if let Some(metadata) = &mut metadata {
-            leave_out(metadata, part);
+            part.leave_out(metadata);
         }
         text = encoded(&metadata);
     }
     text
-}
-
-fn leave_out(metadata: &mut StatusMetadata, part: &'static str) {
-    if let Some(response) = &mut metadata.miner_response {
-        match part {
-            "artifacts" => response.artifacts = Some(indexmap::IndexMap::new()),
-            "stdout" => response.docker_process_stdout.clear(),
-            _ => response.docker_process_stderr.clear(),
-        }
-    }
-    if let Some(failure) = &mut metadata.job_failure_details {
-        match part {
-            "artifacts" => {}
-            "stdout" => failure.docker_process_stdout = None,
-            _ => failure.docker_process_stderr = None,
-        }
-    }
-    let named = metadata
-        .extra
-        .entry(LEFT_OUT.to_owned())
-        .or_insert_with(|| json!([]));
-    if let Value::Array(parts) = named {
-        parts.push(json!(part));
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use muster_identity::Keypair;
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
-use muster_protocol::{Manifest, MinerKey, ValidatorKey};
+use muster_protocol::{Manifest, MinerKey, Timestamp, ValidatorKey};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -14,6 +15,9 @@ use crate::chain::Outlook;
 use crate::config::Config;
 use crate::routing::Standing;
 use crate::store::Store;
+
+/// How long a manifest is believed: a miner that is not asked because of it could never correct it.
+const MANIFEST_AGE: Duration = Duration::from_secs(300);
 
 /// How the link to the facilitator stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,8 +44,10 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) outlook: Outlook,
     pub(crate) link: watch::Sender<LinkState>,
-    /// What each miner last announced; learned anew after a restart.
-    pub(crate) manifests: Mutex<BTreeMap<MinerKey, Manifest>>,
+    /// What each miner last announced, and when; learned anew after a restart.
+    pub(crate) manifests: Mutex<BTreeMap<MinerKey, (Timestamp, Manifest)>>,
+    /// Held from looking at the miners to writing the attempt down, so that two jobs do not take one executor.
+    pub(crate) routing: tokio::sync::Mutex<()>,
     /// The first error that nothing can go on with.
     pub(crate) fatal: Mutex<Option<StoreError>>,
 }
@@ -76,15 +82,11 @@ impl Shared {
 
     /// What is known of each miner now.
     pub(crate) async fn standings(&self) -> Result<BTreeMap<MinerKey, Standing>, StoreError> {
-        let since = self
-            .clock
-            .now()
+        let now = self.clock.now();
+        let since = now
             .micros()
             .saturating_sub(micros(self.config.routing.incident_s));
-        let incidents = self
-            .store
-            .incidents(muster_protocol::Timestamp::from_micros(since))
-            .await?;
+        let incidents = self.store.incidents(Timestamp::from_micros(since)).await?;
         let open = self.store.open_attempts().await?;
         let mut standings = BTreeMap::<MinerKey, Standing>::new();
         for (miner, count) in incidents {
@@ -94,18 +96,21 @@ impl Shared {
             standings.entry(miner).or_default().open = classes;
         }
         let manifests = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
-        for (miner, manifest) in manifests.iter() {
-            standings.entry(*miner).or_default().manifest = Some(manifest.clone());
+        for (miner, (at, manifest)) in manifests.iter() {
+            if now.since(*at) < MANIFEST_AGE {
+                standings.entry(*miner).or_default().manifest = Some(manifest.clone());
+            }
         }
         Ok(standings)
     }
 
     /// Notes what a miner announces.
     pub(crate) fn learn_manifest(&self, miner: MinerKey, manifest: Manifest) {
+        let now = self.clock.now();
         self.manifests
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(miner, manifest);
+            .insert(miner, (now, manifest));
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::error::Error;
 use crate::shared::{LinkState, Shared};
-use crate::store::{JobView, StoredCycle};
+use crate::store::{JobView, ReceiptView, StoredCycle};
 
 /// Entries of each list if the caller does not say.
 const DEFAULT_LIMIT: u32 = 100;
@@ -35,6 +35,8 @@ struct StateView {
     /// Status updates that the facilitator has not acknowledged.
     updates_waiting: u64,
     jobs: Vec<JobView>,
+    /// Of those jobs and others; the attempt is the receipt's `job_uuid`.
+    receipts: Vec<ReceiptView>,
     cycles: Vec<StoredCycle>,
 }
 
@@ -76,6 +78,7 @@ async fn state(
         facilitator,
         updates_waiting: shared.store.updates_waiting().await?,
         jobs: shared.store.jobs(limit).await?,
+        receipts: shared.store.receipts(limit.saturating_mul(3)).await?,
         cycles: shared.store.cycles(limit).await?,
     }))
 }

@@ -104,6 +104,7 @@ async fn begin(
         class: request.executor_class,
         tried: earlier.iter().map(|attempt| attempt.miner).collect(),
     };
+    let _alone = shared.routing.lock().await;
     let standings = shared.standings().await?;
     let max_incidents = shared.config.routing.max_incidents;
     let route = route(

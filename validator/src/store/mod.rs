@@ -25,7 +25,7 @@ pub use cycles::{CycleState, StoredCycle};
 pub use jobs::StoredJob;
 pub use outbox::Update;
 pub use receipts::{Kind, OwnReceipt};
-pub use view::{AttemptView, JobView};
+pub use view::{AttemptView, JobView, ReceiptView};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 

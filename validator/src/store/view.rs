@@ -4,6 +4,8 @@ use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp};
 use serde::Serialize;
 
+use super::attempts::StoredAttempt;
+use super::receipts::read as read_receipt;
 use super::{Result, Store, column, failed, json_option, parsed, time, time_option};
 
 /// A job as its operator sees it.
@@ -38,8 +40,6 @@ pub struct AttemptView {
     pub state: &'static str,
     /// When it began.
     pub started_at: Timestamp,
-    /// Its receipts.
-    pub receipts: Vec<ReceiptView>,
 }
 
 /// A receipt with the signatures that are there.
@@ -85,25 +85,38 @@ impl Store {
     }
 
     async fn attempt_views(&self, job: JobId) -> Result<Vec<AttemptView>> {
-        let mut views = Vec::new();
-        for attempt in self.attempts_of(job).await? {
-            let receipts = self.receipts_of(attempt.id).await?;
-            views.push(AttemptView {
-                attempt: attempt.id,
-                miner: attempt.miner,
-                uid: attempt.uid.0,
-                state: attempt.machine.state().name(),
-                started_at: attempt.started_at,
-                receipts: receipts
-                    .into_iter()
-                    .map(|receipt| ReceiptView {
-                        payload: receipt.offered.payload,
-                        validator_signature: receipt.offered.validator_signature,
-                        miner_signature: receipt.miner_signature,
-                    })
-                    .collect(),
-            });
-        }
-        Ok(views)
+        let attempts = self.attempts_of(job).await?;
+        let view = |attempt: StoredAttempt| AttemptView {
+            attempt: attempt.id,
+            miner: attempt.miner,
+            uid: attempt.uid.0,
+            state: attempt.machine.state().name(),
+            started_at: attempt.started_at,
+        };
+        Ok(attempts.into_iter().map(view).collect())
+    }
+
+    /// The newest receipts, newest first.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn receipts(&self, limit: u32) -> Result<Vec<ReceiptView>> {
+        let rows = sqlx::query(
+            "SELECT payload, validator_signature, miner_signature FROM receipts \
+             ORDER BY written_at DESC, attempt_id, kind LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read receipts"))?;
+        let view = |row| {
+            let receipt = read_receipt(row)?;
+            Ok(ReceiptView {
+                payload: receipt.offered.payload,
+                validator_signature: receipt.offered.validator_signature,
+                miner_signature: receipt.miner_signature,
+            })
+        };
+        rows.iter().map(view).collect()
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, Session};
 use crate::support::{World, while_time_passes};
+use muster_kit::Clock as _;
 use muster_protocol::status::{HordeFailureReason, JobStatus, ParticipantType};
-use muster_protocol::wire::facilitator::Response;
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
+use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
 
 /// How far a miner goes before it falls silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,6 +170,7 @@ async fn a_miner_that_cannot_be_reached_is_replaced_by_another() {
     world.facilitator.accept().await;
     for at in 1..=4 {
         world.facilitator.submit(&job("//User", at)).await;
+        world.facilitator.expect(JobStatus::Received).await;
         let mut session = while_time_passes(&world.test_clock, "a session", there.accept()).await;
         let id = session.begin().await;
         session.complete(id).await;
@@ -348,4 +350,40 @@ async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
     );
     session.decline(second).await;
     world.facilitator.to_the_end().await;
+}
+
+#[tokio::test]
+async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::timed(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let mut session = miner.accept().await;
+    session.offer().await;
+    let details = Some("Unknown validator".to_owned());
+    session
+        .send(FromMiner::GenericError(GenericError { details }))
+        .await;
+    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
+    let details = end.metadata.unwrap().horde_failure_details.unwrap();
+    assert_eq!(details.reason, HordeFailureReason::InitialResponseTimedOut);
+    assert_eq!(details.context.unwrap()["miner_said"], "Unknown validator");
+}
+
+#[tokio::test]
+async fn the_facilitator_hears_a_heartbeat_every_minute() {
+    let mut world = World::timed(&[]).await;
+    world.start();
+    world.facilitator.accept().await;
+    assert_eq!(
+        world.facilitator.receive().await,
+        ToFacilitator::V0Heartbeat(Heartbeat {}),
+        "one at once"
+    );
+    let start = world.test_clock.now();
+    let next = while_time_passes(&world.test_clock, "a heartbeat", world.facilitator.receive()).await;
+    assert_eq!(next, ToFacilitator::V0Heartbeat(Heartbeat {}));
+    assert!(world.test_clock.now().since(start) >= Duration::from_secs(60));
 }

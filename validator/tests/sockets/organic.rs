@@ -95,12 +95,14 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
     assert_eq!(state["facilitator"]["state"], "connected");
     assert_eq!(state["jobs"][0]["status"], "completed");
     assert_eq!(state["jobs"][0]["fault"], json!(Fault::Nobody));
-    assert_eq!(
-        state["jobs"][0]["attempts"][0]["receipts"]
-            .as_array()
-            .unwrap()
-            .len(),
-        3
+    assert_eq!(state["jobs"][0]["attempts"][0]["state"], "ended");
+    let receipts = state["receipts"].as_array().unwrap();
+    assert_eq!(receipts.len(), 3);
+    assert!(
+        receipts
+            .iter()
+            .all(|receipt| receipt["miner_signature"].is_string()),
+        "{receipts:?}"
     );
     world.stop().await;
 }
@@ -414,5 +416,45 @@ async fn a_refused_status_is_dropped_and_a_repeated_one_counts_as_taken() {
         world.facilitator.update().await.status,
         JobStatus::Received,
         "neither was sent again"
+    );
+}
+
+#[tokio::test]
+async fn two_jobs_at_once_do_not_take_one_executor() {
+    let mut one = Miner::open("//One").await;
+    let mut two = Miner::open("//Two").await;
+    let mut world = World::new(&[&one, &two]).await;
+    world.start();
+    world.facilitator.accept().await;
+    // Both miners have told what they have: one executor each.
+    for at in 1..=2 {
+        world.facilitator.submit(&job("//User", at)).await;
+        world.facilitator.expect(JobStatus::Received).await;
+    }
+    let mut sessions = vec![one.accept().await, two.accept().await];
+    for session in &mut sessions {
+        let id = session.begin().await;
+        session.complete(id).await;
+        session.paid().await;
+    }
+    for _ in 0..10 {
+        world.facilitator.take().await;
+    }
+    // With both at work a third is turned away, and the reason says so.
+    for at in 3..=4 {
+        world.facilitator.submit(&job("//User", at)).await;
+        world.facilitator.expect(JobStatus::Received).await;
+    }
+    let mut sessions = vec![one.accept().await, two.accept().await];
+    for session in &mut sessions {
+        session.offer().await;
+    }
+    world.facilitator.submit(&job("//User", 5)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let end = world.facilitator.expect(JobStatus::Rejected).await;
+    let details = end.metadata.unwrap().job_rejection_details.unwrap();
+    assert_eq!(
+        details.context.unwrap()["excluded"][1]["reason"],
+        "1 of its 1 executors are at work for us"
     );
 }
