@@ -188,7 +188,11 @@ async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
     // This image is of no use to anyone else.
     let docker = bollard::Docker::connect_with_defaults().unwrap();
     docker
-        .remove_image(&archive.id.to_string(), None, None)
+        .remove_image(
+            &archive.id.to_string(),
+            None::<bollard::query_parameters::RemoveImageOptions>,
+            None,
+        )
         .await
         .unwrap();
 }
