@@ -21,9 +21,9 @@ pub struct Config {
     /// Image archives to load where a job's image is missing.
     pub preload: Vec<PathBuf>,
     /// Seconds from the start of the process to a ready image.
-    pub startup_limit_secs: u64,
+    pub startup_s: u64,
     /// Seconds a job has between being asked to stop and being killed.
-    pub stop_grace_secs: u64,
+    pub stop_grace_s: u64,
     /// The OCI runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: String,
     /// What a job may use, whatever its class.
@@ -106,8 +106,8 @@ impl Default for Config {
             engine: String::new(),
             work_dir: PathBuf::from("/var/tmp/muster-executor"),
             preload: Vec::new(),
-            startup_limit_secs: 300,
-            stop_grace_secs: 3,
+            startup_s: 300,
+            stop_grace_s: 3,
             runtime: String::new(),
             limits: Limits::default(),
             class: IndexMap::new(),
@@ -153,12 +153,12 @@ impl Config {
 
     /// From the start of the process to a ready image.
     pub const fn startup_limit(&self) -> Duration {
-        Duration::from_secs(self.startup_limit_secs)
+        Duration::from_secs(self.startup_s)
     }
 
     /// Between being asked to stop and being killed.
     pub const fn stop_grace(&self) -> Duration {
-        Duration::from_secs(self.stop_grace_secs)
+        Duration::from_secs(self.stop_grace_s)
     }
 }
 
@@ -189,16 +189,8 @@ impl RoleConfig for Config {
             "work_dir",
             "must be an absolute path: the engine mounts folders from it",
         );
-        check(
-            self.startup_limit_secs > 0,
-            "startup_limit_secs",
-            "must be at least 1",
-        );
-        check(
-            self.stop_grace_secs <= 600,
-            "stop_grace_secs",
-            "must be at most 600",
-        );
+        check(self.startup_s > 0, "startup_s", "must be at least 1");
+        check(self.stop_grace_s <= 600, "stop_grace_s", "must be at most 600");
         check(
             self.volumes.max_entries > 0,
             "volumes.max_entries",

@@ -161,10 +161,10 @@ pub fn place(
         unpacker.index = index;
         outcome = outcome.and_then(|()| unpacker.part(part));
     }
-    if outcome.is_err() {
-        if let Err(error) = fs::remove_dir_all(target) {
-            tracing::warn!(%error, "the folder of a refused volume cannot be removed");
-        }
+    if outcome.is_err()
+        && let Err(error) = fs::remove_dir_all(target)
+    {
+        tracing::warn!(%error, "the folder of a refused volume cannot be removed");
     }
     outcome
 }

@@ -96,7 +96,7 @@ pub fn is_object(body: &[u8]) -> bool {
 
 fn out_of_bounds(job: &CreateJob) -> FieldErrors {
     let mut errors = FieldErrors::new();
-    let mut refuse = |field, reason: String| errors.entry(field).or_insert_with(Vec::new).push(reason);
+    let mut refuse = |field, reason: String| errors.entry(field).or_default().push(reason);
     for (field, seconds) in [
         ("download_time_limit", job.download_time_limit),
         ("execution_time_limit", job.execution_time_limit),

@@ -29,7 +29,7 @@ pub struct Config {
     /// The hotkey that validators are told as this miner's main one; its own if it is missing.
     pub main_hotkey: Option<Hotkey>,
     /// How long a stopping miner waits for its leases to end, in seconds.
-    pub drain_seconds: u64,
+    pub drain_s: u64,
     /// The miner's key.
     pub wallet: WalletPath,
     /// The chain.
@@ -47,7 +47,7 @@ pub struct Chain {
     /// The subnet.
     pub netuid: u16,
     /// How often the metagraph is read again, in seconds.
-    pub refresh_seconds: u64,
+    pub refresh_s: u64,
 }
 
 /// What executors the miner has and how one is started.
@@ -61,9 +61,9 @@ pub struct Executor {
     /// The program and its arguments; `--miner-address` and `--token` follow.
     pub command: Vec<String>,
     /// How long one may take to dial in, beyond its class's spin-up time, in seconds.
-    pub startup_seconds: u64,
+    pub startup_s: u64,
     /// How long one may take to get the image, in seconds.
-    pub prepare_seconds: u64,
+    pub prepare_s: u64,
 }
 
 impl Config {
@@ -84,7 +84,7 @@ impl Default for Config {
             validators: vec![],
             require_validator_signature: false,
             main_hotkey: None,
-            drain_seconds: 0,
+            drain_s: 0,
             wallet: WalletPath::default(),
             chain: Chain::default(),
             executor: Executor::default(),
@@ -97,7 +97,7 @@ impl Default for Chain {
         Self {
             url: "ws://127.0.0.1:9944".to_owned(),
             netuid: 1,
-            refresh_seconds: 12,
+            refresh_s: 12,
         }
     }
 }
@@ -108,8 +108,8 @@ impl Default for Executor {
             class: ExecutorClass::AlwaysOnTest,
             count: 1,
             command: vec!["muster".to_owned(), "executor".to_owned()],
-            startup_seconds: 30,
-            prepare_seconds: 1200,
+            startup_s: 30,
+            prepare_s: 1200,
         }
     }
 }
@@ -141,7 +141,7 @@ require_validator_signature = false
 # main_hotkey = "5…"
 
 # How long a stopping miner waits for its jobs to end. What is open then fails with executor_disconnected.
-drain_seconds = 0
+drain_s = 0
 
 [wallet]
 # The folder of wallets, the wallet in it, the hotkey in the wallet.
@@ -155,7 +155,7 @@ hotkey = "default"
 url = "ws://127.0.0.1:9944"
 netuid = 1
 # How often the metagraph is read again.
-refresh_seconds = 12
+refresh_s = 12
 
 [executor]
 # What this miner has: executors of one class, and how many jobs run at once.
@@ -164,8 +164,8 @@ count = 1
 # Starts one executor for one job; --miner-address ws://… and --token … are added.
 command = ["muster", "executor"]
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
-startup_seconds = 30
-prepare_seconds = 1200
+startup_s = 30
+prepare_s = 1200
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -196,8 +196,8 @@ prepare_seconds = 1200
                 "must be an address and port that validators can dial",
             ));
         }
-        if self.chain.refresh_seconds == 0 {
-            problems.push(Problem::at("chain.refresh_seconds", "must be at least 1"));
+        if self.chain.refresh_s == 0 {
+            problems.push(Problem::at("chain.refresh_s", "must be at least 1"));
         }
         if self.executor.count == 0 {
             problems.push(Problem::at("executor.count", "must be at least 1"));
@@ -205,8 +205,8 @@ prepare_seconds = 1200
         if self.executor.command.first().is_none_or(String::is_empty) {
             problems.push(Problem::at("executor.command", "must name a program"));
         }
-        if self.executor.prepare_seconds == 0 {
-            problems.push(Problem::at("executor.prepare_seconds", "must be at least 1"));
+        if self.executor.prepare_s == 0 {
+            problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
         }
         problems
     }

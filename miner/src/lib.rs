@@ -153,7 +153,7 @@ pub async fn run_with(
         let follower = Follower {
             url: config.chain.url.clone(),
             netuid: Netuid(config.chain.netuid),
-            refresh: Duration::from_secs(config.chain.refresh_seconds),
+            refresh: Duration::from_secs(config.chain.refresh_s),
             key,
             address: config.announce.unwrap_or(address),
             served,
@@ -172,7 +172,7 @@ pub async fn run_with(
         manager,
         miner_address: format!("ws://{}", dialable(address)),
         inbox,
-        drain: Duration::from_secs(config.drain_seconds),
+        drain: Duration::from_secs(config.drain_s),
     };
     let outcome = dispatcher.run(events, pending, tasks.token()).await;
     own.shutdown();
@@ -186,8 +186,8 @@ fn rules(config: &Config) -> Rules {
     Rules {
         manifest: config.manifest(),
         patience: Patience {
-            startup: Duration::from_secs(config.executor.startup_seconds),
-            prepare: Duration::from_secs(config.executor.prepare_seconds),
+            startup: Duration::from_secs(config.executor.startup_s),
+            prepare: Duration::from_secs(config.executor.prepare_s),
             payload: PAYLOAD_TIME,
             margin: MARGIN,
         },

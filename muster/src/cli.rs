@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Executor(Executor),
     /// Submit jobs and look at them.
     #[command(subcommand)]
-    Job(Job),
+    Job(Box<Job>),
     /// Bittensor wallet files.
     #[command(subcommand)]
     Wallet(Wallet),
@@ -88,7 +88,12 @@ pub(crate) struct Executor {
     #[arg(long, env = "MINER_ADDRESS", required_unless_present = "print_config")]
     pub(crate) miner_address: Option<String>,
     /// The lease to serve.
-    #[arg(long, env = "EXECUTOR_TOKEN", hide_env_values = true, required_unless_present = "print_config")]
+    #[arg(
+        long,
+        env = "EXECUTOR_TOKEN",
+        hide_env_values = true,
+        required_unless_present = "print_config"
+    )]
     pub(crate) token: Option<ExecutorToken>,
 }
 

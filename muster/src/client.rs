@@ -32,7 +32,13 @@ impl Client {
         let nonce: Nonce = read(&base, http.get(format!("{base}/auth/nonce"))).await?;
         let login = Login::new(user.hotkey(), user.sign(nonce.nonce.as_bytes()), nonce.nonce);
         let token: Token = read(&base, http.post(format!("{base}/auth/login")).json(&login)).await?;
-        Ok(Self { http, base, user, token: token.token, clock })
+        Ok(Self {
+            http,
+            base,
+            user,
+            token: token.token,
+            clock,
+        })
     }
 
     /// Submits a job under the user's signature.
@@ -55,12 +61,20 @@ impl Client {
 
     /// One job.
     pub(crate) async fn job(&self, id: JobId) -> Result<JobView> {
-        let request = self.http.get(format!("{}/api/v1/jobs/{id}/", self.base)).bearer_auth(&self.token);
+        let request = self
+            .http
+            .get(format!("{}/api/v1/jobs/{id}/", self.base))
+            .bearer_auth(&self.token);
         read(&self.base, request).await
     }
 
     /// Follows a job to its end, or until `deadline`; `step` sees every view that brought something new.
-    pub(crate) async fn follow(&self, id: JobId, deadline: Timestamp, mut step: impl FnMut(&JobView)) -> Result<JobView> {
+    pub(crate) async fn follow(
+        &self,
+        id: JobId,
+        deadline: Timestamp,
+        mut step: impl FnMut(&JobView),
+    ) -> Result<JobView> {
         let mut seen = 0;
         loop {
             let view = self.job(id).await?;
@@ -72,7 +86,10 @@ impl Client {
                 return Ok(view);
             }
             if self.clock.now() >= deadline {
-                return Err(Failure::usage(format_args!("job {id} did not end in time; it is {}", view.last_status())));
+                return Err(Failure::usage(format_args!(
+                    "job {id} did not end in time; it is {}",
+                    view.last_status()
+                )));
             }
             self.clock.sleep(POLL).await;
         }
@@ -102,6 +119,8 @@ async fn read<T: serde::de::DeserializeOwned>(base: &str, request: RequestBuilde
 async fn reason(response: Response) -> String {
     let text = response.text().await.unwrap_or_default();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let words = ["detail", "error"].into_iter().find_map(|key| value.get(key)?.as_str().map(str::to_owned));
+    let words = ["detail", "error"]
+        .into_iter()
+        .find_map(|key| value.get(key)?.as_str().map(str::to_owned));
     words.unwrap_or(text)
 }

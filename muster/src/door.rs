@@ -27,10 +27,14 @@ pub(crate) fn open(door: &Door) -> Result<Target> {
             door.dir.display()
         ))
     };
-    let facilitator = door.facilitator.clone().or_else(|| subnet.as_ref().map(|s| s.facilitator_url()));
+    let facilitator = door
+        .facilitator
+        .clone()
+        .or_else(|| subnet.as_ref().map(|s| s.facilitator_url()));
     let validator = door.validator.or_else(|| subnet.as_ref().map(|s| s.validator));
     let path = wallet_path(&door.wallet, subnet.as_ref());
-    let user = muster_identity::wallet::load_hotkey(&path).map_err(|error| Failure::new(ErrorCode::WalletUnusable, error))?;
+    let user = muster_identity::wallet::load_hotkey(&path)
+        .map_err(|error| Failure::new(ErrorCode::WalletUnusable, error))?;
     Ok(Target {
         facilitator: facilitator.ok_or_else(|| from_subnet("facilitator"))?,
         validator: validator.ok_or_else(|| from_subnet("validator"))?,
@@ -41,7 +45,14 @@ pub(crate) fn open(door: &Door) -> Result<Target> {
 fn wallet_path(name: &WalletName, subnet: Option<&Subnet>) -> WalletPath {
     let official = WalletPath::default();
     let local = subnet.filter(|_| name.wallets.is_none());
-    let named = name.wallets.clone().or_else(|| local.map(|subnet| subnet.wallets.clone()));
+    let named = name
+        .wallets
+        .clone()
+        .or_else(|| local.map(|subnet| subnet.wallets.clone()));
     let owner = if local.is_some() { "user" } else { &official.name };
-    WalletPath::new(named.unwrap_or(official.root), name.wallet.as_deref().unwrap_or(owner), &name.hotkey)
+    WalletPath::new(
+        named.unwrap_or(official.root),
+        name.wallet.as_deref().unwrap_or(owner),
+        &name.hotkey,
+    )
 }

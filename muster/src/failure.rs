@@ -22,17 +22,33 @@ const EXIT_USAGE: u8 = 64;
 impl Failure {
     /// An error of a known kind.
     pub(crate) fn new(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { code: Some(code), error: error.into(), exit: 1 }
+        Self {
+            code: Some(code),
+            error: error.into(),
+            exit: 1,
+        }
     }
 
     /// An error of a library that may know its own code.
     pub(crate) fn coded(code: Option<ErrorCode>, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), exit: if code == Some(ErrorCode::ConfigInvalid) { EXIT_USAGE } else { 1 } }
+        Self {
+            code,
+            error: error.into(),
+            exit: if code == Some(ErrorCode::ConfigInvalid) {
+                EXIT_USAGE
+            } else {
+                1
+            },
+        }
     }
 
     /// Arguments that cannot be used.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
-        Self { code: None, error: anyhow::anyhow!("{message}"), exit: EXIT_USAGE }
+        Self {
+            code: None,
+            error: anyhow::anyhow!("{message}"),
+            exit: EXIT_USAGE,
+        }
     }
 
     /// Prints it to stderr; the process ends with the code returned.
@@ -48,6 +64,10 @@ impl Failure {
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { code: None, error: error.into(), exit: 1 }
+        Self {
+            code: None,
+            error: error.into(),
+            exit: 1,
+        }
     }
 }

@@ -30,7 +30,10 @@ impl std::str::FromStr for Input {
         if path.is_empty() || !path.split('/').all(plain) || path.contains('\\') {
             bail!("the path of an input is relative to /volume and has no `.` or `..`, got {path:?}");
         }
-        Ok(Self { path: path.to_owned(), file: file.into() })
+        Ok(Self {
+            path: path.to_owned(),
+            file: file.into(),
+        })
     }
 }
 
@@ -42,17 +45,24 @@ pub(crate) fn pack(inputs: &[Input]) -> anyhow::Result<Option<VolumePart>> {
     let mut total = 0;
     let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
     for input in inputs {
-        let bytes = std::fs::read(&input.file).with_context(|| format!("cannot read the input {}", input.file.display()))?;
+        let bytes = std::fs::read(&input.file)
+            .with_context(|| format!("cannot read the input {}", input.file.display()))?;
         total += bytes.len() as u64;
         if total > MAX_INLINE_BYTES {
-            bail!("the inputs are larger than {} MiB, the most that travels inside a request", MAX_INLINE_BYTES >> 20);
+            bail!(
+                "the inputs are larger than {} MiB, the most that travels inside a request",
+                MAX_INLINE_BYTES >> 20
+            );
         }
         writer.start_file(&input.path, SimpleFileOptions::default())?;
         writer.write_all(&bytes)?;
     }
     let archive = writer.finish()?.into_inner();
     let contents = base64::engine::general_purpose::STANDARD.encode(archive);
-    Ok(Some(VolumePart::Inline(InlineVolume { contents, relative_path: None })))
+    Ok(Some(VolumePart::Inline(InlineVolume {
+        contents,
+        relative_path: None,
+    })))
 }
 
 /// Every regular file of a folder (links are followed to files, folders are not entered), by name.
@@ -63,7 +73,10 @@ pub(crate) fn folder(folder: &Path, under: &str) -> anyhow::Result<Vec<Input>> {
         let entry = entry?;
         if std::fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file()) {
             let name = entry.file_name().to_string_lossy().into_owned();
-            inputs.push(Input { path: format!("{under}/{name}"), file: entry.path() });
+            inputs.push(Input {
+                path: format!("{under}/{name}"),
+                file: entry.path(),
+            });
         }
     }
     inputs.sort_by(|a, b| a.path.cmp(&b.path));
@@ -77,8 +90,23 @@ mod tests {
     #[test]
     fn an_input_names_a_path_that_stays_inside() {
         let input: Input = "data/a.txt=/tmp/a=b.txt".parse().unwrap();
-        assert_eq!(input, Input { path: "data/a.txt".into(), file: "/tmp/a=b.txt".into() });
-        for bad in ["", "a.txt", "=x", "/etc/passwd=x", "../x=x", "a//b=x", "a/./b=x", "a\\b=x"] {
+        assert_eq!(
+            input,
+            Input {
+                path: "data/a.txt".into(),
+                file: "/tmp/a=b.txt".into()
+            }
+        );
+        for bad in [
+            "",
+            "a.txt",
+            "=x",
+            "/etc/passwd=x",
+            "../x=x",
+            "a//b=x",
+            "a/./b=x",
+            "a\\b=x",
+        ] {
             assert!(bad.parse::<Input>().is_err(), "{bad}");
         }
     }
@@ -91,9 +119,16 @@ mod tests {
         }
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let inputs = folder(dir.path(), "texts").unwrap();
-        assert_eq!(inputs.iter().map(|i| i.path.as_str()).collect::<Vec<_>>(), ["texts/a", "texts/b"]);
-        let Some(VolumePart::Inline(volume)) = pack(&inputs).unwrap() else { panic!("no volume") };
-        let archive = base64::engine::general_purpose::STANDARD.decode(volume.contents).unwrap();
+        assert_eq!(
+            inputs.iter().map(|i| i.path.as_str()).collect::<Vec<_>>(),
+            ["texts/a", "texts/b"]
+        );
+        let Some(VolumePart::Inline(volume)) = pack(&inputs).unwrap() else {
+            panic!("no volume")
+        };
+        let archive = base64::engine::general_purpose::STANDARD
+            .decode(volume.contents)
+            .unwrap();
         assert_eq!(zip::ZipArchive::new(Cursor::new(archive)).unwrap().len(), 2);
         assert_eq!(pack(&[]).unwrap(), None);
     }

@@ -32,8 +32,17 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn run_job(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
-    let inputs = args.inputs.iter().map(|text| text.parse()).collect::<anyhow::Result<Vec<Input>>>().map_err(Failure::usage)?;
-    let env = args.env.iter().map(|text| variable(text)).collect::<Result<IndexMap<_, _>>>()?;
+    let inputs = args
+        .inputs
+        .iter()
+        .map(|text| text.parse())
+        .collect::<anyhow::Result<Vec<Input>>>()
+        .map_err(Failure::usage)?;
+    let env = args
+        .env
+        .iter()
+        .map(|text| variable(text))
+        .collect::<Result<IndexMap<_, _>>>()?;
     let target = door::open(&args.door)?;
     let job = request(target.validator, &args, env, &inputs)?;
     let client = Client::login(&target.facilitator, target.user, clock.clone()).await?;
@@ -75,7 +84,12 @@ async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 }
 
 /// The request that the user signs.
-fn request(validator: ValidatorKey, args: &JobRun, env: IndexMap<String, String>, inputs: &[Input]) -> Result<CreateJob> {
+fn request(
+    validator: ValidatorKey,
+    args: &JobRun,
+    env: IndexMap<String, String>,
+    inputs: &[Input],
+) -> Result<CreateJob> {
     Ok(CreateJob {
         target_validator_hotkey: validator,
         executor_class: args.class,
@@ -98,7 +112,8 @@ fn request(validator: ValidatorKey, args: &JobRun, env: IndexMap<String, String>
 
 fn variable(text: &str) -> Result<(String, String)> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-    let (key, value) = pair.ok_or_else(|| Failure::usage(format_args!("an environment variable is KEY=VALUE, got {text:?}")))?;
+    let (key, value) = pair
+        .ok_or_else(|| Failure::usage(format_args!("an environment variable is KEY=VALUE, got {text:?}")))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -107,7 +122,9 @@ pub(crate) fn save_artifacts(view: &JobView, folder: &Path) -> anyhow::Result<()
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for (path, contents) in &view.artifacts {
         let bytes = artifact(contents)?;
-        let name = Path::new(path).file_name().context("an artifact without a name")?;
+        let name = Path::new(path)
+            .file_name()
+            .context("an artifact without a name")?;
         let file = folder.join(name);
         std::fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -116,7 +133,9 @@ pub(crate) fn save_artifacts(view: &JobView, folder: &Path) -> anyhow::Result<()
 
 /// The bytes of an artifact.
 pub(crate) fn artifact(contents: &str) -> anyhow::Result<Vec<u8>> {
-    base64::engine::general_purpose::STANDARD.decode(contents).context("the artifact is not base64")
+    base64::engine::general_purpose::STANDARD
+        .decode(contents)
+        .context("the artifact is not base64")
 }
 
 /// The exit code of the job's program where there is one; else 0 for success and 1 for anything else.
@@ -124,7 +143,12 @@ fn exit_code(view: &JobView) -> ExitCode {
     if view.last_status() == JobStatus::Completed {
         return ExitCode::SUCCESS;
     }
-    let failure = view.status_history.last().and_then(|entry| entry.metadata.as_ref()?.job_failure_details.as_ref());
+    let failure = view
+        .status_history
+        .last()
+        .and_then(|entry| entry.metadata.as_ref()?.job_failure_details.as_ref());
     let code = failure.and_then(|details| details.docker_process_exit_status);
-    code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).map_or(ExitCode::FAILURE, ExitCode::from)
+    code.and_then(|code| u8::try_from(code).ok())
+        .filter(|code| *code != 0)
+        .map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -44,17 +44,25 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Validator(args) => roles::validator(args, tasks, clock).await,
         Command::Miner(args) => roles::miner(args, tasks, clock).await,
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
-        Command::Job(command) => job::run(command, clock).await,
+        Command::Job(command) => job::run(*command, clock).await,
         Command::Wallet(command) => wallet::run(command),
         Command::Explain { code } => explain(&code),
     }
 }
 
 fn explain(text: &str) -> Result<ExitCode> {
-    let found = ErrorCode::ALL.iter().find(|code| code.code().eq_ignore_ascii_case(text));
+    let found = ErrorCode::ALL
+        .iter()
+        .find(|code| code.code().eq_ignore_ascii_case(text));
     let Some(code) = found else {
-        let known: Vec<_> = ErrorCode::ALL.iter().map(|code| format!("{code}  {}", code.title())).collect();
-        return Err(Failure::usage(format_args!("no error {text:?}; known are:\n  {}", known.join("\n  "))));
+        let known: Vec<_> = ErrorCode::ALL
+            .iter()
+            .map(|code| format!("{code}  {}", code.title()))
+            .collect();
+        return Err(Failure::usage(format_args!(
+            "no error {text:?}; known are:\n  {}",
+            known.join("\n  ")
+        )));
     };
     print::raw(code.page());
     Ok(ExitCode::SUCCESS)

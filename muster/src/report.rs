@@ -20,7 +20,11 @@ impl Steps {
     /// Prints what `view` has that was not printed before.
     pub(crate) fn show(&mut self, view: &JobView) {
         for entry in view.status_history.iter().skip(self.shown) {
-            print::line(format_args!("  {:>8.3} s  {}", entry.created_at.since(self.begun).as_secs_f64(), entry.status));
+            print::line(format_args!(
+                "  {:>8.3} s  {}",
+                entry.created_at.since(self.begun).as_secs_f64(),
+                entry.status
+            ));
         }
         self.shown = view.status_history.len();
     }
@@ -59,25 +63,46 @@ pub(crate) fn job(view: &JobView) {
 /// The receipts with both signatures that came with the job's end.
 pub(crate) fn receipts(view: &JobView) -> Vec<Receipt> {
     let extension = |entry: &StatusEntry| entry.metadata.as_ref()?.muster.clone();
-    view.status_history.last().and_then(extension).map(|extension| extension.receipts).unwrap_or_default()
+    view.status_history
+        .last()
+        .and_then(extension)
+        .map(|extension| extension.receipts)
+        .unwrap_or_default()
 }
 
 /// A receipt in a line.
 pub(crate) fn describe(receipt: &Receipt) -> String {
     let payload = &receipt.payload;
-    format!("{:<19} attempt {} of {} signed by both", payload.kind(), payload.attempt(), payload.timestamp())
+    format!(
+        "{:<19} attempt {} of {} signed by both",
+        payload.kind(),
+        payload.attempt(),
+        payload.timestamp()
+    )
 }
 
 /// Why it did not succeed: what happened, by whom, where.
 pub(crate) fn failure(view: &JobView) -> Option<String> {
     let metadata = view.status_history.last()?.metadata.as_ref()?;
     if let Some(details) = &metadata.job_rejection_details {
-        return Some(format!("rejected by the {}: {} ({})", details.rejected_by, details.message, details.reason));
+        return Some(format!(
+            "rejected by the {}: {} ({})",
+            details.rejected_by, details.message, details.reason
+        ));
     }
     if let Some(details) = &metadata.job_failure_details {
-        let exit = details.docker_process_exit_status.map(|code| format!(", exit code {code}")).unwrap_or_default();
-        return Some(format!("failed in stage {}: {} ({}{exit})", details.stage, details.message, details.reason));
+        let exit = details
+            .docker_process_exit_status
+            .map(|code| format!(", exit code {code}"))
+            .unwrap_or_default();
+        return Some(format!(
+            "failed in stage {}: {} ({}{exit})",
+            details.stage, details.message, details.reason
+        ));
     }
     let details = metadata.horde_failure_details.as_ref()?;
-    Some(format!("failed by the subnet, says the {}: {} ({})", details.reported_by, details.message, details.reason))
+    Some(format!(
+        "failed by the subnet, says the {}: {} ({})",
+        details.reported_by, details.message, details.reason
+    ))
 }

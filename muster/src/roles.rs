@@ -19,16 +19,22 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// `muster facilitator`.
 pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_facilitator::Config>(args.config.as_deref(), args.print_config)? else {
+    let Some(config) = configure::<muster_facilitator::Config>(args.config.as_deref(), args.print_config)?
+    else {
         return Ok(ExitCode::SUCCESS);
     };
     prepare("facilitator", &tasks, args.lifeline)?;
-    finish(muster_facilitator::run(config, tasks.clone(), clock).await, &tasks).await
+    finish(
+        muster_facilitator::run(config, tasks.clone(), clock).await,
+        &tasks,
+    )
+    .await
 }
 
 /// `muster validator`.
 pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_validator::Config>(args.config.as_deref(), args.print_config)? else {
+    let Some(config) = configure::<muster_validator::Config>(args.config.as_deref(), args.print_config)?
+    else {
         return Ok(ExitCode::SUCCESS);
     };
     prepare("validator", &tasks, args.lifeline)?;
@@ -46,7 +52,8 @@ pub(crate) async fn miner(args: Role, tasks: Tasks, clock: SharedClock) -> Resul
 
 /// `muster executor`.
 pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)? else {
+    let Some(config) = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)?
+    else {
         return Ok(ExitCode::SUCCESS);
     };
     let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
@@ -54,7 +61,11 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     };
     prepare("executor", &tasks, false)?;
     let invocation = Invocation { miner_address, token };
-    finish(muster_executor::run(config, invocation, tasks.clone(), clock).await, &tasks).await
+    finish(
+        muster_executor::run(config, invocation, tasks.clone(), clock).await,
+        &tasks,
+    )
+    .await
 }
 
 /// Reads a configuration, or prints the commented defaults and returns nothing.
@@ -67,7 +78,8 @@ fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Result<Option<T
         Some(path) => config::load(path),
         None => config::commented_default(),
     };
-    read.map(Some).map_err(|error| Failure::coded(error.code(), error))
+    read.map(Some)
+        .map_err(|error| Failure::coded(error.code(), error))
 }
 
 /// Logs, signals and the tie to a supervisor.
@@ -93,7 +105,8 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
             let mut ignored = [0; 64];
             let mut stdin = tokio::io::stdin();
             let token = stopping.token();
-            let supervised = async { while matches!(stdin.read(&mut ignored).await, Ok(read) if read > 0) {} };
+            let supervised =
+                async { while matches!(stdin.read(&mut ignored).await, Ok(read) if read > 0) {} };
             tokio::select! {
                 () = supervised => {
                     tracing::info!("the supervisor is gone; stopping");
@@ -107,7 +120,10 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
 }
 
 /// Waits for what the role left behind, and turns its error into words.
-async fn finish<E: Coded + Send + Sync + 'static>(ended: std::result::Result<(), E>, tasks: &Tasks) -> Result<ExitCode> {
+async fn finish<E: Coded + Send + Sync + 'static>(
+    ended: std::result::Result<(), E>,
+    tasks: &Tasks,
+) -> Result<ExitCode> {
     tasks.shutdown();
     if let Err(late) = tasks.wait(GRACE).await {
         tracing::warn!("{late}");

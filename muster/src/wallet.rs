@@ -28,7 +28,9 @@ pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
             let made = wallet::create(&path(&args), ColdkeyStorage::PhraseOnly).map_err(unusable)?;
             if let Some(phrase) = made.coldkey_phrase {
                 // Beside the result: whoever pipes the addresses into a file must not pipe the phrase with them.
-                print::problem(format_args!("the coldkey's secret phrase is kept nowhere; write it down:\n  {phrase}"));
+                print::problem(format_args!(
+                    "the coldkey's secret phrase is kept nowhere; write it down:\n  {phrase}"
+                ));
             }
             args
         }

@@ -31,11 +31,24 @@ pub fn muster() -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     // `target/debug/deps/<test>` lies three folders below the target folder.
     let test = std::env::current_exe()?;
-    let profile = test.parent().and_then(|deps| deps.parent()).context("the test lies outside a target folder")?;
+    let profile = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .context("the test lies outside a target folder")?;
     let target = profile.parent().context("no target folder")?;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "muster", "--manifest-path", manifest, "--target-dir"]).arg(target);
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "muster",
+            "--manifest-path",
+            manifest,
+            "--target-dir",
+        ])
+        .arg(target);
     // What the cargo that runs the test says of itself would make this build begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
@@ -54,7 +67,10 @@ fn build() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be started. A bad exit code is not an error here.
 pub fn run(command: &mut Command) -> Result<Output> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
     Ok(Output {
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -46,7 +46,9 @@ impl RunningSubnet {
                 let said = std::fs::read_to_string(folder.path().join("up.log")).unwrap_or_default();
                 anyhow::bail!("muster up ended early ({status}):\n{said}");
             }
-            Ok(std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()))
+            Ok(std::fs::read(&file)
+                .ok()
+                .and_then(|text| serde_json::from_slice(&text).ok()))
         })?;
         Ok(Self { folder, up, state })
     }
@@ -61,7 +63,10 @@ impl RunningSubnet {
     /// # Errors
     /// There is no such field.
     pub fn field(&self, name: &str) -> Result<&str> {
-        self.state.get(name).and_then(Value::as_str).with_context(|| format!("subnet.json has no {name}"))
+        self.state
+            .get(name)
+            .and_then(Value::as_str)
+            .with_context(|| format!("subnet.json has no {name}"))
     }
 
     /// The id of the demo image, which `muster up` loaded into the engine.
@@ -70,8 +75,13 @@ impl RunningSubnet {
     /// The log does not name it.
     pub fn demo_image(&self) -> Result<String> {
         let said = std::fs::read_to_string(self.folder.path().join("up.log"))?;
-        let from = said.find("sha256:").context("muster up did not name the demo image")?;
-        Ok(said.get(from..from + "sha256:".len() + 64).context("a cut image id")?.to_owned())
+        let from = said
+            .find("sha256:")
+            .context("muster up did not name the demo image")?;
+        Ok(said
+            .get(from..from + "sha256:".len() + 64)
+            .context("a cut image id")?
+            .to_owned())
     }
 
     /// Runs `muster ARGS` as a user of this subnet.
@@ -80,7 +90,11 @@ impl RunningSubnet {
     /// It cannot be started.
     pub fn muster(&self, args: &[&str]) -> Result<Output> {
         let (command, rest) = args.split_at(args.len().min(2));
-        run(Command::new(muster()?).args(command).arg("--dir").arg(self.folder.path()).args(rest))
+        run(Command::new(muster()?)
+            .args(command)
+            .arg("--dir")
+            .arg(self.folder.path())
+            .args(rest))
     }
 
     /// What a user sees of a job.
@@ -99,9 +113,15 @@ impl RunningSubnet {
     pub fn wait_for_status(&self, id: &str, status: &str, patience: Duration) -> Result<Value> {
         let reached = |job: &Value| {
             let history = job.get("status_history").and_then(Value::as_array);
-            history.is_some_and(|history| history.iter().any(|entry| entry.get("status").and_then(Value::as_str) == Some(status)))
+            history.is_some_and(|history| {
+                history
+                    .iter()
+                    .any(|entry| entry.get("status").and_then(Value::as_str) == Some(status))
+            })
         };
-        wait_for(&format!("status {status} of job {id}"), patience, || Ok(Some(self.job(id)?).filter(reached)))
+        wait_for(&format!("status {status} of job {id}"), patience, || {
+            Ok(Some(self.job(id)?).filter(reached))
+        })
     }
 
     /// The process id of a role.
@@ -123,9 +143,13 @@ impl RunningSubnet {
 
     /// The end of a role's log, for messages of failing tests.
     pub fn log(&self, role: &str) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join("logs").join(format!("{role}.log"))).unwrap_or_default();
+        let text = std::fs::read_to_string(self.folder.path().join("logs").join(format!("{role}.log")))
+            .unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
-        lines.get(lines.len().saturating_sub(40)..).unwrap_or_default().join("\n")
+        lines
+            .get(lines.len().saturating_sub(40)..)
+            .unwrap_or_default()
+            .join("\n")
     }
 
     /// Stops it as an operator would, with one signal, and says how it ended.
@@ -153,6 +177,7 @@ impl Drop for RunningSubnet {
 }
 
 /// A program that `cargo xtask test` installed and named in a variable; prints why a test is skipped where it did not.
+#[expect(clippy::print_stderr, reason = "a skip is told to whoever runs the test")]
 pub fn program_from_env(variable: &str) -> Option<PathBuf> {
     let program = std::env::var_os(variable).map(PathBuf::from);
     if program.is_none() {
@@ -168,5 +193,8 @@ pub fn program_from_env(variable: &str) -> Option<PathBuf> {
 pub fn python(interpreter: &Path, script: &str, args: &[&str]) -> Result<Output> {
     let home = tempfile::tempdir()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
-    run(Command::new(interpreter).arg(script).args(args).env("HOME", home.path()))
+    run(Command::new(interpreter)
+        .arg(script)
+        .args(args)
+        .env("HOME", home.path()))
 }

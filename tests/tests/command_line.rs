@@ -1,5 +1,7 @@
 //! The binary as a person meets it: configurations, wallets, mistakes.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::process::Command;
 
 use muster_tests::{Output, muster, run};
@@ -25,7 +27,11 @@ fn every_error_of_a_configuration_is_named_before_anything_binds() {
     let refused = call(&["miner", "--config", file.to_str().unwrap()]);
     assert_eq!(refused.code, Some(64), "{refused:?}");
     for word in ["E0002", "bnid", "bind", "nonsense"] {
-        assert!(refused.stderr.contains(word), "{word} is missing: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(word),
+            "{word} is missing: {}",
+            refused.stderr
+        );
     }
 }
 
@@ -56,18 +62,37 @@ fn an_error_code_is_explained() {
 fn without_an_engine_the_way_to_get_one_is_printed() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(muster().unwrap());
-    command.args(["up", "--demo", "--dir"]).arg(folder.path()).env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+    command
+        .args(["up", "--demo", "--dir"])
+        .arg(folder.path())
+        .env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
     let refused = run(&mut command).unwrap();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     for word in ["E0001", "apt-get install", "dockerd"] {
-        assert!(refused.stderr.contains(word), "{word} is missing: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(word),
+            "{word} is missing: {}",
+            refused.stderr
+        );
     }
 }
 
 #[test]
 fn a_users_command_without_a_subnet_says_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = call(&["job", "run", "--dir", folder.path().to_str().unwrap(), "--wallets", "/nonexistent", "image"]);
+    let refused = call(&[
+        "job",
+        "run",
+        "--dir",
+        folder.path().to_str().unwrap(),
+        "--wallets",
+        "/nonexistent",
+        "image",
+    ]);
     assert_ne!(refused.code, Some(0));
-    assert!(refused.stderr.contains("E0006") || refused.stderr.contains("muster up"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("E0006") || refused.stderr.contains("muster up"),
+        "{}",
+        refused.stderr
+    );
 }

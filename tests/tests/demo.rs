@@ -8,30 +8,67 @@ use serde_json::Value;
 #[test]
 fn the_demo_does_all_of_it() {
     let folder = tempfile::tempdir().unwrap();
-    let output =
-        run(Command::new(muster().unwrap()).args(["up", "--demo", "--json", "--dir"]).arg(folder.path())).unwrap();
+    let output = run(Command::new(muster().unwrap())
+        .args(["up", "--demo", "--json", "--dir"])
+        .arg(folder.path()))
+    .unwrap();
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     let report: Value = serde_json::from_str(&output.stdout).unwrap();
 
-    let statuses: Vec<_> =
-        report["job"]["status_history"].as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap()).collect();
+    let statuses: Vec<_> = report["job"]["status_history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["status"].as_str().unwrap())
+        .collect();
     assert_eq!(
         statuses,
-        ["sent", "received", "accepted", "executor_ready", "volumes_ready", "execution_done", "completed"]
+        [
+            "sent",
+            "received",
+            "accepted",
+            "executor_ready",
+            "volumes_ready",
+            "execution_done",
+            "completed"
+        ]
     );
     let words = report["words"]["top"].as_array().unwrap();
-    assert!(words.iter().any(|top| top["word"] == "the" && top["count"].as_u64().unwrap() > 100), "{words:?}");
+    assert!(
+        words
+            .iter()
+            .any(|top| top["word"] == "the" && top["count"].as_u64().unwrap() > 100),
+        "{words:?}"
+    );
 
-    let receipts: Vec<_> =
-        report["receipts"].as_array().unwrap().iter().map(|receipt| receipt["payload"]["receipt_type"].as_str().unwrap()).collect();
-    assert!(receipts.contains(&"JobStartedReceipt") && receipts.contains(&"JobFinishedReceipt"), "{receipts:?}");
-    let paid = report["receipts"].as_array().unwrap().iter().find_map(|receipt| receipt["payload"]["score_str"].as_str());
-    assert_eq!(paid, Some("50.000000"), "download, execution and upload limits of the demo job");
+    let receipts: Vec<_> = report["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|receipt| receipt["payload"]["receipt_type"].as_str().unwrap())
+        .collect();
+    assert!(
+        receipts.contains(&"JobStartedReceipt") && receipts.contains(&"JobFinishedReceipt"),
+        "{receipts:?}"
+    );
+    let paid = report["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|receipt| receipt["payload"]["score_str"].as_str());
+    assert_eq!(
+        paid,
+        Some("50.000000"),
+        "download, execution and upload limits of the demo job"
+    );
 
     assert_eq!(report["weight"]["weight"], 65535);
     assert_ne!(report["weight"]["miner_uid"], report["weight"]["validator_uid"]);
 
     // Nothing is left behind.
     let pids = std::fs::read_dir(folder.path().join("run")).unwrap();
-    assert!(pids.flatten().all(|file| file.path().extension().is_none_or(|extension| extension != "pid")));
+    assert!(
+        pids.flatten()
+            .all(|file| file.path().extension().is_none_or(|extension| extension != "pid"))
+    );
 }

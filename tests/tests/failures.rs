@@ -1,5 +1,12 @@
 //! What goes wrong in a running subnet, and what its user is told.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The last entry of a job's history.
 fn last(job: &Value) -> Value {
-    job["status_history"].as_array().and_then(|history| history.last()).unwrap().clone()
+    job["status_history"]
+        .as_array()
+        .and_then(|history| history.last())
+        .unwrap()
+        .clone()
 }
 
 /// The details of one kind that came with the end of a job.
@@ -25,7 +36,9 @@ fn job_of(output: &Output) -> Value {
 /// Containers of this subnet's attempts that the engine still knows.
 fn containers(attempt: &str) -> String {
     let label = format!("label=muster.attempt={attempt}");
-    run(Command::new("docker").args(["ps", "--all", "--quiet", "--filter", &label])).unwrap().stdout
+    run(Command::new("docker").args(["ps", "--all", "--quiet", "--filter", &label]))
+        .unwrap()
+        .stdout
 }
 
 #[test]
@@ -34,30 +47,59 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
     let image = subnet.demo_image().unwrap();
 
     // The program's own exit code becomes the command's.
-    let exited = subnet.muster(&["job", "run", &image, "--json", "--", "probe", "exit", "3"]).unwrap();
+    let exited = subnet
+        .muster(&["job", "run", &image, "--json", "--", "probe", "exit", "3"])
+        .unwrap();
     assert_eq!(exited.code, Some(3), "{exited:?}");
     let details = failure(&job_of(&exited), "job_failure_details");
     assert_eq!(details["reason"], "nonzero_return_code");
     assert_eq!(details["stage"], "execution");
     assert_eq!(details["docker_process_exit_status"], 3);
 
-    let slow = subnet.muster(&["job", "run", &image, "--json", "--timeout", "1", "--", "probe", "sleep", "60"]).unwrap();
+    let slow = subnet
+        .muster(&[
+            "job",
+            "run",
+            &image,
+            "--json",
+            "--timeout",
+            "1",
+            "--",
+            "probe",
+            "sleep",
+            "60",
+        ])
+        .unwrap();
     let details = failure(&job_of(&slow), "job_failure_details");
-    assert_eq!((&details["reason"], &details["stage"]), (&json!("timeout"), &json!("execution")));
+    assert_eq!(
+        (&details["reason"], &details["stage"]),
+        (&json!("timeout"), &json!("execution"))
+    );
 
-    let absent = subnet.muster(&["job", "run", "muster/no-such-image:1", "--json"]).unwrap();
+    let absent = subnet
+        .muster(&["job", "run", "muster/no-such-image:1", "--json"])
+        .unwrap();
     let details = failure(&job_of(&absent), "horde_failure_details");
     assert_eq!(details["reported_by"], "executor");
     assert_eq!(details["context"]["code"], "E0008");
     assert_eq!(details["context"]["stage"], "executor_startup");
-    assert!(details["message"].as_str().unwrap().contains("no-such-image"), "{details}");
+    assert!(
+        details["message"].as_str().unwrap().contains("no-such-image"),
+        "{details}"
+    );
 
     // A class that nobody has: rejected, with the miner and the reason it was passed over or declined.
-    let homeless = subnet.muster(&["job", "run", &image, "--json", "--class", "always_on.llm.a6000"]).unwrap();
+    let homeless = subnet
+        .muster(&["job", "run", &image, "--json", "--class", "always_on.llm.a6000"])
+        .unwrap();
     assert_eq!(last(&job_of(&homeless))["status"], "rejected");
 
     for ended in [&exited, &slow, &absent] {
-        assert_eq!(containers(job_of(ended)["uuid"].as_str().unwrap()), "", "a container was left behind");
+        assert_eq!(
+            containers(job_of(ended)["uuid"].as_str().unwrap()),
+            "",
+            "a container was left behind"
+        );
     }
 }
 
@@ -65,37 +107,81 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
 fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
     let subnet = RunningSubnet::start().unwrap();
     let image = subnet.demo_image().unwrap();
-    let started = subnet.muster(&["job", "run", &image, "--detach", "--timeout", "60", "--", "probe", "sleep", "60"]).unwrap();
+    let started = subnet
+        .muster(&[
+            "job",
+            "run",
+            &image,
+            "--detach",
+            "--timeout",
+            "60",
+            "--",
+            "probe",
+            "sleep",
+            "60",
+        ])
+        .unwrap();
     let id = started.stdout.trim().to_owned();
     subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
 
     subnet.kill("miner").unwrap();
-    let user = subnet.wait_for_status(&id, "horde_failed", PATIENCE).unwrap_or_else(|error| {
-        panic!("{error}\n== validator\n{}\n== miner\n{}", subnet.log("validator"), subnet.log("miner"))
-    });
+    let user = subnet
+        .wait_for_status(&id, "horde_failed", PATIENCE)
+        .unwrap_or_else(|error| {
+            panic!(
+                "{error}\n== validator\n{}\n== miner\n{}",
+                subnet.log("validator"),
+                subnet.log("miner")
+            )
+        });
     let details = failure(&user, "horde_failure_details");
     assert_eq!(details["reason"], "executor_disconnected", "{details}");
 
     // The validator's own view.
     let url = format!("http://{}/v0/state", subnet.field("validator_status").unwrap());
     let state: Value = http_json(&url);
-    let job = state["jobs"].as_array().unwrap().iter().find(|job| job.to_string().contains(&id)).unwrap();
+    let job = state["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|job| job.to_string().contains(&id))
+        .unwrap();
     assert!(job.to_string().contains("executor_disconnected"), "{job}");
     // Both sides hold the receipt that says that it is over and pays nothing.
-    let unpaid = |receipt: &&Value| receipt["payload"]["job_uuid"] == id.as_str() && receipt["payload"]["score_str"] == "0.000000";
-    assert!(state["receipts"].as_array().is_some_and(|receipts| receipts.iter().any(|receipt| unpaid(&receipt))), "{state}");
+    let unpaid = |receipt: &&Value| {
+        receipt["payload"]["job_uuid"] == id.as_str() && receipt["payload"]["score_str"] == "0.000000"
+    };
+    assert!(
+        state["receipts"]
+            .as_array()
+            .is_some_and(|receipts| receipts.iter().any(|receipt| unpaid(&receipt))),
+        "{state}"
+    );
     let pages = subnet.folder().join("data/receipts");
-    let pages: String = std::fs::read_dir(pages).unwrap().map(|page| std::fs::read_to_string(page.unwrap().path()).unwrap()).collect();
-    assert!(pages.lines().any(|line| line.contains(&id) && line.contains(r#""score_str":"0.000000""#)), "{pages}");
+    let pages: String = std::fs::read_dir(pages)
+        .unwrap()
+        .map(|page| std::fs::read_to_string(page.unwrap().path()).unwrap())
+        .collect();
+    assert!(
+        pages
+            .lines()
+            .any(|line| line.contains(&id) && line.contains(r#""score_str":"0.000000""#)),
+        "{pages}"
+    );
     assert_eq!(containers(&id), "", "the container outlived its miner");
 
     // The subnet works on.
-    let next = subnet.muster(&["job", "run", &image, "--json", "--", "probe", "exit", "0"]).unwrap();
+    let next = subnet
+        .muster(&["job", "run", &image, "--json", "--", "probe", "exit", "0"])
+        .unwrap();
     assert_eq!(next.code, Some(0), "{next:?}");
 }
 
 fn http_json(url: &str) -> Value {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     muster_kit::tls::install_provider();
     runtime.block_on(async { reqwest::get(url).await.unwrap().json().await.unwrap() })
 }
@@ -103,9 +189,14 @@ fn http_json(url: &str) -> Value {
 #[test]
 fn an_operator_stops_it_with_one_signal() {
     let mut subnet = RunningSubnet::start().unwrap();
-    let pids: Vec<_> = ["chain", "facilitator", "miner", "validator"].map(|role| subnet.pid(role).unwrap()).into();
+    let pids: Vec<_> = ["chain", "facilitator", "miner", "validator"]
+        .map(|role| subnet.pid(role).unwrap())
+        .into();
     assert_eq!(subnet.stop().unwrap(), Some(0));
     for pid in pids {
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is still there");
+        assert!(
+            !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            "process {pid} is still there"
+        );
     }
 }

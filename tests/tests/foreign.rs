@@ -10,9 +10,10 @@ const EPOCHS: Duration = Duration::from_secs(90);
 
 #[test]
 fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
-    let (Some(sdk), Some(bittensor)) =
-        (program_from_env("MUSTER_TEST_SDK_PYTHON"), program_from_env("MUSTER_TEST_BITTENSOR_PYTHON"))
-    else {
+    let (Some(sdk), Some(bittensor)) = (
+        program_from_env("MUSTER_TEST_SDK_PYTHON"),
+        program_from_env("MUSTER_TEST_BITTENSOR_PYTHON"),
+    ) else {
         return;
     };
     let subnet = RunningSubnet::start().unwrap();
@@ -36,16 +37,34 @@ fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
         ],
     )
     .unwrap();
-    assert_eq!(ran.code, Some(0), "{}\n{}\n{}", ran.stdout, ran.stderr, subnet.log("validator"));
+    assert_eq!(
+        ran.code,
+        Some(0),
+        "{}\n{}\n{}",
+        ran.stdout,
+        ran.stderr,
+        subnet.log("validator")
+    );
     let job: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(job["status"], "completed");
-    assert!(job["artifacts"].as_object().unwrap().contains_key("/artifacts/words.json"), "{job}");
+    assert!(
+        job["artifacts"]
+            .as_object()
+            .unwrap()
+            .contains_key("/artifacts/words.json"),
+        "{job}"
+    );
 
     let url = format!("ws://{}", subnet.field("chain").unwrap());
     let read = wait_for("our weight through bittensor", EPOCHS, || {
-        let args = [url.as_str(), "1", subnet.field("validator")?, subnet.field("miner")?];
+        let args = [
+            url.as_str(),
+            "1",
+            subnet.field("validator")?,
+            subnet.field("miner")?,
+        ];
         let read = python(&bittensor, "bittensor_reads_weight.py", &args)?;
-        Ok((read.code == Some(0)).then(|| read.stdout))
+        Ok((read.code == Some(0)).then_some(read.stdout))
     })
     .unwrap();
     let weight: Value = serde_json::from_str(read.lines().last().unwrap()).unwrap();

@@ -1,5 +1,11 @@
 //! Wallets made here load in the official Python package, and the reverse. Skipped without it.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use std::path::Path;
 use std::process::Command;
 

@@ -1,5 +1,7 @@
 //! What the documentation of `store` promises of both engines, each promise tested on both.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::sync::LazyLock;
 
 use muster_kit::Coded;

@@ -265,10 +265,13 @@ pub struct LoginError {
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {
     let value = serde_json::to_value(metadata).map_err(serde::ser::Error::custom)?;
-    match strip_nulls(value) {
-        Value::Null => Value::Object(serde_json::Map::new()).serialize(s),
-        value => value.serialize(s),
-    }
+    // The SDK wants an object even where there is nothing to say.
+    let value = if value.is_null() {
+        Value::Object(serde_json::Map::new())
+    } else {
+        strip_nulls(value)
+    };
+    value.serialize(s)
 }
 
 fn strip_nulls(value: Value) -> Value {

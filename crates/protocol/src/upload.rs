@@ -107,7 +107,10 @@ impl OutputUpload {
     pub fn into_parts(self) -> Vec<Self> {
         match self {
             Self::MultiUpload(multi) => multi.uploads.into_iter().map(Into::into).collect(),
-            Self::ZipAndHttpPost(_) | Self::ZipAndHttpPut(_) | Self::SingleFilePost(_) | Self::SingleFilePut(_) => {
+            Self::ZipAndHttpPost(_)
+            | Self::ZipAndHttpPut(_)
+            | Self::SingleFilePost(_)
+            | Self::SingleFilePut(_) => {
                 vec![self]
             }
         }

@@ -1,5 +1,7 @@
 //! The attempt machine under random histories: invariants by name, whatever a peer says and whenever.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::time::Duration;
 
 use muster_protocol::job::{Attempt, Effect, Event, JobState, Outcome, Plan};

@@ -1,5 +1,12 @@
 //! Every parser over a fixed number of seeded inputs: golden frames, mutated. The same inputs in every run.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
 #[path = "../fuzz/targets.rs"]
 mod targets;
 

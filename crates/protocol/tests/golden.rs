@@ -2,6 +2,12 @@
 //!
 //! `tests/vectors/wire.json` and `python.json` were made by ComputeHorde's own code (see `tests/python/make_vectors.py`).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use muster_protocol::receipt::Receipt;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};

@@ -69,13 +69,11 @@ pub(crate) fn shows_muster(headers: &HeaderMap) -> bool {
 
 fn handshake(url: &str, source: LibraryError) -> ConnectError {
     let url = url.to_owned();
-    match source {
-        LibraryError::Http(response) => ConnectError::Refused {
-            url,
-            status: response.status().as_u16(),
-        },
-        source => ConnectError::Handshake { url, source },
+    if let LibraryError::Http(response) = &source {
+        let status = response.status().as_u16();
+        return ConnectError::Refused { url, status };
     }
+    ConnectError::Handshake { url, source }
 }
 
 /// What of an address is needed to dial it.

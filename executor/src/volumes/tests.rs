@@ -238,7 +238,7 @@ fn a_bomb_is_counted_as_it_unpacks() {
     unpack(&[inline(&lying, None)]).unwrap_err();
     // The bound holds over all volumes together.
     let half = inline(&zipped(&[("half", &vec![0; 600 << 10])]), None);
-    unpack(&[half.clone()]).unwrap();
+    unpack(std::slice::from_ref(&half)).unwrap();
     assert!(matches!(
         unpack(&[half.clone(), half]),
         Err(VolumeError::TooLarge { index: 1, .. })
@@ -250,7 +250,7 @@ fn too_many_entries_are_refused_before_any_is_made() {
     let names: Vec<String> = (0..60).map(|number| format!("f{number}")).collect();
     let entries: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
     let part = inline(&zipped(&entries), None);
-    unpack(&[part.clone()]).unwrap();
+    unpack(std::slice::from_ref(&part)).unwrap();
     assert!(matches!(
         unpack(&[part.clone(), part]),
         Err(VolumeError::TooMany { index: 1, limit: 100 })

@@ -84,7 +84,12 @@ pub(crate) struct Diary {
 impl Diary {
     /// Starts counting now.
     pub(crate) fn new(clock: SharedClock, quiet: bool) -> Self {
-        Self { begun: clock.now(), clock, quiet, steps: Vec::new() }
+        Self {
+            begun: clock.now(),
+            clock,
+            quiet,
+            steps: Vec::new(),
+        }
     }
 
     /// Something has happened just now.
@@ -102,7 +107,13 @@ impl Diary {
 }
 
 /// Runs the demo job.
-pub(crate) async fn run(mut diary: Diary, subnet: &Subnet, netuid: Netuid, user: Keypair, image: ImageId) -> Result<Report> {
+pub(crate) async fn run(
+    mut diary: Diary,
+    subnet: &Subnet,
+    netuid: Netuid,
+    user: Keypair,
+    image: ImageId,
+) -> Result<Report> {
     let clock = diary.clock.clone();
     let client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
     let created = client.create(&request(subnet, image)?).await?;
@@ -132,12 +143,22 @@ pub(crate) async fn run(mut diary: Diary, subnet: &Subnet, netuid: Netuid, user:
         "weight {} of miner uid {} set by validator uid {} on netuid {}",
         weight.weight, weight.miner_uid, weight.validator_uid, weight.netuid
     ));
-    Ok(Report { steps: diary.steps, job, words, receipts, weight })
+    Ok(Report {
+        steps: diary.steps,
+        job,
+        words,
+        receipts,
+        weight,
+    })
 }
 
 fn request(subnet: &Subnet, image: ImageId) -> anyhow::Result<CreateJob> {
     let licences = Path::new(LICENCES);
-    let folder = if licences.is_dir() { licences } else { Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) };
+    let folder = if licences.is_dir() {
+        licences
+    } else {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    };
     let mut texts = input::folder(folder, "licences")?;
     texts.retain(|text| folder == licences || text.path.contains("/LICENSE"));
     let volume = input::pack(&texts)?.context("there are no licence texts to count the words of")?;
@@ -162,8 +183,12 @@ fn request(subnet: &Subnet, image: ImageId) -> anyhow::Result<CreateJob> {
 }
 
 fn words(job: &JobView) -> anyhow::Result<Words> {
-    let contents = job.artifacts.get(ARTIFACT).with_context(|| format!("the job left no {ARTIFACT}"))?;
-    let words: Words = serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of words")?;
+    let contents = job
+        .artifacts
+        .get(ARTIFACT)
+        .with_context(|| format!("the job left no {ARTIFACT}"))?;
+    let words: Words =
+        serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of words")?;
     if words.top.is_empty() {
         bail!("the job counted no words");
     }
@@ -171,9 +196,22 @@ fn words(job: &JobView) -> anyhow::Result<Words> {
 }
 
 fn describe(words: &Words) -> String {
-    let top: Vec<_> = words.top.iter().take(SHOWN_WORDS).map(|top| format!("{} {}", top.word, top.count)).collect();
-    let Words { files, words, distinct_words, .. } = words;
-    format!("{words} words in {files} texts, {distinct_words} different, most often {}", top.join(", "))
+    let top: Vec<_> = words
+        .top
+        .iter()
+        .take(SHOWN_WORDS)
+        .map(|top| format!("{} {}", top.word, top.count))
+        .collect();
+    let Words {
+        files,
+        words,
+        distinct_words,
+        ..
+    } = words;
+    format!(
+        "{words} words in {files} texts, {distinct_words} different, most often {}",
+        top.join(", ")
+    )
 }
 
 /// Both sides' signatures on every receipt of the job, checked here and now.
@@ -194,18 +232,38 @@ fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
 /// Waits until the validator's weight for the miner is on the chain: at most three epochs.
 async fn weight(clock: &SharedClock, subnet: &Subnet, netuid: Netuid) -> Result<ChainWeight> {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
-    let chain = ChainClient::connect(&subnet.chain_url()).await.map_err(unreachable)?;
+    let chain = ChainClient::connect(&subnet.chain_url())
+        .await
+        .map_err(unreachable)?;
     let metagraph = chain.metagraph(netuid).await.map_err(unreachable)?;
-    let uid = |hotkey| metagraph.find(hotkey).map(|neuron| neuron.uid).context("a role has no uid in the subnet");
+    let uid = |hotkey| {
+        metagraph
+            .find(hotkey)
+            .map(|neuron| neuron.uid)
+            .context("a role has no uid in the subnet")
+    };
     let (validator_uid, miner_uid) = (uid(&subnet.validator.0)?, uid(&subnet.miner.0)?);
     let last = metagraph.block.0 + 3 * (u64::from(metagraph.tempo) + 1);
     loop {
-        let weights = chain.weights_of(netuid, validator_uid).await.map_err(unreachable)?;
-        if let Some((_, weight)) = weights.iter().find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0) {
-            return Ok(ChainWeight { netuid, validator_uid, miner_uid, weight: *weight, epoch_blocks: metagraph.tempo });
+        let weights = chain
+            .weights_of(netuid, validator_uid)
+            .await
+            .map_err(unreachable)?;
+        if let Some((_, weight)) = weights
+            .iter()
+            .find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0)
+        {
+            return Ok(ChainWeight {
+                netuid,
+                validator_uid,
+                miner_uid,
+                weight: *weight,
+                epoch_blocks: metagraph.tempo,
+            });
         }
         if chain.head().await.map_err(unreachable)?.0 > last {
-            let error = anyhow::anyhow!("after three epochs the chain has no weight of the validator for the miner");
+            let error =
+                anyhow::anyhow!("after three epochs the chain has no weight of the validator for the miner");
             return Err(Failure::new(ErrorCode::WeightsNotSet, error));
         }
         clock.sleep(LOOK).await;

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use muster_chain::ChainClient;
 use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_executor::engine::Engine;
 use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
-use muster_chain::ChainClient;
 use muster_protocol::{ErrorCode, ImageId};
 
 use self::demo::Diary;
@@ -30,7 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
     let mut diary = Diary::new(clock.clone(), args.json || !args.demo);
-    let engine = Engine::connect("").await.map_err(|error| Failure::coded(error.code(), error))?;
+    let engine = Engine::connect("")
+        .await
+        .map_err(|error| Failure::coded(error.code(), error))?;
     diary.step(format!("Docker engine {} answers", engine.version()));
     let programs = build::programs().await?;
     let layout = Layout::create(&args.dir)?;
@@ -76,12 +78,16 @@ async fn serve(
     for role in ["facilitator", "miner", "validator"] {
         supervisor.start(role_program(setup, role));
         let file = setup.layout.ready(role);
-        let address = supervisor.wait_for(role, PATIENCE, || ready::read(&file).ok().flatten()).await?;
+        let address = supervisor
+            .wait_for(role, PATIENCE, || ready::read(&file).ok().flatten())
+            .await?;
         diary.step(format!("{role} at {address}"));
     }
     announced(supervisor, subnet).await?;
     diary.step("the miner's address is on the chain");
-    let served = supervisor.wait_until("the validator at its facilitator", PATIENCE, || serves_validators(subnet));
+    let served = supervisor.wait_until("the validator at its facilitator", PATIENCE, || {
+        serves_validators(subnet)
+    });
     served.await?;
     diary.step("the validator is at its facilitator");
     subnet.write(setup.layout)?;
@@ -104,12 +110,17 @@ async fn serve(
 /// Waits until the chain says where the miner is: before that no validator can send it anything.
 async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
-    let chain = ChainClient::connect(&subnet.chain_url()).await.map_err(unreachable)?;
+    let chain = ChainClient::connect(&subnet.chain_url())
+        .await
+        .map_err(unreachable)?;
     let mut blocks = chain.blocks().await.map_err(unreachable)?;
     let on_chain = async {
         loop {
             let metagraph = chain.metagraph(NETUID).await?;
-            if metagraph.find(&subnet.miner.0).is_some_and(|miner| miner.axon == Some(subnet.miner_address)) {
+            if metagraph
+                .find(&subnet.miner.0)
+                .is_some_and(|miner| miner.axon == Some(subnet.miner_address))
+            {
                 return Ok(());
             }
             blocks.next().await?;
@@ -129,16 +140,27 @@ async fn serves_validators(subnet: &Subnet) -> bool {
     }
     let asked = reqwest::get(format!("{}/health", subnet.facilitator_url())).await;
     let Ok(answer) = asked else { return false };
-    answer.json::<Health>().await.is_ok_and(|health| health.validators > 0)
+    answer
+        .json::<Health>()
+        .await
+        .is_ok_and(|health| health.validators > 0)
 }
 
 fn welcome(subnet: &Subnet, image: ImageId) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  users' door   {}", subnet.facilitator_url()));
-    print::line(format_args!("  validator     {} http://{}/v0/state", subnet.validator, subnet.validator_status));
-    print::line(format_args!("  miner         {} at {}", subnet.miner, subnet.miner_address));
+    print::line(format_args!(
+        "  validator     {} http://{}/v0/state",
+        subnet.validator, subnet.validator_status
+    ));
+    print::line(format_args!(
+        "  miner         {} at {}",
+        subnet.miner, subnet.miner_address
+    ));
     print::line(format_args!("  chain         {}", subnet.chain_url()));
-    print::line(format_args!("try: muster job run {image} --input licence.txt=LICENSE-MIT -- words"));
+    print::line(format_args!(
+        "try: muster job run {image} --input licence.txt=LICENSE-MIT -- words"
+    ));
 }
 
 fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
@@ -146,13 +168,27 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
     command.extend(["--port".into(), setup.subnet.chain.port().to_string().into()]);
     command.extend(["--spec".into(), setup.layout.genesis()]);
     command.extend(["--block-time-ms".into(), setup.block_ms.to_string().into()]);
-    Program { name: "chain", command, restart: false }
+    Program {
+        name: "chain",
+        command,
+        restart: false,
+    }
 }
 
 fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
     let config = setup.layout.config(role);
-    let command = vec![setup.muster.clone(), role.into(), "--config".into(), config, "--lifeline".into()];
-    Program { name: role, command, restart: true }
+    let command = vec![
+        setup.muster.clone(),
+        role.into(),
+        "--config".into(),
+        config,
+        "--lifeline".into(),
+    ];
+    Program {
+        name: role,
+        command,
+        restart: true,
+    }
 }
 
 /// Genesis and configurations; the ready files of an earlier run go.
@@ -174,7 +210,12 @@ async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::
     let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let archive = demo_image(binary).map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;
     let coded = |error: muster_executor::engine::EngineError| Failure::coded(error.code(), error);
-    if engine.image(&archive.id.to_string()).await.map_err(coded)?.is_none() {
+    if engine
+        .image(&archive.id.to_string())
+        .await
+        .map_err(coded)?
+        .is_none()
+    {
         std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
         engine.load(archive.bytes).await.map_err(coded)?;
     }
@@ -186,7 +227,11 @@ fn demo_image(program: Vec<u8>) -> std::result::Result<ImageArchive, ArchiveErro
     const PROGRAM: &str = "/hello";
     ImageArchive::new(&ImageContent {
         tag: "muster/hello:latest".to_owned(),
-        files: vec![ImageFile { path: PROGRAM.to_owned(), mode: 0o755, contents: program }],
+        files: vec![ImageFile {
+            path: PROGRAM.to_owned(),
+            mode: 0o755,
+            contents: program,
+        }],
         entrypoint: vec![PROGRAM.to_owned()],
         command: vec!["words".to_owned()],
         ..ImageContent::default()

@@ -38,9 +38,16 @@ impl Keys {
                 return wallet::load_hotkey(&path).map_err(unusable);
             }
             // These coldkeys own nothing of worth, and a local subnet needs them to register further keys.
-            wallet::create(&path, ColdkeyStorage::Unencrypted).map(|made| made.hotkey).map_err(unusable)
+            wallet::create(&path, ColdkeyStorage::Unencrypted)
+                .map(|made| made.hotkey)
+                .map_err(unusable)
         };
-        Ok(Self { validator: key("validator")?, miner: key("miner")?, user: key("user")?, owner: key("owner")? })
+        Ok(Self {
+            validator: key("validator")?,
+            miner: key("miner")?,
+            user: key("user")?,
+            owner: key("owner")?,
+        })
     }
 }
 
@@ -74,9 +81,7 @@ pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> 
 /// of the last run.
 pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     let owner = keys.owner.hotkey().to_string();
-    let neuron = |hotkey: String, stake: u64, permit: bool| {
-        json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit})
-    };
+    let neuron = |hotkey: String, stake: u64, permit: bool| json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit});
     let nobody = Keypair::generate().hotkey().to_string();
     json!({
         "subnets": [{"netuid": NETUID.0, "tempo": tempo}],

@@ -17,7 +17,9 @@ impl Layout {
     /// Makes the folders that are not there yet.
     pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
-        let root = root.canonicalize().with_context(|| format!("cannot use {}", root.display()))?;
+        let root = root
+            .canonicalize()
+            .with_context(|| format!("cannot use {}", root.display()))?;
         let layout = Self { root };
         for folder in ["config", "data", "images", "logs", "run", "wallets"] {
             let folder = layout.root.join(folder);
@@ -105,9 +107,9 @@ impl Subnet {
     pub(crate) fn read(root: &Path) -> anyhow::Result<Option<Self>> {
         let file = Self::file(root);
         match std::fs::read(&file) {
-            Ok(text) => {
-                Ok(Some(serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?))
-            }
+            Ok(text) => Ok(Some(
+                serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?,
+            )),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
         }

@@ -53,7 +53,14 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Nothing runs yet.
     pub(crate) fn new(layout: Layout, tasks: Tasks, clock: SharedClock, echo: bool) -> Self {
-        Self { layout, tasks, clock, echo, running: Vec::new(), fatal: mpsc::unbounded_channel() }
+        Self {
+            layout,
+            tasks,
+            clock,
+            echo,
+            running: Vec::new(),
+            fatal: mpsc::unbounded_channel(),
+        }
     }
 
     /// Starts a program and keeps it running.
@@ -165,7 +172,10 @@ impl Keeper {
                 return Err(Failure::new(ErrorCode::RoleDied, error));
             }
             let delay = Backoff::PEERS.delay(quick_deaths.saturating_sub(1), u32::MAX);
-            print::problem(format_args!("[{name}] stopped ({status}), starts again in {:.1} s", delay.as_secs_f64()));
+            print::problem(format_args!(
+                "[{name}] stopped ({status}), starts again in {:.1} s",
+                delay.as_secs_f64()
+            ));
             tokio::select! {
                 () = self.clock.sleep(delay) => {}
                 () = self.stop.cancelled() => return Ok(()),
@@ -175,13 +185,24 @@ impl Keeper {
 
     fn spawn(&self) -> anyhow::Result<Child> {
         let name = self.program.name;
-        let (program, args) = self.program.command.split_first().context("a program without a name")?;
+        let (program, args) = self
+            .program
+            .command
+            .split_first()
+            .context("a program without a name")?;
         let mut command = Command::new(program);
         // Standard input is the lifeline: it ends when we end, however we end.
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         // A Ctrl-C at the terminal is for us; we stop the others in order.
         command.process_group(0);
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
         if let Some(pid) = child.id() {
             std::fs::write(self.layout.pid(name), pid.to_string())?;
         }
@@ -198,8 +219,14 @@ impl Keeper {
     fn drain(&self, output: impl AsyncRead + Unpin + Send + 'static) {
         let (name, echo, log) = (self.program.name, self.echo, self.layout.log(self.program.name));
         self.tasks.spawn("keep a process's output", async move {
-            let file = tokio::fs::OpenOptions::new().create(true).append(true).open(&log).await;
-            let mut file = file.inspect_err(|error| print::problem(format_args!("{}: {error}", log.display()))).ok();
+            let file = tokio::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&log)
+                .await;
+            let mut file = file
+                .inspect_err(|error| print::problem(format_args!("{}: {error}", log.display())))
+                .ok();
             let mut lines = BufReader::new(output).split(b'\n');
             while let Ok(Some(line)) = lines.next_segment().await {
                 let text = String::from_utf8_lossy(&line);

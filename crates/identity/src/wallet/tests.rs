@@ -148,7 +148,8 @@ fn bad_files_are_named_and_no_secret_is_told() {
     let secret = "0x0123456789abcdef";
     let with = |rest: &str| format!(r#"{{"secretSeed": "0x{}"{rest}}}"#, "07".repeat(32));
     let alice = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
-    let cases: [(String, fn(&WalletError) -> bool); 8] = [
+    type Expected = fn(&WalletError) -> bool;
+    let cases: [(String, Expected); 8] = [
         (String::new(), |e| matches!(e, E::Malformed { .. })),
         ("[]".to_owned(), |e| matches!(e, E::Malformed { .. })),
         ("{}".to_owned(), |e| matches!(e, E::Malformed { .. })),

@@ -93,7 +93,11 @@ impl JobRequest {
             streaming_start_time_limit: self.streaming_start_time_limit,
             streaming_details: self.streaming_details.clone(),
             volumes: self.volume.clone().map(Volume::into_parts).unwrap_or_default(),
-            uploads: self.output_upload.clone().map(OutputUpload::into_parts).unwrap_or_default(),
+            uploads: self
+                .output_upload
+                .clone()
+                .map(OutputUpload::into_parts)
+                .unwrap_or_default(),
         }
     }
 

@@ -50,7 +50,7 @@ impl Lease {
         let work_dir = tempfile::tempdir().unwrap();
         let config = Config {
             work_dir: work_dir.path().to_owned(),
-            stop_grace_secs: 1,
+            stop_grace_s: 1,
             ..Config::default()
         };
         let token = ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4());
