@@ -237,7 +237,8 @@ mod tests {
 
     #[test]
     fn limits_that_no_miner_could_keep_are_named() {
-        let broken: [(fn(&mut JobRequest), &str); 8] = [
+        type Breaking = fn(&mut JobRequest);
+        let broken: [(Breaking, &str); 8] = [
             (|r| r.execution_time_limit = u64::MAX, "thirty days"),
             (|r| r.execution_time_limit = 0, "at least one second"),
             (|r| r.docker_image.clear(), "docker_image"),

@@ -11,7 +11,6 @@ pub mod chain;
 mod config;
 pub mod cycle;
 mod driver;
-mod error;
 mod facilitator;
 mod intake;
 mod report;
@@ -28,22 +27,67 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use muster_chain::ChainClient;
+use muster_chain::{ChainClient, ChainError};
 use muster_identity::Keypair;
-use muster_identity::wallet::load_hotkey;
-use muster_kit::{SharedClock, Tasks, listen, ready};
+use muster_identity::wallet::{WalletError, load_hotkey};
+use muster_kit::listen::BindError;
+use muster_kit::ready::ReadyError;
+use muster_kit::store::StoreError;
+use muster_kit::{Coded, SharedClock, Tasks, listen, ready};
+use muster_protocol::ErrorCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use chain::{Chain, Outlook, Subnet};
 pub use config::{ChainConfig, Config, FacilitatorConfig, RoutingConfig, TimingConfig, UsersConfig};
-pub use error::Error;
 pub use shared::LinkState;
 use shared::Shared;
 use store::Store;
 
 /// How long the parts may take to tidy up once the validator is told to stop. What takes longer is resumed.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Why a validator cannot start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its hotkey.
+    #[error("the validator's hotkey cannot be loaded; check `wallet` in its configuration")]
+    Wallet(#[source] WalletError),
+    /// Its chain.
+    #[error("the validator cannot use the chain")]
+    Chain(#[source] ChainError),
+    /// Its store. Nothing may be said that is not durable, so it stops; what is open is resumed at the next start.
+    #[error("the validator cannot use its store")]
+    Store(#[from] StoreError),
+    /// Its status address.
+    #[error("the validator cannot serve its state")]
+    Bind(#[from] BindError),
+    /// Its ready file.
+    #[error("the validator cannot say that it is ready")]
+    Ready(#[from] ReadyError),
+    /// The listener of its status address.
+    #[error("the validator's status address stopped serving")]
+    Serve(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Its page in `docs/errors/`.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
+            Self::Chain(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::Bind(error) => error.code(),
+            Self::Ready(_) | Self::Serve(_) => None,
+        }
+    }
+}
+
+impl Coded for Error {
+    fn code(&self) -> Option<ErrorCode> {
+        Self::code(self)
+    }
+}
 
 /// Runs a validator until the token of `tasks` is cancelled.
 ///

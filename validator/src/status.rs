@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::error::Error;
+use crate::Error;
 use crate::shared::{LinkState, Shared};
 use crate::store::{JobView, ReceiptView, StoredCycle};
 

@@ -1,13 +1,11 @@
 //! One task per job: choose a miner, see the attempt through, choose another if nobody began, tell the user once.
 //!
-//! Read [`conduct`] for one attempt, [`verdict`] for what follows it, [`link`] for the connection, [`papers`] and
-//! [`messages`] for what is said on it.
+//! Read [`conduct`] for one attempt, [`link`] for its connection, [`papers`] and [`messages`] for what is said on it.
 
 mod conduct;
 mod link;
 mod messages;
 mod papers;
-mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +24,6 @@ use crate::routing::{Route, Wish, route};
 use crate::shared::Shared;
 use crate::store::{OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
-use verdict::Next;
 
 /// Drives a job that is in the store and not closed.
 pub(crate) fn start(shared: &Arc<Shared>, job: JobId) {
@@ -71,9 +68,9 @@ async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
             Flow::Ended(outcome) => with_complaint(outcome, conduct.complaint()),
         };
         let max = shared.config.routing.max_attempts;
-        let next = verdict::next(&outcome, conduct.accepted(), attempts.len() + 1, max);
+        let then = next(&outcome, conduct.accepted(), attempts.len() + 1, max);
         attempts.push(conduct.attempt().clone());
-        if next == Next::TryAnother
+        if then == Next::TryAnother
             && let Ok(another) = begin(shared, &request, &attempts).await?
         {
             tracing::info!(%job, ended = in_words(&outcome), miner = %another.miner, "trying another miner");
@@ -86,6 +83,29 @@ async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
             Some(receipts) => receipts.iter().filter_map(OwnReceipt::complete).collect(),
         };
         return close(shared, job, &outcome, &attempts, receipts).await;
+    }
+}
+
+/// What follows the end of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Ask another miner.
+    TryAnother,
+    /// Tell the user.
+    Report,
+}
+
+/// Decides.
+///
+/// Once a miner has accepted, the job may have had effects outside (an upload, a request of its own while inputs were
+/// fetched), so it is never run a second time behind its user's back. Before that, every end but the job's own failure
+/// is a matter between us and that miner: the user's signature was checked at the door.
+fn next(outcome: &Outcome, accepted: bool, attempts: usize, max_attempts: u32) -> Next {
+    let left = attempts < usize::try_from(max_attempts).unwrap_or(usize::MAX);
+    match outcome {
+        Outcome::Completed(_) | Outcome::Failed(_) => Next::Report,
+        Outcome::Rejected(_) | Outcome::HordeFailed(_) if accepted || !left => Next::Report,
+        Outcome::Rejected(_) | Outcome::HordeFailed(_) => Next::TryAnother,
     }
 }
 
@@ -199,4 +219,37 @@ async fn close(
             shared.clock.now(),
         )
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::status::{HordeFailureReason, JobRejectionReason, ParticipantType};
+    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
+
+    use super::*;
+
+    #[test]
+    fn only_what_no_miner_began_is_tried_again_and_not_for_ever() {
+        let declined = Outcome::Rejected(RejectionDetails {
+            rejected_by: ParticipantType::Miner,
+            reason: JobRejectionReason::Busy,
+            message: String::new(),
+            context: None,
+        });
+        let lost = Outcome::HordeFailed(HordeFailureDetails {
+            reported_by: ParticipantType::Validator,
+            reason: HordeFailureReason::MinerConnectionFailed,
+            message: String::new(),
+            context: None,
+        });
+        for outcome in [&declined, &lost] {
+            assert_eq!(next(outcome, false, 1, 3), Next::TryAnother);
+            assert_eq!(next(outcome, false, 3, 3), Next::Report);
+            assert_eq!(next(outcome, true, 1, 3), Next::Report);
+        }
+        assert_eq!(
+            next(&Outcome::Completed(Box::default()), true, 1, 3),
+            Next::Report
+        );
+    }
 }

@@ -34,14 +34,21 @@ pub struct StoredAttempt {
 
 /// What one event changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
-    pub(crate) job: JobId,
-    pub(crate) attempt: AttemptId,
-    pub(crate) machine: Attempt,
-    pub(crate) receipts: Vec<OwnReceipt>,
-    pub(crate) reports: Vec<(JobStatus, Option<StatusMetadata>)>,
-    pub(crate) block: BlockNumber,
-    pub(crate) now: Timestamp,
+pub struct Step {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The attempt's state after the event.
+    pub machine: Attempt,
+    /// Receipts that were written because of it.
+    pub receipts: Vec<OwnReceipt>,
+    /// What the user is told because of it.
+    pub reports: Vec<(JobStatus, Option<StatusMetadata>)>,
+    /// The chain's head at the time.
+    pub block: BlockNumber,
+    /// When.
+    pub now: Timestamp,
 }
 
 impl Store {
@@ -75,7 +82,7 @@ impl Store {
     ///
     /// # Errors
     /// The database's.
-    pub(crate) async fn save(&self, step: &Step) -> Result<()> {
+    pub async fn save(&self, step: &Step) -> Result<()> {
         const OPERATION: &str = "write the state of an attempt";
         let mut write = self.write().await?;
         let outcome = step.machine.outcome();

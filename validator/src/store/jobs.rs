@@ -1,11 +1,12 @@
-//! Jobs: taken or refused, and closed once with their outcome.
+//! Jobs: taken or refused, closed once with their outcome, and as people see them.
 
-use muster_protocol::job::Outcome;
+use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
-use muster_protocol::{JobId, JobStatus, Timestamp};
+use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
+use serde::Serialize;
 
 use super::attempts::StoredAttempt;
-use super::{Result, Store, Write, column, corrupt, failed, parsed, text_of, time_option};
+use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
 use crate::admission::Seen;
 
 /// A job that was taken.
@@ -17,6 +18,40 @@ pub struct StoredJob {
     pub closed: bool,
     /// Its attempts, oldest first.
     pub attempts: Vec<StoredAttempt>,
+}
+
+/// A job as its operator sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobView {
+    /// Its id.
+    pub job: JobId,
+    /// What its user was told last.
+    pub status: JobStatus,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Whose fault that was.
+    pub fault: Option<Fault>,
+    /// When it was handed over.
+    pub created_at: Timestamp,
+    /// When it ended for its user.
+    pub closed_at: Option<Timestamp>,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<AttemptView>,
+}
+
+/// An attempt as its operator sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct AttemptView {
+    /// Its id on the wire.
+    pub attempt: AttemptId,
+    /// Who runs it.
+    pub miner: MinerKey,
+    /// The miner's uid at the time.
+    pub uid: u16,
+    /// How far it is.
+    pub state: &'static str,
+    /// When it began.
+    pub started_at: Timestamp,
 }
 
 impl Store {
@@ -136,6 +171,48 @@ impl Store {
             closed,
             attempts: self.attempts_of(job).await?,
         }))
+    }
+
+    /// The newest jobs, newest first.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn jobs(&self, limit: u32) -> Result<Vec<JobView>> {
+        let rows = sqlx::query(
+            "SELECT job_id, status, outcome, created_at, closed_at FROM jobs ORDER BY created_at DESC, job_id LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("list jobs"))?;
+        let mut jobs = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let job = parsed(row, "job_id")?;
+            let status: String = column(row, "status")?;
+            let outcome: Option<Outcome> = json_option(row, "outcome")?;
+            jobs.push(JobView {
+                job,
+                status: JobStatus::from_wire(&status),
+                fault: outcome.as_ref().map(Outcome::fault),
+                outcome,
+                created_at: time(row, "created_at")?,
+                closed_at: time_option(row, "closed_at")?,
+                attempts: self.attempt_views(job).await?,
+            });
+        }
+        Ok(jobs)
+    }
+
+    async fn attempt_views(&self, job: JobId) -> Result<Vec<AttemptView>> {
+        let attempts = self.attempts_of(job).await?;
+        let view = |attempt: StoredAttempt| AttemptView {
+            attempt: attempt.id,
+            miner: attempt.miner,
+            uid: attempt.uid.0,
+            state: attempt.machine.state().name(),
+            started_at: attempt.started_at,
+        };
+        Ok(attempts.into_iter().map(view).collect())
     }
 
     /// Keeps a user's report of cheating. A repetition changes nothing.

@@ -8,7 +8,6 @@ mod cycles;
 mod jobs;
 mod outbox;
 mod receipts;
-mod view;
 
 use muster_kit::store::{StoreError, begin, migrate, open};
 use muster_protocol::Timestamp;
@@ -19,15 +18,14 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyPool, Row, Transaction};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-pub(crate) use attempts::Step;
-pub use attempts::StoredAttempt;
+pub use attempts::{Step, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
-pub use jobs::StoredJob;
+pub use jobs::{AttemptView, JobView, StoredJob};
 pub use outbox::Update;
-pub use receipts::{Kind, OwnReceipt};
-pub use view::{AttemptView, JobView, ReceiptView};
+pub use receipts::{Kind, OwnReceipt, ReceiptView};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+/// The tables, as files beside this crate's source.
+pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -163,6 +161,3 @@ fn signed(number: u64) -> i64 {
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -3,6 +3,7 @@
 use muster_chain::BlockNumber;
 use muster_protocol::receipt::{FinishedReceipt, OfferedReceipt};
 use muster_protocol::{AttemptId, Receipt, ReceiptPayload, Signature, Timestamp};
+use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{Result, Store, Write, column, corrupt, failed, json, signed, text_of};
@@ -49,6 +50,17 @@ impl OwnReceipt {
         self.miner_signature
             .map(|signature| self.offered.clone().countersigned(signature))
     }
+}
+
+/// A receipt with the signatures that are there.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiptView {
+    /// What it says.
+    pub payload: ReceiptPayload,
+    /// Ours.
+    pub validator_signature: Signature,
+    /// The miner's, once it has come.
+    pub miner_signature: Option<Signature>,
 }
 
 impl Store {
@@ -101,6 +113,30 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
+    /// The newest receipts, newest first.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn receipts(&self, limit: u32) -> Result<Vec<ReceiptView>> {
+        let rows = sqlx::query(
+            "SELECT payload, validator_signature, miner_signature FROM receipts \
+             ORDER BY written_at DESC, attempt_id, kind LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read receipts"))?;
+        let view = |row| {
+            let receipt = read(row)?;
+            Ok(ReceiptView {
+                payload: receipt.offered.payload,
+                validator_signature: receipt.offered.validator_signature,
+                miner_signature: receipt.miner_signature,
+            })
+        };
+        rows.iter().map(view).collect()
+    }
+
     /// The finished receipts that were written while the chain's head was in these blocks, both ends included.
     ///
     /// # Errors
@@ -145,7 +181,7 @@ impl Write<'_> {
     }
 }
 
-pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
+fn read(row: &AnyRow) -> Result<OwnReceipt> {
     let signature = |name, text: &str| Signature::from_hex(text).map_err(|error| corrupt(name, &error));
     let ours: String = column(row, "validator_signature")?;
     let theirs: Option<String> = column(row, "miner_signature")?;

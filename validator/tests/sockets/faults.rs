@@ -355,7 +355,8 @@ async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
 #[tokio::test]
 async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
     let mut miner = Miner::open("//Miner").await;
-    let mut world = World::timed(&[&miner]).await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.timing.reservation_s = 1;
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;
@@ -366,7 +367,7 @@ async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
     session
         .send(FromMiner::GenericError(GenericError { details }))
         .await;
-    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
+    let end = world.facilitator.take().await;
     let details = end.metadata.unwrap().horde_failure_details.unwrap();
     assert_eq!(details.reason, HordeFailureReason::InitialResponseTimedOut);
     assert_eq!(details.context.unwrap()["miner_said"], "Unknown validator");

@@ -163,8 +163,21 @@ impl Session {
         .await;
     }
 
+    /// The next message that is no accepted receipt: after a reconnection one may come again, and is signed again.
+    async fn past_receipts(&mut self) -> ToMiner {
+        loop {
+            match self.receive().await {
+                ToMiner::V0JobAcceptedReceiptRequest(request) => {
+                    self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
+                        .await;
+                }
+                message => return message,
+            }
+        }
+    }
+
     pub(crate) async fn job(&mut self) -> JobRequest {
-        let ToMiner::V0JobRequest(job) = self.receive().await else {
+        let ToMiner::V0JobRequest(job) = self.past_receipts().await else {
             panic!("the job was due")
         };
         *job
@@ -200,7 +213,7 @@ impl Session {
 
     /// Takes the pay slip without signing it.
     pub(crate) async fn finished_receipt(&mut self) -> FinishedReceiptRequest {
-        let ToMiner::V0JobFinishedReceiptRequest(request) = self.receive().await else {
+        let ToMiner::V0JobFinishedReceiptRequest(request) = self.past_receipts().await else {
             panic!("a finished receipt was due")
         };
         request

@@ -1,21 +1,50 @@
-//! The same tests on every engine at hand.
+//! The validator's store: the same tests on every engine at hand.
 
 use muster_chain::{BlockNumber, Uid};
 use muster_kit::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, Event, Outcome, Plan};
-use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{HordeFailureDetails, JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, ReceiptPayload, Signature};
+use muster_protocol::{
+    AttemptId, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp,
+    ValidatorKey,
+};
+use muster_validator::admission::Seen;
+use muster_validator::scoring::Scores;
+use muster_validator::store::{CycleState, MIGRATIONS, OwnReceipt, Step, Store, StoredAttempt, StoredCycle};
 use serde_json::json;
-
-use super::*;
-use crate::admission::Seen;
-use crate::scoring::Scores;
-use crate::testing::{finished, hotkey, job, miner};
+use sqlx::Row as _;
+use uuid::Uuid;
 
 const NOW: fn(i64) -> Timestamp = Timestamp::from_secs;
+
+fn hotkey(seed: u8) -> Hotkey {
+    Hotkey::from_bytes([seed; 32])
+}
+
+fn miner(seed: u8) -> MinerKey {
+    MinerKey(hotkey(seed))
+}
+
+fn job(seed: u128) -> JobId {
+    JobId::from_uuid(Uuid::from_u128(seed))
+}
+
+fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
+    FinishedReceipt {
+        job_uuid: AttemptId::first_of(job(attempt)),
+        miner_hotkey: miner(of),
+        validator_hotkey: ValidatorKey(hotkey(255)),
+        timestamp: NOW(11),
+        receipt_type: FinishedTag,
+        time_started: NOW(10),
+        time_took_us: 1,
+        score_str: score.to_owned(),
+        block_numbers: vec![],
+    }
+}
 
 async fn each() -> Vec<(TestStore, Store)> {
     let mut all = Vec::new();
@@ -232,7 +261,10 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             store.attempt(begun.id).await.unwrap().unwrap().machine,
             step.machine
         );
-        assert_eq!(store.receipts_of(begun.id).await.unwrap(), [receipt.clone()]);
+        assert_eq!(
+            store.receipts_of(begun.id).await.unwrap(),
+            std::slice::from_ref(&receipt)
+        );
         assert_eq!(store.updates_waiting().await.unwrap(), 2);
 
         let whole = receipt
@@ -366,6 +398,6 @@ async fn a_report_of_cheating_is_kept_once() {
             .fetch_one(&test.pool)
             .await
             .unwrap();
-        assert_eq!(column::<i64>(&row, "kept").unwrap(), 1);
+        assert_eq!(row.get::<i64, _>("kept"), 1);
     }
 }
