@@ -212,7 +212,7 @@ mod tests {
         let running = shell(&script, &clock).run(order(), stop.clone());
         let time = async {
             while !deaf.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
             }
             stop.cancel();
             loop {

@@ -89,6 +89,8 @@ pub struct RoutingConfig {
 pub struct TimingConfig {
     /// Seconds of slack for the whole job.
     pub leeway_s: u64,
+    /// Seconds to dial a miner for the first time, before the next one is tried.
+    pub dial_s: u64,
     /// Seconds for a miner to accept or decline.
     pub reservation_s: u64,
     /// Seconds for an executor to start, beyond its class's spin-up time.
@@ -149,6 +151,7 @@ impl Default for TimingConfig {
     fn default() -> Self {
         Self {
             leeway_s: 5,
+            dial_s: 6,
             reservation_s: 7,
             startup_s: 10,
             reconnect_s: 30,
@@ -224,6 +227,8 @@ incident_s = 600
 [timing]
 # Seconds of slack for the whole job, on top of the limits that its user set.
 leeway_s = 5
+# Seconds to dial a miner for the first time, before the next one is tried.
+dial_s = 6
 # Seconds for a miner to accept or decline.
 reservation_s = 7
 # Seconds for an executor to start, on top of the spin-up time of its class.
@@ -241,6 +246,7 @@ receipt_wait_ms = 2000
             ("facilitator.answer_s", self.facilitator.answer_s),
             ("routing.max_attempts", u64::from(self.routing.max_attempts)),
             ("routing.max_incidents", u64::from(self.routing.max_incidents)),
+            ("timing.dial_s", self.timing.dial_s),
             ("timing.reservation_s", self.timing.reservation_s),
             ("timing.reconnect_s", self.timing.reconnect_s),
         ] {

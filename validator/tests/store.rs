@@ -1,5 +1,7 @@
 //! The validator's store: the same tests on every engine at hand.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use muster_chain::{BlockNumber, Uid};
 use muster_kit::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, Event, Outcome, Plan};
@@ -79,6 +81,7 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
     };
     let second = std::time::Duration::from_secs(1);
     let plan = Plan {
+        dial: second,
         class: ExecutorClass::AlwaysOnTest,
         streaming: false,
         timing,

@@ -24,6 +24,7 @@ fn plan(streaming: bool) -> Plan {
             upload_time_limit: 30,
             streaming_start_time_limit: 40,
         },
+        dial: Duration::from_secs(6),
         reservation: Duration::from_secs(7),
         startup: Duration::from_secs(10),
         reconnect: Duration::from_secs(15),

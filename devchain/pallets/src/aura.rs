@@ -3,10 +3,6 @@
 
 pub use pallet::*;
 
-#[expect(
-    clippy::module_inception,
-    reason = "the macro wants a module; the file is named after the pallet"
-)]
 #[frame_support::pallet]
 #[allow(
     missing_docs,

@@ -161,7 +161,7 @@ impl Miner {
                 if let Some(address) = ready::read(&ready_file).unwrap() {
                     return address;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
             }
         })
         .await;

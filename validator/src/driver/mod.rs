@@ -168,6 +168,7 @@ fn plan(shared: &Shared, request: &JobRequest) -> Plan {
             upload_time_limit: request.upload_time_limit,
             streaming_start_time_limit: request.streaming_start_time_limit,
         },
+        dial: Duration::from_secs(timing.dial_s),
         reservation: Duration::from_secs(timing.reservation_s),
         startup: Duration::from_secs(timing.startup_s),
         reconnect: timing.reconnect(),

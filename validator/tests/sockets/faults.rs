@@ -109,7 +109,7 @@ async fn a_cut_connection_that_comes_back_costs_nothing() {
         session.finished(id).await;
         assert_eq!(session.paid().await, "9.000000", "{stage:?}");
         assert_eq!(
-            world.facilitator.to_the_end().await.0.last(),
+            world.facilitator.updates_to_the_end().await.0.last(),
             Some(&JobStatus::Completed),
             "{stage:?}"
         );
@@ -176,7 +176,7 @@ async fn a_miner_that_cannot_be_reached_is_replaced_by_another() {
         session.complete(id).await;
         session.paid().await;
         assert_eq!(
-            world.facilitator.to_the_end().await.0.last(),
+            world.facilitator.updates_to_the_end().await.0.last(),
             Some(&JobStatus::Completed)
         );
     }
@@ -209,7 +209,7 @@ async fn a_validator_that_was_restarted_resumes_at_every_stage() {
         }
         session.complete(id).await;
         assert_eq!(session.paid().await, "9.000000", "{stage:?}");
-        let (statuses, end) = world.facilitator.to_the_end().await;
+        let (statuses, end) = world.facilitator.updates_to_the_end().await;
         assert_eq!(statuses.last(), Some(&JobStatus::Completed), "{stage:?}");
         assert!(
             !statuses.contains(&JobStatus::Received),
@@ -268,7 +268,7 @@ async fn a_deadline_that_passed_while_the_validator_was_away_does_not_cost_a_fin
     session.finished(id).await;
     assert_eq!(session.paid().await, "9.000000");
     assert_eq!(
-        world.facilitator.to_the_end().await.0.last(),
+        world.facilitator.updates_to_the_end().await.0.last(),
         Some(&JobStatus::Completed)
     );
 }
@@ -290,7 +290,7 @@ async fn a_job_that_ends_without_a_facilitator_is_told_when_it_is_back() {
     session.closed().await;
 
     world.facilitator.accept().await;
-    let (statuses, _) = world.facilitator.to_the_end().await;
+    let (statuses, _) = world.facilitator.updates_to_the_end().await;
     assert_eq!(
         statuses.first(),
         Some(&JobStatus::Received),
@@ -336,7 +336,7 @@ async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
     let mut session = miner.accept().await;
     let first = session.begin().await;
     session.complete(first).await;
-    world.facilitator.to_the_end().await;
+    world.facilitator.updates_to_the_end().await;
     drop(session);
 
     world.facilitator.submit(&job("//User", 2)).await;
@@ -349,7 +349,7 @@ async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
         (first, "9.000000")
     );
     session.decline(second).await;
-    world.facilitator.to_the_end().await;
+    world.facilitator.updates_to_the_end().await;
 }
 
 #[tokio::test]

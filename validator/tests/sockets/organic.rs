@@ -67,7 +67,7 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
         "download, execution and upload, in seconds"
     );
 
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses, ALL);
     let response = end.metadata.clone().unwrap().miner_response.unwrap();
     assert_eq!(response.docker_process_stdout, "hello\n");
@@ -119,7 +119,7 @@ async fn the_miner_of_computehorde_is_not_waited_for_longer_than_configured() {
     let id = session.begin().await;
     session.complete(id).await;
     session.finished_receipt().await;
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses, ALL);
     assert_eq!(
         receipts(&end).len(),
@@ -227,7 +227,7 @@ async fn a_chain_that_is_gone_leaves_the_last_good_metagraph() {
         let id = session.begin().await;
         session.complete(id).await;
         session.paid().await;
-        assert_eq!(world.facilitator.to_the_end().await.0, ALL);
+        assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
     }
 }
 
@@ -256,7 +256,7 @@ async fn a_job_that_is_declined_goes_to_the_next_miner_under_a_fresh_id() {
     session.job().await;
     session.complete(second).await;
     session.paid().await;
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses, ALL, "the user sees one job and no refusal");
     assert_eq!(end.metadata.unwrap().muster.unwrap().attempt, Some(second));
 }
@@ -277,7 +277,7 @@ async fn when_every_miner_declines_the_user_sees_all_of_their_reasons() {
         let id = session.offer().await.job_uuid;
         session.decline(id).await;
     }
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses, [JobStatus::Received, JobStatus::Rejected]);
     let details = end.metadata.unwrap().job_rejection_details.unwrap();
     assert_eq!(
@@ -301,7 +301,7 @@ async fn a_failed_job_is_its_users_failure_and_a_failed_subnet_is_not() {
     let id = session.begin().await;
     session.job_failed(id).await;
     assert_eq!(session.paid().await, "0.000000");
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses.last(), Some(&JobStatus::Failed));
     let details = end.metadata.unwrap().job_failure_details.unwrap();
     assert_eq!(
@@ -314,7 +314,7 @@ async fn a_failed_job_is_its_users_failure_and_a_failed_subnet_is_not() {
     let id = session.begin().await;
     session.horde_failed(id).await;
     assert_eq!(session.paid().await, "0.000000");
-    let (statuses, end) = world.facilitator.to_the_end().await;
+    let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses.last(), Some(&JobStatus::HordeFailed));
     let details = end.metadata.unwrap().horde_failure_details.unwrap();
     assert_eq!(details.reported_by, ParticipantType::Executor);
@@ -372,7 +372,7 @@ async fn nonsense_from_both_sides_disturbs_no_job() {
     session.job().await;
     session.complete(id).await;
     session.paid().await;
-    assert_eq!(world.facilitator.to_the_end().await.0, ALL);
+    assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ async fn work(world: &mut World, miner: &mut Miner, at: i64) {
     session.complete(id).await;
     session.paid().await;
     assert_eq!(
-        world.facilitator.to_the_end().await.0.last(),
+        world.facilitator.updates_to_the_end().await.0.last(),
         Some(&JobStatus::Completed)
     );
 }

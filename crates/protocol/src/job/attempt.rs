@@ -22,6 +22,8 @@ pub struct Plan {
     pub streaming: bool,
     /// The clocks of the stages.
     pub timing: ExecutorTiming,
+    /// How long dialling the miner for the first time may take: another one may be free meanwhile.
+    pub dial: Duration,
     /// How long a miner may think about an offer.
     pub reservation: Duration,
     /// How long an executor may take to start, beyond its class's spin-up time.
@@ -155,7 +157,7 @@ type Step = Result<(Attempt, Vec<Effect>), Illegal>;
 impl Attempt {
     /// An attempt whose miner is about to be dialled.
     pub fn new(plan: Plan, now: Timestamp) -> Self {
-        let deadline = now.plus(plan.reconnect);
+        let deadline = now.plus(plan.dial);
         Self {
             plan,
             state: JobState::Connecting,

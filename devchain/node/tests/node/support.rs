@@ -104,19 +104,20 @@ impl Client {
         method: &str,
         params: Value,
     ) -> Result<T, ErrorObjectOwned> {
-        let result = match params {
-            Value::Object(fields) => {
-                let mut params = ObjectParams::new();
-                fields
-                    .iter()
-                    .for_each(|(name, value)| params.insert(name, value).unwrap());
-                self.0.request(method, params).await
-            }
-            params => self.0.request(method, array(&params)).await,
+        let result = if let Value::Object(fields) = &params {
+            let mut params = ObjectParams::new();
+            fields
+                .iter()
+                .for_each(|(name, value)| params.insert(name, value).unwrap());
+            self.0.request(method, params).await
+        } else {
+            self.0.request(method, array(&params)).await
         };
-        result.map_err(|error| match error {
-            ClientError::Call(error) => error,
-            other => panic!("{method}: {other}"),
+        result.map_err(|error| {
+            let ClientError::Call(error) = error else {
+                panic!("{method}: {error}")
+            };
+            error
         })
     }
 

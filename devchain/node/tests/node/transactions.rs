@@ -89,7 +89,7 @@ async fn a_watched_transaction_is_followed_to_its_block() {
         .unwrap();
     assert_eq!(next(&mut watch).await, json!("ready"));
     let pending: Vec<Bytes> = client.call("author_pendingExtrinsics", json!([])).await.unwrap();
-    assert_eq!(pending, [transaction.clone()]);
+    assert_eq!(pending, std::slice::from_ref(&transaction));
     let account = Alice.to_account_id().to_string();
     assert_eq!(
         client

@@ -12,10 +12,10 @@ use scale_info::{PortableRegistry, TypeDef, TypeDefPrimitive};
 const PUBLIC: &[u8] = include_bytes!("../vectors/finney-spec365.scale");
 
 fn decode(mut bytes: &[u8]) -> RuntimeMetadataV16 {
-    match RuntimeMetadataPrefixed::decode(&mut bytes).unwrap().1 {
-        RuntimeMetadata::V16(metadata) => metadata,
-        other => panic!("metadata of version {}", other.version()),
-    }
+    let RuntimeMetadata::V16(metadata) = RuntimeMetadataPrefixed::decode(&mut bytes).unwrap().1 else {
+        panic!("metadata of another version than 16")
+    };
+    metadata
 }
 
 fn public() -> RuntimeMetadataV16 {
@@ -73,8 +73,11 @@ fn pallet<'a>(metadata: &'a RuntimeMetadataV16, name: &str) -> &'a PalletMetadat
         .unwrap()
 }
 
-/// Index, name and the layout of every argument of a pallet's calls.
-fn calls(metadata: &RuntimeMetadataV16, name: &str) -> Vec<(u8, String, Vec<(String, String)>)> {
+/// Index, name and the layout of every argument of a call.
+type CallLayout = (u8, String, Vec<(String, String)>);
+
+/// A pallet's calls.
+fn calls(metadata: &RuntimeMetadataV16, name: &str) -> Vec<CallLayout> {
     let id = pallet(metadata, name).calls.as_ref().unwrap().ty.id;
     let TypeDef::Variant(calls) = &metadata.types.resolve(id).unwrap().type_def else {
         panic!("calls are variants")

@@ -57,12 +57,11 @@ impl Facilitator {
         let (path, socket) = self.door.next().await;
         assert_eq!(path, "/ws/v0/");
         self.socket = Some(socket);
-        match self.receive().await {
-            ToFacilitator::V0AuthenticationRequest(auth) => {
-                verify_facilitator_auth(&auth).unwrap();
-            }
-            other => panic!("the first frame is a greeting, not {other:?}"),
-        }
+        let first = self.receive().await;
+        let ToFacilitator::V0AuthenticationRequest(auth) = first else {
+            panic!("the first frame is a greeting, not {first:?}")
+        };
+        verify_facilitator_auth(&auth).unwrap();
     }
 
     /// Takes a connection and accepts its greeting.
@@ -103,7 +102,10 @@ impl Facilitator {
             match self.receive().await {
                 ToFacilitator::V0JobStatusUpdate(update) => return *update,
                 ToFacilitator::V0Heartbeat(_) => {}
-                other => panic!("a status update was due, not {other:?}"),
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)) => {
+                    panic!("a status update was due, not {other:?}")
+                }
             }
         }
     }
@@ -123,7 +125,7 @@ impl Facilitator {
     }
 
     /// Takes updates up to the end of a job.
-    pub(crate) async fn to_the_end(&mut self) -> (Vec<JobStatus>, JobStatusUpdate) {
+    pub(crate) async fn updates_to_the_end(&mut self) -> (Vec<JobStatus>, JobStatusUpdate) {
         let mut statuses = Vec::new();
         loop {
             let update = self.take().await;

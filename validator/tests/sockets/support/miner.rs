@@ -166,13 +166,12 @@ impl Session {
     /// The next message that is no accepted receipt: after a reconnection one may come again, and is signed again.
     async fn past_receipts(&mut self) -> ToMiner {
         loop {
-            match self.receive().await {
-                ToMiner::V0JobAcceptedReceiptRequest(request) => {
-                    self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
-                        .await;
-                }
-                message => return message,
-            }
+            let message = self.receive().await;
+            let ToMiner::V0JobAcceptedReceiptRequest(request) = message else {
+                return message;
+            };
+            self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
+                .await;
         }
     }
 
