@@ -65,6 +65,14 @@ fn the_demo_does_all_of_it() {
     assert_eq!(report["weight"]["weight"], 65535);
     assert_ne!(report["weight"]["miner_uid"], report["weight"]["validator_uid"]);
 
+    // Once more in the same folder: a new chain, the same stores.
+    let again = run(Command::new(muster().unwrap())
+        .args(["up", "--demo", "--dir"])
+        .arg(folder.path()))
+    .unwrap();
+    assert_eq!(again.code, Some(0), "{}\n{}", again.stdout, again.stderr);
+    assert!(again.stdout.ends_with("all of it happened\n"), "{}", again.stdout);
+
     // Nothing is left behind.
     let pids = std::fs::read_dir(folder.path().join("run")).unwrap();
     assert!(

@@ -49,7 +49,8 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_waiting ON outbox (acknowledged_at, sequence);
 CREATE INDEX outbox_of_job ON outbox (job_id, sequence);
 
--- One receipt of each kind per attempt. `block` is the chain's head when it was written: it decides the scoring cycle.
+-- One receipt of each kind per attempt. `block` is the head of `chain` (its genesis hash) when it was written: it decides
+-- the scoring cycle.
 CREATE TABLE receipts (
     attempt_id TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -58,14 +59,16 @@ CREATE TABLE receipts (
     validator_signature TEXT NOT NULL,
     miner_signature TEXT,
     written_at BIGINT NOT NULL,
+    chain TEXT NOT NULL,
     block BIGINT NOT NULL,
     PRIMARY KEY (attempt_id, kind)
 );
-CREATE INDEX receipts_by_block ON receipts (kind, block);
+CREATE INDEX receipts_by_block ON receipts (chain, kind, block);
 
 -- One row per window in which work was scored, written before its weights are sent. `state` is pending, set, kept (nothing was earned) or missed.
 CREATE TABLE cycles (
-    last_block BIGINT PRIMARY KEY NOT NULL,
+    chain TEXT NOT NULL,
+    last_block BIGINT NOT NULL,
     first_block BIGINT NOT NULL,
     number BIGINT NOT NULL,
     state TEXT NOT NULL,
@@ -73,7 +76,8 @@ CREATE TABLE cycles (
     weights TEXT NOT NULL,
     error TEXT,
     at_block BIGINT NOT NULL,
-    changed_at BIGINT NOT NULL
+    changed_at BIGINT NOT NULL,
+    PRIMARY KEY (chain, last_block)
 );
 
 -- Users' reports of cheating, as received.

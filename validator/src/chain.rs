@@ -23,6 +23,9 @@ pub type Blocks = BoxStream<'static, Result<BlockNumber, ChainError>>;
 
 /// One subnet, seen and written with one validator's key.
 pub trait Chain: fmt::Debug + Send + Sync + 'static {
+    /// The chain's genesis hash: what tells its blocks from another chain's.
+    fn genesis(&self) -> String;
+
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
 
@@ -60,6 +63,10 @@ impl Subnet {
 }
 
 impl Chain for Subnet {
+    fn genesis(&self) -> String {
+        self.client.genesis()
+    }
+
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
         self.client.metagraph(self.netuid).boxed()
     }

@@ -115,7 +115,7 @@ pub async fn run_on(
 ) -> Result<(), Error> {
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
-    let store = Store::open(&config.store).await?;
+    let store = Store::open(&config.store, &chain.genesis()).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let parts = stopping_with(&tasks);
     let shared = Arc::new(Shared {

@@ -51,7 +51,7 @@ fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
 async fn each() -> Vec<(TestStore, Store)> {
     let mut all = Vec::new();
     for test in stores(&MIGRATIONS).await.unwrap() {
-        let store = Store::over(test.pool.clone()).await.unwrap();
+        let store = Store::over(test.pool.clone(), "chain").await.unwrap();
         all.push((test, store));
     }
     all
@@ -198,7 +198,7 @@ async fn sequence_numbers_go_on_after_a_restart() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         store.admit(&one, &frame, NOW(1)).await.unwrap();
-        let again = Store::open(&test.url).await.unwrap();
+        let again = Store::open(&test.url, "chain").await.unwrap();
         let (two, frame) = request(job(2), 6);
         again.admit(&two, &frame, NOW(2)).await.unwrap();
         let first = again.next_update().await.unwrap().unwrap();
@@ -402,5 +402,32 @@ async fn a_report_of_cheating_is_kept_once() {
             .await
             .unwrap();
         assert_eq!(row.get::<i64, _>("kept"), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_blocks_of_another_chain_are_not_ours() {
+    for (test, store) in each().await {
+        let cycle = StoredCycle {
+            number: 22,
+            first_block: 11,
+            last_block: 21,
+            state: CycleState::Kept,
+            scores: Scores::default(),
+            weights: Vec::new(),
+            error: None,
+            at_block: 30,
+            changed_at: NOW(1),
+        };
+        assert!(store.begin_cycle(&cycle).await.unwrap());
+        let other = Store::over(test.pool.clone(), "another chain").await.unwrap();
+        assert_eq!(other.settled_through().await.unwrap(), None);
+        assert_eq!(other.cycle(BlockNumber(21)).await.unwrap(), None);
+        assert_eq!(other.cycles(9).await.unwrap(), []);
+        assert!(
+            other.begin_cycle(&cycle).await.unwrap(),
+            "its own cycle of that block"
+        );
+        assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(21)));
     }
 }

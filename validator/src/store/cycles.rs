@@ -77,8 +77,8 @@ impl Store {
         const OPERATION: &str = "write a scored cycle";
         let mut write = self.write().await?;
         let done = sqlx::query(
-            "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+            "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at, chain) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING",
         )
         .bind(signed(cycle.last_block))
         .bind(signed(cycle.first_block))
@@ -89,6 +89,7 @@ impl Store {
         .bind(cycle.error.clone())
         .bind(signed(cycle.at_block))
         .bind(cycle.changed_at.micros())
+        .bind(self.chain.clone())
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -111,13 +112,14 @@ impl Store {
         const OPERATION: &str = "note what has become of a cycle";
         let mut write = self.write().await?;
         sqlx::query(
-            "UPDATE cycles SET state = $1, error = $2, at_block = $3, changed_at = $4 WHERE last_block = $5 AND state = 'pending'",
+            "UPDATE cycles SET state = $1, error = $2, at_block = $3, changed_at = $4 WHERE last_block = $5 AND state = 'pending' AND chain = $6",
         )
         .bind(state.as_str())
         .bind(error.map(str::to_owned))
         .bind(signed(at.0))
         .bind(now.micros())
         .bind(signed(last_block))
+        .bind(self.chain.clone())
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -132,10 +134,11 @@ impl Store {
         const OPERATION: &str = "note missed cycles";
         let mut write = self.write().await?;
         let done = sqlx::query(
-            "UPDATE cycles SET state = 'missed', changed_at = $1 WHERE state = 'pending' AND last_block < $2",
+            "UPDATE cycles SET state = 'missed', changed_at = $1 WHERE state = 'pending' AND last_block < $2 AND chain = $3",
         )
         .bind(now.micros())
         .bind(signed(first.0))
+        .bind(self.chain.clone())
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -148,10 +151,13 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn settled_through(&self) -> Result<Option<BlockNumber>> {
-        let row = sqlx::query("SELECT MAX(last_block) AS last FROM cycles WHERE state IN ('set', 'kept')")
-            .fetch_one(&self.pool)
-            .await
-            .map_err(failed("read the cycles"))?;
+        let row = sqlx::query(
+            "SELECT MAX(last_block) AS last FROM cycles WHERE state IN ('set', 'kept') AND chain = $1",
+        )
+        .bind(self.chain.clone())
+        .fetch_one(&self.pool)
+        .await
+        .map_err(failed("read the cycles"))?;
         let last: Option<i64> = column(&row, "last")?;
         Ok(last.map(|last| BlockNumber(unsigned(last))))
     }
@@ -163,9 +169,10 @@ impl Store {
     pub async fn cycle(&self, last_block: BlockNumber) -> Result<Option<StoredCycle>> {
         let row = sqlx::query(
             "SELECT last_block, first_block, number, state, scores, weights, error, at_block, changed_at FROM cycles \
-             WHERE last_block = $1",
+             WHERE last_block = $1 AND chain = $2",
         )
         .bind(signed(last_block.0))
+        .bind(self.chain.clone())
         .fetch_optional(&self.pool)
         .await
         .map_err(failed("read a cycle"))?;
@@ -179,9 +186,10 @@ impl Store {
     pub async fn cycles(&self, limit: u32) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
             "SELECT last_block, first_block, number, state, scores, weights, error, at_block, changed_at FROM cycles \
-             ORDER BY last_block DESC LIMIT $1",
+             WHERE chain = $2 ORDER BY last_block DESC LIMIT $1",
         )
         .bind(i64::from(limit))
+        .bind(self.chain.clone())
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the cycles"))?;

@@ -33,6 +33,8 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct Store {
     pool: AnyPool,
+    /// The genesis hash of the chain whose blocks and cycles are meant: another chain counts its own.
+    chain: String,
     /// The last sequence number of the outbox; who holds it may write.
     writer: Mutex<i64>,
     /// Counts the writes to the outbox, so that the facilitator link need not poll.
@@ -42,25 +44,26 @@ pub struct Store {
 /// A write transaction and the right to number status updates.
 struct Write<'a> {
     tx: Transaction<'static, Any>,
+    chain: &'a str,
     sequence: MutexGuard<'a, i64>,
     outbox: &'a watch::Sender<u64>,
     reported: bool,
 }
 
 impl Store {
-    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`).
+    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`) for the chain of this genesis hash.
     ///
     /// # Errors
     /// The database does not open or does not migrate.
-    pub async fn open(url: &str) -> Result<Self> {
-        Self::over(open(url).await?).await
+    pub async fn open(url: &str, chain: &str) -> Result<Self> {
+        Self::over(open(url).await?, chain).await
     }
 
     /// Migrates and uses a pool that is open already.
     ///
     /// # Errors
     /// The database does not migrate.
-    pub async fn over(pool: AnyPool) -> Result<Self> {
+    pub async fn over(pool: AnyPool, chain: &str) -> Result<Self> {
         migrate(&pool, &MIGRATIONS).await?;
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
@@ -69,6 +72,7 @@ impl Store {
         let last = column(&row, "last")?;
         Ok(Self {
             pool,
+            chain: chain.to_owned(),
             writer: Mutex::new(last),
             outbox: watch::Sender::new(0),
         })
@@ -79,6 +83,7 @@ impl Store {
         let tx = begin(&self.pool).await?;
         Ok(Write {
             tx,
+            chain: &self.chain,
             sequence,
             outbox: &self.outbox,
             reported: false,

@@ -147,11 +147,13 @@ impl Store {
         last: BlockNumber,
     ) -> Result<Vec<FinishedReceipt>> {
         let rows = sqlx::query(
-            "SELECT payload FROM receipts WHERE kind = $1 AND block >= $2 AND block <= $3 ORDER BY block, attempt_id",
+            "SELECT payload FROM receipts WHERE kind = $1 AND block >= $2 AND block <= $3 AND chain = $4 \
+             ORDER BY block, attempt_id",
         )
         .bind("JobFinishedReceipt")
         .bind(signed(first.0))
         .bind(signed(last.0))
+        .bind(self.chain.clone())
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the receipts of a cycle"))?;
@@ -164,8 +166,8 @@ impl Write<'_> {
         let payload = &receipt.offered.payload;
         let written: Timestamp = payload.timestamp();
         sqlx::query(
-            "INSERT INTO receipts (attempt_id, kind, miner, payload, validator_signature, written_at, block) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+            "INSERT INTO receipts (attempt_id, kind, miner, payload, validator_signature, written_at, block, chain) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
         )
         .bind(payload.attempt().to_string())
         .bind(payload.kind())
@@ -174,6 +176,7 @@ impl Write<'_> {
         .bind(receipt.offered.validator_signature.to_prefixed_hex())
         .bind(written.micros())
         .bind(signed(block.0))
+        .bind(self.chain.to_owned())
         .execute(&mut *self.tx)
         .await
         .map_err(failed("write a receipt"))?;

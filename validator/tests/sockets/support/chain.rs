@@ -114,6 +114,10 @@ impl TestChain {
 }
 
 impl Chain for TestChain {
+    fn genesis(&self) -> String {
+        "a test's own".to_owned()
+    }
+
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
         async {
             self.check("read the metagraph")
