@@ -24,21 +24,53 @@ pub(crate) struct Client {
     clock: SharedClock,
 }
 
+/// Why a request brought nothing.
+enum Refusal {
+    /// The facilitator does not answer, or is not itself: it may be well again in a moment.
+    Unwell(anyhow::Error),
+    /// It does not take our token, or our signature.
+    Unauthorised(anyhow::Error),
+    /// It will not do it.
+    Final(anyhow::Error),
+}
+
+type Answer<T> = std::result::Result<T, Refusal>;
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unwell(error) => Self::new(ErrorCode::FacilitatorUnreachable, error),
+            Refusal::Unauthorised(error) => Self::new(ErrorCode::SignatureRefused, error),
+            Refusal::Final(error) => Self::coded(None, error),
+        }
+    }
+}
+
 impl Client {
     /// Logs in: the user's key signs a nonce and gets a token.
     pub(crate) async fn login(base: &str, user: Keypair, clock: SharedClock) -> Result<Self> {
         let http = Http::builder().timeout(REQUEST_TIMEOUT).build()?;
         let base = base.trim_end_matches('/').to_owned();
-        let nonce: Nonce = read(&base, http.get(format!("{base}/auth/nonce"))).await?;
-        let login = Login::new(user.hotkey(), user.sign(nonce.nonce.as_bytes()), nonce.nonce);
-        let token: Token = read(&base, http.post(format!("{base}/auth/login")).json(&login)).await?;
-        Ok(Self {
+        let mut client = Self {
             http,
             base,
             user,
-            token: token.token,
+            token: String::new(),
             clock,
-        })
+        };
+        client.renew().await.map_err(Failure::from)?;
+        Ok(client)
+    }
+
+    /// Gets a fresh token.
+    async fn renew(&mut self) -> Answer<()> {
+        let base = &self.base;
+        let nonce: Nonce = read(base, self.http.get(format!("{base}/auth/nonce"))).await?;
+        let signature = self.user.sign(nonce.nonce.as_bytes());
+        let login = Login::new(self.user.hotkey(), signature, nonce.nonce);
+        let token: Token = read(base, self.http.post(format!("{base}/auth/login")).json(&login)).await?;
+        self.token = token.token;
+        Ok(())
     }
 
     /// Submits a job under the user's signature.
@@ -56,63 +88,81 @@ impl Client {
             .header(headers::SIGNATURE, signature.to_base64())
             .header(headers::SIGNATURE_SCOPE, "SignedFields")
             .json(job);
-        read(&self.base, request).await
+        read(&self.base, request).await.map_err(Failure::from)
     }
 
     /// One job.
     pub(crate) async fn job(&self, id: JobId) -> Result<JobView> {
-        let request = self
-            .http
-            .get(format!("{}/api/v1/jobs/{id}/", self.base))
-            .bearer_auth(&self.token);
-        read(&self.base, request).await
+        self.look(id).await.map_err(Failure::from)
+    }
+
+    async fn look(&self, id: JobId) -> Answer<JobView> {
+        let url = format!("{}/api/v1/jobs/{id}/", self.base);
+        read(&self.base, self.http.get(url).bearer_auth(&self.token)).await
     }
 
     /// Follows a job to its end, or until `deadline`; `step` sees every view that brought something new.
+    ///
+    /// A facilitator that restarts meanwhile is waited for, and a token that has expired is renewed: jobs take hours.
     pub(crate) async fn follow(
-        &self,
+        &mut self,
         id: JobId,
         deadline: Timestamp,
         mut step: impl FnMut(&JobView),
     ) -> Result<JobView> {
         let mut seen = 0;
         loop {
-            let view = self.job(id).await?;
-            if view.status_history.len() > seen {
-                seen = view.status_history.len();
-                step(&view);
+            let late = self.clock.now() >= deadline;
+            let refused = match self.look(id).await {
+                Ok(view) => {
+                    if view.status_history.len() > seen {
+                        seen = view.status_history.len();
+                        step(&view);
+                    }
+                    let status = view.last_status();
+                    if status.is_terminal() {
+                        return Ok(view);
+                    }
+                    Refusal::Unwell(anyhow::anyhow!("job {id} did not end in time; it is {status}"))
+                }
+                Err(Refusal::Unauthorised(refused)) => match self.renew().await {
+                    Ok(()) => Refusal::Unwell(refused),
+                    Err(refusal) => refusal,
+                },
+                Err(refusal) => refusal,
+            };
+            match refused {
+                Refusal::Unwell(_) if !late => self.clock.sleep(POLL).await,
+                Refusal::Unwell(_) | Refusal::Unauthorised(_) | Refusal::Final(_) => {
+                    return Err(refused.into());
+                }
             }
-            if view.last_status().is_terminal() {
-                return Ok(view);
-            }
-            if self.clock.now() >= deadline {
-                return Err(Failure::usage(format_args!(
-                    "job {id} did not end in time; it is {}",
-                    view.last_status()
-                )));
-            }
-            self.clock.sleep(POLL).await;
         }
     }
 }
 
 /// Sends a request and reads the answer; a refusal becomes the reason that the facilitator gave.
-async fn read<T: serde::de::DeserializeOwned>(base: &str, request: RequestBuilder) -> Result<T> {
+async fn read<T: serde::de::DeserializeOwned>(base: &str, request: RequestBuilder) -> Answer<T> {
     let response = request.send().await.map_err(|error| {
-        let error = anyhow::Error::new(error).context(format!("the facilitator at {base} does not answer"));
-        Failure::new(ErrorCode::FacilitatorUnreachable, error)
+        let error = anyhow::Error::new(error);
+        Refusal::Unwell(error.context(format!("the facilitator at {base} does not answer")))
     })?;
     let status = response.status();
     if status.is_success() {
-        return Ok(response.json().await?);
+        let answer = response.json().await.map_err(anyhow::Error::new);
+        return answer
+            .map_err(|error| Refusal::Final(error.context("the facilitator's answer cannot be read")));
     }
-    let reason = reason(response).await;
-    let error = anyhow::anyhow!("the facilitator refused ({status}): {reason}");
-    let code = match status {
-        StatusCode::UNAUTHORIZED => Some(ErrorCode::SignatureRefused),
-        _ => None,
-    };
-    Err(Failure::coded(code, error))
+    let error = anyhow::anyhow!("the facilitator refused ({status}): {}", reason(response).await);
+    Err(
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            Refusal::Unwell(error)
+        } else if status == StatusCode::UNAUTHORIZED {
+            Refusal::Unauthorised(error)
+        } else {
+            Refusal::Final(error)
+        },
+    )
 }
 
 /// The words in an error body: `{"detail"}`, `{"error"}`, or whatever it is.

@@ -30,14 +30,18 @@ pub(crate) fn open(door: &Door) -> Result<Target> {
     let facilitator = door
         .facilitator
         .clone()
-        .or_else(|| subnet.as_ref().map(|s| s.facilitator_url()));
-    let validator = door.validator.or_else(|| subnet.as_ref().map(|s| s.validator));
+        .or_else(|| subnet.as_ref().map(|s| s.facilitator_url()))
+        .ok_or_else(|| from_subnet("facilitator"))?;
+    let validator = door
+        .validator
+        .or_else(|| subnet.as_ref().map(|s| s.validator))
+        .ok_or_else(|| from_subnet("validator"))?;
     let path = wallet_path(&door.wallet, subnet.as_ref());
     let user = muster_identity::wallet::load_hotkey(&path)
         .map_err(|error| Failure::new(ErrorCode::WalletUnusable, error))?;
     Ok(Target {
-        facilitator: facilitator.ok_or_else(|| from_subnet("facilitator"))?,
-        validator: validator.ok_or_else(|| from_subnet("validator"))?,
+        facilitator,
+        validator,
         user,
     })
 }

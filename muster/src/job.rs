@@ -45,7 +45,7 @@ async fn run_job(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .collect::<Result<IndexMap<_, _>>>()?;
     let target = door::open(&args.door)?;
     let job = request(target.validator, &args, env, &inputs)?;
-    let client = Client::login(&target.facilitator, target.user, clock.clone()).await?;
+    let mut client = Client::login(&target.facilitator, target.user, clock.clone()).await?;
     let created = client.create(&job).await?;
     if args.detach {
         print::line(format_args!("{}", created.uuid));

@@ -90,11 +90,11 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
     tasks.spawn("wait for a signal", async move {
         tokio::select! {
             signal = shutdown::wait_for_signal() => {
+                stopping.shutdown();
                 match signal {
                     Ok(signal) => tracing::info!(%signal, "stopping"),
                     Err(error) => tracing::error!(%error, "signals cannot be handled; stopping"),
                 }
-                stopping.shutdown();
             }
             () = stopping.token().cancelled_owned() => {}
         }
@@ -109,8 +109,8 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
                 async { while matches!(stdin.read(&mut ignored).await, Ok(read) if read > 0) {} };
             tokio::select! {
                 () = supervised => {
-                    tracing::info!("the supervisor is gone; stopping");
                     stopping.shutdown();
+                    tracing::info!("the supervisor is gone; stopping");
                 }
                 () = token.cancelled() => {}
             }

@@ -141,6 +141,16 @@ impl RunningSubnet {
         Ok(kill(Pid::from_raw(self.pid(role)?), Signal::SIGKILL)?)
     }
 
+    /// Kills `muster up` itself without warning.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub fn kill_supervisor(&mut self) -> Result<()> {
+        self.up.kill()?;
+        self.up.wait()?;
+        Ok(())
+    }
+
     /// The end of a role's log, for messages of failing tests.
     pub fn log(&self, role: &str) -> String {
         let text = std::fs::read_to_string(self.folder.path().join("logs").join(format!("{role}.log")))

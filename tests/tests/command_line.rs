@@ -12,10 +12,26 @@ fn call(args: &[&str]) -> Output {
 
 #[test]
 fn every_role_prints_a_configuration_that_it_accepts() {
+    let folder = tempfile::tempdir().unwrap();
     for role in ["facilitator", "validator", "miner", "executor"] {
         let printed = call(&[role, "--print-config"]);
         assert_eq!(printed.code, Some(0), "{role}: {printed:?}");
-        assert!(printed.stdout.starts_with('#'), "{role}: {}", printed.stdout);
+        // With one more key that is wrong, that key is all it complains of.
+        let file = folder.path().join(role);
+        std::fs::write(&file, format!("nonsense = 1\n{}", printed.stdout)).unwrap();
+        let mut args = vec![role, "--config", file.to_str().unwrap()];
+        if role == "executor" {
+            let token = "11111111-2222-4333-8444-555555555555-11111111-2222-4333-8444-555555555555";
+            args.extend(["--miner-address", "ws://127.0.0.1:1", "--token", token]);
+        }
+        let refused = call(&args);
+        assert_eq!(refused.code, Some(64), "{role}: {refused:?}");
+        assert!(
+            refused.stderr.contains("nonsense") && refused.stderr.contains("E0002"),
+            "{role}: {}",
+            refused.stderr
+        );
+        assert!(!refused.stderr.contains("line 2"), "{role}: {}", refused.stderr);
     }
 }
 

@@ -10,7 +10,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use muster_tests::{Output, RunningSubnet, run};
+use muster_tests::{Output, RunningSubnet, run, wait_for};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -175,6 +175,60 @@ fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
         .muster(&["job", "run", &image, "--json", "--", "probe", "exit", "0"])
         .unwrap();
     assert_eq!(next.code, Some(0), "{next:?}");
+}
+
+/// A role that is killed while a job runs comes back, and the job ends well.
+fn a_job_survives_the_death_of(role: &str) {
+    let subnet = RunningSubnet::start().unwrap();
+    let image = subnet.demo_image().unwrap();
+    let started = subnet
+        .muster(&["job", "run", &image, "--detach", "--", "probe", "sleep", "4"])
+        .unwrap();
+    let id = started.stdout.trim().to_owned();
+    subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
+    let killed = subnet.pid(role).unwrap();
+    subnet.kill(role).unwrap();
+    wait_for("the role's next process", PATIENCE, || {
+        Ok(subnet.pid(role).ok().filter(|pid| *pid != killed))
+    })
+    .unwrap();
+    let job = wait_for("the end of the job", PATIENCE, || {
+        // While the facilitator is away nobody answers.
+        let job = subnet.job(&id).ok();
+        Ok(job.filter(|job| {
+            ["completed", "failed", "horde_failed"].contains(&last(job)["status"].as_str().unwrap())
+        }))
+    })
+    .unwrap();
+    assert_eq!(last(&job)["status"], "completed", "{job}\n{}", subnet.log(role));
+    let receipts = last(&job)["metadata"]["muster"]["receipts"].to_string();
+    assert!(receipts.contains("JobFinishedReceipt"), "{receipts}");
+}
+
+#[test]
+fn a_job_survives_the_death_of_its_validator() {
+    a_job_survives_the_death_of("validator");
+}
+
+#[test]
+fn a_job_survives_the_death_of_its_facilitator() {
+    a_job_survives_the_death_of("facilitator");
+}
+
+#[test]
+fn roles_do_not_outlive_a_supervisor_that_is_killed() {
+    let mut subnet = RunningSubnet::start().unwrap();
+    let pids: Vec<_> = ["chain", "facilitator", "miner", "validator"]
+        .map(|role| subnet.pid(role).unwrap())
+        .into();
+    subnet.kill_supervisor().unwrap();
+    wait_for("the end of every role", PATIENCE, || {
+        let left = pids
+            .iter()
+            .any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists());
+        Ok((!left).then_some(()))
+    })
+    .unwrap();
 }
 
 fn http_json(url: &str) -> Value {

@@ -6,7 +6,7 @@ use muster_devchain::clock::Clock;
 use muster_devchain::node::Node;
 use muster_devchain::server;
 use muster_devchain::spec::Spec;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +30,9 @@ struct Flags {
     /// Seal blocks only when the RPC method dev_seal asks for it
     #[arg(long, conflicts_with = "block_time_ms")]
     manual_seal: bool,
+    /// Stop when standard input ends: the tie to a supervisor that may be killed
+    #[arg(long, hide = true)]
+    lifeline: bool,
     /// Print the specification that is used without --spec, and stop
     #[arg(long)]
     print_default_spec: bool,
@@ -43,6 +46,9 @@ async fn main() -> ExitCode {
     let flags = Flags::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // A reader that is gone must not bring the chain down: by default a failed write is printed, which panics.
+        .log_internal_errors(false)
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
         .init();
     let spec = match read_spec(&flags) {
@@ -105,11 +111,26 @@ async fn run(flags: &Flags, spec: &Spec) -> anyhow::Result<()> {
     }
     tokio::select! {
         () = seal(&node, flags) => {}
+        () = supervised(flags.lifeline) => {}
         _ = interrupt.recv() => tracing::info!("interrupted"),
         _ = terminate.recv() => tracing::info!("asked to stop"),
     }
     running.stop().await;
     Ok(())
+}
+
+/// Ends with standard input where that is the tie to a supervisor; else never.
+async fn supervised(lifeline: bool) {
+    if !lifeline {
+        return std::future::pending().await;
+    }
+    let (ended, gone) = tokio::sync::oneshot::channel();
+    // A thread of its own: a read of standard input cannot be cancelled, and must not hold the runtime back.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = ended.send(());
+    });
+    let _ = gone.await;
 }
 
 /// Seals blocks by time for ever; waits for ever where only the RPC seals.

@@ -3,8 +3,11 @@
 //! From a checkout, cargo builds them (and finds them built the next time). An installed `muster` has them beside itself.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use muster_kit::SharedClock;
 use muster_protocol::ErrorCode;
 use tokio::process::Command;
 
@@ -14,8 +17,8 @@ use crate::print;
 const CHAIN: &str = "muster-devchain";
 const HELLO: &str = "hello";
 const HELLO_PACKAGE: &str = "muster-image-hello";
-/// Linked statically, so that the image needs nothing but the program.
-const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
+/// A build that takes longer than this has something to do, or waits for another one; people want to know.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Paths of the programs.
 pub(crate) struct Programs {
@@ -24,13 +27,13 @@ pub(crate) struct Programs {
 }
 
 /// Finds or builds them.
-pub(crate) async fn programs() -> Result<Programs> {
-    build()
+pub(crate) async fn programs(clock: &SharedClock) -> Result<Programs> {
+    build(clock)
         .await
         .map_err(|error| Failure::new(ErrorCode::BuildFailed, error))
 }
 
-async fn build() -> anyhow::Result<Programs> {
+async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
     let here = std::env::current_exe().context("cannot find out where muster lies")?;
     let beside = |name: &str| here.with_file_name(name);
     if beside(CHAIN).exists() && beside(HELLO).exists() {
@@ -57,62 +60,56 @@ async fn build() -> anyhow::Result<Programs> {
     let chain_target =
         std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR").map_or_else(|| target.join("devchain"), PathBuf::from);
     let static_target = target.join("static");
-    cargo(
-        "the local chain",
-        checkout,
-        &chain_target,
-        &["--manifest-path", "devchain/Cargo.toml", "--bin", CHAIN],
-        None,
-    )
-    .await?;
-    let flags = Some("-C target-feature=+crt-static");
-    cargo(
-        "the demo image",
-        checkout,
-        &static_target,
-        &["-p", HELLO_PACKAGE, "--target", STATIC_TARGET],
-        flags,
-    )
-    .await?;
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+
+    let mut chain = cargo(checkout, &chain_target);
+    chain.args(["--manifest-path", "devchain/Cargo.toml", "--bin", CHAIN]);
+    finish(chain, "the local chain", clock).await?;
+
+    let mut hello = cargo(checkout, &static_target);
+    // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach the
+    // program and not the build scripts of this machine.
+    hello
+        .args(["--package", HELLO_PACKAGE, "--target", &machine])
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    finish(hello, "the demo image", clock).await?;
+
     Ok(Programs {
         chain: chain_target.join("debug").join(CHAIN),
-        hello: static_target.join(STATIC_TARGET).join("debug").join(HELLO),
+        hello: static_target.join(machine).join("debug").join(HELLO),
     })
 }
 
-/// One build; its output appears only if there is something to do or something wrong.
-async fn cargo(
-    what: &str,
-    checkout: &Path,
-    target: &Path,
-    args: &[&str],
-    rustflags: Option<&str>,
-) -> anyhow::Result<()> {
-    print::problem(format_args!("building {what} (the first time takes minutes)"));
+/// A build into `target`, as if nobody's build had started us.
+fn cargo(checkout: &Path, target: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
-        .arg("build")
-        .arg("--quiet")
-        .args(args)
-        .arg("--target-dir")
+        .args(["build", "--quiet", "--target-dir"])
         .arg(target)
         .current_dir(checkout);
     // What the cargo that runs us says of itself must not leak into another build: it would begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| of_another_build(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    if let Some(flags) = rustflags {
-        command.env("RUSTFLAGS", flags);
-    }
-    // Progress belongs beside the result, which may be JSON.
+    // Our stdout is for the result, which may be JSON.
     command
-        .stdout(std::process::Stdio::null())
-        .stdin(std::process::Stdio::null())
+        .stdout(Stdio::null())
+        .stdin(Stdio::null())
         .kill_on_drop(true);
-    let status = command
-        .status()
-        .await
-        .context("cannot run cargo; install Rust from the distribution or with rustup")?;
+    command
+}
+
+/// Waits for a build; says so if it takes long.
+async fn finish(mut command: Command, what: &str, clock: &SharedClock) -> anyhow::Result<()> {
+    const MISSING: &str = "cannot run cargo; install Rust from the distribution or with rustup";
+    let mut build = command.spawn().context(MISSING)?;
+    let status = tokio::select! {
+        status = build.wait() => status?,
+        () = clock.sleep(SILENCE) => {
+            print::problem(format_args!("building {what}, or waiting for another build; the first time takes minutes"));
+            build.wait().await?
+        }
+    };
     if !status.success() {
         bail!("cargo could not build {what} ({status})");
     }

@@ -115,7 +115,7 @@ pub(crate) async fn run(
     image: ImageId,
 ) -> Result<Report> {
     let clock = diary.clock.clone();
-    let client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
+    let mut client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
     let created = client.create(&request(subnet, image)?).await?;
     diary.step(format!("job {} submitted: the words of {LICENCES}", created.uuid));
     let mut shown = 0;

@@ -34,7 +34,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
     diary.step(format!("Docker engine {} answers", engine.version()));
-    let programs = build::programs().await?;
+    let programs = build::programs(&clock).await?;
     let layout = Layout::create(&args.dir)?;
     let image = load_demo_image(&engine, &layout, &programs.hello).await?;
     diary.step(format!("demo image {image} loaded"));
@@ -54,7 +54,12 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !args.demo);
     let ended = tokio::select! {
         ended = serve(&mut supervisor, &setup, &programs.chain, diary, &keys, image, &args) => ended,
-        signal = shutdown::wait_for_signal() => signal.map_err(Failure::from).map(|_| ExitCode::SUCCESS),
+        signal = shutdown::wait_for_signal() => match signal {
+            // To stop is how a subnet ends; a demo that is stopped has not shown what it was to show.
+            Ok(_) if !args.demo => Ok(ExitCode::SUCCESS),
+            Ok(signal) => Err(anyhow::anyhow!("stopped by {signal} before the demo was over").into()),
+            Err(error) => Err(error.into()),
+        },
     };
     supervisor.stop().await;
     ended
@@ -167,7 +172,11 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
     let mut command = vec![chain.to_owned()];
     command.extend(["--port".into(), setup.subnet.chain.port().to_string().into()]);
     command.extend(["--spec".into(), setup.layout.genesis()]);
-    command.extend(["--block-time-ms".into(), setup.block_ms.to_string().into()]);
+    command.extend([
+        "--block-time-ms".into(),
+        setup.block_ms.to_string().into(),
+        "--lifeline".into(),
+    ]);
     Program {
         name: "chain",
         command,
@@ -195,7 +204,9 @@ fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
 fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
     let genesis = serde_json::to_string_pretty(&plan::genesis(keys, tempo))?;
     std::fs::write(setup.layout.genesis(), genesis).context("cannot write the genesis")?;
+    setup.layout.rotate_log("chain")?;
     for (role, config) in setup.configurations() {
+        setup.layout.rotate_log(role)?;
         plan::write_toml(&setup.layout.config(role), &config)?;
         match std::fs::remove_file(setup.layout.ready(role)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -205,20 +216,15 @@ fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
     Ok(())
 }
 
-/// Writes the archive of the demo image and loads it, unless the engine has that very image.
+/// Writes the archive of the demo image and loads it, also where the engine has it: its name may have moved on.
 async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::Path) -> Result<ImageId> {
     let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let archive = demo_image(binary).map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;
-    let coded = |error: muster_executor::engine::EngineError| Failure::coded(error.code(), error);
-    if engine
-        .image(&archive.id.to_string())
+    std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
+    engine
+        .load(archive.bytes)
         .await
-        .map_err(coded)?
-        .is_none()
-    {
-        std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
-        engine.load(archive.bytes).await.map_err(coded)?;
-    }
+        .map_err(|error| Failure::coded(error.code(), error))?;
     Ok(archive.id)
 }
 

@@ -7,6 +7,9 @@ use anyhow::Context as _;
 use muster_protocol::{MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
+/// A log larger than this is set aside when the subnet starts, in place of the one set aside before.
+const LOG_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Paths inside the folder of a local subnet.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -56,6 +59,15 @@ impl Layout {
     /// What a role says.
     pub(crate) fn log(&self, role: &str) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
+    }
+
+    /// Sets a role's log aside if it has grown large.
+    pub(crate) fn rotate_log(&self, role: &str) -> anyhow::Result<()> {
+        let log = self.log(role);
+        if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > LOG_BYTES) {
+            std::fs::rename(&log, log.with_extension("log.old")).context("cannot set a log aside")?;
+        }
+        Ok(())
     }
 
     /// The process id of a role.

@@ -235,6 +235,8 @@ impl Keeper {
                     let _ = file.write_all(format!("{text}\n").as_bytes()).await;
                 }
                 if echo {
+                    // Roles begin their lines with their own name.
+                    let text = text.strip_prefix(name).map_or(&*text, str::trim_start);
                     print::line(format_args!("[{name:<11}] {text}"));
                 }
             }
@@ -251,7 +253,13 @@ impl Keeper {
             status = child.wait() => { status?; }
             () = self.clock.sleep(GRACE) => child.kill().await?,
         }
-        let _ = std::fs::remove_file(self.layout.pid(self.program.name));
+        for file in [
+            self.layout.pid(self.program.name),
+            self.layout.ready(self.program.name),
+        ] {
+            // The chain has no ready file.
+            let _ = std::fs::remove_file(file);
+        }
         Ok(())
     }
 }

@@ -51,6 +51,8 @@ pub fn init(role: &'static str, format: LogFormat) -> Result<(), TelemetryError>
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A reader that is gone must not bring a role down: by default a failed write is printed, which panics.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let done = match format {
         LogFormat::Text => builder
