@@ -124,7 +124,16 @@ impl fmt::Display for Report {
             "in all",
             total.to_string()
         )?;
-        writeln!(f, "{}", self.totals())
+        let totals = self.totals();
+        if totals.skipped > 0 {
+            writeln!(
+                f,
+                "{} skipped, for the reasons printed with their steps",
+                totals.skipped
+            )?;
+        }
+        // The plain line that everybody else reads: nothing else stands on it.
+        writeln!(f, "{} passed, {} failed", totals.passed, totals.failed)
     }
 }
 
@@ -178,12 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn skips_are_named_only_if_there_are_any() {
+    fn skips_are_told_above_the_last_line() {
         let report = report(vec![
             Outcome::Skipped("cargo-deny is not installed".into()),
             tests(3, 0, 1, None),
         ]);
-        assert_eq!(last_line(&report), "3 passed, 0 failed, 2 skipped");
+        assert_eq!(last_line(&report), "3 passed, 0 failed");
+        assert!(report.to_string().contains("2 skipped, for the reasons"));
         assert!(report.passed());
         assert!(
             report
