@@ -97,7 +97,7 @@ mod tests {
     use crate::commitment;
 
     /// The metadata that the public network served on 27 December 2025.
-    const PUBLIC: &[u8] = include_bytes!("../tests/vectors/finney-spec365.scale");
+    const PUBLIC: &[u8] = include_bytes!("../../../tests/vectors/finney-spec365.scale");
     const NETUID: Netuid = Netuid(0x0102);
 
     /// A call's bytes on the public network.

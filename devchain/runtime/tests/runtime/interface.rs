@@ -9,7 +9,7 @@ use scale_info::form::PortableForm;
 use scale_info::{PortableRegistry, TypeDef, TypeDefPrimitive};
 
 /// Metadata of the public network, spec version 365, December 2025.
-const PUBLIC: &[u8] = include_bytes!("../vectors/finney-spec365.scale");
+const PUBLIC: &[u8] = include_bytes!("../../../../tests/vectors/finney-spec365.scale");
 
 fn decode(mut bytes: &[u8]) -> RuntimeMetadataV16 {
     let RuntimeMetadata::V16(metadata) = RuntimeMetadataPrefixed::decode(&mut bytes).unwrap().1 else {
