@@ -69,19 +69,9 @@ impl RunningSubnet {
             .with_context(|| format!("subnet.json has no {name}"))
     }
 
-    /// The id of the demo image, which `muster up` loaded into the engine.
-    ///
-    /// # Errors
-    /// The log does not name it.
-    pub fn demo_image(&self) -> Result<String> {
-        let said = std::fs::read_to_string(self.folder.path().join("up.log"))?;
-        let from = said
-            .find("sha256:")
-            .context("muster up did not name the demo image")?;
-        Ok(said
-            .get(from..from + "sha256:".len() + 64)
-            .context("a cut image id")?
-            .to_owned())
+    /// The name of the demo image, which `muster up` loaded into the engine.
+    pub fn demo_image(&self) -> &'static str {
+        "muster/hello:latest"
     }
 
     /// Runs `muster ARGS` as a user of this subnet.
@@ -122,6 +112,19 @@ impl RunningSubnet {
         wait_for(&format!("status {status} of job {id}"), patience, || {
             Ok(Some(self.job(id)?).filter(reached))
         })
+    }
+
+    /// What the validator says of itself at `/v0/state`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn validator_state(&self) -> Result<Value> {
+        let url = format!("http://{}/v0/state", self.field("validator_status")?);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        muster_kit::tls::install_provider();
+        runtime.block_on(async { Ok(reqwest::get(url).await?.json().await?) })
     }
 
     /// The process id of a role.

@@ -44,11 +44,11 @@ fn containers(attempt: &str) -> String {
 #[test]
 fn a_job_that_fails_names_the_stage_and_the_party() {
     let subnet = RunningSubnet::start().unwrap();
-    let image = subnet.demo_image().unwrap();
+    let image = subnet.demo_image();
 
     // The program's own exit code becomes the command's.
     let exited = subnet
-        .muster(&["job", "run", &image, "--json", "--", "probe", "exit", "3"])
+        .muster(&["job", "run", image, "--json", "--", "probe", "exit", "3"])
         .unwrap();
     assert_eq!(exited.code, Some(3), "{exited:?}");
     let details = failure(&job_of(&exited), "job_failure_details");
@@ -60,7 +60,7 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
         .muster(&[
             "job",
             "run",
-            &image,
+            image,
             "--json",
             "--timeout",
             "1",
@@ -90,7 +90,7 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
 
     // A class that nobody has: rejected, with the miner and the reason it was passed over or declined.
     let homeless = subnet
-        .muster(&["job", "run", &image, "--json", "--class", "always_on.llm.a6000"])
+        .muster(&["job", "run", image, "--json", "--class", "always_on.llm.a6000"])
         .unwrap();
     assert_eq!(last(&job_of(&homeless))["status"], "rejected");
 
@@ -106,12 +106,12 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
 #[test]
 fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
     let subnet = RunningSubnet::start().unwrap();
-    let image = subnet.demo_image().unwrap();
+    let image = subnet.demo_image();
     let started = subnet
         .muster(&[
             "job",
             "run",
-            &image,
+            image,
             "--detach",
             "--timeout",
             "60",
@@ -138,8 +138,7 @@ fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
     assert_eq!(details["reason"], "executor_disconnected", "{details}");
 
     // The validator's own view.
-    let url = format!("http://{}/v0/state", subnet.field("validator_status").unwrap());
-    let state: Value = http_json(&url);
+    let state = subnet.validator_state().unwrap();
     let job = state["jobs"]
         .as_array()
         .unwrap()
@@ -172,7 +171,7 @@ fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
 
     // The subnet works on.
     let next = subnet
-        .muster(&["job", "run", &image, "--json", "--", "probe", "exit", "0"])
+        .muster(&["job", "run", image, "--json", "--", "probe", "exit", "0"])
         .unwrap();
     assert_eq!(next.code, Some(0), "{next:?}");
 }
@@ -180,9 +179,9 @@ fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
 /// A role that is killed while a job runs comes back, and the job ends well.
 fn a_job_survives_the_death_of(role: &str) {
     let subnet = RunningSubnet::start().unwrap();
-    let image = subnet.demo_image().unwrap();
+    let image = subnet.demo_image();
     let started = subnet
-        .muster(&["job", "run", &image, "--detach", "--", "probe", "sleep", "4"])
+        .muster(&["job", "run", image, "--detach", "--", "probe", "sleep", "4"])
         .unwrap();
     let id = started.stdout.trim().to_owned();
     subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
@@ -229,15 +228,6 @@ fn roles_do_not_outlive_a_supervisor_that_is_killed() {
         Ok((!left).then_some(()))
     })
     .unwrap();
-}
-
-fn http_json(url: &str) -> Value {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    muster_kit::tls::install_provider();
-    runtime.block_on(async { reqwest::get(url).await.unwrap().json().await.unwrap() })
 }
 
 #[test]

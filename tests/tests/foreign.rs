@@ -22,7 +22,7 @@ fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
 
     let facilitator = format!("http://{}", subnet.field("facilitator").unwrap());
     let wallets = subnet.folder().join("wallets");
-    let image = subnet.demo_image().unwrap();
+    let image = subnet.demo_image();
     let ran = python(
         &sdk,
         "sdk_run_job.py",
@@ -32,7 +32,7 @@ fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
             wallets.to_str().unwrap(),
             "user",
             "default",
-            &image,
+            image,
             input.path().to_str().unwrap(),
         ],
     )

@@ -9,7 +9,7 @@ use muster_chain::{ChainClient, Netuid, Uid};
 use muster_identity::Keypair;
 use muster_kit::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
-use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, Timestamp};
+use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, ReceiptKind, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::state::Subnet;
@@ -217,7 +217,7 @@ fn describe(words: &Words) -> String {
 /// Both sides' signatures on every receipt of the job, checked here and now.
 fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
     let receipts = report::receipts(job);
-    for kind in ["JobStartedReceipt", "JobFinishedReceipt"] {
+    for kind in [ReceiptKind::Started, ReceiptKind::Finished] {
         if !receipts.iter().any(|receipt| receipt.payload.kind() == kind) {
             return Err(anyhow::anyhow!("the job ended without a {kind} signed by both").into());
         }

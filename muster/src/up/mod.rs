@@ -24,6 +24,8 @@ use crate::cli::Up;
 use crate::failure::{Failure, Result};
 use crate::print;
 
+/// The name of the demo image in the engine.
+const DEMO_IMAGE: &str = "muster/hello:latest";
 /// How long a role may take to be ready. They need a second; a loaded machine needs more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -108,7 +110,7 @@ async fn serve(
         }
         return Ok(ExitCode::SUCCESS);
     }
-    welcome(subnet, image);
+    welcome(subnet);
     Err(supervisor.failure().await)
 }
 
@@ -151,7 +153,7 @@ async fn serves_validators(subnet: &Subnet) -> bool {
         .is_ok_and(|health| health.validators > 0)
 }
 
-fn welcome(subnet: &Subnet, image: ImageId) {
+fn welcome(subnet: &Subnet) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  users' door   {}", subnet.facilitator_url()));
     print::line(format_args!(
@@ -164,7 +166,7 @@ fn welcome(subnet: &Subnet, image: ImageId) {
     ));
     print::line(format_args!("  chain         {}", subnet.chain_url()));
     print::line(format_args!(
-        "try: muster job run {image} --input licence.txt=LICENSE-MIT -- words"
+        "try: muster job run {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
     ));
 }
 
@@ -232,7 +234,7 @@ async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::
 fn demo_image(program: Vec<u8>) -> std::result::Result<ImageArchive, ArchiveError> {
     const PROGRAM: &str = "/hello";
     ImageArchive::new(&ImageContent {
-        tag: "muster/hello:latest".to_owned(),
+        tag: DEMO_IMAGE.to_owned(),
         files: vec![ImageFile {
             path: PROGRAM.to_owned(),
             mode: 0o755,

@@ -1,0 +1,64 @@
+//! Organic jobs that succeed: several at once, and what their users see of them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::time::Duration;
+
+use muster_tests::RunningSubnet;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn two_jobs_run_at_once_each_with_its_own_input_and_output() {
+    let subnet = RunningSubnet::start().unwrap();
+    let submit = |word: &str| {
+        let file = subnet.folder().join(word);
+        std::fs::write(&file, format!("{word} {word} {word}")).unwrap();
+        let input = format!("text.txt={}", file.display());
+        let args = [
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--detach",
+            "--input",
+            &input,
+            "--",
+            "words",
+        ];
+        subnet.muster(&args).unwrap().stdout.trim().to_owned()
+    };
+    let ids = ["apple", "pear"].map(|word| (word, submit(word)));
+    for (word, id) in &ids {
+        let job = subnet.wait_for_status(id, "completed", PATIENCE).unwrap();
+        assert!(
+            job["stdout"].as_str().unwrap().contains(&format!("3  {word}")),
+            "{job}"
+        );
+        assert!(job["artifacts"]["/artifacts/words.json"].is_string());
+    }
+
+    // What a person sees of one of them.
+    let shown = subnet.muster(&["job", "show", &ids[0].1]).unwrap().stdout;
+    for part in [
+        "completed",
+        "JobStartedReceipt",
+        "JobFinishedReceipt",
+        "signed by both",
+        "/artifacts/words.json",
+    ] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    // Two attempts, two pay slips.
+    let state: Value = subnet.validator_state().unwrap();
+    let paid = state["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|r| r["payload"]["score_str"].is_string());
+    assert_eq!(paid.count(), 2, "{state}");
+}
