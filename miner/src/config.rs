@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use muster_chain::Netuid;
 use muster_identity::wallet::WalletPath;
 use muster_kit::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, Manifest, ValidatorKey};
@@ -45,7 +46,7 @@ pub struct Chain {
     /// Its endpoint. Empty: no chain at all.
     pub url: String,
     /// The subnet.
-    pub netuid: u16,
+    pub netuid: Netuid,
     /// How often the metagraph is read again, in seconds.
     pub refresh_s: u64,
 }
@@ -79,7 +80,7 @@ impl Default for Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 8092)),
             announce: None,
             ready_file: None,
-            store: "sqlite:miner/store.db".to_owned(),
+            store: "sqlite:miner.db".to_owned(),
             receipts_dir: PathBuf::from("miner/receipts"),
             validators: vec![],
             require_validator_signature: false,
@@ -96,7 +97,7 @@ impl Default for Chain {
     fn default() -> Self {
         Self {
             url: "ws://127.0.0.1:9944".to_owned(),
-            netuid: 1,
+            netuid: Netuid(1),
             refresh_s: 12,
         }
     }
@@ -126,7 +127,7 @@ bind = "127.0.0.1:8092"
 # ready_file = "miner/ready.json"
 
 # Leases, receipts and what is owed to validators. "sqlite:PATH", or "postgres://USER@HOST/DATABASE".
-store = "sqlite:miner/store.db"
+store = "sqlite:miner.db"
 
 # Receipt pages, made from the store, served at /receipts/.
 receipts_dir = "miner/receipts"

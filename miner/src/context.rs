@@ -6,6 +6,7 @@ use muster_identity::Keypair;
 use muster_kit::SharedClock;
 use muster_protocol::{Hotkey, MinerKey};
 use muster_rpc::Limits;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Inbox;
@@ -36,6 +37,8 @@ pub struct Context {
     pub require_signature: bool,
     /// Cancelled when sessions must end.
     pub hangup: CancellationToken,
+    /// A permit for every connection whose validator has not proved its key.
+    pub strangers: Semaphore,
     /// Numbers for connections.
     pub next: AtomicU64,
 }

@@ -23,9 +23,8 @@ const MAX_AHEAD: Duration = Duration::from_secs(10);
 const REMEMBERED: Duration = Duration::from_secs(10 + 10 + 2);
 /// How long a validator may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(10);
-/// How much may arrive before the greeting: offers hold their inputs, so bytes count as well as frames.
-const MAX_QUEUED: usize = 16;
-const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
+/// Connections that have not greeted, at any moment. Each may cost some 200 KiB: the socket takes no more from it.
+pub const MAX_STRANGERS: usize = 256;
 /// Enough of a stranger's text to recognise it.
 const MAX_ECHO: usize = 64;
 
@@ -47,9 +46,12 @@ pub enum Refusal {
     /// It did not greet in time.
     #[error("Validator {0} not authenticated due to: no ValidatorAuthForMiner within {time} s", time = GREETING_TIME.as_secs())]
     Late(ValidatorKey),
-    /// It sent too much before greeting.
-    #[error("Validator {0} not authenticated due to: too much was sent before ValidatorAuthForMiner")]
-    Flood(ValidatorKey),
+    /// It said something else first.
+    #[error("Validator {0} not authenticated due to: the first message was not ValidatorAuthForMiner")]
+    NotGreeted(ValidatorKey),
+    /// Too many others stand at the door.
+    #[error("Validator {0} not authenticated due to: too many connections have not greeted; try again")]
+    Crowded(ValidatorKey),
     /// Ours: nothing can be promised now.
     #[error("the miner cannot use its store; try again later")]
     Store(#[source] StoreError),
@@ -64,37 +66,31 @@ pub enum NoSession {
     Left,
 }
 
-/// A validator that has proved its key, with what it said before.
-#[derive(Debug)]
-pub struct Greeted {
-    /// Who it is.
-    pub validator: ValidatorKey,
-    /// Frames that arrived before the greeting, in order.
-    pub queued: Vec<String>,
-}
-
-/// Waits for the greeting of whoever connected at the address of `claimed`.
+/// Waits for the greeting of whoever connected at the address of `claimed`: the first message, and nothing is read
+/// behind it until it has been checked.
 ///
 /// # Errors
 /// Every way in which it does not become a session.
-pub async fn greet(greeting: &mut Greeting, claimed: &str, context: &Context) -> Result<Greeted, NoSession> {
-    let validator = recognise(claimed, context).map_err(NoSession::Refused)?;
-    let mut queue = Queue::default();
+pub async fn greet(
+    greeting: &mut Greeting,
+    claimed: &str,
+    context: &Context,
+) -> Result<ValidatorKey, NoSession> {
+    let refused = NoSession::Refused;
+    let validator = recognise(claimed, context).map_err(refused)?;
+    let Ok(_stranger) = context.strangers.try_acquire() else {
+        return Err(refused(Refusal::Crowded(validator)));
+    };
     let heard = tokio::select! {
-        heard = listen(greeting, &mut queue, validator) => heard?,
-        () = context.clock.sleep(GREETING_TIME) => return Err(NoSession::Refused(Refusal::Late(validator))),
+        heard = listen(greeting, validator) => heard?,
+        () = context.clock.sleep(GREETING_TIME) => return Err(refused(Refusal::Late(validator))),
         () = context.hangup.cancelled() => return Err(NoSession::Left),
     };
-    let refuse = |error| NoSession::Refused(Refusal::Auth(validator, error));
     let now = context.clock.now();
-    let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD).map_err(refuse)?;
-    use_once(&auth, validator, context)
-        .await
-        .map_err(NoSession::Refused)?;
-    Ok(Greeted {
-        validator,
-        queued: queue.frames,
-    })
+    let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
+        .map_err(|error| refused(Refusal::Auth(validator, error)))?;
+    use_once(&auth, validator, context).await.map_err(refused)?;
+    Ok(validator)
 }
 
 fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> {
@@ -107,16 +103,15 @@ fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> 
     }
 }
 
-async fn listen(
-    greeting: &mut Greeting,
-    queue: &mut Queue,
-    validator: ValidatorKey,
-) -> Result<ValidatorAuth, NoSession> {
+async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<ValidatorAuth, NoSession> {
     loop {
         let frame = match greeting.receive().await {
             Ok(Some(frame)) => frame,
             Ok(None) => return Err(NoSession::Left),
-            Err(error) if error.is_fatal() => return Err(NoSession::Left),
+            Err(error) if error.is_fatal() => {
+                tracing::debug!(%validator, error = %Causes(&error), "no greeting came");
+                return Err(NoSession::Left);
+            }
             Err(error) => {
                 complain(greeting, &error.to_string())
                     .await
@@ -124,28 +119,20 @@ async fn listen(
                 continue;
             }
         };
-        let greets = match decode_from_validator(&frame) {
-            Ok(signed) => match signed.message {
-                ToMiner::ValidatorAuthForMiner(auth) => Some(auth),
+        match decode_from_validator(&frame).map(|signed| signed.message) {
+            Ok(ToMiner::ValidatorAuthForMiner(auth)) => return Ok(auth),
+            Ok(
                 ToMiner::V0MainHotkeyMessage(_)
                 | ToMiner::V0InitialJobRequest(_)
                 | ToMiner::V0JobRequest(_)
                 | ToMiner::V0JobAcceptedReceiptRequest(_)
                 | ToMiner::V0JobFinishedReceiptRequest(_)
                 | ToMiner::GenericError(_)
-                | ToMiner::MusterCancelJob(_) => None,
-            },
-            Err(error) => {
-                complain(greeting, &error.reason)
-                    .await
-                    .map_err(|_| NoSession::Left)?;
-                continue;
-            }
-        };
-        match greets {
-            Some(auth) => return Ok(auth),
-            None if queue.push(frame) => {}
-            None => return Err(NoSession::Refused(Refusal::Flood(validator))),
+                | ToMiner::MusterCancelJob(_),
+            ) => return Err(NoSession::Refused(Refusal::NotGreeted(validator))),
+            Err(error) => complain(greeting, &error.reason)
+                .await
+                .map_err(|_| NoSession::Left)?,
         }
     }
 }
@@ -172,22 +159,6 @@ async fn complain(greeting: &mut Greeting, reason: &str) -> Result<(), SocketErr
     greeting.send(malformed(reason)).await
 }
 
-/// What came before the greeting, bounded.
-#[derive(Debug, Default)]
-struct Queue {
-    frames: Vec<String>,
-    bytes: usize,
-}
-
-impl Queue {
-    /// False if it does not fit.
-    fn push(&mut self, frame: String) -> bool {
-        self.bytes = self.bytes.saturating_add(frame.len());
-        self.frames.push(frame);
-        self.frames.len() <= MAX_QUEUED && self.bytes <= MAX_QUEUED_BYTES
-    }
-}
-
 /// The frame that says what was wrong with a frame.
 pub fn malformed(reason: &str) -> String {
     error_frame(format!("Malformed message: {reason}"))
@@ -198,18 +169,4 @@ pub fn error_frame(details: String) -> String {
     encode(&FromMiner::GenericError(GenericError {
         details: Some(details),
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_comes_before_the_greeting_is_bounded_both_ways() {
-        let mut queue = Queue::default();
-        assert!((0..MAX_QUEUED).all(|_| queue.push("x".to_owned())));
-        assert!(!queue.push("x".to_owned()));
-        let mut queue = Queue::default();
-        assert!(!queue.push("x".repeat(MAX_QUEUED_BYTES + 1)));
-    }
 }

@@ -31,7 +31,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_kit::error::Coded;
@@ -41,11 +40,13 @@ use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use muster_rpc::Limits;
+use tokio::sync::Semaphore;
 
 use crate::book::{Book, Rules};
 use crate::chain::Follower;
 use crate::context::Context;
 use crate::dispatcher::{Dispatcher, inbox};
+use crate::greeting::MAX_STRANGERS;
 use crate::lease::Patience;
 use crate::manager::{ExecutorManager, LocalProcesses};
 use crate::pages::{PageError, Pages, oldest_page};
@@ -141,6 +142,7 @@ pub async fn run_with(
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
         hangup: own.token(),
+        strangers: Semaphore::new(MAX_STRANGERS),
         next: AtomicU64::new(0),
     });
     let serving = http::serve(listener, context, own.clone(), own.token());
@@ -152,7 +154,7 @@ pub async fn run_with(
     if !config.chain.url.is_empty() {
         let follower = Follower {
             url: config.chain.url.clone(),
-            netuid: Netuid(config.chain.netuid),
+            netuid: config.chain.netuid,
             refresh: Duration::from_secs(config.chain.refresh_s),
             key,
             address: config.announce.unwrap_or(address),
@@ -165,7 +167,7 @@ pub async fn run_with(
 
     let dispatcher = Dispatcher {
         book,
-        store,
+        store: store.clone(),
         pages,
         clock,
         tasks: own.clone(),
@@ -179,6 +181,7 @@ pub async fn run_with(
     if let Err(error) = own.wait(GRACE).await {
         tracing::warn!(%error, "the miner stops all the same");
     }
+    store.close().await;
     Ok(outcome?)
 }
 

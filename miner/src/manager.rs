@@ -10,14 +10,11 @@ use muster_kit::SharedClock;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 /// How long an executor that is no longer needed may take to leave by itself, and again after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest line of an executor's log that is passed on.
-const MAX_LINE: u64 = 8192;
 
 /// What an executor is started for.
 #[derive(Clone, Debug)]
@@ -71,15 +68,14 @@ impl LocalProcesses {
     async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
         let attempt = order.token.attempt();
         let mut child = self.start(&order)?;
-        let stderr = child.stderr.take();
-        let life = async {
-            tokio::select! {
-                status = child.wait() => return status,
-                () = stop.cancelled() => {}
-            }
-            self.end(&mut child, attempt).await
+        let ended = tokio::select! {
+            status = child.wait() => Some(status),
+            () = stop.cancelled() => None,
         };
-        let (status, ()) = tokio::join!(life, log_lines(stderr, attempt));
+        let status = match ended {
+            Some(status) => status,
+            None => self.end(&mut child, attempt).await,
+        };
         status
             .map(|status| format!("its process ended with {status}"))
             .map_err(ManagerError::Wait)
@@ -100,7 +96,8 @@ impl LocalProcesses {
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            // Its log lines name it and its attempt, and stand among ours as they are.
+            .stderr(Stdio::inherit())
             // A group of its own: stopped as a whole, and not by a Ctrl-C that is meant for the miner.
             .process_group(0)
             .kill_on_drop(true)
@@ -133,27 +130,6 @@ impl LocalProcesses {
 impl ExecutorManager for LocalProcesses {
     fn run(&self, order: Order, stop: CancellationToken) -> Running {
         Box::pin(self.clone().live(order, stop))
-    }
-}
-
-/// Passes what an executor logs on, line by line, under its attempt.
-async fn log_lines(stderr: Option<impl AsyncRead + Unpin>, attempt: AttemptId) {
-    use tokio::io::AsyncReadExt as _;
-    let Some(stderr) = stderr else {
-        return;
-    };
-    let mut reader = BufReader::new(stderr);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        // Bounded: a program that prints no line feed must not fill our memory.
-        match (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {
-                let line = String::from_utf8_lossy(&line);
-                tracing::info!(%attempt, "executor: {}", line.trim_end());
-            }
-        }
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use muster_protocol::AttemptId;
+use muster_protocol::{AttemptId, ReceiptKind};
 use tokio::sync::mpsc;
-
-use crate::book::ReceiptKind;
 
 /// A peer that leaves this much unread is cut off. It finds what it missed when it connects again.
 const CAPACITY: usize = 4096;

@@ -291,4 +291,97 @@ mod tests {
             .unwrap();
         assert_eq!(pages.read(page).await.unwrap(), None);
     }
+
+    /// xorshift64*: a seed is a whole run.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+        }
+    }
+
+    #[test]
+    fn whatever_the_range_says_the_bytes_are_of_the_page() {
+        let pieces = [
+            "bytes=",
+            "bytes",
+            "=",
+            "-",
+            "-",
+            ",",
+            " ",
+            "0",
+            "1",
+            "7",
+            "12",
+            "+3",
+            "é",
+            "x",
+            "\t",
+            "18446744073709551615",
+            "18446744073709551616",
+        ];
+        let mut random = Random(1);
+        for _ in 0..50_000 {
+            let mut header = ["", "bytes=", "bytes=0-"][random.below(3)].to_owned();
+            for _ in 0..random.below(5) {
+                header.push_str(pieces[random.below(pieces.len())]);
+            }
+            let length = [0, 1, 8, 300, usize::MAX][random.below(5)];
+            match select(Some(&header), length) {
+                Selection::Part { first, last } => {
+                    assert!(
+                        first <= last && last < length,
+                        "{header:?} of {length}: {first} to {last}"
+                    );
+                }
+                Selection::Whole | Selection::Unsatisfiable => {}
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn whatever_the_files_hold_the_pages_are_the_stores() {
+        let mut random = Random(2);
+        let now = Timestamp::from_secs(1_767_225_600);
+        let newest = page_of(now);
+        for run in 0..200 {
+            let folder = tempfile::tempdir().unwrap();
+            let mut lines = Vec::new();
+            let mut truth = BTreeMap::<i64, Vec<u8>>::new();
+            for n in 0..random.below(12) {
+                let page = newest - 2 + i64::try_from(n / 4).unwrap();
+                let line = format!("{{\"n\":{n},\"text\":\"{}\"}}", "é".repeat(random.below(40)));
+                truth
+                    .entry(page)
+                    .or_default()
+                    .extend(format!("{line}\n").into_bytes());
+                lines.push(PageLine { page, line });
+            }
+            for page in newest - 3..=newest + 1 {
+                let mut file = truth.get(&page).cloned().unwrap_or_default();
+                match random.below(6) {
+                    0 => continue,
+                    1 => file.truncate(random.below(file.len() + 1)),
+                    2 => file.extend((0..random.below(50)).map(|_| random.0 as u8)),
+                    3 => file.extend(b"{\"not\":\"in the store\"}\n"),
+                    4 if !file.is_empty() => {
+                        let at = random.below(file.len());
+                        file[at] ^= 0xff;
+                    }
+                    _ => {}
+                }
+                std::fs::write(folder.path().join(format!("{page}.jsonl")), file).unwrap();
+            }
+            let pages = Pages::open(folder.path(), lines, now).await.unwrap();
+            for page in newest - 3..=newest + 1 {
+                let held = pages.read(page).await.unwrap();
+                assert_eq!(held.as_ref(), truth.get(&page), "run {run}, page {page}");
+            }
+        }
+    }
 }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use muster_kit::store::{self, During as _, StoreError, json};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{AttemptId, Receipt, Signature, Timestamp};
+use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 
-use crate::book::{ReceiptKind, Record, Standing, Write};
+use crate::book::{Record, Standing, Write};
 
 /// The tables of a miner.
 pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -44,6 +44,11 @@ impl Store {
     /// A store on a pool whose tables are up to date.
     pub fn on(pool: AnyPool) -> Self {
         Self { pool }
+    }
+
+    /// Ends every connection, which lets SQLite fold its journal into the one file of the store.
+    pub async fn close(&self) {
+        self.pool.close().await;
     }
 
     /// Every attempt that is remembered.
@@ -248,7 +253,7 @@ async fn insert_receipt(
                   CAST($4 AS TEXT) FROM receipts WHERE TRUE ON CONFLICT (attempt, kind) DO NOTHING";
     let done = sqlx::query(insert)
         .bind(receipt.payload.attempt().to_string())
-        .bind(ReceiptKind::of(receipt).as_str())
+        .bind(receipt.payload.kind().as_str())
         .bind(page)
         .bind(line.as_str())
         .execute(connection)
@@ -269,8 +274,8 @@ fn read_standing(word: &str) -> Result<Standing, StoreError> {
 }
 
 fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
-    let found = ReceiptKind::ALL.into_iter().find(|kind| kind.as_str() == word);
-    found.ok_or_else(|| StoreError::corrupt("receipts.kind", format!("unknown kind {word:?}")))
+    ReceiptKind::from_wire(word)
+        .ok_or_else(|| StoreError::corrupt("receipts.kind", format!("unknown kind {word:?}")))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::admission::Flaw;
 use crate::book::{ConnectionId, Event, Offered};
 use crate::context::Context;
 use crate::dispatcher::{Attachment, Input};
-use crate::greeting::{Greeted, NoSession, error_frame, greet, malformed};
+use crate::greeting::{NoSession, error_frame, greet, malformed};
 use crate::outbox::{Outgoing, Outgoings, outbox};
 use crate::receipts;
 use crate::served::Standing;
@@ -50,8 +50,8 @@ impl Peer for ValidatorPeer {
 /// Serves whoever connected at the address of `claimed`, to the end of the connection.
 pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     let mut greeting = Greeting::new(socket);
-    let Greeted { validator, queued } = match greet(&mut greeting, &claimed, &context).await {
-        Ok(greeted) => greeted,
+    let validator = match greet(&mut greeting, &claimed, &context).await {
+        Ok(validator) => validator,
         Err(NoSession::Left) => return,
         Err(NoSession::Refused(refusal)) => {
             tracing::info!(%refusal, "a validator was refused");
@@ -85,7 +85,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
         context: &context,
     };
     tokio::select! {
-        () = reader.run(receiver, queued) => {}
+        () = reader.run(receiver) => {}
         () = write(&sender, outgoings, &context) => {}
     }
     context.inbox.send(Event::Left(connection)).await;
@@ -134,13 +134,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn run(&self, mut receiver: Receiver<ValidatorPeer>, queued: Vec<String>) {
-        for frame in queued {
-            let message = ValidatorPeer::decode(&frame).map_err(SessionError::Malformed);
-            if self.take(message).await.is_err() {
-                return;
-            }
-        }
+    async fn run(&self, mut receiver: Receiver<ValidatorPeer>) {
         loop {
             let message = match receiver.recv().await {
                 Ok(None) => return,
@@ -279,7 +273,7 @@ impl Reader<'_> {
                 Ok(())
             }
             Err(why) => {
-                tracing::warn!(validator = %self.validator, %attempt, kind, why, "a receipt was refused");
+                tracing::warn!(validator = %self.validator, %attempt, %kind, why, "a receipt was refused");
                 self.say(error_frame(format!("{kind} of {attempt} refused: {why}")))
                     .await
             }

@@ -26,7 +26,7 @@ pub use digest::{Digest, ImageId};
 pub use error_code::ErrorCode;
 pub use ids::{AttemptId, ExecutorToken, JobId};
 pub use keys::{Hotkey, MinerKey, UserKey, ValidatorKey};
-pub use receipt::{Receipt, ReceiptPayload};
+pub use receipt::{Receipt, ReceiptKind, ReceiptPayload};
 pub use signature::Signature;
 pub use status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,

@@ -1,5 +1,7 @@
 //! Receipts: what a validator and a miner both sign about one attempt of a job.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::canonical;
@@ -60,19 +62,54 @@ impl<'de> Deserialize<'de> for ReceiptPayload {
         let kind = value
             .get("receipt_type")
             .and_then(serde_json::Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        match kind.as_str() {
-            "JobStartedReceipt" => serde_json::from_value(value).map(Self::Started),
-            "JobAcceptedReceipt" => serde_json::from_value(value).map(Self::Accepted),
-            "JobFinishedReceipt" => serde_json::from_value(value).map(Self::Finished),
-            _ => {
+            .and_then(ReceiptKind::from_wire);
+        match kind {
+            Some(ReceiptKind::Started) => serde_json::from_value(value).map(Self::Started),
+            Some(ReceiptKind::Accepted) => serde_json::from_value(value).map(Self::Accepted),
+            Some(ReceiptKind::Finished) => serde_json::from_value(value).map(Self::Finished),
+            None => {
                 return Err(D::Error::custom(
                     "receipt_type is not one of JobStartedReceipt, JobAcceptedReceipt, JobFinishedReceipt",
                 ));
             }
         }
         .map_err(D::Error::custom)
+    }
+}
+
+/// The kinds of receipt: an attempt has at most one of each, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReceiptKind {
+    /// The reservation.
+    Started,
+    /// The confirmation.
+    Accepted,
+    /// The pay slip.
+    Finished,
+}
+
+impl ReceiptKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Started, Self::Accepted, Self::Finished];
+
+    /// The name on the wire, `receipt_type`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "JobStartedReceipt",
+            Self::Accepted => "JobAcceptedReceipt",
+            Self::Finished => "JobFinishedReceipt",
+        }
+    }
+
+    /// Reads the name on the wire; `None` if no kind has it.
+    pub fn from_wire(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+impl fmt::Display for ReceiptKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -214,12 +251,12 @@ impl ReceiptPayload {
         }
     }
 
-    /// The name on the wire: one receipt of each kind exists per attempt.
-    pub fn kind(&self) -> &'static str {
+    /// Which kind of receipt it is.
+    pub fn kind(&self) -> ReceiptKind {
         match self {
-            Self::Started(_) => "JobStartedReceipt",
-            Self::Accepted(_) => "JobAcceptedReceipt",
-            Self::Finished(_) => "JobFinishedReceipt",
+            Self::Started(_) => ReceiptKind::Started,
+            Self::Accepted(_) => ReceiptKind::Accepted,
+            Self::Finished(_) => ReceiptKind::Finished,
         }
     }
 

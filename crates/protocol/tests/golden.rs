@@ -234,7 +234,45 @@ fn what_is_no_message_is_named() {
         assert!(decode::<FromMiner>(&deep).is_err());
         assert!(decode::<ToFacilitator>(&deep).is_err());
         assert!(decode::<FromFacilitator>(&deep).is_err());
-        let error = signing::decode_from_validator(&deep).unwrap_err().to_string();
-        assert!(error.contains("recursion limit"), "{error}");
+        assert!(signing::decode_from_validator(&deep).is_err());
+    }
+}
+
+#[test]
+fn a_frame_of_countless_values_is_refused_before_they_are_made() {
+    let job = |more: &str| {
+        format!(r#"{{"message_type":"V0JobRequest","validator_signature":"0x00","more":{more}}}"#)
+    };
+    for many in [
+        format!("[{}0]", "0,".repeat(200_000)),
+        format!("[{}[]]", "[],".repeat(200_000)),
+    ] {
+        for frame in [
+            job(&many),
+            many.clone(),
+            format!(r#"{{"message_type":"GenericError","more":{many}}}"#),
+        ] {
+            let error = signing::decode_from_validator(&frame).unwrap_err().to_string();
+            assert!(error.contains("more than 100000 values"), "{error}");
+        }
+    }
+    // What stands in a text is one value, quotation marks and all.
+    let text =
+        r#"{"message_type":"GenericError","details":"TEXT"}"#.replace("TEXT", &r#"[\",:{"#.repeat(200_000));
+    assert!(signing::decode_from_validator(&text).is_ok());
+}
+
+#[test]
+fn only_job_requests_carry_a_validator_signature() {
+    let other = r#"{"message_type":"V0MainHotkeyMessage","main_hotkey":null,"validator_signature":7}"#;
+    assert_eq!(signing::decode_from_validator(other).unwrap().signature, None);
+    let python = python();
+    let frame = python["V0JobRequest_signed"].as_str().unwrap();
+    let signature = decode::<serde_json::Value>(frame).unwrap()["validator_signature"].to_string();
+    let null = frame.replace(&signature, "null");
+    assert_eq!(signing::decode_from_validator(&null).unwrap().signature, None);
+    for bad in ["7", "\"0x12\""] {
+        let error = signing::decode_from_validator(&frame.replace(&signature, bad)).unwrap_err();
+        assert!(error.to_string().contains("validator_signature"), "{error}");
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio_tungstenite::tungstenite;
 
+use crate::allowance::UsedUp;
+
 /// Why a frame could not be received or sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -15,6 +17,9 @@ pub enum SocketError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// A peer that has not been recognised sent more than a greeting. The socket is closed with 1009.
+    #[error("the peer sent too much before its greeting was accepted")]
+    BeforeGreeting,
     /// Our own message is over the limit and was not sent. The socket is still usable.
     #[error("a message of {size} bytes was not sent, {limit} are allowed")]
     TooLongToSend {
@@ -49,6 +54,7 @@ impl SocketError {
         match self {
             Self::Binary(_) | Self::TooLongToSend { .. } => false,
             Self::Oversize { .. }
+            | Self::BeforeGreeting
             | Self::InvalidUtf8
             | Self::Protocol(_)
             | Self::Silent(_)
@@ -66,6 +72,9 @@ impl SocketError {
                 size,
                 limit: max_size,
             },
+            Error::Io(fault) if fault.get_ref().is_some_and(|fault| fault.is::<UsedUp>()) => {
+                Self::BeforeGreeting
+            }
             Error::Utf8(_) => Self::InvalidUtf8,
             Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Self::Lost(Some(error)),
             Error::Protocol(fault) => Self::Protocol(fault.to_string()),

@@ -5,6 +5,7 @@
 //!
 //! This crate carries messages and does not know what they mean.
 
+mod allowance;
 pub mod client;
 pub mod error;
 pub mod limits;

@@ -47,15 +47,19 @@ impl<M: std::error::Error> SessionError<M> {
     }
 }
 
-/// A socket whose peer has not been recognised. It exchanges frames, not messages.
+/// How many bytes a peer may send before its greeting is accepted: many times what any greeting has.
+const GREETING_BYTES: usize = 64 * 1024;
+
+/// A socket whose peer has not been recognised. It exchanges frames, not messages, and few.
 #[derive(Debug)]
 pub struct Greeting {
     socket: Socket,
 }
 
 impl Greeting {
-    /// Begins to greet.
+    /// Begins to greet. Of a peer that dialled us only 64 KiB are read until it is accepted.
     pub fn new(socket: Socket) -> Self {
+        socket.allowance().limit(GREETING_BYTES);
         Self { socket }
     }
 
@@ -82,6 +86,7 @@ impl Greeting {
 
     /// The peer is who it says.
     pub fn accept<P: Peer>(self, peer: P) -> Session<P> {
+        self.socket.allowance().lift();
         let muster = self.socket.is_muster();
         let (reader, writer) = self.socket.split();
         let peer = Arc::new(peer);

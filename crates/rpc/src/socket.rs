@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::{Error as LibraryError, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use tokio_util::sync::CancellationToken;
 
+use crate::allowance::{Allowance, Counted};
 use crate::error::SocketError;
 use crate::limits::Limits;
 use crate::liveness::{Liveness, Next};
@@ -44,6 +45,7 @@ pub struct Closed {
 pub struct Socket {
     reader: SocketReader,
     writer: SocketWriter,
+    allowance: Allowance,
 }
 
 /// The receiving half.
@@ -75,9 +77,17 @@ struct Link {
 impl Socket {
     /// The server's side of a connection whose upgrade is done.
     pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
-        let io = MaybeTlsStream::Plain(io);
+        let allowance = Allowance::default();
+        let counted: Box<dyn Io> = Box::new(Counted {
+            io,
+            allowance: allowance.clone(),
+        });
+        let io = MaybeTlsStream::Plain(counted);
         let frames = WebSocketStream::from_raw_socket(io, Role::Server, Some(limits.websocket())).await;
-        Self::over(frames, peer, muster, limits)
+        Self {
+            allowance,
+            ..Self::over(frames, peer, muster, limits)
+        }
     }
 
     /// A websocket whose handshake is done.
@@ -98,7 +108,14 @@ impl Socket {
                 closed: None,
             },
             writer: SocketWriter { link },
+            allowance: Allowance::default(),
         }
+    }
+
+    /// What the peer may send until it is recognised. Only connections that were made to us are counted: whom we dial
+    /// we have chosen.
+    pub(crate) fn allowance(&self) -> &Allowance {
+        &self.allowance
     }
 
     /// The next message; `None` once the peer has closed.
@@ -341,7 +358,7 @@ impl Link {
     /// Closes with the code that names the peer's fault.
     fn say_why(&self, error: &SocketError) {
         let code = match error {
-            SocketError::Oversize { .. } => CloseCode::Size,
+            SocketError::Oversize { .. } | SocketError::BeforeGreeting => CloseCode::Size,
             SocketError::InvalidUtf8 => CloseCode::Invalid,
             SocketError::Protocol(_) => CloseCode::Protocol,
             SocketError::Binary(_)

@@ -34,6 +34,23 @@ impl Peer for Counter {
     }
 }
 
+/// A peer whose frames mean themselves.
+struct Echo;
+
+impl Peer for Echo {
+    type In = String;
+    type Out = String;
+    type Malformed = std::convert::Infallible;
+
+    fn decode(frame: &str) -> Result<String, Self::Malformed> {
+        Ok(frame.to_owned())
+    }
+
+    fn encode(message: &String) -> String {
+        message.clone()
+    }
+}
+
 #[tokio::test]
 async fn an_accepted_greeting_exchanges_messages() {
     let mut server = Server::start(LIMITS).await;
@@ -62,6 +79,31 @@ async fn an_accepted_greeting_exchanges_messages() {
     assert_eq!(within(client.recv()).await.unwrap(), None);
     assert_eq!(within(receiver.recv()).await.unwrap(), None);
     assert!(matches!(sender.send(&1).await, Err(SocketError::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_peer_that_is_not_recognised_is_not_listened_to_for_long() {
+    let mut server = Server::start(LIMITS).await;
+    let (mut client, ours) = server.with_client(&LIMITS).await;
+    let mut greeting = Greeting::new(ours);
+    let (sent, error) = tokio::join!(client.send("x".repeat(1024 * 1024)), within(greeting.receive()));
+    assert!(matches!(error, Err(SocketError::BeforeGreeting)), "{error:?}");
+    drop((sent, greeting));
+
+    // What follows a greeting waits until it is accepted, whatever its size.
+    let (mut client, ours) = server.with_client(&LIMITS).await;
+    let mut greeting = Greeting::new(ours);
+    let large = "7".repeat(1024 * 1024);
+    let exchange = async {
+        assert_eq!(greeting.receive().await.unwrap().as_deref(), Some("hello"));
+        greeting.accept(Echo).recv().await.unwrap()
+    };
+    let said = async {
+        client.send("hello".to_owned()).await.unwrap();
+        client.send(large.clone()).await.unwrap();
+    };
+    let (heard, ()) = tokio::join!(within(exchange), said);
+    assert_eq!(heard, Some(large));
 }
 
 #[tokio::test]

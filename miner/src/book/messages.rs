@@ -2,7 +2,9 @@
 
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Receipt, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, ExecutorClass, ExecutorToken, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+};
 
 use crate::admission::Flaw;
 use crate::lease::Report;
@@ -229,41 +231,6 @@ impl Standing {
             Self::Owed => "owed",
             Self::Settled => "settled",
             Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// The kinds of receipt of one attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReceiptKind {
-    /// The reservation.
-    Started,
-    /// The acceptance.
-    Accepted,
-    /// The pay slip.
-    Finished,
-}
-
-impl ReceiptKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Started, Self::Accepted, Self::Finished];
-
-    /// The kind of a receipt.
-    pub fn of(receipt: &Receipt) -> Self {
-        use muster_protocol::ReceiptPayload;
-        match &receipt.payload {
-            ReceiptPayload::Started(_) => Self::Started,
-            ReceiptPayload::Accepted(_) => Self::Accepted,
-            ReceiptPayload::Finished(_) => Self::Finished,
-        }
-    }
-
-    /// The name on the wire and in the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "JobStartedReceipt",
-            Self::Accepted => "JobAcceptedReceipt",
-            Self::Finished => "JobFinishedReceipt",
         }
     }
 }

@@ -6,8 +6,8 @@
 //! since: a validator that lost its connection hears on, though the old connection may look alive for a while.
 //!
 //! *What is owed.* The story of an ended lease is owed to its validator until the finished receipt arrives; each
-//! further connection is told it again. Ended attempts are remembered for [`Rules::memory`], and no offer is taken
-//! whose receipt is older than that, so an attempt is run at most once.
+//! further connection is told it again. Ended attempts are remembered for [`Rules::memory`], and every receipt that was taken
+//! is too old to be taken again before that is over, so an attempt is run at most once.
 
 mod executors;
 mod messages;
@@ -19,13 +19,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use muster_protocol::{
-    AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, Lease, Patience, Refused};
 
-pub use messages::{ConnectionId, DialId, Effect, Event, Offered, ReceiptKind, Record, Standing, Write};
+pub use messages::{ConnectionId, DialId, Effect, Event, Offered, Record, Standing, Write};
 
 /// How often what is old enough to be forgotten is looked for.
 const FORGET_EVERY: Duration = Duration::from_secs(60);

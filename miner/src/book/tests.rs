@@ -30,7 +30,7 @@ fn rules() -> Rules {
             payload: Duration::from_secs(600),
             margin: Duration::from_secs(60),
         },
-        memory: Duration::from_secs(3600),
+        memory: Duration::from_secs(24 * 3600),
     }
 }
 
@@ -76,7 +76,13 @@ fn request(n: u128) -> Box<InitialJobRequest> {
 }
 
 fn offered(connection: u64, n: u128) -> Event {
-    let request = request(n);
+    offered_with(connection, n, start())
+}
+
+/// An offer whose started receipt is dated `written`.
+fn offered_with(connection: u64, n: u128, written: Timestamp) -> Event {
+    let mut request = request(n);
+    request.job_started_receipt_payload.timestamp = written;
     let receipt = completed(ReceiptPayload::Started(
         request.job_started_receipt_payload.clone(),
     ));
@@ -487,6 +493,37 @@ fn any_event() -> impl Strategy<Value = Event> {
         }),
         Just(Event::Tick),
     ]
+}
+
+#[test]
+fn no_receipt_outlives_the_memory_of_its_attempt() {
+    let hour = Duration::from_secs(3600);
+    for ahead in [Duration::ZERO, hour / 2, hour] {
+        let (mut book, _) = Book::open(rules(), vec![], start());
+        let offer = || offered_with(1, 1, start().plus(ahead));
+        book.apply(joined(1), start());
+        assert_eq!(told(&book.apply(offer(), start()), 1)[0], "V0AcceptJobRequest");
+        let cancel = CancelJob {
+            job_uuid: attempt(1),
+            reason: String::new(),
+        };
+        let connection = ConnectionId(1);
+        book.apply(Event::Cancelled { connection, cancel }, start());
+        // Every half hour, until well after it is forgotten.
+        for halves in 1..60 {
+            let now = start().plus(hour * halves / 2);
+            book.apply(Event::Tick, now);
+            assert_eq!(
+                told(&book.apply(offer(), now), 1),
+                ["V0DeclineJobRequest"],
+                "{ahead:?} {now}"
+            );
+        }
+    }
+    let (mut book, _) = Book::open(rules(), vec![], start());
+    book.apply(joined(1), start());
+    let early = offered_with(1, 1, start().plus(hour + Duration::from_secs(1)));
+    assert_eq!(told(&book.apply(early, start()), 1), ["V0DeclineJobRequest"]);
 }
 
 proptest! {

@@ -1,14 +1,21 @@
 //! The book's answers to validators.
 
+use std::time::Duration;
+
 use muster_protocol::wire::miner::{
     DeclineJob, ExecutorManifest, FromMiner, GenericError, JobRequest, ToMiner,
 };
 use muster_protocol::wire::muster::{CancelJob, ReceiptCountersigned};
-use muster_protocol::{AttemptId, ExecutorToken, JobRejectionReason, Receipt, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, ExecutorToken, JobRejectionReason, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+};
 
-use super::{Active, Book, Connection, ConnectionId, Effect, Offered, ReceiptKind, Standing, Write};
+use super::{Active, Book, Connection, ConnectionId, Effect, Offered, Standing, Write};
 use crate::admission::{self, Decision, Facts, Flaw, Known, Offer};
 use crate::lease::{self, Lease};
+
+/// How far ahead of ours a validator's clock may be when it writes a started receipt: as far as any receipt's.
+const AHEAD: Duration = Duration::from_secs(3600);
 
 impl Book {
     pub(super) fn on_joined(
@@ -126,12 +133,16 @@ impl Book {
         }
     }
 
-    /// An attempt is forgotten after a while; an offer from before that while could be a second run of it.
+    /// An attempt is forgotten after a while, and a receipt must have aged by then, or it would run the attempt again:
+    /// one that is taken `AHEAD` of its date is too old again within that while.
     fn fresh(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, Flaw> {
-        if receipt.payload.timestamp().plus(self.rules.memory) <= now {
-            return Err(Flaw::Receipt(
-                "the started receipt is too old to be taken".to_owned(),
-            ));
+        let written = receipt.payload.timestamp();
+        let flaw = |why: &str| Err(Flaw::Receipt(format!("the started receipt {why}")));
+        if written > now.plus(AHEAD) {
+            return flaw("lies too far in the future");
+        }
+        if written.plus(self.rules.memory) <= now.plus(AHEAD) {
+            return flaw("is too old to be taken");
         }
         Ok(receipt)
     }
@@ -232,7 +243,7 @@ impl Book {
         now: Timestamp,
     ) -> Vec<Effect> {
         let attempt = receipt.payload.attempt();
-        let kind = ReceiptKind::of(&receipt);
+        let kind = receipt.payload.kind();
         let Some(validator) = self.validator_of(id) else {
             return vec![];
         };

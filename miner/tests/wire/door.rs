@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use muster_identity::{Keypair, validator_auth};
 use muster_kit::Clock as _;
+use muster_miner::greeting::MAX_STRANGERS;
+use muster_protocol::volume::InlineVolume;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, MainHotkey, ToMiner, ValidatorAuth};
-use muster_protocol::{MinerKey, ValidatorKey};
+use muster_protocol::{MinerKey, ValidatorKey, Volume};
 
 use crate::harness::*;
 
@@ -111,27 +113,80 @@ async fn who_does_not_greet_is_sent_away() {
 }
 
 #[tokio::test]
-async fn what_comes_before_the_greeting_waits_for_it_within_bounds() {
+async fn who_begins_with_something_else_is_sent_away() {
     let mut miner = Miner::start().await;
     let mut early = Validator::dial(&miner).await;
-    let attempt = new_attempt();
-    early
-        .say(&ToMiner::V0InitialJobRequest(Box::new(initial(
-            attempt, early.now,
-        ))))
-        .await;
-    early.greet().await;
-    assert_eq!(early.hear_kind().await, "V0ExecutorManifestRequest");
-    assert_eq!(early.hear_kind().await, "V0AcceptJobRequest");
-    assert_eq!(miner.wanted().await.order.token.attempt(), attempt);
+    let offer = initial(new_attempt(), early.now);
+    early.say(&ToMiner::V0InitialJobRequest(Box::new(offer))).await;
+    let details = early.hear_error().await;
+    assert!(
+        details.ends_with("the first message was not ValidatorAuthForMiner"),
+        "{details}"
+    );
+    assert_eq!(early.party.closed().await.code, 1000);
+    assert!(miner.wants_nothing_more());
+}
 
-    let mut flood = Validator::dial(&miner).await;
-    for _ in 0..17 {
-        flood
-            .say(&ToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None }))
-            .await;
+#[tokio::test]
+async fn an_offer_of_many_megabytes_may_follow_the_greeting_at_once() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::dial(&miner).await;
+    let attempt = new_attempt();
+    let mut offer = initial(attempt, validator.now);
+    let contents = "x".repeat(8 * 1024 * 1024);
+    let relative_path = None;
+    offer.volume = Some(Volume::Inline(InlineVolume {
+        contents,
+        relative_path,
+    }));
+    validator.greet().await;
+    validator
+        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .await;
+    assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(miner.wanted().await.order.token.attempt(), attempt);
+}
+
+#[tokio::test]
+async fn nothing_large_is_read_from_a_stranger() {
+    let miner = Miner::start().await;
+    // One frame that is large, and many small ones, none of them a message. The clock stands still: it is not the
+    // deadline that ends them.
+    for (frame, times) in [("x".repeat(40_000_000), 1), ("x".repeat(4000), 10_000)] {
+        let mut stranger = Validator::dial(&miner).await.party.socket;
+        let flood = async {
+            for _ in 0..times {
+                if stranger.send(frame.clone()).await.is_err() {
+                    return;
+                }
+            }
+            while let Ok(Some(_)) = stranger.recv().await {}
+        };
+        soon(flood).await;
     }
-    assert!(flood.hear_error().await.contains("too much was sent before"));
+    Validator::connect(&miner).await;
+}
+
+#[tokio::test]
+async fn the_place_before_the_door_is_bounded() {
+    let miner = Miner::start().await;
+    let mut waiting = Vec::new();
+    for _ in 0..MAX_STRANGERS {
+        waiting.push(Validator::dial(&miner).await);
+    }
+    // Each greeting's deadline, and the dispatcher's.
+    soon(miner.clock.wait_for_sleepers(MAX_STRANGERS + 1)).await;
+    let details = Validator::dial(&miner).await.hear_error().await;
+    assert!(
+        details.contains("too many connections have not greeted"),
+        "{details}"
+    );
+    // Whoever greets, or leaves, makes room.
+    let first = &mut waiting[0];
+    first.greet().await;
+    assert_eq!(first.hear_kind().await, "V0ExecutorManifestRequest");
+    Validator::connect(&miner).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,12 @@
 //! The modules are marked as tests so that lints which spare tests spare their helpers too.
 
 #[cfg(test)]
+mod chain;
+#[cfg(test)]
+#[path = "../../../crates/chain/tests/support/mod.rs"]
+#[expect(dead_code, reason = "the chain client's own tests use more of it")]
+mod devchain;
+#[cfg(test)]
 mod door;
 #[cfg(test)]
 mod harness;

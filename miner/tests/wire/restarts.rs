@@ -1,5 +1,7 @@
 //! Nothing is lost: not with a connection, not with the process.
 
+use std::sync::Arc;
+
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::{AttemptId, HordeFailureReason};
 
@@ -99,6 +101,7 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
 #[tokio::test]
 async fn a_miner_that_is_stopped_says_so_before_it_goes() {
     let mut miner = Miner::start().await;
+    let folder = Arc::clone(&miner.folder);
     let (mut validator, mut executor, _) = ready_job(&mut miner).await;
     let farewell = async {
         let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
@@ -110,4 +113,7 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
         executor.party.closed().await;
     };
     tokio::join!(miner.stop(), farewell);
+    // The store is one file again: its journal is folded in.
+    assert!(folder.path().join("store.db").exists());
+    assert!(!folder.path().join("store.db-wal").exists());
 }

@@ -84,7 +84,10 @@ async fn binary() -> anyhow::Result<PathBuf> {
     if let Some(binary) = std::env::var_os("MUSTER_DEVCHAIN_BIN") {
         return Ok(binary.into());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .find(|folder| folder.join("devchain/Cargo.toml").exists())
+        .context("the folder of devchain")?;
     let target = std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR")
         .map(PathBuf::from)
         .unwrap_or_else(|| {

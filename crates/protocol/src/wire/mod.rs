@@ -19,6 +19,15 @@ pub struct WireError {
     pub reason: String,
 }
 
+impl WireError {
+    /// A reason quotes the frame: it is cut, so that it does not carry the frame back.
+    fn because(reason: impl std::fmt::Display) -> Self {
+        Self {
+            reason: reason.to_string().chars().take(MAX_REASON_CHARS).collect(),
+        }
+    }
+}
+
 /// The longest reason that travels back to a peer.
 const MAX_REASON_CHARS: usize = 300;
 
@@ -27,9 +36,7 @@ const MAX_REASON_CHARS: usize = 300;
 /// # Errors
 /// Garbage, a wrong type, an unknown `message_type` or class, nesting deeper than 128: a reason in words, never a panic.
 pub fn decode<M: DeserializeOwned>(frame: &str) -> Result<M, WireError> {
-    serde_json::from_str(frame).map_err(|error| WireError {
-        reason: error.to_string().chars().take(MAX_REASON_CHARS).collect(),
-    })
+    serde_json::from_str(frame).map_err(WireError::because)
 }
 
 /// Writes one frame: compact, every field, nulls included, in the order of the wire's own definition.

@@ -1,12 +1,16 @@
 //! The exact bytes that ComputeHorde's parties sign. Making and checking signatures is `muster-identity`'s.
 
+use std::borrow::Cow;
+
 use blake2::{Blake2b512, Digest as _};
 use indexmap::IndexMap;
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::facilitator::JobRequest;
 use super::miner::{StreamingDetails, ToMiner, ValidatorAuth};
+use super::muster::ChallengeNonce;
 use super::{WireError, decode, encode};
 use crate::canonical;
 use crate::class::ExecutorClass;
@@ -19,6 +23,10 @@ use crate::volume::{Volume, VolumePart};
 /// The field that compute-horde 0.0.27 added to the two job requests; it stands first in the object.
 const VALIDATOR_SIGNATURE: &str = "validator_signature";
 
+/// Values, keys among them, in one message of a validator. A job with a thousand volumes has some ten thousand, and a value
+/// may cost a hundred bytes more in memory than its text.
+const MAX_VALUES: usize = 100_000;
+
 /// What a validator signs when it connects to a miner: `{validator}:{miner}:{unix seconds}`.
 pub fn validator_auth(validator: ValidatorKey, miner: MinerKey, timestamp: i64) -> Vec<u8> {
     format!("{validator}:{miner}:{timestamp}").into_bytes()
@@ -29,6 +37,19 @@ impl ValidatorAuth {
     pub fn signed_bytes(&self) -> Vec<u8> {
         validator_auth(self.validator_hotkey, self.miner_hotkey, self.timestamp)
     }
+}
+
+/// Sets the answer to a facilitator's challenge apart from everything else that a validator signs.
+const CHALLENGE_DOMAIN: &[u8] = b"muster/facilitator-challenge/1";
+
+/// What a validator signs when a facilitator challenges its greeting: the domain, the nonce, the validator's public key.
+pub fn facilitator_challenge(nonce: &ChallengeNonce, validator: ValidatorKey) -> Vec<u8> {
+    [
+        CHALLENGE_DOMAIN,
+        nonce.as_bytes().as_slice(),
+        validator.0.as_bytes().as_slice(),
+    ]
+    .concat()
 }
 
 /// What a miner signs when a streaming job is ready: `{job}:{ip}:{port}:{certificate}`.
@@ -145,31 +166,80 @@ pub struct SignedFrame {
     pub signature: Option<(Signature, Vec<u8>)>,
 }
 
+/// What of a frame says how to read the rest.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default)]
+    message_type: Cow<'a, str>,
+    #[serde(default)]
+    validator_signature: Option<IgnoredAny>,
+}
+
+impl Head<'_> {
+    /// Only job requests carry a signature of the whole object.
+    fn is_signed(&self) -> bool {
+        let job_request = matches!(&*self.message_type, "V0InitialJobRequest" | "V0JobRequest");
+        job_request && self.validator_signature.is_some()
+    }
+}
+
 /// Reads a validator's frame, keeping what its signature covers: the object *as received*, unknown fields included.
+///
+/// A frame costs memory in proportion to its length: one with very many values is refused before any is made.
 ///
 /// # Errors
 /// As [`decode`], and a `validator_signature` that is neither null nor a signature.
 pub fn decode_from_validator(frame: &str) -> Result<SignedFrame, WireError> {
+    if too_many_values(frame) {
+        return Err(WireError::because(format_args!(
+            "more than {MAX_VALUES} values in one message"
+        )));
+    }
+    let head: Head<'_> = serde_json::from_str(frame).map_err(WireError::because)?;
+    if head.is_signed() {
+        return decode_signed(frame);
+    }
+    Ok(SignedFrame {
+        message: decode(frame)?,
+        signature: None,
+    })
+}
+
+fn decode_signed(frame: &str) -> Result<SignedFrame, WireError> {
     let mut value: Value = decode(frame)?;
     let claimed = value
         .as_object_mut()
         .and_then(|object| object.shift_remove(VALIDATOR_SIGNATURE));
-    let signature = match claimed {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => {
-            let signature = Signature::from_hex(&text).map_err(|error| WireError {
-                reason: format!("{VALIDATOR_SIGNATURE}: {error}"),
-            })?;
-            Some((signature, canonical::sorted_compact(&value).into_bytes()))
-        }
-        Some(_) => {
-            return Err(WireError {
-                reason: format!("{VALIDATOR_SIGNATURE} is not a text"),
-            });
-        }
+    let Some(Value::String(text)) = claimed else {
+        return Err(WireError::because(format_args!(
+            "{VALIDATOR_SIGNATURE} is not a text"
+        )));
     };
-    let message = serde_json::from_value(value).map_err(|error| WireError {
-        reason: error.to_string(),
-    })?;
-    Ok(SignedFrame { message, signature })
+    let signature = Signature::from_hex(&text)
+        .map_err(|error| WireError::because(format_args!("{VALIDATOR_SIGNATURE}: {error}")))?;
+    let covered = canonical::sorted_compact(&value).into_bytes();
+    let message = serde_json::from_value(value).map_err(WireError::because)?;
+    Ok(SignedFrame {
+        message,
+        signature: Some((signature, covered)),
+    })
+}
+
+/// Whether a frame may hold more values than any job has: each begins the frame, or follows one of `[{,:` outside texts.
+fn too_many_values(frame: &str) -> bool {
+    let (mut in_text, mut escaped) = (false, false);
+    let begins_value = |byte: &u8| {
+        if escaped {
+            escaped = false;
+            return false;
+        }
+        match byte {
+            b'"' => in_text = !in_text,
+            b'\\' => escaped = in_text,
+            b'[' | b'{' | b',' | b':' => return !in_text,
+            _ => {}
+        }
+        false
+    };
+    frame.bytes().filter(begins_value).nth(MAX_VALUES).is_some()
 }

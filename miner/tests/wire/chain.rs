@@ -1,0 +1,71 @@
+//! The miner on a real chain: it announces where it is, and serves those whom the metagraph permits.
+
+use muster_chain::Netuid;
+use muster_identity::Keypair;
+use muster_protocol::wire::miner::FromMiner;
+use serde_json::json;
+
+use crate::devchain::{Devchain, TAO};
+use crate::harness::*;
+
+const NETUID: Netuid = Netuid(3);
+
+fn account(name: &str) -> String {
+    Keypair::from_uri(name).unwrap().hotkey().to_string()
+}
+
+/// A validator with a permit, one without, and the miner.
+fn spec() -> serde_json::Value {
+    let neuron = |name: &str, stake: u64, permit: bool| {
+        json!({"netuid": NETUID.0, "hotkey": account(name), "coldkey": account(&format!("{name}//cold")),
+               "stake": stake, "permit": permit})
+    };
+    json!({
+        "stake_threshold": TAO,
+        "subnets": [{"netuid": NETUID.0, "tempo": 20}],
+        "neurons": [
+            neuron("//Validator", 1000 * TAO, true),
+            neuron("//Other", 10 * TAO, false),
+            neuron("//Miner", 10 * TAO, false),
+        ],
+    })
+}
+
+/// What the miner answers to whoever claims to be `name`, without a greeting.
+async fn refusal(miner: &Miner, name: &str) -> String {
+    let path = format!("v0.1/validator_interface/{}", account(name));
+    let mut party = Party::dial(&miner.url(&path)).await;
+    let FromMiner::GenericError(error) = party.recv().await else {
+        panic!("{name} is not refused")
+    };
+    error.details.unwrap()
+}
+
+#[tokio::test]
+async fn the_address_is_announced_and_the_metagraph_says_who_is_served() {
+    let chain = Devchain::start(&spec()).await.unwrap();
+    let mut miner = Miner::start_with(|config| {
+        config.validators.clear();
+        config.chain.url = chain.url.clone();
+        config.chain.netuid = NETUID;
+    })
+    .await;
+
+    // From strangers to neurons: the metagraph has been read.
+    let inactive = format!("Inactive validator: {}", account("//Other"));
+    soon(async { while refusal(&miner, "//Other").await != inactive {} }).await;
+    let unknown = format!("Unknown validator: {}", account("//Stranger"));
+    assert_eq!(refusal(&miner, "//Stranger").await, unknown);
+    let mut validator = Validator::connect(&miner).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    assert_eq!(miner.wanted().await.order.token.attempt(), attempt);
+
+    let client = chain.client().await.unwrap();
+    let announced = async || {
+        let metagraph = client.metagraph(NETUID).await.unwrap();
+        metagraph.find(&miner_key().hotkey()).unwrap().axon
+    };
+    soon(async { while announced().await != Some(miner.address) {} }).await;
+    miner.stop().await;
+}
