@@ -38,8 +38,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChainConfig {
-    /// The endpoint; without one only the configured validators are served.
-    pub url: Option<String>,
+    /// The endpoint; empty for none: only the configured validators are served then.
+    pub url: String,
     /// The subnet.
     pub netuid: Netuid,
     /// Seconds between two readings of the metagraph.
@@ -78,7 +78,7 @@ impl Default for Config {
 impl Default for ChainConfig {
     fn default() -> Self {
         Self {
-            url: None,
+            url: String::new(),
             netuid: Netuid(1),
             refresh_s: 60,
         }
@@ -134,8 +134,8 @@ validators = []
 # users = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
 
 [chain]
-# Validators with a permit are read from here; without it only those above are served.
-# url = "ws://127.0.0.1:9944"
+# Validators with a permit are read from here, for example ws://127.0.0.1:9944. Empty: only those above are served.
+url = ""
 netuid = 1
 # Seconds between two readings of the metagraph. If one fails, the last good one stands.
 refresh_s = 60
@@ -162,14 +162,15 @@ signature_max_ahead_s = 30
             }
         }
         let urls = [
-            ("chain.url", &self.chain.url, ["ws://", "wss://"]),
-            ("public_url", &self.public_url, ["http://", "https://"]),
+            (
+                "chain.url",
+                Some(&self.chain.url).filter(|url| !url.is_empty()),
+                ["ws://", "wss://"],
+            ),
+            ("public_url", self.public_url.as_ref(), ["http://", "https://"]),
         ];
         for (path, url, schemes) in urls {
-            if url
-                .as_ref()
-                .is_some_and(|url| !schemes.iter().any(|scheme| url.starts_with(scheme)))
-            {
+            if url.is_some_and(|url| !schemes.iter().any(|scheme| url.starts_with(scheme))) {
                 let [one, other] = schemes;
                 problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
             }

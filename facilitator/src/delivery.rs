@@ -1,12 +1,24 @@
 //! Who gets which job when: a pure account of the validators' connections and of what went over each.
 //!
-//! A job is due to its validator's newest connection until the validator has said anything about it. It goes over one
-//! connection once; a new connection gets what is still unanswered again, and validators take a job they know as a repetition.
+//! One connection of a validator at a time holds its jobs: they go over it, and only over it are they reported on. A job is
+//! due until the validator has said anything about it. It goes over one connection once; a successor gets what is still
+//! unanswered again, and validators take a job they know as a repetition.
+//!
+//! ComputeHorde's greeting is the same for ever, so a newer connection may be a stranger's who has captured one. It takes
+//! nothing over from a connection that beats. Muster's validators answer a challenge and need no such patience.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
+
+/// After this long without a frame a connection may be succeeded by another one: a heartbeat a minute, and half of one more.
+const SILENT_AFTER: Duration = Duration::from_secs(90);
+
+/// For this long after a validator was last heard on a connection where it had proven itself, a mere claim is not enough.
+///
+/// It ends, so that an operator may go back to a validator that cannot answer challenges.
+const PROOF_DEMANDED: Duration = Duration::from_secs(24 * 3600);
 
 /// After this long without a heartbeat no further job is given to a validator (they beat every minute).
 const QUIET_AFTER: Duration = Duration::from_secs(180);
@@ -44,6 +56,15 @@ impl Presence {
     }
 }
 
+/// How sure it is that a connection is its validator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// It showed ComputeHorde's greeting, which never changes: whoever has captured one can show it.
+    Claimed,
+    /// It has answered a challenge that was drawn for this connection.
+    Proven,
+}
+
 /// One connection of a validator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(u64);
@@ -51,71 +72,150 @@ pub struct LinkId(u64);
 #[derive(Debug)]
 struct Link {
     id: LinkId,
+    trust: Trust,
+    heard: Timestamp,
     delivered: BTreeSet<JobId>,
 }
 
-/// The connections of every validator, the newest last.
+/// The connections of one validator, in the order in which they came, and which of them holds its jobs.
+#[derive(Debug, Default)]
+struct Post {
+    links: Vec<Link>,
+    holder: Option<LinkId>,
+}
+
+/// The connections of every validator.
 #[derive(Debug, Default)]
 pub struct Desk {
-    links: BTreeMap<ValidatorKey, Vec<Link>>,
+    posts: BTreeMap<ValidatorKey, Post>,
+    /// When each validator last proved itself, or was heard on a connection where it had.
+    proven: BTreeMap<ValidatorKey, Timestamp>,
     next: u64,
+}
+
+// === impl Link, Post ===
+
+impl Link {
+    fn beats(&self, now: Timestamp) -> bool {
+        now.since(self.heard) < SILENT_AFTER
+    }
+}
+
+impl Post {
+    /// Decides who holds the jobs at `now`; with `proven_only` nobody who merely claims to be the validator.
+    ///
+    /// Proof goes before a claim. Of proven connections the newest that beats holds: the validator itself has come
+    /// back. A claimed one holds until it closes or falls silent, because a newer claim may be a stranger's copy.
+    fn settle(&mut self, proven_only: bool, now: Timestamp) -> Option<LinkId> {
+        let eligible = || {
+            self.links
+                .iter()
+                .filter(|link| !proven_only || link.trust == Trust::Proven)
+        };
+        let held = eligible().find(|link| Some(link.id) == self.holder);
+        let best = eligible().max_by_key(|link| (link.trust, link.beats(now), link.id));
+        let stays = held
+            .zip(best)
+            .filter(|(held, best)| best.trust == Trust::Claimed && (held.beats(now) || !best.beats(now)));
+        self.holder = match stays {
+            Some((held, _)) => Some(held.id),
+            None => best.map(|best| best.id),
+        };
+        self.holder
+    }
 }
 
 // === impl Desk ===
 
 impl Desk {
-    /// A validator has connected; deliveries go to this connection from now on.
-    pub fn connect(&mut self, validator: ValidatorKey) -> LinkId {
+    /// A validator has connected.
+    pub fn connect(&mut self, validator: ValidatorKey, trust: Trust, now: Timestamp) -> LinkId {
         let id = LinkId(self.next);
         self.next = self.next.saturating_add(1);
-        let delivered = BTreeSet::new();
-        self.links
-            .entry(validator)
-            .or_default()
-            .push(Link { id, delivered });
+        let link = Link {
+            id,
+            trust,
+            heard: now,
+            delivered: BTreeSet::new(),
+        };
+        self.posts.entry(validator).or_default().links.push(link);
+        self.heard(validator, id, now);
+        self.holder(validator, now);
         id
     }
 
-    /// A connection has ended; the newest of those that remain takes over.
+    /// A connection has ended.
     pub fn disconnect(&mut self, validator: ValidatorKey, link: LinkId) {
-        if let Some(links) = self.links.get_mut(&validator) {
-            links.retain(|open| open.id != link);
-            if links.is_empty() {
-                self.links.remove(&validator);
+        if let Some(post) = self.posts.get_mut(&validator) {
+            post.links.retain(|open| open.id != link);
+            if post.links.is_empty() {
+                self.posts.remove(&validator);
             }
         }
     }
 
-    /// The connection that gets the validator's jobs.
-    pub fn current(&self, validator: ValidatorKey) -> Option<LinkId> {
-        self.links
-            .get(&validator)
-            .and_then(|links| links.last())
-            .map(|link| link.id)
+    /// A frame has come over a connection.
+    pub fn heard(&mut self, validator: ValidatorKey, link: LinkId, now: Timestamp) {
+        let post = self.posts.get_mut(&validator);
+        if let Some(link) = post.and_then(|post| post.links.iter_mut().find(|open| open.id == link)) {
+            link.heard = now;
+            match link.trust {
+                Trust::Claimed => {}
+                Trust::Proven => {
+                    self.proven.insert(validator, now);
+                }
+            }
+        }
+    }
+
+    /// Whether a mere claim to be this validator is not enough: it has proven itself lately, so it can.
+    pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
+        let proven = self.proven.get(&validator);
+        proven.is_some_and(|proven| now.since(*proven) < PROOF_DEMANDED)
+    }
+
+    /// The connection that gets the validator's jobs and reports about them, if there is one.
+    pub fn holder(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<LinkId> {
+        let proven_only = self.demands_proof(validator, now);
+        self.posts.get_mut(&validator)?.settle(proven_only, now)
+    }
+
+    /// Every open connection of the validator.
+    pub fn links(&self, validator: ValidatorKey) -> impl Iterator<Item = LinkId> {
+        let post = self.posts.get(&validator);
+        post.into_iter()
+            .flat_map(|post| post.links.iter().map(|link| link.id))
     }
 
     /// How many validators are connected.
     pub fn validators(&self) -> usize {
-        self.links.len()
+        self.posts.len()
     }
 
     /// Which of the validator's unanswered jobs are to go over `link` now, in order. They count as delivered.
     ///
-    /// Nothing is due to a connection that a newer one has replaced.
-    pub fn due(&mut self, validator: ValidatorKey, link: LinkId, unanswered: &[JobId]) -> Vec<JobId> {
-        let newest = self
-            .links
-            .get_mut(&validator)
-            .and_then(|links| links.last_mut())
-            .filter(|newest| newest.id == link);
-        let Some(newest) = newest else { return Vec::new() };
+    /// Nothing is due to a connection that does not hold the jobs.
+    pub fn due(
+        &mut self,
+        validator: ValidatorKey,
+        link: LinkId,
+        unanswered: &[JobId],
+        now: Timestamp,
+    ) -> Vec<JobId> {
+        if self.holder(validator, now) != Some(link) {
+            return Vec::new();
+        }
+        let post = self.posts.get_mut(&validator);
+        let Some(link) = post.and_then(|post| post.links.iter_mut().find(|open| open.id == link)) else {
+            return Vec::new();
+        };
         // What has been answered meanwhile need not be remembered.
         let open: BTreeSet<_> = unanswered.iter().copied().collect();
-        newest.delivered.retain(|job| open.contains(job));
+        link.delivered.retain(|job| open.contains(job));
         unanswered
             .iter()
             .copied()
-            .filter(|job| newest.delivered.insert(*job))
+            .filter(|job| link.delivered.insert(*job))
             .collect()
     }
 }
@@ -134,37 +234,83 @@ mod tests {
         JobId::from_uuid(uuid::Uuid::from_u128(n))
     }
 
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_secs(1000 + secs)
+    }
+
+    const V: u8 = 1;
+
     #[test]
     fn a_job_goes_over_a_connection_once_and_again_over_the_next() {
-        let mut desk = Desk::default();
-        let first = desk.connect(validator(1));
-        assert_eq!(desk.due(validator(1), first, &[job(1), job(2)]), [job(1), job(2)]);
-        assert_eq!(desk.due(validator(1), first, &[job(1), job(2), job(3)]), [job(3)]);
-        desk.disconnect(validator(1), first);
-        let second = desk.connect(validator(1));
-        assert_eq!(desk.due(validator(1), second, &[job(2)]), [job(2)]);
+        let (mut desk, v) = (Desk::default(), validator(V));
+        let first = desk.connect(v, Trust::Claimed, at(0));
+        assert_eq!(desk.due(v, first, &[job(1), job(2)], at(0)), [job(1), job(2)]);
+        assert_eq!(desk.due(v, first, &[job(1), job(2), job(3)], at(0)), [job(3)]);
+        desk.disconnect(v, first);
+        let second = desk.connect(v, Trust::Claimed, at(0));
+        assert_eq!(desk.due(v, second, &[job(2)], at(0)), [job(2)]);
     }
 
     #[test]
-    fn a_second_connection_replaces_the_first_until_it_ends() {
-        let mut desk = Desk::default();
-        let first = desk.connect(validator(1));
-        let second = desk.connect(validator(1));
-        assert_eq!(desk.current(validator(1)), Some(second));
-        assert!(desk.due(validator(1), first, &[job(1)]).is_empty());
-        assert_eq!(desk.due(validator(1), second, &[job(1)]), [job(1)]);
-        desk.disconnect(validator(1), second);
-        assert_eq!(desk.current(validator(1)), Some(first));
-        assert_eq!(desk.due(validator(1), first, &[job(1)]), [job(1)]);
+    fn a_second_claim_takes_nothing_from_a_connection_that_beats() {
+        let (mut desk, v) = (Desk::default(), validator(V));
+        let first = desk.connect(v, Trust::Claimed, at(0));
+        let copy = desk.connect(v, Trust::Claimed, at(1));
+        for minute in 1..100 {
+            desk.heard(v, first, at(60 * minute));
+            desk.heard(v, copy, at(60 * minute + 1));
+            assert_eq!(desk.holder(v, at(60 * minute + 59)), Some(first));
+            assert!(desk.due(v, copy, &[job(1)], at(60 * minute)).is_empty());
+        }
+        desk.disconnect(v, first);
+        assert_eq!(desk.due(v, copy, &[job(1)], at(6000)), [job(1)]);
+    }
+
+    #[test]
+    fn a_connection_that_is_silent_is_succeeded_by_one_that_is_not() {
+        let (mut desk, v) = (Desk::default(), validator(V));
+        let first = desk.connect(v, Trust::Claimed, at(0));
+        let second = desk.connect(v, Trust::Claimed, at(30));
+        assert_eq!(desk.holder(v, at(89)), Some(first));
+        assert_eq!(desk.holder(v, at(90)), Some(second));
+        // Once succeeded it does not come back while its successor beats.
+        desk.heard(v, first, at(91));
+        assert_eq!(desk.holder(v, at(119)), Some(second));
+        assert_eq!(desk.holder(v, at(120)), Some(first));
+        // Silence alone is no reason when nobody else speaks.
+        assert_eq!(desk.holder(v, at(9999)), Some(first));
+    }
+
+    #[test]
+    fn proof_goes_before_a_claim_for_as_long_as_it_is_remembered() {
+        let (mut desk, v) = (Desk::default(), validator(V));
+        let copy = desk.connect(v, Trust::Claimed, at(0));
+        assert!(!desk.demands_proof(v, at(0)));
+        let real = desk.connect(v, Trust::Proven, at(1));
+        assert_eq!(desk.holder(v, at(1)), Some(real));
+        // Not even when the validator is silent or away.
+        desk.heard(v, copy, at(500));
+        assert_eq!(desk.holder(v, at(500)), Some(real));
+        desk.disconnect(v, real);
+        assert_eq!(desk.holder(v, at(500)), None);
+        assert!(desk.demands_proof(v, at(500)) && !desk.demands_proof(validator(2), at(500)));
+        // The validator that comes back holds at once, whatever became of its old connection.
+        let again = desk.connect(v, Trust::Proven, at(501));
+        let newer = desk.connect(v, Trust::Proven, at(502));
+        assert_ne!(again, newer);
+        assert_eq!(desk.holder(v, at(502)), Some(newer));
+        desk.disconnect(v, again);
+        desk.disconnect(v, newer);
+        assert_eq!(desk.holder(v, at(502 + 86_400)), Some(copy));
     }
 
     #[test]
     fn another_validators_connection_gets_nothing() {
         let mut desk = Desk::default();
-        let link = desk.connect(validator(1));
-        assert!(desk.due(validator(2), link, &[job(1)]).is_empty());
+        let link = desk.connect(validator(1), Trust::Claimed, at(0));
+        assert!(desk.due(validator(2), link, &[job(1)], at(0)).is_empty());
         desk.disconnect(validator(2), link);
-        assert_eq!(desk.current(validator(1)), Some(link));
+        assert_eq!(desk.holder(validator(1), at(0)), Some(link));
     }
 
     #[test]
@@ -187,33 +333,55 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever connects, leaves and asks: no connection is given a job twice, and only the newest is given any.
+        /// Whatever connects, speaks, leaves and asks: no connection is given a job twice, only the holder is given any,
+        /// and a claim never takes over from a proven connection nor from one that beats.
         #[test]
-        fn one_delivery_a_connection(actions in proptest::collection::vec((0_u8..4, 0_usize..6, 0_u128..5), 0..120)) {
-            let mut desk = Desk::default();
-            let mut open: Vec<LinkId> = Vec::new();
+        fn one_delivery_a_connection(
+            actions in proptest::collection::vec((0_u8..6, 0_usize..6, 0_i64..70, any::<bool>()), 0..120)
+        ) {
+            let (mut desk, v) = (Desk::default(), validator(V));
+            let mut open: Vec<(LinkId, Trust, i64)> = Vec::new();
             let mut given: BTreeSet<(LinkId, JobId)> = BTreeSet::new();
             let unanswered: Vec<_> = (0..5).map(job).collect();
-            for (action, which, count) in actions {
-                let chosen = (!open.is_empty()).then(|| open[which % open.len()]);
+            let mut secs = 0;
+            for (action, which, pause, proves) in actions {
+                secs += pause;
+                let before = desk.holder(v, at(secs));
+                let chosen = (!open.is_empty()).then(|| which % open.len());
                 match (action, chosen) {
-                    (0, _) => open.push(desk.connect(validator(1))),
-                    (1, Some(link)) => {
-                        desk.disconnect(validator(1), link);
-                        open.retain(|other| *other != link);
+                    (0, _) => {
+                        let trust = if proves { Trust::Proven } else { Trust::Claimed };
+                        let link = desk.connect(v, trust, at(secs));
+                        let kept = before.filter(|_| trust == Trust::Claimed);
+                        open.push((link, trust, secs));
+                        if let Some((_, _, heard)) = open.iter().find(|(id, ..)| Some(*id) == kept) {
+                            let moved = desk.holder(v, at(secs)) != kept;
+                            prop_assert!(!moved || secs - heard >= 90, "a claim displaced a connection that beats");
+                        }
                     }
-                    (_, Some(link)) => {
-                        let upto = usize::try_from(count).unwrap();
-                        // Jobs are only ever added here: an answered job is never unanswered again.
-                        let pending = &unanswered[..unanswered.len().min(upto.max(4))];
-                        for job in desk.due(validator(1), link, pending) {
-                            prop_assert_eq!(desk.current(validator(1)), Some(link));
+                    (1, Some(at_)) => {
+                        let (link, ..) = open.remove(at_);
+                        desk.disconnect(v, link);
+                    }
+                    (2 | 3, Some(at_)) => {
+                        open[at_].2 = secs;
+                        desk.heard(v, open[at_].0, at(secs));
+                    }
+                    (_, Some(at_)) => {
+                        let link = open[at_].0;
+                        for job in desk.due(v, link, &unanswered, at(secs)) {
+                            prop_assert_eq!(desk.holder(v, at(secs)), Some(link));
                             prop_assert!(given.insert((link, job)));
                         }
                     }
                     (_, None) => {}
                 }
-                prop_assert_eq!(desk.current(validator(1)), open.last().copied());
+                let holder = desk.holder(v, at(secs));
+                let trust = open.iter().find(|(id, ..)| Some(*id) == holder).map(|(_, trust, _)| *trust);
+                prop_assert_eq!(trust.is_some(), holder.is_some());
+                if open.iter().any(|(_, trust, _)| *trust == Trust::Proven) {
+                    prop_assert_eq!(trust, Some(Trust::Proven));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{JobId, UserKey, ValidatorKey};
+use tokio::sync::Semaphore;
 
 use crate::auth::Issuer;
 use crate::config::Config;
@@ -17,12 +18,17 @@ use crate::roll::Roll;
 use crate::signature::Freshness;
 use crate::store::Store;
 
+/// How many connections may be between their upgrade and their authentication. Each is given seconds and 64 KiB.
+const MAX_STRANGERS: usize = 128;
+
 /// The facilitator, as its requests see it.
 pub(crate) struct Door {
     pub(crate) store: Store,
     pub(crate) issuer: Issuer,
     pub(crate) hub: Arc<Hub>,
     pub(crate) roll: Roll,
+    /// Places for connections that have not authenticated.
+    pub(crate) strangers: Arc<Semaphore>,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
     pub(crate) freshness: Freshness,
@@ -46,6 +52,7 @@ impl Door {
             issuer: Issuer::new(secret, config.auth.lifetimes()),
             hub: Arc::default(),
             roll: Roll::new(config.validators.iter().copied()),
+            strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
             clock,
             tasks,
             freshness: config.auth.freshness(),

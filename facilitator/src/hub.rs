@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_protocol::{JobId, ValidatorKey};
+use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use tokio::sync::Notify;
 
-use crate::delivery::{Desk, LinkId};
+use crate::delivery::{Desk, LinkId, Trust};
 
 /// Where sessions of validators sign in and are rung when there may be something to deliver.
 #[derive(Debug, Default)]
@@ -32,11 +32,11 @@ pub struct Seat {
 // === impl Hub ===
 
 impl Hub {
-    /// Signs a session in. It replaces earlier ones of the same validator for deliveries.
-    pub fn sit(self: &Arc<Self>, validator: ValidatorKey) -> Seat {
+    /// Signs a session in.
+    pub fn sit(self: &Arc<Self>, validator: ValidatorKey, trust: Trust, now: Timestamp) -> Seat {
         let bell = Arc::new(Notify::new());
         let mut inner = self.lock();
-        let link = inner.desk.connect(validator);
+        let link = inner.desk.connect(validator, trust, now);
         inner.bells.insert(link, Arc::clone(&bell));
         Seat {
             hub: Arc::clone(self),
@@ -46,7 +46,12 @@ impl Hub {
         }
     }
 
-    /// Tells the validator's session, if there is one, to look for jobs.
+    /// Whether a mere claim to be this validator is not enough.
+    pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
+        self.lock().desk.demands_proof(validator, now)
+    }
+
+    /// Tells the validator's sessions to look for jobs; only the one that holds them finds any.
     pub fn ring(&self, validator: ValidatorKey) {
         self.lock().ring(validator);
     }
@@ -64,12 +69,10 @@ impl Hub {
 
 impl Inner {
     fn ring(&self, validator: ValidatorKey) {
-        if let Some(bell) = self
-            .desk
-            .current(validator)
-            .and_then(|link| self.bells.get(&link))
-        {
-            bell.notify_one();
+        for link in self.desk.links(validator) {
+            if let Some(bell) = self.bells.get(&link) {
+                bell.notify_one();
+            }
         }
     }
 }
@@ -83,8 +86,21 @@ impl Seat {
     }
 
     /// Which of the validator's unanswered jobs are to go over this connection now. They count as delivered.
-    pub fn due(&self, unanswered: &[JobId]) -> Vec<JobId> {
-        self.hub.lock().desk.due(self.validator, self.link, unanswered)
+    pub fn due(&self, unanswered: &[JobId], now: Timestamp) -> Vec<JobId> {
+        self.hub
+            .lock()
+            .desk
+            .due(self.validator, self.link, unanswered, now)
+    }
+
+    /// A frame has come over this connection.
+    pub fn heard(&self, now: Timestamp) {
+        self.hub.lock().desk.heard(self.validator, self.link, now);
+    }
+
+    /// Whether this connection holds the validator's jobs: they go over it, and it may report on them.
+    pub fn holds(&self, now: Timestamp) -> bool {
+        self.hub.lock().desk.holder(self.validator, now) == Some(self.link)
     }
 }
 
@@ -93,7 +109,7 @@ impl Drop for Seat {
         let mut inner = self.hub.lock();
         inner.bells.remove(&self.link);
         inner.desk.disconnect(self.validator, self.link);
-        // An older connection may take over what this one leaves.
+        // Another connection may take over what this one leaves.
         inner.ring(self.validator);
     }
 }

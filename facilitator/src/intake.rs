@@ -1,6 +1,7 @@
 //! A job's body at the door: read, bounded, and turned into the frame that its validator gets. Pure.
 
 use indexmap::IndexMap;
+use muster_protocol::job::{Asked, over_limits};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
@@ -12,9 +13,6 @@ use serde_json::Value;
 
 /// Seconds a stage may be given. Four stages together stay below the 30 days that a receipt can promise.
 const MAX_STAGE_SECONDS: u64 = 7 * 24 * 3600;
-
-/// No registry takes a longer name.
-const MAX_IMAGE_CHARS: usize = 512;
 
 /// The longest reason that goes into an answer.
 const MAX_REASON_CHARS: usize = 300;
@@ -110,14 +108,9 @@ fn out_of_bounds(job: &CreateJob) -> FieldErrors {
             );
         }
     }
-    if job.docker_image.trim().is_empty() {
-        refuse("docker_image", "This field may not be blank.".to_owned());
-    }
-    if job.docker_image.chars().count() > MAX_IMAGE_CHARS {
-        refuse(
-            "docker_image",
-            format!("Ensure this field has no more than {MAX_IMAGE_CHARS} characters."),
-        );
+    // What every validator must refuse, its user is told at once.
+    for found in over_limits(&Asked::from(job)) {
+        refuse(found.field, found.reason);
     }
     let folder = job.artifacts_dir.as_deref().unwrap_or_default();
     if !folder.is_empty() && !folder.starts_with('/') {
@@ -248,7 +241,16 @@ mod tests {
     fn values_that_no_executor_could_honour_are_refused() {
         for (field, value) in [
             ("execution_time_limit", json!(604_801)),
+            ("execution_time_limit", json!(0)),
             ("docker_image", json!(" ")),
+            ("docker_image", json!("")),
+            ("docker_image", json!("a b")),
+            ("docker_image", json!("a/../b")),
+            ("docker_image", json!("a\u{1}")),
+            ("args", json!(["a\u{0}b"])),
+            ("env", json!({"A": "\u{0}"})),
+            ("env", json!({"": "x"})),
+            ("env", json!({"A=B": "x"})),
             ("docker_image", json!("a".repeat(513))),
             ("artifacts_dir", json!("relative")),
             ("upload_time_limit", json!(-1)),

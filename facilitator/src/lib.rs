@@ -95,9 +95,9 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
     let stop = tasks.token();
-    if let Some(url) = config.chain.url.clone() {
+    if !config.chain.url.is_empty() {
         let source = roll::Source {
-            url,
+            url: config.chain.url.clone(),
             netuid: config.chain.netuid,
             every: Duration::from_secs(config.chain.refresh_s),
         };

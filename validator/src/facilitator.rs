@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
-use muster_identity::facilitator_auth;
+use muster_identity::{answer_challenge, facilitator_auth};
 use muster_kit::backoff::Backoff;
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
@@ -15,6 +15,7 @@ use muster_protocol::ErrorCode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, Heartbeat, Response, ResponseStatus, ToFacilitator,
 };
+use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_rpc::reconnect::{After, Reconnecting};
 use muster_rpc::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
@@ -171,12 +172,26 @@ impl Session<'_> {
                         ResponseStatus::Error => Err(End::Refused(in_words(&response))),
                     };
                 }
+                Ok(FromFacilitator::Challenge(challenge)) => self.prove(&challenge).await?,
                 // A hasty facilitator: the job is durable, and its status follows once we are accepted.
                 Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) | Err(_) => {
                     self.on_frame(Ok(Some(frame))).await?;
                 }
             }
         }
+    }
+
+    /// Shows that the greeting is no copy. Only a Muster facilitator asks, and nobody else is sent anything of ours.
+    async fn prove(&self, challenge: &Challenge) -> Result<(), End> {
+        if !self.writer.is_muster() {
+            tracing::warn!(
+                "a facilitator that is not Muster sent a challenge of Muster's; it is not answered"
+            );
+            return Ok(());
+        }
+        let signature = answer_challenge(&self.shared.keypair, &challenge.nonce);
+        let answer = ToFacilitator::MusterChallengeResponse(ChallengeResponse { signature });
+        Ok(self.writer.send(encode(&answer)).await?)
     }
 
     /// Sends the oldest update that is not acknowledged; `false` if there is none.
@@ -217,6 +232,9 @@ impl Session<'_> {
             Ok(FromFacilitator::Job(request)) => intake::job(self.shared, &request, &frame).await?,
             Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
             Ok(FromFacilitator::Response(response)) => self.on_answer(&response).await?,
+            Ok(FromFacilitator::Challenge(_)) => {
+                tracing::warn!("the facilitator challenges a connection that it has accepted");
+            }
             Err(error) => intake::malformed(self.shared, &frame, &error).await?,
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_protocol::wire::facilitator::Authentication;
 use muster_protocol::wire::miner::ValidatorAuth;
+use muster_protocol::wire::muster::ChallengeNonce;
 use muster_protocol::wire::signing;
 use muster_protocol::{ErrorCode, Hotkey, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
 
@@ -108,6 +109,26 @@ pub fn verify_facilitator_auth(auth: &Authentication) -> Result<Verified<Validat
     Ok(Verified::new(ValidatorKey(key)))
 }
 
+/// A validator's answer to its facilitator's challenge: it is there now, and its greeting was no copy.
+pub fn answer_challenge(validator: &Keypair, nonce: &ChallengeNonce) -> Signature {
+    let key = ValidatorKey(validator.hotkey());
+    validator.sign(&signing::facilitator_challenge(nonce, key))
+}
+
+/// Checks a validator's answer to a challenge. That the nonce was drawn for this connection is the caller's to know.
+///
+/// # Errors
+/// The key did not sign this nonce.
+pub fn verify_challenge(
+    validator: ValidatorKey,
+    nonce: &ChallengeNonce,
+    signature: &Signature,
+) -> Result<Verified<ValidatorKey>, VerifyError> {
+    let message = signing::facilitator_challenge(nonce, validator);
+    require(Party::Validator, validator.0, &message, signature)?;
+    Ok(Verified::new(validator))
+}
+
 /// Checks a user's login: their signature over the text of a nonce. That the nonce is ours, fresh and unused is the
 /// caller's to know.
 ///
@@ -120,4 +141,21 @@ pub fn verify_login(
 ) -> Result<Verified<UserKey>, VerifyError> {
     require(Party::User, user.0, nonce.as_bytes(), signature)?;
     Ok(Verified::new(user))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_is_answered_by_its_own_key_and_for_its_own_nonce_only() {
+        let (pair, other) = (Keypair::from_seed([1; 32]), Keypair::from_seed([2; 32]));
+        let key = ValidatorKey(pair.hotkey());
+        let nonce = ChallengeNonce::from_bytes([3; 32]);
+        let answer = answer_challenge(&pair, &nonce);
+        assert!(verify_challenge(key, &nonce, &answer).is_ok());
+        assert!(verify_challenge(key, &ChallengeNonce::from_bytes([4; 32]), &answer).is_err());
+        assert!(verify_challenge(key, &nonce, &answer_challenge(&other, &nonce)).is_err());
+        assert!(verify_challenge(key, &nonce, &facilitator_auth(&pair).signature).is_err());
+    }
 }

@@ -11,7 +11,8 @@ mod verify;
 pub mod wallet;
 
 pub use auth::{
-    AuthError, facilitator_auth, validator_auth, verify_auth, verify_facilitator_auth, verify_login,
+    AuthError, answer_challenge, facilitator_auth, validator_auth, verify_auth, verify_challenge,
+    verify_facilitator_auth, verify_login,
 };
 pub use job::{
     FrameSignature, sign_job, sign_streaming_ready, verify_frame, verify_job, verify_job_fields,

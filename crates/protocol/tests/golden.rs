@@ -11,7 +11,9 @@
 use muster_protocol::receipt::Receipt;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
 use muster_protocol::wire::{decode, encode, signing};
+use muster_protocol::{Hotkey, ValidatorKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -123,6 +125,37 @@ fn the_signed_text_of_a_greeting_and_of_a_streaming_address() {
         signing::streaming_ready(job, "1.2.3.4", 6006, "PEM"),
         format!("{job}:1.2.3.4:6006:PEM").as_bytes()
     );
+}
+
+#[test]
+fn the_challenge_of_a_facilitator_and_what_answers_it() {
+    let nonce = ChallengeNonce::from_bytes([0xa5; 32]);
+    let validator = ValidatorKey(Hotkey::from_bytes([0x11; 32]));
+    let signed = [
+        b"muster/facilitator-challenge/1".as_slice(),
+        &[0xa5; 32],
+        &[0x11; 32],
+    ]
+    .concat();
+    assert_eq!(signing::facilitator_challenge(&nonce, validator), signed);
+
+    let challenge = format!(
+        r#"{{"message_type":"MusterChallenge","nonce":"{}"}}"#,
+        "a5".repeat(32)
+    );
+    assert_eq!(
+        encode(&FromFacilitator::Challenge(Challenge::new(nonce))),
+        challenge
+    );
+    assert_eq!(rewrite::<FromFacilitator>("challenge", &challenge), challenge);
+    let answer = format!(
+        r#"{{"message_type":"MusterChallengeResponse","signature":"0x{}"}}"#,
+        "07".repeat(64)
+    );
+    assert_eq!(rewrite::<ToFacilitator>("answer", &answer), answer);
+    for bad in [challenge.replace("a5", "5"), challenge.replacen("a5", "zz", 1)] {
+        assert!(decode::<FromFacilitator>(&bad).is_err(), "{bad}");
+    }
 }
 
 #[test]

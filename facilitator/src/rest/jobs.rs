@@ -18,7 +18,7 @@ use super::page::PageQuery;
 use super::refusal::Refusal;
 use crate::door::Door;
 use crate::signature::SignatureRefused;
-use crate::store::StoredJob;
+use crate::store::{Listed, MAX_PAGE_BYTES, StoredJob};
 use crate::{intake, jobs, signature};
 
 /// The list's own path, for the links between its pages.
@@ -82,7 +82,15 @@ pub(crate) async fn list(
     let no_such_page = || Refusal::detail(StatusCode::NOT_FOUND, "Invalid page.");
     let Query(query) = query.map_err(|_| no_such_page())?;
     let page = PageQuery::read(&query).ok_or_else(no_such_page)?;
-    let found = door.store.jobs_of(user, page.limit(), page.offset()).await?;
+    let found = match door.store.jobs_of(user, page.limit(), page.offset()).await? {
+        Listed::Page(found) => found,
+        Listed::TooLong => {
+            let advice = format!(
+                "This page would hold more than {MAX_PAGE_BYTES} bytes of results: ask for a smaller page_size, or for single jobs."
+            );
+            return Err(Refusal::detail(StatusCode::PAYLOAD_TOO_LARGE, advice));
+        }
+    };
     if !page.exists(found.count) {
         return Err(no_such_page());
     }

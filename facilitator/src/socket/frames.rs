@@ -1,11 +1,14 @@
 //! A validator's frames: what each one is, and how one that is not a message is answered. Pure.
 
-use muster_identity::verify_facilitator_auth;
+use muster_identity::{verify_challenge, verify_facilitator_auth};
 use muster_protocol::ValidatorKey;
 use muster_protocol::wire::facilitator::{FromFacilitator, Response, ResponseStatus, ToFacilitator};
+use muster_protocol::wire::muster::ChallengeNonce;
 use muster_protocol::wire::{decode, encode};
 use muster_rpc::Peer;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
 use crate::store::Recorded;
 
@@ -15,11 +18,12 @@ pub(super) const CLOSE_SIGNATURE: u16 = 3000;
 /// The close code for a validator that is not served.
 pub(super) const CLOSE_NOT_FOUND: u16 = 3001;
 
-const TAGS: [&str; 4] = [
+const TAGS: [&str; 5] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
     "V0MachineSpecsUpdate",
+    "MusterChallengeResponse",
 ];
 
 /// A validator that has shown its key.
@@ -61,27 +65,60 @@ impl Malformed {
 
 /// Reads a frame.
 pub(super) fn read(frame: &str) -> Result<ToFacilitator, Malformed> {
-    decode::<ToFacilitator>(frame).map_err(|error| Malformed {
+    let malformed = |reason| Malformed {
         kind: kind_of(frame),
-        reason: error.reason,
-    })
+        reason,
+    };
+    if !is_object(frame) {
+        return Err(malformed("a message is a json object".to_owned()));
+    }
+    decode::<ToFacilitator>(frame).map_err(|error| malformed(error.reason))
+}
+
+/// All of a bad frame that is kept to name what is wrong with it.
+#[derive(Deserialize)]
+struct Tagged<'a> {
+    #[serde(borrow, default)]
+    message_type: Option<&'a RawValue>,
+}
+
+/// serde would also take a list of a message's values in order.
+fn is_object(frame: &str) -> bool {
+    frame.trim_start().starts_with('{')
 }
 
 fn kind_of(frame: &str) -> &'static str {
-    match serde_json::from_str::<Value>(frame) {
-        Err(_) => "json_invalid",
-        Ok(value) => match value.get("message_type").map(Value::as_str) {
-            None => "union_tag_not_found",
-            Some(Some(tag)) if TAGS.contains(&tag) => "value_error",
-            Some(_) => "union_tag_invalid",
+    if serde_json::from_str::<IgnoredAny>(frame).is_err() {
+        return "json_invalid";
+    }
+    if !is_object(frame) {
+        return "union_tag_not_found";
+    }
+    let Ok(tagged) = serde_json::from_str::<Tagged<'_>>(frame) else {
+        return "value_error";
+    };
+    match tagged.message_type.map(RawValue::get) {
+        None => "union_tag_not_found",
+        Some(raw) => match serde_json::from_str::<String>(raw) {
+            Ok(tag) if TAGS.contains(&tag.as_str()) => "value_error",
+            Ok(_) | Err(_) => "union_tag_invalid",
         },
     }
+}
+
+/// The answer to a frame that is not text.
+pub(super) fn binary() -> Response {
+    Malformed {
+        kind: "json_invalid",
+        reason: "a message is a text frame, this one is binary".to_owned(),
+    }
+    .answer()
 }
 
 /// What a frame before the authentication leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Greeted {
-    /// The validator has shown its key and is served.
+    /// The frame is what it should be, and the validator of this key is served.
     Accepted(ValidatorKey),
     /// It is told why and may try again.
     NotYet(Response),
@@ -89,24 +126,20 @@ pub(super) enum Greeted {
     Refused(Response, u16),
 }
 
-/// Judges a frame before the authentication. `serves` says which validators are served.
+/// Judges the first frame. `serves` says which validators are served.
 ///
-/// The signature is static, so whoever has seen it can send it again: it shows a key, it does not open anything that
-/// the validator's own jobs do not already expose.
+/// The signature is static: whoever has seen it can send it again and would then be given the validator's jobs and
+/// believed about them. So it is a claim only: a Muster peer is challenged next, and what a ComputeHorde peer may do
+/// with a claim is bounded by [`crate::delivery`].
 pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> Greeted {
     let auth = match read(frame) {
         Ok(ToFacilitator::V0AuthenticationRequest(auth)) => auth,
         Ok(
             ToFacilitator::V0Heartbeat(_)
             | ToFacilitator::V0JobStatusUpdate(_)
-            | ToFacilitator::V0MachineSpecsUpdate(_),
-        ) => {
-            return Greeted::NotYet(Response::error(
-                "auth.not_authenticated",
-                "this connection has not been authenticated",
-                "send V0AuthenticationRequest first",
-            ));
-        }
+            | ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterChallengeResponse(_),
+        ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return Greeted::NotYet(malformed.answer()),
     };
     match verify_facilitator_auth(&auth) {
@@ -132,6 +165,57 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
             }
         }
     }
+}
+
+/// Judges the answer of the validator of `key` to the challenge `nonce`.
+pub(super) fn prove(frame: &str, key: ValidatorKey, nonce: &ChallengeNonce) -> Greeted {
+    match read(frame) {
+        Ok(ToFacilitator::MusterChallengeResponse(answer)) => {
+            match verify_challenge(key, nonce, &answer.signature) {
+                Ok(key) => Greeted::Accepted(key.into_inner()),
+                Err(error) => {
+                    let help = "sign the challenge of this very connection with the validator's hotkey";
+                    Greeted::Refused(
+                        Response::error("auth.signature_invalid", error.to_string(), help),
+                        CLOSE_SIGNATURE,
+                    )
+                }
+            }
+        }
+        Ok(
+            ToFacilitator::V0AuthenticationRequest(_)
+            | ToFacilitator::V0Heartbeat(_)
+            | ToFacilitator::V0JobStatusUpdate(_)
+            | ToFacilitator::V0MachineSpecsUpdate(_),
+        ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
+        Err(malformed) => Greeted::NotYet(malformed.answer()),
+    }
+}
+
+fn not_authenticated(help: &str) -> Greeted {
+    Greeted::NotYet(Response::error(
+        "auth.not_authenticated",
+        "this connection has not been authenticated",
+        help,
+    ))
+}
+
+/// The answer to a claim to be a validator that has lately shown that it can prove it.
+pub(super) fn proof_demanded(key: ValidatorKey) -> Response {
+    Response::error(
+        "auth.signature_invalid",
+        format!("validator {key} has proven itself here lately, so its greeting alone is not enough"),
+        "connect as a Muster validator and answer the challenge, or wait a day since it last did",
+    )
+}
+
+/// The answer to a report over a connection that does not hold the validator's jobs.
+pub(super) fn not_the_holder() -> Response {
+    Response::error(
+        "auth.another_connection",
+        "another connection of this validator holds its jobs; only that one may report on them",
+        "close the other connection; one that is silent for 90 seconds is succeeded by this one",
+    )
 }
 
 /// The answer to a second authentication on one connection.
@@ -171,7 +255,8 @@ pub(super) fn is_success(response: &Response) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_identity::{Keypair, facilitator_auth};
+    use muster_identity::{Keypair, answer_challenge, facilitator_auth};
+    use muster_protocol::wire::muster::ChallengeResponse;
     use proptest::prelude::*;
 
     fn types(response: &Response) -> Vec<&str> {
@@ -188,6 +273,9 @@ mod tests {
             ("", "json_invalid"),
             ("{", "json_invalid"),
             ("[]", "union_tag_not_found"),
+            ("[0,0]", "union_tag_not_found"),
+            (r#"["V0Heartbeat"]"#, "union_tag_not_found"),
+            (r#"{"message_type":"V0\u0048eartbeat","x":1}"#, "value_error"),
             ("{}", "union_tag_not_found"),
             (r#"{"message_type":3}"#, "union_tag_invalid"),
             (r#"{"message_type":"V9"}"#, "union_tag_invalid"),
@@ -234,6 +322,35 @@ mod tests {
             Greeted::NotYet(response) => assert_eq!(types(&response), ["auth.not_authenticated"]),
             other @ (Greeted::Accepted(_) | Greeted::Refused(..)) => panic!("{other:?}"),
         }
+    }
+
+    fn codes(greeted: Greeted) -> (String, u16) {
+        match greeted {
+            Greeted::Refused(response, code) => (types(&response).concat(), code),
+            other @ (Greeted::Accepted(_) | Greeted::NotYet(_)) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_the_answer_to_this_very_challenge_is_proof() {
+        let pair = Keypair::from_uri("//Validator").unwrap();
+        let key = ValidatorKey(pair.hotkey());
+        let nonce = ChallengeNonce::from_bytes([1; 32]);
+        let answer = |nonce| {
+            let signature = answer_challenge(&pair, &nonce);
+            encode(&ToFacilitator::MusterChallengeResponse(ChallengeResponse {
+                signature,
+            }))
+        };
+        assert_eq!(prove(&answer(nonce), key, &nonce), Greeted::Accepted(key));
+        let old = answer(ChallengeNonce::from_bytes([2; 32]));
+        assert_eq!(
+            codes(prove(&old, key, &nonce)),
+            ("auth.signature_invalid".to_owned(), 3000)
+        );
+        let greeting = encode(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(&pair)));
+        assert!(matches!(prove(&greeting, key, &nonce), Greeted::NotYet(_)));
+        assert!(matches!(greet(&answer(nonce), |_| true), Greeted::NotYet(_)));
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
@@ -14,11 +15,13 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, Response, StatusMetadata, ToFacilitator,
 };
-use muster_protocol::{JobRejectionReason, JobStatus, ParticipantType, Timestamp};
+use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
+use muster_protocol::{JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
 use muster_rpc::{Greeting, Limits, Session, SessionError, SocketError};
+use tokio::sync::OwnedSemaphorePermit;
 
 use self::frames::{Greeted, Validator};
-use crate::delivery::Presence;
+use crate::delivery::{Presence, Trust};
 use crate::door::Door;
 use crate::hub::Seat;
 
@@ -40,9 +43,19 @@ pub(crate) async fn upgrade(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> HttpResponse {
+    // What a stranger may cost us is bounded by how many there are at a time, what they may send and how long.
+    let Ok(place) = Arc::clone(&door.strangers).try_acquire_owned() else {
+        tracing::warn!("too many connections that have not authenticated; a new one is turned away");
+        let mut response =
+            HttpResponse::new(Body::from("too many connections are being greeted; try again\n"));
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        return response;
+    };
     let tasks = door.tasks.clone();
     muster_rpc::server::upgrade(request, peer, &LIMITS, &tasks, move |socket| {
-        serve(Greeting::new(socket), door)
+        serve(Greeting::new(socket), door, place)
     })
     .map(Body::new)
 }
@@ -70,19 +83,27 @@ impl From<SocketError> for End {
     }
 }
 
-async fn serve(greeting: Greeting, door: Arc<Door>) {
+async fn serve(greeting: Greeting, door: Arc<Door>, place: OwnedSemaphorePermit) {
     let stop = door.tasks.token();
     let greeted = tokio::select! {
         () = stop.cancelled() => return,
         greeted = tokio::time::timeout(LIMITS.handshake, greet(greeting, &door)) => greeted,
     };
     // Neither time nor silence is worth an answer here.
-    let Ok(Some(session)) = greeted else { return };
+    let Ok(Some((session, trust))) = greeted else {
+        return;
+    };
+    drop(place);
     let validator = session.peer().0;
-    tracing::info!(%validator, muster = session.is_muster(), "a validator connected");
+    let now = door.clock.now();
+    let seat = door.hub.sit(validator, trust, now);
+    tracing::info!(%validator, ?trust, "a validator connected");
+    if !seat.holds(now) {
+        tracing::warn!(%validator, "the validator has an older connection, which keeps its jobs while it beats");
+    }
     Conversation {
-        seat: door.hub.sit(validator),
-        heartbeat: door.clock.now(),
+        seat,
+        heartbeat: now,
         session,
         door,
     }
@@ -91,27 +112,60 @@ async fn serve(greeting: Greeting, door: Arc<Door>) {
     tracing::info!(%validator, "a validator disconnected");
 }
 
-/// Exchanges frames until the peer has shown a key that is served; `None` if it did not.
-async fn greet(mut greeting: Greeting, door: &Door) -> Option<Session<Validator>> {
+/// Exchanges frames until the peer is known and served; `None` if it will not be.
+async fn greet(greeting: Greeting, door: &Door) -> Option<(Session<Validator>, Trust)> {
+    let (mut greeting, key) = ask(greeting, |frame| {
+        frames::greet(frame, |key| door.roll.admits(key))
+    })
+    .await?;
+    let trust = if greeting.is_muster() {
+        let nonce = draw_nonce()?;
+        let challenge = FromFacilitator::Challenge(Challenge::new(nonce));
+        greeting.send(encode(&challenge)).await.ok()?;
+        (greeting, _) = ask(greeting, |frame| frames::prove(frame, key, &nonce)).await?;
+        Trust::Proven
+    } else if door.hub.demands_proof(key, door.clock.now()) {
+        refuse(greeting, &frames::proof_demanded(key), frames::CLOSE_SIGNATURE).await;
+        return None;
+    } else {
+        Trust::Claimed
+    };
+    greeting.send(encode(&Response::success())).await.ok()?;
+    Some((greeting.accept(Validator(key)), trust))
+}
+
+/// Takes frames until one of them is what it should be in the eyes of `judge`.
+async fn ask(mut greeting: Greeting, judge: impl Fn(&str) -> Greeted) -> Option<(Greeting, ValidatorKey)> {
     loop {
-        let frame = match greeting.receive().await {
-            Ok(Some(frame)) => frame,
+        let greeted = match greeting.receive().await {
+            Ok(Some(frame)) => judge(&frame),
             Ok(None) => return None,
             Err(error) if error.is_fatal() => return None,
-            Err(_) => continue,
+            Err(_) => Greeted::NotYet(frames::binary()),
         };
-        let (answer, verdict) = match frames::greet(&frame, |key| door.roll.admits(key)) {
-            Greeted::Accepted(key) => (Response::success(), Some(key)),
-            Greeted::NotYet(response) => (response, None),
+        match greeted {
+            Greeted::Accepted(key) => return Some((greeting, key)),
+            Greeted::NotYet(response) => greeting.send(encode(&response)).await.ok()?,
             Greeted::Refused(response, code) => {
-                tracing::info!(reason = ?response.errors.first().map(|error| &error.msg), "a validator was refused");
-                greeting.refuse(Some(encode(&response)), code).await;
+                refuse(greeting, &response, code).await;
                 return None;
             }
-        };
-        greeting.send(encode(&answer)).await.ok()?;
-        if let Some(key) = verdict {
-            return Some(greeting.accept(Validator(key)));
+        }
+    }
+}
+
+async fn refuse(greeting: Greeting, response: &Response, code: u16) {
+    tracing::info!(reason = ?response.errors.first().map(|error| &error.msg), "a validator was refused");
+    greeting.refuse(Some(encode(response)), code).await;
+}
+
+fn draw_nonce() -> Option<ChallengeNonce> {
+    let mut bytes = [0; 32];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Some(ChallengeNonce::from_bytes(bytes)),
+        Err(error) => {
+            tracing::error!(%error, "cannot draw a challenge, so no validator of Muster's can be greeted");
+            None
         }
     }
 }
@@ -141,7 +195,7 @@ impl Conversation {
     async fn converse(&mut self) -> End {
         let stop = self.door.tasks.token();
         let clock = Arc::clone(&self.door.clock);
-        if let Err(end) = self.greet_store().await {
+        if let Err(end) = self.beat().await {
             return end;
         }
         loop {
@@ -150,13 +204,16 @@ impl Conversation {
                 () = clock.sleep_until(Presence::lost_at(self.heartbeat)) =>
                     Err(End::Close(CLOSE_POLICY, "no heartbeat for ten minutes")),
                 () = self.seat.rung() => self.deliver().await,
-                message = self.session.recv() => match message {
-                    Ok(Some(message)) => self.take(message).await,
-                    Ok(None) => Err(End::Gone),
-                    Err(SessionError::Malformed(malformed)) => self.answer(malformed.answer()).await,
-                    Err(SessionError::Socket(error)) if error.is_fatal() => Err(error.into()),
-                    Err(SessionError::Socket(_)) => Ok(()),
-                },
+                message = self.session.recv() => {
+                    self.seat.heard(clock.now());
+                    match message {
+                        Ok(Some(message)) => self.take(message).await,
+                        Ok(None) => Err(End::Gone),
+                        Err(SessionError::Malformed(malformed)) => self.answer(malformed.answer()).await,
+                        Err(SessionError::Socket(error)) if error.is_fatal() => Err(error.into()),
+                        Err(SessionError::Socket(_)) => self.answer(frames::binary()).await,
+                    }
+                }
             };
             if let Err(end) = outcome {
                 return end;
@@ -164,21 +221,29 @@ impl Conversation {
         }
     }
 
-    /// The first sign of life, and whatever has waited for it.
-    async fn greet_store(&mut self) -> Result<(), End> {
-        self.beat().await?;
-        self.deliver().await
-    }
-
+    /// A sign of life, and whatever has waited for it.
+    ///
+    /// A connection that does not hold the validator's jobs does not make it selectable either.
     async fn beat(&mut self) -> Result<(), End> {
         self.heartbeat = self.door.clock.now();
-        Ok(self.door.store.saw(self.validator(), self.heartbeat).await?)
+        if self.seat.holds(self.heartbeat) {
+            self.door.store.saw(self.validator(), self.heartbeat).await?;
+            self.deliver().await?;
+        }
+        Ok(())
     }
 
     async fn take(&mut self, message: ToFacilitator) -> Result<(), End> {
         match message {
-            ToFacilitator::V0AuthenticationRequest(_) => self.answer(frames::already_authenticated()).await,
+            ToFacilitator::V0AuthenticationRequest(_) | ToFacilitator::MusterChallengeResponse(_) => {
+                self.answer(frames::already_authenticated()).await
+            }
             ToFacilitator::V0Heartbeat(_) => self.beat().await,
+            ToFacilitator::V0JobStatusUpdate(update) if !self.seat.holds(self.door.clock.now()) => {
+                let (validator, job, status) = (self.validator(), update.uuid, update.status);
+                tracing::warn!(%validator, %job, %status, "a report over a connection that does not hold the job");
+                self.answer(frames::not_the_holder()).await
+            }
             ToFacilitator::V0JobStatusUpdate(update) => {
                 let recorded = self
                     .door
@@ -201,7 +266,7 @@ impl Conversation {
     /// Sends every job that is due over this connection.
     async fn deliver(&mut self) -> Result<(), End> {
         let unanswered = self.door.store.unanswered(self.validator()).await?;
-        for job in self.seat.due(&unanswered) {
+        for job in self.seat.due(&unanswered, self.door.clock.now()) {
             let Some(stored) = self.door.store.job(job).await? else {
                 continue;
             };
@@ -253,7 +318,7 @@ impl Conversation {
         Ok(())
     }
 
-    fn validator(&self) -> muster_protocol::ValidatorKey {
+    fn validator(&self) -> ValidatorKey {
         self.session.peer().0
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use muster_identity::Verified;
 use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
@@ -44,9 +45,24 @@ pub enum Recorded {
 pub struct Page {
     /// How many jobs the user has.
     pub count: u64,
-    /// The jobs of this page, newest first.
+    /// The jobs of this page, newest first, each without the contents of its inline volumes.
     pub jobs: Vec<StoredJob>,
 }
+
+/// What became of a request for a page.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Listed {
+    /// Here it is.
+    Page(Page),
+    /// It would be longer than [`MAX_PAGE_BYTES`].
+    TooLong,
+}
+
+/// A page's requests, without inline contents, and results together, in bytes.
+pub const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Requests longer than this are read one at a time, so that a page never holds the inline inputs of all its jobs.
+const MAX_LISTED_REQUEST: i64 = 64 * 1024;
 
 #[derive(FromRow)]
 struct JobRow {
@@ -140,22 +156,46 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn jobs_of(&self, user: UserKey, limit: u32, offset: u64) -> Result<Page, StoreError> {
+    pub async fn jobs_of(&self, user: UserKey, limit: u32, offset: u64) -> Result<Listed, StoreError> {
         let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM jobs WHERE user_key = $1")
             .bind(user.to_string())
             .fetch_one(&self.pool)
             .await
             .during("count jobs")?;
         let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        let statement = "SELECT uuid, user_key, validator, request FROM jobs WHERE user_key = $1 \
-                         ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3";
-        let rows: Vec<JobRow> = sqlx::query_as(statement)
+        let statement = "SELECT COALESCE(CAST(SUM(LENGTH(metadata)) AS BIGINT), 0) FROM statuses WHERE job IN (\
+                         SELECT uuid FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3)";
+        let (results,): (i64,) = sqlx::query_as(statement)
             .bind(user.to_string())
             .bind(i64::from(limit))
             .bind(offset)
+            .fetch_one(&self.pool)
+            .await
+            .during("measure statuses")?;
+        let mut left = MAX_PAGE_BYTES.checked_sub(usize::try_from(results).unwrap_or(usize::MAX));
+        let statement = "SELECT uuid, user_key, validator, \
+                         CASE WHEN LENGTH(request) <= $4 THEN request ELSE '' END AS request \
+                         FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3";
+        let mut rows: Vec<JobRow> = sqlx::query_as(statement)
+            .bind(user.to_string())
+            .bind(i64::from(limit))
+            .bind(offset)
+            .bind(MAX_LISTED_REQUEST)
             .fetch_all(&self.pool)
             .await
             .during("list jobs")?;
+        let mut requests = Vec::new();
+        for row in &mut rows {
+            if row.request.is_empty() {
+                row.request = self.request(&row.uuid).await?;
+            }
+            let request = without_contents(json::decode("jobs.request", &std::mem::take(&mut row.request))?);
+            left = left.and_then(|left| left.checked_sub(encode(&request).len()));
+            if left.is_none() {
+                return Ok(Listed::TooLong);
+            }
+            requests.push(request);
+        }
         let statement = "SELECT job, status, metadata, created_at FROM statuses WHERE job IN (\
                          SELECT uuid FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3) \
                          ORDER BY job, position";
@@ -173,15 +213,26 @@ impl Store {
         }
         let jobs = rows
             .into_iter()
-            .map(|row| {
+            .zip(requests)
+            .map(|(row, request)| {
                 let history = histories.remove(&row.uuid).unwrap_or_default();
-                row.into_job(history)
+                row.with(request, history)
             })
             // A job made between the two statements has pushed another off the page and has no history here yet.
             .filter(|job| !matches!(job, Ok(job) if job.history.is_empty()))
             .collect::<Result<_, _>>()?;
         let count = u64::try_from(count).unwrap_or_default();
-        Ok(Page { count, jobs })
+        Ok(Listed::Page(Page { count, jobs }))
+    }
+
+    /// The text of one job's request.
+    async fn request(&self, uuid: &str) -> Result<String, StoreError> {
+        let (request,) = sqlx::query_as("SELECT request FROM jobs WHERE uuid = $1")
+            .bind(uuid)
+            .fetch_one(&self.pool)
+            .await
+            .during("read a job's request")?;
+        Ok(request)
     }
 
     /// The jobs of `validator` about which it has not said anything yet, oldest first.
@@ -284,13 +335,32 @@ async fn append(
 
 impl JobRow {
     fn into_job(self, history: History) -> Result<StoredJob, StoreError> {
+        let request = json::decode("jobs.request", &self.request)?;
+        self.with(request, history)
+    }
+
+    fn with(self, request: JobRequest, history: History) -> Result<StoredJob, StoreError> {
         Ok(StoredJob {
             user: json::parse("jobs.user_key", &self.user_key)?,
             validator: json::parse("jobs.validator", &self.validator)?,
-            request: json::decode("jobs.request", &self.request)?,
+            request,
             history,
         })
     }
+}
+
+/// Lists leave out what only the job's own page shows: inline inputs, up to 16 MiB a job.
+fn without_contents(mut request: JobRequest) -> JobRequest {
+    let inline = |part: &mut VolumePart| match part {
+        VolumePart::Inline(inline) => inline.contents = String::new(),
+        VolumePart::ZipUrl(_) | VolumePart::SingleFile(_) | VolumePart::HuggingfaceVolume(_) => {}
+    };
+    match &mut request.volume {
+        Some(Volume::Inline(inline)) => inline.contents = String::new(),
+        Some(Volume::MultiVolume(multi)) => multi.volumes.iter_mut().for_each(inline),
+        Some(Volume::ZipUrl(_) | Volume::SingleFile(_) | Volume::HuggingfaceVolume(_)) | None => {}
+    }
+    request
 }
 
 impl StatusRow {

@@ -10,7 +10,7 @@ use muster_protocol::{Timestamp, ValidatorKey};
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 
-pub use jobs::{Page, Recorded, StoredJob};
+pub use jobs::{Listed, MAX_PAGE_BYTES, Page, Recorded, StoredJob};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");

@@ -185,7 +185,7 @@ async fn a_job_waits_for_its_validator_and_comes_again_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn of_two_connections_the_newer_gets_the_jobs_and_either_may_report() {
+async fn a_validator_that_comes_back_holds_its_jobs_at_once() {
     let facilitator = Facilitator::start().await;
     let mut old = Validator::connect(&facilitator, "Validator").await;
     let mut new = Validator::connect(&facilitator, "Validator").await;
@@ -195,12 +195,121 @@ async fn of_two_connections_the_newer_gets_the_jobs_and_either_may_report() {
     let first = user.create(&body, facilitator.now_ns()).await.uuid;
     assert_eq!(new.job().await.uuid, first);
     old.is_idle().await;
-    assert_eq!(old.report(first, JobStatus::Received).await, Ok(()));
+    let elsewhere = Err("auth.another_connection".to_owned());
+    assert_eq!(old.report(first, JobStatus::Received).await, elsewhere);
 
     // When the newer one goes, the older one takes over.
     new.socket.close(1000, "bye").await;
+    assert_eq!(old.job().await.uuid, first);
+    assert_eq!(old.report(first, JobStatus::Received).await, Ok(()));
     let second = user.create(&body, facilitator.now_ns()).await.uuid;
     assert_eq!(old.job().await.uuid, second);
+}
+
+#[tokio::test]
+async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
+    let facilitator = Facilitator::start().await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let uuid = user
+        .create(&job_for(validator_key("Validator")), facilitator.now_ns())
+        .await
+        .uuid;
+    validator.job().await;
+
+    // Shown as it was captured, it is refused.
+    let mut plain = Plain::dial(&facilitator).await;
+    assert_eq!(plain.greet("Validator").await, "auth.signature_invalid");
+
+    // Shown by who pretends to be Muster, it is challenged; another connection's answer is no answer to that.
+    let greeting = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key("Validator")));
+    let mut elsewhere = Validator::dial(&facilitator).await;
+    elsewhere.say(&greeting).await;
+    let foreign = elsewhere.challenge().await;
+    let mut copy = Validator::dial(&facilitator).await;
+    copy.say(&greeting).await;
+    assert_ne!(copy.challenge().await, foreign);
+    assert_eq!(
+        copy.report(uuid, JobStatus::Completed).await,
+        Err("auth.not_authenticated".to_owned())
+    );
+    let refused = copy.prove("Validator", &foreign).await;
+    assert_eq!(refused.errors[0].r#type, "auth.signature_invalid");
+    assert_eq!(copy.closed().await, 3000);
+
+    assert_eq!(validator.report(uuid, JobStatus::Received).await, Ok(()));
+    assert_eq!(user.job(uuid).await.last_status(), JobStatus::Received);
+}
+
+#[tokio::test]
+async fn a_second_claim_takes_nothing_from_a_computehorde_validator_that_beats() {
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
+    let mut real = Plain::dial(&facilitator).await;
+    assert_eq!(real.greet("Validator").await, "success");
+    real.settle().await;
+    let mut copy = Plain::dial(&facilitator).await;
+    assert_eq!(copy.greet("Validator").await, "success");
+    let user = User::login(&facilitator, "User").await;
+    let body = job_for(validator_key("Validator"));
+    let uuid = user.create(&body, facilitator.now_ns()).await.uuid;
+    assert_eq!(real.next().await["uuid"], json!(uuid));
+
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(60));
+        real.settle().await;
+        assert_eq!(copy.report(uuid, "completed").await, "auth.another_connection");
+    }
+    assert_eq!(user.job(uuid).await.last_status(), JobStatus::Sent);
+    assert_eq!(real.report(uuid, "received").await, "success");
+
+    // Once it is silent for longer than a heartbeat can be late, the other one succeeds it.
+    let second = user.create(&body, facilitator.now_ns()).await.uuid;
+    assert_eq!(real.next().await["uuid"], json!(second));
+    clock.advance(Duration::from_secs(90));
+    copy.send(r#"{"message_type":"V0Heartbeat"}"#).await;
+    assert_eq!(copy.next().await["uuid"], json!(second));
+    assert_eq!(copy.report(second, "received").await, "success");
+}
+
+#[tokio::test]
+async fn a_strangers_first_frames_are_bounded_and_a_binary_one_is_answered() {
+    let facilitator = Facilitator::start().await;
+    let mut stranger = Plain::dial(&facilitator).await;
+    stranger.socket.send(Message::binary(vec![0])).await.unwrap();
+    assert_eq!(stranger.next().await["errors"][0]["type"], "json_invalid");
+    assert_eq!(stranger.greet("Validator").await, "success");
+    stranger.socket.send(Message::binary(vec![0])).await.unwrap();
+    assert_eq!(stranger.next().await["errors"][0]["type"], "json_invalid");
+
+    let mut long = Plain::dial(&facilitator).await;
+    let frame = Message::text(format!("[{}0]", "0,".repeat(1 << 20)));
+    drop(long.socket.send(frame).await);
+    // It is cut off, and may see the close or only the end of the connection.
+    let end = tokio::time::timeout(SOON, long.socket.next()).await.unwrap();
+    assert!(
+        matches!(end, None | Some(Err(_) | Ok(Message::Close(_)))),
+        "{end:?}"
+    );
+
+    // Places are few, but given back.
+    let mut waiting = Vec::new();
+    let refused = loop {
+        match tokio_tungstenite::connect_async(facilitator.socket_url()).await {
+            Ok((socket, _)) => waiting.push(socket),
+            Err(tokio_tungstenite::tungstenite::Error::Http(answer)) => break answer.status(),
+            Err(other) => panic!("{other}"),
+        }
+        assert!(waiting.len() <= 128);
+    };
+    assert_eq!(refused, 503);
+    drop(waiting);
+    let dial = async || {
+        tokio_tungstenite::connect_async(facilitator.socket_url())
+            .await
+            .ok()
+    };
+    until(dial).await;
 }
 
 #[tokio::test]
@@ -237,14 +346,8 @@ async fn stopping_says_goodbye_to_validators() {
 #[tokio::test]
 async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ever() {
     let facilitator = Facilitator::start().await;
-    // ComputeHorde's client does not show our header.
-    let (mut socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
-        .await
-        .unwrap();
-    let auth = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key("Validator")));
-    socket.send(Message::text(encode(&auth))).await.unwrap();
-    let answer: Value = serde_json::from_str(next_text(&mut socket).await.as_str()).unwrap();
-    assert_eq!(answer["status"], "success");
+    let mut socket = Plain::dial(&facilitator).await;
+    assert_eq!(socket.greet("Validator").await, "success");
 
     let user = User::login(&facilitator, "User").await;
     let mut long = job_for(validator_key("Validator"));
@@ -271,21 +374,64 @@ async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ev
     let short = user
         .create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
-    let frame: Value = serde_json::from_str(next_text(&mut socket).await.as_str()).unwrap();
-    assert_eq!(frame["uuid"], json!(short.uuid));
+    assert_eq!(socket.next().await["uuid"], json!(short.uuid));
 }
 
 type Raw = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
 
-async fn next_text(socket: &mut Raw) -> String {
-    loop {
-        let message = tokio::time::timeout(SOON, socket.next())
+/// A validator of ComputeHorde's, or whoever has its greeting: it does not show our header.
+struct Plain {
+    socket: Raw,
+}
+
+impl Plain {
+    async fn dial(facilitator: &Facilitator) -> Self {
+        let (socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
             .await
-            .unwrap()
-            .unwrap()
             .unwrap();
-        if let Message::Text(text) = message {
-            return text.as_str().to_owned();
+        Self { socket }
+    }
+
+    /// Shows the greeting of `//name`; the type of the error, or `success`.
+    async fn greet(&mut self, name: &str) -> String {
+        let auth = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key(name)));
+        self.send(&encode(&auth)).await;
+        self.answer().await
+    }
+
+    async fn report(&mut self, uuid: muster_protocol::JobId, status: &str) -> String {
+        let update =
+            json!({"message_type": "V0JobStatusUpdate", "uuid": uuid, "status": status, "metadata": null});
+        self.send(&update.to_string()).await;
+        self.answer().await
+    }
+
+    /// Beats, and waits until everything before has been dealt with.
+    async fn settle(&mut self) {
+        self.send(r#"{"message_type":"V0Heartbeat"}"#).await;
+        assert_eq!(self.greet("Nobody").await, "auth.already_authenticated");
+    }
+
+    async fn send(&mut self, frame: &str) {
+        self.socket.send(Message::text(frame)).await.unwrap();
+    }
+
+    async fn answer(&mut self) -> String {
+        let answer = self.next().await;
+        let kind = answer["errors"][0]["type"].as_str();
+        kind.or(answer["status"].as_str()).unwrap().to_owned()
+    }
+
+    async fn next(&mut self) -> Value {
+        loop {
+            let message = tokio::time::timeout(SOON, self.socket.next())
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap();
+            if let Message::Text(text) = message {
+                return serde_json::from_str(text.as_str()).unwrap();
+            }
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use muster_facilitator::intake;
 use muster_facilitator::jobs::UpdateRefused;
-use muster_facilitator::store::{Recorded, Store};
+use muster_facilitator::store::{Listed, Page, Recorded, Store};
 use muster_identity::{Verified, sign_job, verify_job};
 use muster_kit::store::testing::{TestStore, stores};
 use muster_protocol::rest::CreateJob;
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate};
+use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
+use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey};
 
 use crate::facilitator::{key, validator_key};
@@ -28,7 +29,18 @@ fn at(secs: i64) -> Timestamp {
 }
 
 fn job(name: &str, timestamp_ns: i64) -> Verified<JobRequest> {
-    let create: CreateJob = serde_json::from_value(job_for(validator_key("Validator"))).unwrap();
+    signed(name, timestamp_ns, job_for(validator_key("Validator")))
+}
+
+/// A job of `//User` with an inline input of so many bytes.
+fn job_with(timestamp_ns: i64, bytes: usize) -> Verified<JobRequest> {
+    let mut body = job_for(validator_key("Validator"));
+    body["volumes"][0]["contents"] = serde_json::json!("A".repeat(bytes));
+    signed("User", timestamp_ns, body)
+}
+
+fn signed(name: &str, timestamp_ns: i64, body: serde_json::Value) -> Verified<JobRequest> {
+    let create: CreateJob = serde_json::from_value(body).unwrap();
     let signature = sign_job(&key(name), &create.signed_fields(), timestamp_ns);
     let uuid = JobId::from_uuid(uuid::Uuid::new_v4());
     verify_job(&intake::into_request(create, uuid, signature).1).unwrap()
@@ -182,10 +194,63 @@ async fn lists_are_the_users_own_newest_first() {
             .unwrap();
         made.reverse();
         let user = UserKey(key("User").hotkey());
-        let page = store.jobs_of(user, 3, 3).await.unwrap();
+        let page = listed(store.jobs_of(user, 3, 3).await.unwrap());
         let uuids: Vec<_> = page.jobs.iter().map(|job| job.request.uuid).collect();
         assert_eq!((page.count, uuids.as_slice()), (7, &made[3..6]));
         assert!(page.jobs.iter().all(|job| job.history.len() == 1));
-        assert!(store.jobs_of(user, 3, u64::MAX).await.unwrap().jobs.is_empty());
+        assert!(
+            listed(store.jobs_of(user, 3, u64::MAX).await.unwrap())
+                .jobs
+                .is_empty()
+        );
+    }
+}
+
+fn listed(listed: Listed) -> Page {
+    match listed {
+        Listed::Page(page) => page,
+        Listed::TooLong => panic!("the page is too long"),
+    }
+}
+
+#[tokio::test]
+async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
+    for (_test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let user = UserKey(key("User").hotkey());
+        for (n, bytes) in [(0, 10), (1, 200_000)] {
+            let job = job_with(n, bytes);
+            store.create(validator, &job, at(n)).await.unwrap();
+            let stored = store.job(job.uuid).await.unwrap().unwrap();
+            assert_eq!(stored.request, *job, "the job's own page is whole");
+        }
+        let page = listed(store.jobs_of(user, 10, 0).await.unwrap());
+        assert_eq!(page.jobs.len(), 2);
+        for job in &page.jobs {
+            let Some(Volume::MultiVolume(volume)) = &job.request.volume else {
+                panic!("another volume: {:?}", job.request.volume)
+            };
+            let expected = InlineVolume {
+                contents: String::new(),
+                relative_path: Some("x".to_owned()),
+            };
+            assert_eq!(volume.volumes, [VolumePart::Inline(expected)]);
+        }
+
+        // Results count as well: five of them are more than a page may hold.
+        let result: StatusMetadata =
+            muster_protocol::wire::decode(&format!("{{\"n\":\"{}\"}}", "x".repeat(13 << 20))).unwrap();
+        for n in 2..7 {
+            let job = job_with(n, 1);
+            store.create(validator, &job, at(n)).await.unwrap();
+            let mut done = update(job.uuid, JobStatus::Completed);
+            done.metadata = Some(result.clone());
+            assert_eq!(
+                store.record(validator, &done, at(n)).await.unwrap(),
+                Recorded::Yes
+            );
+        }
+        assert_eq!(store.jobs_of(user, 10, 0).await.unwrap(), Listed::TooLong);
+        assert_eq!(listed(store.jobs_of(user, 4, 0).await.unwrap()).jobs.len(), 4);
     }
 }

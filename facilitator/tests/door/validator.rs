@@ -1,9 +1,10 @@
 //! A scripted validator.
 
-use muster_identity::facilitator_auth;
+use muster_identity::{answer_challenge, facilitator_auth};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata, ToFacilitator,
 };
+use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
 use muster_rpc::{Limits, Socket};
@@ -39,7 +40,30 @@ impl Validator {
     pub(crate) async fn authenticate(&mut self, name: &str) -> Response {
         let auth = facilitator_auth(&key(name));
         self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+        match self.receive().await {
+            FromFacilitator::Challenge(challenge) => self.prove(name, &challenge).await,
+            FromFacilitator::Response(response) => response,
+            other @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers a challenge as `//name`.
+    pub(crate) async fn prove(&mut self, name: &str, challenge: &Challenge) -> Response {
+        let signature = answer_challenge(&key(name), &challenge.nonce);
+        let answer = ChallengeResponse { signature };
+        self.say(&ToFacilitator::MusterChallengeResponse(answer)).await;
         self.response().await
+    }
+
+    /// The challenge that answers a greeting.
+    pub(crate) async fn challenge(&mut self) -> Challenge {
+        match self.receive().await {
+            FromFacilitator::Challenge(challenge) => challenge,
+            other
+            @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Response(_)) => {
+                panic!("{other:?}")
+            }
+        }
     }
 
     /// Waits until the session has dealt with everything before: a second authentication is answered in turn.
@@ -55,7 +79,9 @@ impl Validator {
                     assert_eq!(response.errors[0].r#type, "auth.already_authenticated");
                     break;
                 }
-                job @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => jobs.push(job),
+                job @ (FromFacilitator::Job(_)
+                | FromFacilitator::Cheated(_)
+                | FromFacilitator::Challenge(_)) => jobs.push(job),
             }
         }
         assert!(jobs.is_empty(), "use `connect_to_jobs` where jobs are waiting");
@@ -97,14 +123,22 @@ impl Validator {
     pub(crate) async fn response(&mut self) -> Response {
         match self.receive().await {
             FromFacilitator::Response(response) => response,
-            other @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+            other @ (FromFacilitator::Job(_)
+            | FromFacilitator::Cheated(_)
+            | FromFacilitator::Challenge(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
     pub(crate) async fn job(&mut self) -> JobRequest {
         match self.receive().await {
             FromFacilitator::Job(job) => *job,
-            other @ (FromFacilitator::Response(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+            other @ (FromFacilitator::Response(_)
+            | FromFacilitator::Cheated(_)
+            | FromFacilitator::Challenge(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 

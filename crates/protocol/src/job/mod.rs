@@ -1,7 +1,9 @@
-//! The life of a job: one attempt on one miner as a pure machine, and how it can end.
+//! The life of a job: what it may ask for, one attempt on one miner as a pure machine, and how it can end.
 
 mod attempt;
+mod limits;
 mod outcome;
 
 pub use attempt::{Attempt, Effect, Event, Illegal, JobState, Plan};
+pub use limits::{Asked, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, over_limits};
 pub use outcome::{Fault, Outcome};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::miner::StreamingDetails;
-use super::muster::StatusExtension;
+use super::muster::{Challenge, ChallengeResponse, StatusExtension};
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
 use crate::keys::{MinerKey, UserKey, ValidatorKey};
@@ -29,6 +29,8 @@ pub enum ToFacilitator {
     V0JobStatusUpdate(Box<JobStatusUpdate>),
     /// An executor's hardware.
     V0MachineSpecsUpdate(MachineSpecsUpdate),
+    /// Ours: the answer to a challenge.
+    MusterChallengeResponse(ChallengeResponse),
 }
 
 /// What a facilitator sends to a validator.
@@ -39,6 +41,8 @@ pub enum FromFacilitator {
     Job(Box<JobRequest>),
     /// A user reports that a job was cheated on.
     Cheated(Box<CheatReport>),
+    /// Ours: a Muster facilitator's answer to the greeting of a Muster validator.
+    Challenge(Challenge),
     /// The answer to a greeting or to a status update.
     Response(Response),
 }
@@ -54,10 +58,11 @@ impl<'de> Deserialize<'de> for FromFacilitator {
         match kind.as_deref() {
             Some("V2JobRequest") => serde_json::from_value(value).map(Self::Job),
             Some("V0JobCheated") => serde_json::from_value(value).map(Self::Cheated),
+            Some("MusterChallenge") => serde_json::from_value(value).map(Self::Challenge),
             None => serde_json::from_value(value).map(Self::Response),
             Some(_) => {
                 return Err(D::Error::custom(
-                    "unknown message_type; known are V2JobRequest, V0JobCheated",
+                    "unknown message_type; known are V2JobRequest, V0JobCheated, MusterChallenge",
                 ));
             }
         }
@@ -65,7 +70,7 @@ impl<'de> Deserialize<'de> for FromFacilitator {
     }
 }
 
-/// A validator shows its key. Static, hence replayable: a facilitator must not take it for more than it is.
+/// A validator shows its key. Static, hence replayable: it claims a key and proves nothing (see [`Challenge`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authentication {

@@ -1,9 +1,14 @@
 //! What Muster adds to ComputeHorde's wire. Sent only to peers that showed the header `Muster-Protocol`.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::AttemptId;
+use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
+use crate::signature::Signature;
 
 /// `MusterReceiptCountersigned`, miner to validator: a receipt the miner has signed and stored.
 ///
@@ -33,3 +38,77 @@ pub struct StatusExtension {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<Receipt>,
 }
+
+constant_text!(
+    /// `MusterChallenge`.
+    ChallengeTag = "MusterChallenge"
+);
+
+/// `MusterChallenge`, facilitator to validator: the answer to a greeting, which anyone may have captured.
+///
+/// Only a validator that signs the nonce is let in ([`super::signing::facilitator_challenge`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Challenge {
+    /// Always `MusterChallenge`.
+    pub message_type: ChallengeTag,
+    /// Drawn for this connection only.
+    pub nonce: ChallengeNonce,
+}
+
+impl Challenge {
+    /// A challenge with this nonce.
+    pub fn new(nonce: ChallengeNonce) -> Self {
+        Self {
+            message_type: ChallengeTag,
+            nonce,
+        }
+    }
+}
+
+/// `MusterChallengeResponse`, validator to facilitator: the greeting was no copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChallengeResponse {
+    /// Over [`super::signing::facilitator_challenge`].
+    pub signature: Signature,
+}
+
+/// 32 random bytes; text form 64 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChallengeNonce([u8; 32]);
+
+/// A text that is not 64 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a nonce is 64 hex digits")]
+pub struct ChallengeNonceError;
+
+impl ChallengeNonce {
+    /// Wraps bytes that the caller has drawn.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ChallengeNonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl FromStr for ChallengeNonce {
+    type Err = ChallengeNonceError;
+
+    fn from_str(text: &str) -> Result<Self, ChallengeNonceError> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| ChallengeNonceError)?;
+        Ok(Self(bytes))
+    }
+}
+
+serde_as_text!(ChallengeNonce);

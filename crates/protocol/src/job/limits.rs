@@ -1,0 +1,236 @@
+//! What a job may ask for, whoever looks at it: the door that takes it in and the validator that must refuse it agree.
+
+use indexmap::IndexMap;
+
+use crate::rest::CreateJob;
+use crate::wire::facilitator::JobRequest;
+
+/// Thirty days: receipts hold no longer, so no job may take longer.
+pub const MAX_JOB_SECS: u64 = 2_592_000;
+
+/// The longest image reference, in characters. No registry takes a longer one.
+pub const MAX_IMAGE_CHARS: usize = 512;
+
+/// Arguments, and variables of the environment, at most.
+pub const MAX_ENTRIES: usize = 4_096;
+
+/// Bytes of all arguments and of the environment together, at most: an operating system takes no more.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// The parts of a job that are bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The image.
+    pub docker_image: &'a str,
+    /// The arguments of its entry point.
+    pub args: &'a [String],
+    /// Environment.
+    pub env: &'a IndexMap<String, String>,
+    /// Seconds.
+    pub download_time_limit: u64,
+    /// Seconds.
+    pub execution_time_limit: u64,
+    /// Seconds.
+    pub upload_time_limit: u64,
+    /// Seconds.
+    pub streaming_start_time_limit: u64,
+}
+
+/// A field that no miner could honour.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct OverLimit {
+    /// Its name on the wire.
+    pub field: &'static str,
+    /// In words for the user.
+    pub reason: String,
+}
+
+impl<'a> From<&'a CreateJob> for Asked<'a> {
+    fn from(job: &'a CreateJob) -> Self {
+        Self {
+            docker_image: &job.docker_image,
+            args: &job.args,
+            env: &job.env,
+            download_time_limit: job.download_time_limit,
+            execution_time_limit: job.execution_time_limit,
+            upload_time_limit: job.upload_time_limit,
+            streaming_start_time_limit: job.streaming_start_time_limit,
+        }
+    }
+}
+
+impl<'a> From<&'a JobRequest> for Asked<'a> {
+    fn from(job: &'a JobRequest) -> Self {
+        Self {
+            docker_image: &job.docker_image,
+            args: &job.args,
+            env: &job.env,
+            download_time_limit: job.download_time_limit,
+            execution_time_limit: job.execution_time_limit,
+            upload_time_limit: job.upload_time_limit,
+            streaming_start_time_limit: job.streaming_start_time_limit,
+        }
+    }
+}
+
+/// Everything about a job that no miner could honour, by field; empty for a job that can be run.
+pub fn over_limits(asked: &Asked<'_>) -> Vec<OverLimit> {
+    let mut found = Vec::new();
+    let mut refuse = |field, reason: String| found.push(OverLimit { field, reason });
+    if let Err(reason) = check_image(asked.docker_image) {
+        refuse("docker_image", reason);
+    }
+    if asked.execution_time_limit == 0 {
+        refuse(
+            "execution_time_limit",
+            "It must be at least one second.".to_owned(),
+        );
+    }
+    let seconds = [
+        asked.download_time_limit,
+        asked.execution_time_limit,
+        asked.upload_time_limit,
+        asked.streaming_start_time_limit,
+    ];
+    if seconds.into_iter().fold(0, u64::saturating_add) > MAX_JOB_SECS {
+        let reason = format!("The time limits may add up to thirty days ({MAX_JOB_SECS} s) at most.");
+        refuse("execution_time_limit", reason);
+    }
+    let lists: [(&'static str, usize, bool); 2] = [
+        (
+            "args",
+            asked.args.len(),
+            asked.args.iter().any(|text| has_nul(text)),
+        ),
+        (
+            "env",
+            asked.env.len(),
+            asked
+                .env
+                .iter()
+                .any(|(name, value)| has_nul(name) || has_nul(value)),
+        ),
+    ];
+    for (field, entries, nul) in lists {
+        if entries > MAX_ENTRIES {
+            refuse(field, format!("It may hold {MAX_ENTRIES} entries at most."));
+        }
+        if nul {
+            refuse(field, "It must not contain the NUL character.".to_owned());
+        }
+    }
+    if asked.env.keys().any(|name| name.is_empty() || name.contains('=')) {
+        let reason = "The name of a variable must not be empty or contain '='.";
+        refuse("env", reason.to_owned());
+    }
+    let texts = asked
+        .args
+        .iter()
+        .chain(asked.env.keys())
+        .chain(asked.env.values());
+    if texts.map(String::len).fold(0, usize::saturating_add) > MAX_TEXT_BYTES {
+        let reason = format!("args and env may hold {MAX_TEXT_BYTES} bytes together at most.");
+        refuse("args", reason);
+    }
+    found
+}
+
+/// Not a whole grammar of references: what would be dangerous or can never be one.
+fn check_image(image: &str) -> Result<(), String> {
+    if image.is_empty() {
+        return Err("This field may not be blank.".to_owned());
+    }
+    if image.chars().count() > MAX_IMAGE_CHARS {
+        return Err(format!(
+            "Ensure this field has no more than {MAX_IMAGE_CHARS} characters."
+        ));
+    }
+    if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.contains("..") {
+        return Err("It must be an image reference, without spaces, control characters or '..'.".to_owned());
+    }
+    Ok(())
+}
+
+fn has_nul(text: &str) -> bool {
+    text.contains('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(change: impl FnOnce(&mut CreateJob)) -> Vec<&'static str> {
+        let mut job: CreateJob = serde_json::from_value(serde_json::json!({
+            "target_validator_hotkey": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY",
+            "executor_class": "always_on.test", "docker_image": "registry.test:5000/a/b:c@sha256:00",
+            "args": ["sh"], "env": {"A": "b=c"}, "download_time_limit": 0, "execution_time_limit": 1,
+            "streaming_start_time_limit": 0, "upload_time_limit": 0,
+        }))
+        .unwrap();
+        change(&mut job);
+        over_limits(&Asked::from(&job))
+            .into_iter()
+            .map(|found| found.field)
+            .collect()
+    }
+
+    fn env(name: &str, value: &str) -> IndexMap<String, String> {
+        [(name.to_owned(), value.to_owned())].into_iter().collect()
+    }
+
+    #[test]
+    fn a_plain_job_is_within_them() {
+        assert!(fields(|_| {}).is_empty());
+        assert!(fields(|job| job.docker_image = "x".repeat(MAX_IMAGE_CHARS)).is_empty());
+        assert!(fields(|job| job.execution_time_limit = MAX_JOB_SECS).is_empty());
+    }
+
+    #[test]
+    fn what_no_miner_could_honour_is_named_by_its_field() {
+        for image in ["", " ", "a b", "a\u{7}", "a\0", "a/../b", "\u{85}"] {
+            assert_eq!(
+                fields(|job| job.docker_image = image.to_owned()),
+                ["docker_image"],
+                "{image:?}"
+            );
+        }
+        assert_eq!(
+            fields(|job| job.docker_image = "x".repeat(MAX_IMAGE_CHARS + 1)),
+            ["docker_image"]
+        );
+        assert_eq!(
+            fields(|job| job.execution_time_limit = 0),
+            ["execution_time_limit"]
+        );
+        assert_eq!(
+            fields(|job| job.upload_time_limit = u64::MAX),
+            ["execution_time_limit"]
+        );
+        assert_eq!(fields(|job| job.args = vec!["a\0b".to_owned()]), ["args"]);
+        assert_eq!(
+            fields(|job| job.args = vec![String::new(); MAX_ENTRIES + 1]),
+            ["args"]
+        );
+        assert_eq!(
+            fields(|job| job.args = vec!["x".repeat(MAX_TEXT_BYTES + 1)]),
+            ["args"]
+        );
+        for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
+            assert_eq!(
+                fields(|job| job.env = env(name, value)),
+                ["env"],
+                "{name:?} {value:?}"
+            );
+        }
+        assert_eq!(
+            fields(|job| {
+                job.docker_image.clear();
+                job.args = vec!["\0".to_owned()];
+                job.env = env("", "");
+                job.execution_time_limit = 0;
+            }),
+            ["docker_image", "execution_time_limit", "args", "env"]
+        );
+    }
+}
