@@ -2,15 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use muster_protocol::job::{Asked, OverLimit, over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
 use muster_protocol::{Hotkey, UserKey};
-
-/// Thirty days: receipts hold no longer, so no job may take longer.
-const MAX_JOB_SECS: u64 = 2_592_000;
-const MAX_IMAGE_CHARS: usize = 512;
-const MAX_ENTRIES: usize = 4_096;
-const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Whose jobs are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,48 +96,13 @@ fn may_submit(user: UserKey, users: &Users, me: Hotkey) -> bool {
 
 /// No miner could run a job outside these limits, or its receipts would be invalid.
 fn check_limits(request: &JobRequest) -> Result<(), String> {
-    let seconds = [
-        request.download_time_limit,
-        request.execution_time_limit,
-        request.upload_time_limit,
-        request.streaming_start_time_limit,
-    ];
-    if seconds.into_iter().fold(0, u64::saturating_add) > MAX_JOB_SECS {
-        return Err(format!(
-            "the time limits add up to more than thirty days ({MAX_JOB_SECS} s)"
-        ));
-    }
-    if request.execution_time_limit == 0 {
-        return Err("execution_time_limit must be at least one second".to_owned());
-    }
-    let image = &request.docker_image;
-    if image.is_empty() || image.chars().count() > MAX_IMAGE_CHARS || image.chars().any(char::is_whitespace) {
-        return Err(format!(
-            "docker_image must be an image reference of at most {MAX_IMAGE_CHARS} characters"
-        ));
-    }
-    if request.args.len() > MAX_ENTRIES || request.env.len() > MAX_ENTRIES {
-        return Err(format!("args and env may hold {MAX_ENTRIES} entries each"));
-    }
-    let texts = || {
-        request
-            .args
+    let over = over_limits(&Asked::from(request));
+    if !over.is_empty() {
+        return Err(over
             .iter()
-            .chain(request.env.keys())
-            .chain(request.env.values())
-    };
-    if texts().map(String::len).fold(0, usize::saturating_add) > MAX_TEXT_BYTES {
-        return Err(format!("args and env may hold {MAX_TEXT_BYTES} bytes together"));
-    }
-    if texts().any(|text| text.contains('\0')) {
-        return Err("args and env must not contain the NUL character".to_owned());
-    }
-    if request
-        .env
-        .keys()
-        .any(|name| name.is_empty() || name.contains('='))
-    {
-        return Err("the name of an environment variable must not be empty or contain '='".to_owned());
+            .map(OverLimit::to_string)
+            .collect::<Vec<_>>()
+            .join(" "));
     }
     if request.on_trusted_miner {
         return Err(
@@ -154,26 +114,11 @@ fn check_limits(request: &JobRequest) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use muster_protocol::job::MAX_JOB_SECS;
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
-    use crate::testing::hotkey;
-
-    fn request() -> JobRequest {
-        let value = json!({
-            "signature": {
-                "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": 1,
-                "signature": muster_protocol::Signature::from_bytes([1; 64]).to_base64(),
-                "signature_scope": "SignedFields",
-            },
-            "type": "job.new", "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
-            "executor_class": "always_on.test", "docker_image": "alpine:latest", "args": ["echo"], "env": {"A": "b"},
-            "use_gpu": false, "on_trusted_miner": false, "download_time_limit": 1, "execution_time_limit": 1,
-            "upload_time_limit": 1, "streaming_start_time_limit": 1,
-        });
-        serde_json::from_value(value).unwrap()
-    }
+    use crate::testing::{hotkey, request};
 
     fn reason(admission: Admission) -> (JobRejectionReason, String) {
         match admission {
@@ -238,11 +183,13 @@ mod tests {
     #[test]
     fn limits_that_no_miner_could_keep_are_named() {
         type Breaking = fn(&mut JobRequest);
-        let broken: [(Breaking, &str); 8] = [
+        let broken: [(Breaking, &str); 10] = [
             (|r| r.execution_time_limit = u64::MAX, "thirty days"),
             (|r| r.execution_time_limit = 0, "at least one second"),
             (|r| r.docker_image.clear(), "docker_image"),
             (|r| r.docker_image = "a b".to_owned(), "docker_image"),
+            (|r| r.docker_image = "a/../b".to_owned(), "docker_image"),
+            (|r| r.docker_image = "a\u{7}b".to_owned(), "docker_image"),
             (|r| r.args = vec![String::new(); 5_000], "entries"),
             (|r| r.args = vec!["x".repeat(2 << 20)], "bytes"),
             (|r| r.args = vec!["a\0b".to_owned()], "NUL"),

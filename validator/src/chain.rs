@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,7 +15,9 @@ use muster_identity::Keypair;
 use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 use muster_protocol::{ErrorCode, Timestamp};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell, watch};
+
+use crate::shared::LinkState;
 
 /// Finalised blocks as they come; after an error it is to be dropped and made anew.
 pub type Blocks = BoxStream<'static, Result<BlockNumber, ChainError>>;
@@ -24,7 +25,7 @@ pub type Blocks = BoxStream<'static, Result<BlockNumber, ChainError>>;
 /// One subnet, seen and written with one validator's key.
 pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The chain's genesis hash: what tells its blocks from another chain's.
-    fn genesis(&self) -> String;
+    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>>;
 
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
@@ -46,33 +47,42 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
 /// The real thing.
 #[derive(Debug)]
 pub struct Subnet {
-    client: Arc<ChainClient>,
+    url: String,
+    /// Connected at the first question that the endpoint answers; from then on it reconnects by itself.
+    client: OnceCell<Arc<ChainClient>>,
     netuid: Netuid,
     keypair: Keypair,
 }
 
 impl Subnet {
-    /// The subnet `netuid` through `client`, written with `keypair`.
-    pub fn new(client: Arc<ChainClient>, netuid: Netuid, keypair: Keypair) -> Self {
+    /// The subnet `netuid` of the chain at `url`, written with `keypair`. Nothing is dialled yet.
+    pub fn new(url: &str, netuid: Netuid, keypair: Keypair) -> Self {
         Self {
-            client,
+            url: url.to_owned(),
+            client: OnceCell::new(),
             netuid,
             keypair,
         }
     }
+
+    async fn client(&self) -> Result<&Arc<ChainClient>, ChainError> {
+        self.client
+            .get_or_try_init(|| ChainClient::connect(&self.url))
+            .await
+    }
 }
 
 impl Chain for Subnet {
-    fn genesis(&self) -> String {
-        self.client.genesis()
+    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
+        async { Ok(self.client().await?.genesis()) }.boxed()
     }
 
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
-        self.client.metagraph(self.netuid).boxed()
+        async { self.client().await?.metagraph(self.netuid).await }.boxed()
     }
 
     fn hyperparameters(&self) -> BoxFuture<'_, Result<Hyperparameters, ChainError>> {
-        self.client.hyperparameters(self.netuid).boxed()
+        async { self.client().await?.hyperparameters(self.netuid).await }.boxed()
     }
 
     fn set_weights<'a>(
@@ -81,7 +91,8 @@ impl Chain for Subnet {
         version_key: u64,
     ) -> BoxFuture<'a, Result<(), ChainError>> {
         async move {
-            self.client
+            self.client()
+                .await?
                 .set_weights(&self.keypair, self.netuid, weights, version_key)
                 .await?;
             Ok(())
@@ -91,7 +102,7 @@ impl Chain for Subnet {
 
     fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>> {
         async move {
-            let blocks = self.client.blocks().await?;
+            let blocks = self.client().await?.blocks().await?;
             let follow = stream::unfold(
                 blocks,
                 |mut blocks| async move { Some((blocks.next().await, blocks)) },
@@ -108,9 +119,12 @@ pub(crate) struct Outlook {
     chain: Arc<dyn Chain>,
     clock: SharedClock,
     max_age: Duration,
-    /// Whoever finds it old holds the lock while reading, so that a hundred jobs cause one reading.
+    /// None before the chain has been met. Whoever finds it old holds the lock while reading, so that a hundred jobs cause
+    /// one reading.
     latest: Mutex<Option<(Timestamp, Arc<Metagraph>)>>,
-    head: AtomicU64,
+    /// The newest finalised block seen; none before the chain has been met.
+    head: watch::Sender<Option<BlockNumber>>,
+    state: watch::Sender<LinkState>,
 }
 
 impl Outlook {
@@ -120,7 +134,8 @@ impl Outlook {
             clock,
             max_age,
             latest: Mutex::new(None),
-            head: AtomicU64::new(0),
+            head: watch::Sender::default(),
+            state: watch::Sender::default(),
         }
     }
 
@@ -129,14 +144,31 @@ impl Outlook {
         &*self.chain
     }
 
-    /// A metagraph to route by; `None` if the chain has never answered.
-    pub(crate) async fn metagraph(&self) -> Option<Arc<Metagraph>> {
+    /// The chain has answered for the first time, and the store knows which one it is: from here on jobs are routed.
+    pub(crate) async fn met(&self, metagraph: Metagraph) {
+        let head = metagraph.block;
+        *self.latest.lock().await = Some((self.clock.now(), Arc::new(metagraph)));
+        self.saw(head);
+    }
+
+    /// A metagraph to route by. Before the chain has been met it is waited for.
+    pub(crate) async fn metagraph(&self) -> Arc<Metagraph> {
+        let mut met = self.head.subscribe();
+        loop {
+            if let Some(metagraph) = self.last_good().await {
+                return metagraph;
+            }
+            // The sender is this outlook's own, so there is always something to wait for.
+            let _ = met.wait_for(Option::is_some).await;
+        }
+    }
+
+    async fn last_good(&self) -> Option<Arc<Metagraph>> {
         let mut latest = self.latest.lock().await;
+        let (at, known) = latest.clone()?;
         let now = self.clock.now();
-        if let Some((at, metagraph)) = &*latest
-            && now.since(*at) < self.max_age
-        {
-            return Some(Arc::clone(metagraph));
+        if now.since(at) < self.max_age {
+            return Some(known);
         }
         match self.chain.metagraph().await {
             Ok(metagraph) => {
@@ -146,20 +178,42 @@ impl Outlook {
                 Some(metagraph)
             }
             Err(error) => {
-                let code = ErrorCode::ChainUnreachable;
-                tracing::warn!(%code, error = %Causes(&error), "the chain does not answer; routing by the last good metagraph");
-                latest.as_ref().map(|(_, metagraph)| Arc::clone(metagraph))
+                self.lost(
+                    &error,
+                    "the chain does not answer; routing by the last good metagraph",
+                );
+                Some(known)
             }
         }
     }
 
     /// Notes a finalised block.
     pub(crate) fn saw(&self, block: BlockNumber) {
-        self.head.fetch_max(block.0, Ordering::Relaxed);
+        self.head.send_if_modified(|head| {
+            let newer = head.is_none_or(|head| block > head);
+            if newer {
+                *head = Some(block);
+            }
+            newer
+        });
+        self.state.send_replace(LinkState::Connected);
     }
 
-    /// The newest finalised block seen.
-    pub(crate) fn head(&self) -> BlockNumber {
-        BlockNumber(self.head.load(Ordering::Relaxed))
+    /// Notes that the chain does not answer.
+    pub(crate) fn lost(&self, error: &ChainError, consequence: &str) {
+        let code = ErrorCode::ChainUnreachable;
+        let reason = Causes(error).to_string();
+        tracing::warn!(%code, reason, "{consequence}");
+        self.state.send_replace(LinkState::Lost { reason });
+    }
+
+    /// How the link stands.
+    pub(crate) fn state(&self) -> LinkState {
+        self.state.borrow().clone()
+    }
+
+    /// The newest finalised block seen; none before the chain has been met.
+    pub(crate) fn head(&self) -> Option<BlockNumber> {
+        *self.head.borrow()
     }
 }

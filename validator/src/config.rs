@@ -47,6 +47,8 @@ pub struct ChainConfig {
     pub netuid: Netuid,
     /// Seconds for which a reading of the metagraph is good enough to route by.
     pub refresh_s: u64,
+    /// Seconds that a job waits for a chain that has not answered since the start.
+    pub wait_s: u64,
 }
 
 /// Where jobs come from.
@@ -104,7 +106,7 @@ pub struct TimingConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8092)),
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8091)),
             ready_file: None,
             store: "sqlite:validator.db".to_owned(),
             wallet: WalletPath::default(),
@@ -123,6 +125,7 @@ impl Default for ChainConfig {
             url: "ws://127.0.0.1:9944".to_owned(),
             netuid: Netuid(1),
             refresh_s: 6,
+            wait_s: 60,
         }
     }
 }
@@ -184,9 +187,9 @@ impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = r#"# The validator: takes users' jobs, chooses miners, scores them, sets weights.
 
 # Where its state can be read (/health, /v0/state). It has no password: keep it on this machine. Port 0 takes a free one.
-bind = "127.0.0.1:8092"
+bind = "127.0.0.1:8091"
 
-# A file that is written once the validator is up: {"address":"127.0.0.1:8092"}.
+# A file that is written once the validator is up: {"address":"127.0.0.1:8091"}.
 # ready_file = "validator.ready"
 
 # Jobs, receipts and scores: sqlite:PATH, or postgres://USER@HOST/DATABASE.
@@ -203,6 +206,8 @@ url = "ws://127.0.0.1:9944"
 netuid = 1
 # Seconds for which a reading of the metagraph is good enough to route by. If a new one fails, the last good one stands.
 refresh_s = 6
+# Seconds that a job waits for a chain that has not answered since the start, before its user is told that no miner is known.
+wait_s = 60
 
 [facilitator]
 # The users' door that this validator serves.

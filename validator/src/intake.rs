@@ -37,7 +37,8 @@ pub(crate) async fn job(shared: &Arc<Shared>, request: &JobRequest, frame: &str)
         }
         Admission::Repeat => {
             tracing::debug!(job = %id, "the facilitator repeats a job");
-            shared.store.repeat(id).await
+            let end = driver::last_word(shared, id).await?;
+            shared.store.repeat(id, end.as_ref()).await
         }
         Admission::Refuse(details) => refuse(shared, id, frame, details).await,
     }

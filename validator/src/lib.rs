@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use muster_chain::{ChainClient, ChainError};
+use muster_chain::ChainError;
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_kit::listen::BindError;
@@ -53,7 +53,7 @@ pub enum Error {
     /// Its hotkey.
     #[error("the validator's hotkey cannot be loaded; check `wallet` in its configuration")]
     Wallet(#[source] WalletError),
-    /// Its chain.
+    /// The chain's address.
     #[error("the validator cannot use the chain")]
     Chain(#[source] ChainError),
     /// Its store. Nothing may be said that is not durable, so it stops; what is open is resumed at the next start.
@@ -92,13 +92,10 @@ impl Coded for Error {
 /// Runs a validator until the token of `tasks` is cancelled.
 ///
 /// # Errors
-/// A wallet, chain, store or address that cannot be used; a store that fails later.
+/// A wallet, store or address that cannot be used; a store that fails later. A chain that does not answer is waited for.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let keypair = load_hotkey(&config.wallet).map_err(Error::Wallet)?;
-    let client = ChainClient::connect(&config.chain.url)
-        .await
-        .map_err(Error::Chain)?;
-    let subnet = Subnet::new(client, config.chain.netuid, keypair.clone());
+    let subnet = Subnet::new(&config.chain.url, config.chain.netuid, keypair.clone());
     run_on(config, keypair, Arc::new(subnet), tasks, clock).await
 }
 
@@ -115,7 +112,7 @@ pub async fn run_on(
 ) -> Result<(), Error> {
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
-    let store = Store::open(&config.store, &chain.genesis()).await?;
+    let store = Store::open(&config.store).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let parts = stopping_with(&tasks);
     let shared = Arc::new(Shared {
@@ -159,7 +156,7 @@ async fn serve(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr)
     shared.store.close().await;
     let fatal = shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take();
     match fatal {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error),
         None => served,
     }
 }

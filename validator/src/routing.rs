@@ -31,6 +31,8 @@ pub struct Standing {
     pub open: BTreeMap<ExecutorClass, u32>,
     /// Attempts that ended lately by the miner's fault or with its connection lost.
     pub incidents: u32,
+    /// Attempts that ended lately by somebody else's fault, as the miner says.
+    pub excuses: u32,
     /// What it last announced; `None` before the first connection.
     pub manifest: Option<Manifest>,
 }
@@ -130,13 +132,26 @@ impl Route {
     }
 }
 
-/// Whether an attempt that ended so counts against its miner. A refusal does not: a busy miner says so honestly.
-pub fn is_incident(outcome: &Outcome) -> bool {
+/// What the end of an attempt leaves on its miner's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing.
+    Clean,
+    /// It failed by somebody else's fault, as the miner says. Enough of these never leave a miner out, or users' mistakes
+    /// would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
+    Excuse,
+    /// It failed by the miner's fault, or with its connection lost. Enough of these leave a miner out.
+    Incident,
+}
+
+/// Judges the end of an attempt. A refusal leaves no mark: a busy miner says so honestly.
+pub fn mark(outcome: &Outcome) -> Mark {
     match outcome {
-        Outcome::Completed(_) | Outcome::Rejected(_) | Outcome::Failed(_) => false,
+        Outcome::Completed(_) | Outcome::Rejected(_) | Outcome::Failed(_) => Mark::Clean,
+        Outcome::HordeFailed(_) if outcome.is_excuse() => Mark::Excuse,
         Outcome::HordeFailed(_) => match outcome.fault() {
-            Fault::Miner | Fault::Executor | Fault::Network => true,
-            Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => false,
+            Fault::Miner | Fault::Executor | Fault::Network => Mark::Incident,
+            Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => Mark::Clean,
         },
     }
 }
@@ -144,7 +159,7 @@ pub fn is_incident(outcome: &Outcome) -> bool {
 /// Orders the miners of `metagraph` for `wish`.
 ///
 /// `max_incidents` is the number of recent incidents from which a miner is left out. Among the rest the one with fewer
-/// incidents comes first, then the one with less work of ours, then the hash.
+/// incidents comes first, then the one with fewer excuses, then the one with less work of ours, then the hash.
 pub fn route(
     wish: &Wish,
     metagraph: &Metagraph,
@@ -162,6 +177,7 @@ pub fn route(
             Ok(address) => {
                 let rank = (
                     standing.incidents,
+                    standing.excuses,
                     standing.open_total(),
                     tie_break(wish.job, miner),
                 );
@@ -264,7 +280,7 @@ mod tests {
         let full = Standing {
             open: [(CLASS, 2)].into(),
             manifest: Some(Manifest::new([(CLASS, 2)])),
-            incidents: 0,
+            ..Standing::default()
         };
         let other = Standing {
             manifest: Some(Manifest::new([(ExecutorClass::AlwaysOnLlmA6000, 2)])),
@@ -304,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reliable_come_before_the_idle_and_the_idle_before_the_busy() {
+    fn the_reliable_come_before_the_full_of_excuses_and_the_idle_before_the_busy() {
         let standings = [
             (
                 miner(1),
@@ -320,12 +336,19 @@ mod tests {
                     ..Standing::default()
                 },
             ),
+            (
+                miner(4),
+                Standing {
+                    excuses: 99,
+                    ..Standing::default()
+                },
+            ),
         ]
         .into();
-        let neurons = [(1, axon(1)), (2, axon(2)), (3, axon(3))];
+        let neurons = [(1, axon(1)), (2, axon(2)), (3, axon(3)), (4, axon(4))];
         let route = route(&wish(9), &metagraph(&neurons), hotkey(0), &standings, 3);
         let order: Vec<_> = route.candidates.iter().map(|c| c.uid.0).collect();
-        assert_eq!(order, [3, 2, 1]);
+        assert_eq!(order, [3, 2, 4, 1], "excuses leave nobody out");
     }
 
     #[test]
@@ -352,7 +375,7 @@ mod tests {
                 .map(|(uid, port)| (u8::try_from(uid).unwrap(), port.and_then(axon))).collect();
             let standings: BTreeMap<_, _> = incidents.iter().zip(&open).enumerate().map(|(uid, (&incidents, &open))| {
                 let manifest = Some(Manifest::new([(CLASS, 2)]));
-                (miner(u8::try_from(uid).unwrap()), Standing { incidents, open: [(CLASS, open)].into(), manifest })
+                (miner(u8::try_from(uid).unwrap()), Standing { incidents, excuses: open, open: [(CLASS, open)].into(), manifest })
             }).collect();
             let one = route(&wish(seed), &metagraph(&neurons), hotkey(0), &standings, 3);
             neurons.reverse();

@@ -11,6 +11,7 @@ use muster_protocol::{Manifest, MinerKey, Timestamp, ValidatorKey};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::Error;
 use crate::chain::Outlook;
 use crate::config::Config;
 use crate::routing::Standing;
@@ -19,14 +20,14 @@ use crate::store::Store;
 /// How long a manifest is believed: a miner that is not asked because of it could never correct it.
 const MANIFEST_AGE: Duration = Duration::from_secs(300);
 
-/// How the link to the facilitator stands.
+/// How the link to the facilitator, or to the chain, stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LinkState {
-    /// It is being dialled.
+    /// It is being dialled for the first time.
     #[default]
     Connecting,
-    /// It has accepted this validator.
+    /// It answers, and has accepted this validator.
     Connected,
     /// It was lost, or would not have us.
     Lost {
@@ -49,7 +50,7 @@ pub(crate) struct Shared {
     /// Held from looking at the miners to writing the attempt down, so that two jobs do not take one executor.
     pub(crate) routing: tokio::sync::Mutex<()>,
     /// The first error that nothing can go on with.
-    pub(crate) fatal: Mutex<Option<StoreError>>,
+    pub(crate) fatal: Mutex<Option<Error>>,
 }
 
 impl Shared {
@@ -57,11 +58,11 @@ impl Shared {
         ValidatorKey(self.keypair.hotkey())
     }
 
-    /// Stops the validator: what cannot be made durable must not be said.
-    pub(crate) fn fail(&self, error: StoreError) {
+    /// Stops the validator over what no waiting mends. What cannot be made durable must not be said.
+    pub(crate) fn fail(&self, error: impl Into<Error>) {
         let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
         if fatal.is_none() {
-            *fatal = Some(error);
+            *fatal = Some(error.into());
         }
         self.tasks.shutdown();
     }
@@ -87,10 +88,14 @@ impl Shared {
             .micros()
             .saturating_sub(micros(self.config.routing.incident_s));
         let incidents = self.store.incidents(Timestamp::from_micros(since)).await?;
+        let excuses = self.store.excuses(Timestamp::from_micros(since)).await?;
         let open = self.store.open_attempts().await?;
         let mut standings = BTreeMap::<MinerKey, Standing>::new();
         for (miner, count) in incidents {
             standings.entry(miner).or_default().incidents = count;
+        }
+        for (miner, count) in excuses {
+            standings.entry(miner).or_default().excuses = count;
         }
         for (miner, classes) in open {
             standings.entry(miner).or_default().open = classes;

@@ -29,8 +29,9 @@ const MAX_LIMIT: u32 = 1_000;
 struct StateView {
     validator: ValidatorKey,
     time: Timestamp,
-    /// The newest finalised block seen.
-    block: u64,
+    /// The newest finalised block seen; none before the chain has answered.
+    block: Option<u64>,
+    chain: LinkState,
     facilitator: LinkState,
     /// Status updates that the facilitator has not acknowledged.
     updates_waiting: u64,
@@ -59,10 +60,11 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<
         .map_err(Error::Serve)
 }
 
-/// 200 while this process can do its work; whether the facilitator is connected stands beside it.
+/// 200 while this process can do its work; how its links stand is told beside it.
 async fn health(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
     let facilitator = shared.link.borrow().clone();
-    Json(json!({ "status": "ok", "facilitator": facilitator }))
+    let chain = shared.outlook.state();
+    Json(json!({ "status": "ok", "facilitator": facilitator, "chain": chain }))
 }
 
 async fn state(
@@ -74,7 +76,8 @@ async fn state(
     Ok(Json(StateView {
         validator: shared.me(),
         time: shared.clock.now(),
-        block: shared.outlook.head().0,
+        block: shared.outlook.head().map(|head| head.0),
+        chain: shared.outlook.state(),
         facilitator,
         updates_waiting: shared.store.updates_waiting().await?,
         jobs: shared.store.jobs(limit).await?,

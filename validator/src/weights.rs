@@ -14,6 +14,8 @@ use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
 use muster_protocol::ErrorCode;
 
+use crate::Error;
+use crate::chain::Blocks;
 use crate::cycle::{Progress, Span, Todo, scored_in, todo};
 use crate::scoring::{score, weights};
 use crate::shared::Shared;
@@ -37,51 +39,66 @@ impl From<StoreError> for Trouble {
     }
 }
 
-/// Follows the chain until the validator stops.
+/// Meets the chain and follows it until the validator stops.
 pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
     let stop = shared.tasks.token();
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        followed = follow(&shared) => followed,
+    }
+}
+
+async fn follow(shared: &Shared) -> Result<(), StoreError> {
     let mut failures = 0;
     let mut next_look = BlockNumber(0);
-    while !stop.is_cancelled() {
-        let followed = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            followed = shared.outlook.chain().blocks() => followed,
-        };
-        match followed {
+    loop {
+        match blocks(shared).await {
             Ok(mut blocks) => loop {
-                let block = tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    block = blocks.next() => block,
-                };
-                match block {
+                match blocks.next().await {
                     Some(Ok(block)) => {
                         failures = 0;
                         shared.outlook.saw(block);
                         if block >= next_look {
-                            next_look = on_block(&shared, block).await?;
+                            next_look = on_block(shared, block).await?;
                         }
                     }
                     Some(Err(error)) => {
-                        tracing::warn!(code = %ErrorCode::ChainUnreachable, error = %Causes(&error), "the chain was lost");
+                        shared.outlook.lost(&error, "the chain was lost; weights wait");
                         break;
                     }
                     None => break,
                 }
             },
-            Err(error) => {
-                tracing::warn!(code = %ErrorCode::ChainUnreachable, error = %Causes(&error), "the chain does not answer");
+            Err(Trouble::Store(error)) => return Err(error),
+            Err(Trouble::Chain(error @ ChainError::Address { .. })) => {
+                shared.fail(Error::Chain(error));
+                return Ok(());
             }
+            Err(Trouble::Chain(error)) => shared.outlook.lost(
+                &error,
+                "the chain does not answer; open jobs go on, new ones and weights wait",
+            ),
         }
-        let pause = shared
+        shared
             .clock
-            .sleep(Backoff::PEERS.delay(failures, random_jitter()));
+            .sleep(Backoff::PEERS.delay(failures, random_jitter()))
+            .await;
         failures = failures.saturating_add(1);
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = pause => {}
-        }
     }
-    Ok(())
+}
+
+/// The chain's blocks. At first the store learns which chain it is, before any block of it is noted.
+async fn blocks(shared: &Shared) -> Result<Blocks, Trouble> {
+    let chain = shared.outlook.chain();
+    if shared.outlook.head().is_none() {
+        let genesis = chain.genesis().await?;
+        let metagraph = chain.metagraph().await?;
+        let now = shared.clock.now();
+        shared.store.for_chain(&genesis, metagraph.block, now).await?;
+        tracing::info!(genesis, block = %metagraph.block, "the chain answers");
+        shared.outlook.met(metagraph).await;
+    }
+    Ok(chain.blocks().await?)
 }
 
 /// Does what is due; the first block at which to look again.

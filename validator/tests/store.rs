@@ -51,7 +51,8 @@ fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
 async fn each() -> Vec<(TestStore, Store)> {
     let mut all = Vec::new();
     for test in stores(&MIGRATIONS).await.unwrap() {
-        let store = Store::over(test.pool.clone(), "chain").await.unwrap();
+        let store = Store::over(test.pool.clone()).await.unwrap();
+        store.for_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
         all.push((test, store));
     }
     all
@@ -145,7 +146,7 @@ async fn a_job_and_a_signature_are_taken_once() {
 
 #[tokio::test]
 async fn updates_go_out_in_order_until_acknowledged_and_never_backwards() {
-    for (_test, store) in each().await {
+    for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         let mut writes = store.outbox_writes();
         store.admit(&one, &frame, NOW(1)).await.unwrap();
@@ -184,11 +185,15 @@ async fn updates_go_out_in_order_until_acknowledged_and_never_backwards() {
             .await
             .unwrap();
         assert!(store.next_update().await.unwrap().is_none());
-        store.repeat(one.uuid).await.unwrap();
-        assert_eq!(
-            store.next_update().await.unwrap().unwrap().sequence,
-            second.sequence
-        );
+        let kept = sqlx::query("SELECT COUNT(*) AS kept FROM outbox WHERE metadata IS NOT NULL")
+            .fetch_one(&test.pool)
+            .await
+            .unwrap();
+        assert_eq!(kept.get::<i64, _>("kept"), 0, "a result is not kept twice");
+        store.repeat(one.uuid, Some(&outcome.metadata())).await.unwrap();
+        let again = store.next_update().await.unwrap().unwrap();
+        assert_eq!(again.sequence, second.sequence);
+        assert_eq!(again.metadata, Some(outcome.metadata()));
         assert!(store.open_jobs().await.unwrap().is_empty());
     }
 }
@@ -198,7 +203,7 @@ async fn sequence_numbers_go_on_after_a_restart() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         store.admit(&one, &frame, NOW(1)).await.unwrap();
-        let again = Store::open(&test.url, "chain").await.unwrap();
+        let again = Store::open(&test.url).await.unwrap();
         let (two, frame) = request(job(2), 6);
         again.admit(&two, &frame, NOW(2)).await.unwrap();
         let first = again.next_update().await.unwrap().unwrap();
@@ -252,7 +257,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             machine,
             receipts: vec![receipt.clone()],
             reports: vec![(JobStatus::Accepted, None)],
-            block: BlockNumber(17),
+            block: Some(BlockNumber(17)),
             now: NOW(11),
         };
         store.save(&step).await.unwrap();
@@ -420,7 +425,16 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             changed_at: NOW(1),
         };
         assert!(store.begin_cycle(&cycle).await.unwrap());
-        let other = Store::over(test.pool.clone(), "another chain").await.unwrap();
+        let other = Store::over(test.pool.clone()).await.unwrap();
+        assert_eq!(
+            other.settled_through().await.unwrap(),
+            Some(BlockNumber(21)),
+            "the last chain is meant until one answers"
+        );
+        other
+            .for_chain("another chain", BlockNumber(30), NOW(2))
+            .await
+            .unwrap();
         assert_eq!(other.settled_through().await.unwrap(), None);
         assert_eq!(other.cycle(BlockNumber(21)).await.unwrap(), None);
         assert_eq!(other.cycles(9).await.unwrap(), []);
@@ -429,5 +443,54 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             "its own cycle of that block"
         );
         assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(21)));
+    }
+}
+
+#[tokio::test]
+async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
+    for (test, _) in each().await {
+        let payload = |attempt| ReceiptPayload::Finished(finished(attempt, 2, "3.000000"));
+        let receipt = |attempt| OwnReceipt {
+            offered: OfferedReceipt {
+                payload: payload(attempt),
+                validator_signature: Signature::from_bytes([3; 64]),
+            },
+            miner_signature: None,
+        };
+        let all = async |store: &Store| {
+            let (first, last) = (BlockNumber(0), BlockNumber(u64::MAX));
+            store.finished_between(first, last).await.unwrap().len()
+        };
+        let store = Store::over(test.pool.clone()).await.unwrap();
+        store.keep_receipt(&receipt(1), None).await.unwrap();
+        assert_eq!(all(&store).await, 0);
+        store
+            .for_chain("another chain", BlockNumber(5), NOW(2))
+            .await
+            .unwrap();
+        assert_eq!(
+            all(&store).await,
+            0,
+            "it was written for the chain that was known"
+        );
+
+        let store = Store::over(test.pool.clone()).await.unwrap();
+        store.keep_receipt(&receipt(2), None).await.unwrap();
+        store.for_chain("chain", BlockNumber(7), NOW(3)).await.unwrap();
+        // Whoever looked at the head before the chain answered.
+        store.keep_receipt(&receipt(3), None).await.unwrap();
+        let at = async |block| {
+            store
+                .finished_between(BlockNumber(block), BlockNumber(block))
+                .await
+                .unwrap()
+                .len()
+        };
+        assert_eq!((at(7).await, all(&store).await), (2, 2), "{}", test.engine);
+        store
+            .for_chain("another chain", BlockNumber(9), NOW(4))
+            .await
+            .unwrap();
+        assert_eq!((at(9).await, all(&store).await), (1, 1), "{}", test.engine);
     }
 }

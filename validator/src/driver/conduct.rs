@@ -11,13 +11,13 @@ use muster_protocol::job::{Effect, Event, Outcome};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{AttemptId, Receipt, ReceiptPayload, Timestamp};
+use muster_protocol::{AttemptId, Receipt, ReceiptKind, ReceiptPayload, Timestamp};
 
 use super::link::{Heard, Link};
 use super::messages::{Meaning, implied, meaning};
 use super::papers::Papers;
 use crate::shared::Shared;
-use crate::store::{Kind, OwnReceipt, Step, StoredAttempt};
+use crate::store::{OwnReceipt, Step, StoredAttempt};
 
 /// How an attempt's loop ended.
 pub(super) enum Flow {
@@ -71,7 +71,7 @@ impl<'a> Conduct<'a> {
 
     /// Whether the miner had agreed to run it.
     pub(super) fn accepted(&self) -> bool {
-        self.receipt(Kind::Accepted).is_some()
+        self.receipt(ReceiptKind::Accepted).is_some()
     }
 
     /// What the miner complained of last.
@@ -116,7 +116,7 @@ impl<'a> Conduct<'a> {
         let too_late = self.shared.clock.sleep(self.shared.config.timing.receipt_wait());
         tokio::pin!(too_late);
         while self
-            .receipt(Kind::Finished)
+            .receipt(ReceiptKind::Finished)
             .is_some_and(|receipt| receipt.miner_signature.is_none())
         {
             // Only Muster sends its half; ComputeHorde's is read from its pages.
@@ -151,7 +151,7 @@ impl<'a> Conduct<'a> {
         }
     }
 
-    fn receipt(&self, kind: Kind) -> Option<&OwnReceipt> {
+    fn receipt(&self, kind: ReceiptKind) -> Option<&OwnReceipt> {
         self.receipts.iter().find(|receipt| receipt.kind() == kind)
     }
 
@@ -186,8 +186,8 @@ impl<'a> Conduct<'a> {
             .filter(|receipt| receipt.miner_signature.is_none())
         {
             match receipt.kind() {
-                Kind::Started => {}
-                Kind::Accepted | Kind::Finished => {
+                ReceiptKind::Started => {}
+                ReceiptKind::Accepted | ReceiptKind::Finished => {
                     self.link.send(self.papers().deliver(&receipt.offered)).await
                 }
             }
@@ -251,7 +251,7 @@ impl<'a> Conduct<'a> {
         let receipts = self.shared.store.receipts_of(other).await?;
         let written = receipts
             .into_iter()
-            .find(|receipt| receipt.kind() == Kind::Finished);
+            .find(|receipt| receipt.kind() == ReceiptKind::Finished);
         let papers = Papers {
             attempt: other,
             plan: ended.machine.plan(),
@@ -275,7 +275,7 @@ impl<'a> Conduct<'a> {
     }
 
     async fn on_countersigned(&mut self, receipt: Receipt) -> Result<(), StoreError> {
-        let kind = Kind::of(&receipt.payload);
+        let kind = receipt.payload.kind();
         if receipt.payload.attempt() != self.attempt.id {
             return self.on_others_receipt(receipt).await;
         }
@@ -295,7 +295,7 @@ impl<'a> Conduct<'a> {
 
     /// The receipt of an attempt that ended before, on a miner that only now has signed it.
     async fn on_others_receipt(&mut self, receipt: Receipt) -> Result<(), StoreError> {
-        let kind = Kind::of(&receipt.payload);
+        let kind = receipt.payload.kind();
         let receipts = self.shared.store.receipts_of(receipt.payload.attempt()).await?;
         let Some(own) = receipts.into_iter().find(|own| own.kind() == kind) else {
             self.miners_defect(&"it signed a receipt that we never wrote");
@@ -336,12 +336,12 @@ impl<'a> Conduct<'a> {
         let mut dial = false;
         for effect in effects {
             match effect {
-                Effect::SendOffer => frames.push(self.receipt_frame(Kind::Started, false, &mut step)),
+                Effect::SendOffer => frames.push(self.receipt_frame(ReceiptKind::Started, false, &mut step)),
                 Effect::SendAcceptedReceipt => {
-                    frames.push(self.receipt_frame(Kind::Accepted, false, &mut step))
+                    frames.push(self.receipt_frame(ReceiptKind::Accepted, false, &mut step))
                 }
                 Effect::SendFinishedReceipt { paid } => {
-                    frames.push(self.receipt_frame(Kind::Finished, paid, &mut step))
+                    frames.push(self.receipt_frame(ReceiptKind::Finished, paid, &mut step))
                 }
                 Effect::SendJob => frames.push(self.papers().job()),
                 Effect::SendCancel if self.link.is_muster() => {
@@ -369,15 +369,15 @@ impl<'a> Conduct<'a> {
     }
 
     /// The frame that carries a receipt: the one written before, or a new one that goes into `step`.
-    fn receipt_frame(&self, kind: Kind, paid: bool, step: &mut Step) -> String {
+    fn receipt_frame(&self, kind: ReceiptKind, paid: bool, step: &mut Step) -> String {
         let papers = self.papers();
         if let Some(written) = self.receipt(kind) {
             return papers.deliver(&written.offered);
         }
         let receipt = match kind {
-            Kind::Started => papers.started(step.now),
-            Kind::Accepted => papers.accepted(step.now),
-            Kind::Finished => papers.finished(paid, self.began(), step.now),
+            ReceiptKind::Started => papers.started(step.now),
+            ReceiptKind::Accepted => papers.accepted(step.now),
+            ReceiptKind::Finished => papers.finished(paid, self.began(), step.now),
         };
         let frame = papers.deliver(&receipt.offered);
         step.receipts.push(receipt);
@@ -387,7 +387,7 @@ impl<'a> Conduct<'a> {
     /// When the attempt began in the eyes of both: the time of its started receipt.
     fn began(&self) -> Timestamp {
         match self
-            .receipt(Kind::Started)
+            .receipt(ReceiptKind::Started)
             .map(|receipt| &receipt.offered.payload)
         {
             Some(ReceiptPayload::Started(receipt)) => receipt.timestamp,

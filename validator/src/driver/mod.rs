@@ -13,7 +13,7 @@ use std::time::Duration;
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, JobId, Receipt};
 use serde_json::{Value, json};
@@ -54,8 +54,9 @@ async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
         let begun = match attempts.pop() {
             Some(attempt) => attempt,
             None => match begin(shared, &request, &attempts).await? {
-                Ok(attempt) => attempt,
-                Err(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
+                Begun::Attempt(attempt) => *attempt,
+                Begun::Nobody(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
+                Begun::Stopped => return Ok(()),
             },
         };
         let mut conduct = Conduct::new(shared, &request, begun, resumed).await?;
@@ -71,11 +72,11 @@ async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
         let then = next(&outcome, conduct.accepted(), attempts.len() + 1, max);
         attempts.push(conduct.attempt().clone());
         if then == Next::TryAnother
-            && let Ok(another) = begin(shared, &request, &attempts).await?
+            && let Begun::Attempt(another) = begin(shared, &request, &attempts).await?
         {
             tracing::info!(%job, ended = in_words(&outcome), miner = %another.miner, "trying another miner");
             conduct.leave().await;
-            attempts.push(another);
+            attempts.push(*another);
             continue;
         }
         let receipts = match conduct.settle().await? {
@@ -109,15 +110,33 @@ fn next(outcome: &Outcome, accepted: bool, attempts: usize, max_attempts: u32) -
     }
 }
 
-/// Chooses a miner and writes the attempt down; the outcome to tell if there is none.
+/// What came of choosing a miner.
+enum Begun {
+    /// One was found and the attempt written down.
+    Attempt(Box<StoredAttempt>),
+    /// There is none; what the user is told.
+    Nobody(Outcome),
+    /// The validator stops.
+    Stopped,
+}
+
+/// Chooses a miner and writes the attempt down. Until the chain has answered for the first time nobody is known, and the
+/// job waits for it, within bounds.
 async fn begin(
     shared: &Shared,
     request: &JobRequest,
     earlier: &[StoredAttempt],
-) -> Result<Result<StoredAttempt, Outcome>, StoreError> {
-    let Some(metagraph) = shared.outlook.metagraph().await else {
-        let message = "the chain does not answer, so no miner is known; submit the job again later";
-        return Ok(Err(no_miner(message, Value::Null)));
+) -> Result<Begun, StoreError> {
+    let stop = shared.tasks.token();
+    let metagraph = tokio::select! {
+        () = stop.cancelled() => return Ok(Begun::Stopped),
+        metagraph = shared.outlook.metagraph() => metagraph,
+        () = shared.clock.sleep(Duration::from_secs(shared.config.chain.wait_s)) => {
+            let code = ErrorCode::ChainUnreachable;
+            tracing::warn!(%code, job = %request.uuid, "the chain has not answered yet, so no miner is known for a job");
+            let message = "the chain does not answer, so no miner is known; submit the job again later";
+            return Ok(Begun::Nobody(no_miner(message, Value::Null)));
+        }
     };
     let wish = Wish {
         job: request.uuid,
@@ -135,7 +154,7 @@ async fn begin(
         max_incidents,
     );
     let Some(chosen) = route.candidates.first() else {
-        return Ok(Err(nobody_fits(request, &route)));
+        return Ok(Begun::Nobody(nobody_fits(request, &route)));
     };
     let now = shared.clock.now();
     // The first attempt carries the job's own id on the wire, so that old peers see one job as one uuid.
@@ -153,7 +172,7 @@ async fn begin(
         started_at: now,
     };
     shared.store.begin_attempt(request.uuid, &attempt).await?;
-    Ok(Ok(attempt))
+    Ok(Begun::Attempt(Box::new(attempt)))
 }
 
 fn plan(shared: &Shared, request: &JobRequest) -> Plan {
@@ -198,17 +217,7 @@ async fn close(
     attempts: &[StoredAttempt],
     receipts: Vec<Receipt>,
 ) -> Result<(), StoreError> {
-    let tried: Vec<_> = attempts
-        .iter()
-        .filter_map(|attempt| {
-            let outcome = attempt.machine.outcome()?.clone();
-            Some(Tried {
-                attempt: attempt.id,
-                miner: attempt.miner,
-                outcome,
-            })
-        })
-        .collect();
+    let tried = tried(attempts);
     let fault = outcome.fault();
     tracing::info!(%job, outcome = in_words(outcome), ?fault, attempts = tried.len(), "job over");
     shared
@@ -220,6 +229,30 @@ async fn close(
             shared.clock.now(),
         )
         .await
+}
+
+fn tried(attempts: &[StoredAttempt]) -> Vec<Tried> {
+    let ended = |attempt: &StoredAttempt| {
+        Some(Tried {
+            attempt: attempt.id,
+            miner: attempt.miner,
+            outcome: attempt.machine.outcome()?.clone(),
+        })
+    };
+    attempts.iter().filter_map(ended).collect()
+}
+
+/// What goes with the last status of a job that has ended, with the signatures that have come since.
+pub(crate) async fn last_word(shared: &Shared, job: JobId) -> Result<Option<StatusMetadata>, StoreError> {
+    let Some((outcome, attempts)) = shared.store.end_of(job).await? else {
+        return Ok(None);
+    };
+    let receipts = match attempts.last() {
+        Some(last) => shared.store.receipts_of(last.id).await?,
+        None => Vec::new(),
+    };
+    let receipts = receipts.iter().filter_map(OwnReceipt::complete).collect();
+    Ok(Some(metadata(&outcome, &tried(&attempts), receipts)))
 }
 
 #[cfg(test)]

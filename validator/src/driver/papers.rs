@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_identity::{Keypair, validator_auth};
-use muster_protocol::job::Plan;
+use muster_protocol::job::{MAX_JOB_SECS, Plan};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
 };
@@ -63,7 +63,8 @@ impl Papers<'_> {
             timestamp: now,
             receipt_type: AcceptedTag,
             time_accepted: now,
-            ttl: self.plan.accepted_ttl().as_secs(),
+            // A job of the longest kind outlives the longest receipt by its slack; the receipt holds as long as it may.
+            ttl: self.plan.accepted_ttl().as_secs().min(MAX_JOB_SECS),
         }))
     }
 
@@ -190,6 +191,58 @@ impl Papers<'_> {
             | ToMiner::V0JobFinishedReceiptRequest(_)
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_) => muster_protocol::wire::encode(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::ExecutorClass;
+    use muster_protocol::wire::miner::ExecutorTiming;
+
+    use super::*;
+    use crate::testing::{job, miner, request};
+
+    #[test]
+    fn the_receipts_of_the_longest_job_are_within_their_limits() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        for class in ExecutorClass::ALL {
+            let second = Duration::from_secs(1);
+            let plan = Plan {
+                class,
+                streaming: true,
+                timing: ExecutorTiming {
+                    allowed_leeway: 5,
+                    download_time_limit: 1,
+                    execution_time_limit: MAX_JOB_SECS - 3,
+                    upload_time_limit: 1,
+                    streaming_start_time_limit: 1,
+                },
+                dial: second,
+                reservation: second,
+                startup: second * 10,
+                reconnect: second,
+            };
+            let papers = Papers {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request(),
+                plan: &plan,
+            };
+            let now = Timestamp::from_secs(1_769_000_000);
+            let then = now.plus(plan.accepted_ttl());
+            assert!(
+                plan.accepted_ttl().as_secs() > MAX_JOB_SECS,
+                "the slack comes on top"
+            );
+            for receipt in [
+                papers.started(now),
+                papers.accepted(now),
+                papers.finished(true, now, then),
+            ] {
+                assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 
 use super::receipts::OwnReceipt;
 use super::{Result, Store, column, corrupt, failed, json, parsed, text_of, time, unsigned};
-use crate::routing::is_incident;
+use crate::routing::{Mark, mark};
 
 /// One try of a job on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +45,8 @@ pub struct Step {
     pub receipts: Vec<OwnReceipt>,
     /// What the user is told because of it.
     pub reports: Vec<(JobStatus, Option<StatusMetadata>)>,
-    /// The chain's head at the time.
-    pub block: BlockNumber,
+    /// The chain's head at the time; `None` while the chain has not answered yet.
+    pub block: Option<BlockNumber>,
     /// When.
     pub now: Timestamp,
 }
@@ -86,10 +86,12 @@ impl Store {
         const OPERATION: &str = "write the state of an attempt";
         let mut write = self.write().await?;
         let outcome = step.machine.outcome();
-        sqlx::query("UPDATE attempts SET machine = $1, ended_at = $2, incident = $3 WHERE attempt_id = $4")
+        let left = outcome.map_or(Mark::Clean, mark);
+        sqlx::query("UPDATE attempts SET machine = $1, ended_at = $2, incident = $3, excuse = $4 WHERE attempt_id = $5")
             .bind(text_of(&step.machine))
             .bind(outcome.map(|_| step.now.micros()))
-            .bind(i64::from(outcome.is_some_and(is_incident)))
+            .bind(i64::from(left == Mark::Incident))
+            .bind(i64::from(left == Mark::Excuse))
             .bind(step.attempt.to_string())
             .execute(&mut *write.tx)
             .await
@@ -129,19 +131,35 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn incidents(&self, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
-        let rows = sqlx::query(
-            "SELECT miner, COUNT(*) AS lost FROM attempts WHERE ended_at >= $1 AND incident = 1 GROUP BY miner",
+        self.marked(
+            "SELECT miner, COUNT(*) AS marked FROM attempts WHERE ended_at >= $1 AND incident = 1 GROUP BY miner",
+            since,
         )
-        .bind(since.micros())
-        .fetch_all(&self.pool)
         .await
-        .map_err(failed("count incidents"))?;
+    }
+
+    /// How many attempts of each miner ended with an excuse since `since`.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn excuses(&self, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
+        self.marked(
+            "SELECT miner, COUNT(*) AS marked FROM attempts WHERE ended_at >= $1 AND excuse = 1 GROUP BY miner",
+            since,
+        )
+        .await
+    }
+
+    async fn marked(&self, query: &'static str, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
+        let rows = sqlx::query(query)
+            .bind(since.micros())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("count failed attempts"))?;
         rows.iter()
             .map(|row| {
-                Ok((
-                    parsed(row, "miner")?,
-                    u32::try_from(column::<i64>(row, "lost")?).unwrap_or(u32::MAX),
-                ))
+                let count = u32::try_from(column::<i64>(row, "marked")?).unwrap_or(u32::MAX);
+                Ok((parsed(row, "miner")?, count))
             })
             .collect()
     }

@@ -89,7 +89,7 @@ impl Store {
         .bind(cycle.error.clone())
         .bind(signed(cycle.at_block))
         .bind(cycle.changed_at.micros())
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -119,7 +119,7 @@ impl Store {
         .bind(signed(at.0))
         .bind(now.micros())
         .bind(signed(last_block))
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -138,7 +138,7 @@ impl Store {
         )
         .bind(now.micros())
         .bind(signed(first.0))
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .execute(&mut *write.tx)
         .await
         .map_err(failed(OPERATION))?;
@@ -154,7 +154,7 @@ impl Store {
         let row = sqlx::query(
             "SELECT MAX(last_block) AS last FROM cycles WHERE state IN ('set', 'kept') AND chain = $1",
         )
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .fetch_one(&self.pool)
         .await
         .map_err(failed("read the cycles"))?;
@@ -172,7 +172,7 @@ impl Store {
              WHERE last_block = $1 AND chain = $2",
         )
         .bind(signed(last_block.0))
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .fetch_optional(&self.pool)
         .await
         .map_err(failed("read a cycle"))?;
@@ -189,7 +189,7 @@ impl Store {
              WHERE chain = $2 ORDER BY last_block DESC LIMIT $1",
         )
         .bind(i64::from(limit))
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the cycles"))?;

@@ -4,10 +4,12 @@ use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::attempts::StoredAttempt;
 use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
 use crate::admission::Seen;
+use crate::report::in_words;
 
 /// A job that was taken.
 #[derive(Clone, Debug)]
@@ -28,7 +30,7 @@ pub struct JobView {
     /// What its user was told last.
     pub status: JobStatus,
     /// How it ended.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<OutcomeView>,
     /// Whose fault that was.
     pub fault: Option<Fault>,
     /// When it was handed over.
@@ -37,6 +39,63 @@ pub struct JobView {
     pub closed_at: Option<Timestamp>,
     /// Its attempts, oldest first.
     pub attempts: Vec<AttemptView>,
+}
+
+/// An outcome as its operator sees it: what its user's program made is the user's, and large.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutcomeView {
+    /// The status it ends with, the reason, the message, in a line.
+    pub summary: String,
+    /// What the reporter adds, unless it is long.
+    pub context: Option<Value>,
+    /// Bytes of what the program printed.
+    pub stdout_bytes: usize,
+    /// Likewise.
+    pub stderr_bytes: usize,
+    /// Files that were returned with the result.
+    pub artifacts: usize,
+    /// Their bytes, in base64.
+    pub artifacts_bytes: usize,
+}
+
+/// The longest context and summary that are shown.
+const MAX_SHOWN: usize = 4_096;
+
+impl From<&Outcome> for OutcomeView {
+    fn from(outcome: &Outcome) -> Self {
+        let mut view = Self {
+            summary: in_words(outcome).chars().take(MAX_SHOWN).collect(),
+            context: None,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            artifacts: 0,
+            artifacts_bytes: 0,
+        };
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let context = match outcome {
+            Outcome::Completed(response) => {
+                view.stdout_bytes = response.docker_process_stdout.len();
+                view.stderr_bytes = response.docker_process_stderr.len();
+                let artifacts = response.artifacts.iter().flat_map(|artifacts| artifacts.values());
+                for artifact in artifacts {
+                    view.artifacts += 1;
+                    view.artifacts_bytes += artifact.len();
+                }
+                &None
+            }
+            Outcome::Rejected(details) => &details.context,
+            Outcome::Failed(details) => {
+                view.stdout_bytes = length(&details.docker_process_stdout);
+                view.stderr_bytes = length(&details.docker_process_stderr);
+                &details.context
+            }
+            Outcome::HordeFailed(details) => &details.context,
+        };
+        view.context = context
+            .clone()
+            .filter(|context| context.to_string().len() <= MAX_SHOWN);
+        view
+    }
 }
 
 /// An attempt as its operator sees it.
@@ -179,7 +238,7 @@ impl Store {
     /// The database's.
     pub async fn jobs(&self, limit: u32) -> Result<Vec<JobView>> {
         let rows = sqlx::query(
-            "SELECT job_id, status, outcome, created_at, closed_at FROM jobs ORDER BY created_at DESC, job_id LIMIT $1",
+            "SELECT job_id, status, created_at, closed_at FROM jobs ORDER BY created_at DESC, job_id LIMIT $1",
         )
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
@@ -189,18 +248,39 @@ impl Store {
         for row in &rows {
             let job = parsed(row, "job_id")?;
             let status: String = column(row, "status")?;
-            let outcome: Option<Outcome> = json_option(row, "outcome")?;
+            // One at a time: results are large.
+            let outcome = self.outcome(job).await?;
             jobs.push(JobView {
                 job,
                 status: JobStatus::from_wire(&status),
                 fault: outcome.as_ref().map(Outcome::fault),
-                outcome,
+                outcome: outcome.as_ref().map(OutcomeView::from),
                 created_at: time(row, "created_at")?,
                 closed_at: time_option(row, "closed_at")?,
                 attempts: self.attempt_views(job).await?,
             });
         }
         Ok(jobs)
+    }
+
+    /// How a job ended, and its attempts; `None` if it has not ended.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn end_of(&self, job: JobId) -> Result<Option<(Outcome, Vec<StoredAttempt>)>> {
+        match self.outcome(job).await? {
+            Some(outcome) => Ok(Some((outcome, self.attempts_of(job).await?))),
+            None => Ok(None),
+        }
+    }
+
+    async fn outcome(&self, job: JobId) -> Result<Option<Outcome>> {
+        let row = sqlx::query("SELECT outcome FROM jobs WHERE job_id = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read how a job ended"))?;
+        row.map_or(Ok(None), |row| json_option(&row, "outcome"))
     }
 
     async fn attempt_views(&self, job: JobId) -> Result<Vec<AttemptView>> {

@@ -9,6 +9,9 @@ mod jobs;
 mod outbox;
 mod receipts;
 
+use std::sync::{Mutex as Lock, PoisonError};
+
+use muster_chain::BlockNumber;
 use muster_kit::store::{StoreError, begin, migrate, open};
 use muster_protocol::Timestamp;
 use serde::Serialize;
@@ -20,9 +23,9 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 
 pub use attempts::{Step, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
-pub use jobs::{AttemptView, JobView, StoredJob};
+pub use jobs::{AttemptView, JobView, OutcomeView, StoredJob};
 pub use outbox::Update;
-pub use receipts::{Kind, OwnReceipt, ReceiptView};
+pub use receipts::{OwnReceipt, ReceiptView};
 
 /// The tables, as files beside this crate's source.
 pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -33,49 +36,102 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct Store {
     pool: AnyPool,
-    /// The genesis hash of the chain whose blocks and cycles are meant: another chain counts its own.
-    chain: String,
+    /// The chain whose blocks and cycles are meant: another chain counts its own.
+    chain: Lock<ChainOf>,
     /// The last sequence number of the outbox; who holds it may write.
     writer: Mutex<i64>,
     /// Counts the writes to the outbox, so that the facilitator link need not poll.
     outbox: watch::Sender<u64>,
 }
 
+/// Which chain the blocks are of.
+#[derive(Clone, Debug)]
+struct ChainOf {
+    /// Its genesis hash; the last one seen until a chain has answered, empty if none ever has.
+    genesis: String,
+    /// The head when it answered first in this process.
+    head: Option<BlockNumber>,
+}
+
 /// A write transaction and the right to number status updates.
 struct Write<'a> {
     tx: Transaction<'static, Any>,
-    chain: &'a str,
+    chain: ChainOf,
     sequence: MutexGuard<'a, i64>,
     outbox: &'a watch::Sender<u64>,
     reported: bool,
 }
 
 impl Store {
-    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`) for the chain of this genesis hash.
+    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`). See [`Self::for_chain`].
     ///
     /// # Errors
     /// The database does not open or does not migrate.
-    pub async fn open(url: &str, chain: &str) -> Result<Self> {
-        Self::over(open(url).await?, chain).await
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::over(open(url).await?).await
     }
 
     /// Migrates and uses a pool that is open already.
     ///
     /// # Errors
     /// The database does not migrate.
-    pub async fn over(pool: AnyPool, chain: &str) -> Result<Self> {
+    pub async fn over(pool: AnyPool) -> Result<Self> {
         migrate(&pool, &MIGRATIONS).await?;
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
             .await
             .map_err(failed("read the outbox"))?;
         let last = column(&row, "last")?;
+        let row = sqlx::query("SELECT genesis FROM chains ORDER BY seen_at DESC LIMIT 1")
+            .fetch_optional(&pool)
+            .await
+            .map_err(failed("read which chain was seen last"))?;
+        let genesis = row.map(|row| column(&row, "genesis")).transpose()?;
+        let chain = ChainOf {
+            genesis: genesis.unwrap_or_default(),
+            head: None,
+        };
         Ok(Self {
             pool,
-            chain: chain.to_owned(),
+            chain: Lock::new(chain),
             writer: Mutex::new(last),
             outbox: watch::Sender::new(0),
         })
+    }
+
+    /// The chain has answered: this is its genesis hash, and its head.
+    ///
+    /// Receipts that were written before, after the chain of that genesis was last seen or before any was, get their block
+    /// now: they count in the present cycle.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn for_chain(&self, genesis: &str, head: BlockNumber, now: Timestamp) -> Result<()> {
+        const OPERATION: &str = "note which chain answers";
+        let mut write = self.write().await?;
+        sqlx::query(
+            "INSERT INTO chains (genesis, seen_at) VALUES ($1, $2) \
+             ON CONFLICT (genesis) DO UPDATE SET seen_at = excluded.seen_at",
+        )
+        .bind(genesis.to_owned())
+        .bind(now.micros())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(failed(OPERATION))?;
+        write.place_receipts(genesis, head).await?;
+        // Whoever writes next holds the lock that is held here, and sees this chain.
+        write
+            .commit_with(OPERATION, || {
+                *self.chain.lock().unwrap_or_else(PoisonError::into_inner) = ChainOf {
+                    genesis: genesis.to_owned(),
+                    head: Some(head),
+                };
+            })
+            .await
+    }
+
+    fn chain(&self) -> ChainOf {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn write(&self) -> Result<Write<'_>> {
@@ -83,7 +139,7 @@ impl Store {
         let tx = begin(&self.pool).await?;
         Ok(Write {
             tx,
-            chain: &self.chain,
+            chain: self.chain(),
             sequence,
             outbox: &self.outbox,
             reported: false,
@@ -98,7 +154,13 @@ impl Store {
 
 impl Write<'_> {
     async fn commit(self, operation: &'static str) -> Result<()> {
+        self.commit_with(operation, || ()).await
+    }
+
+    /// Likewise, and does `then` before anyone else may write.
+    async fn commit_with(self, operation: &'static str, then: impl FnOnce()) -> Result<()> {
         self.tx.commit().await.map_err(failed(operation))?;
+        then();
         if self.reported {
             self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
         }

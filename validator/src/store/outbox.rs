@@ -6,6 +6,14 @@ use tokio::sync::watch;
 
 use super::{Result, Store, Write, column, failed, json_option, parsed, text_of, unsigned};
 
+/// The statuses that carry a result.
+const ENDED: [JobStatus; 4] = [
+    JobStatus::Completed,
+    JobStatus::Rejected,
+    JobStatus::Failed,
+    JobStatus::HordeFailed,
+];
+
 /// One status update that the facilitator has not acknowledged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
@@ -46,11 +54,13 @@ impl Store {
         }))
     }
 
-    /// The facilitator has answered: with nothing but success, or with a refusal that is kept for people to read.
+    /// The facilitator has answered: with nothing but success, or with a refusal that is kept for people to read. What
+    /// went with a job's end is not kept: it is made again from the outcome if it is asked for.
     ///
     /// # Errors
     /// The database's.
     pub async fn acknowledge(&self, sequence: i64, answer: Option<&str>, now: Timestamp) -> Result<()> {
+        const OPERATION: &str = "acknowledge a status update";
         let mut write = self.write().await?;
         sqlx::query("UPDATE outbox SET acknowledged_at = $1, answer = $2 WHERE sequence = $3")
             .bind(now.micros())
@@ -58,15 +68,24 @@ impl Store {
             .bind(sequence)
             .execute(&mut *write.tx)
             .await
-            .map_err(failed("acknowledge a status update"))?;
-        write.commit("acknowledge a status update").await
+            .map_err(failed(OPERATION))?;
+        for ended in ENDED {
+            sqlx::query("UPDATE outbox SET metadata = NULL WHERE sequence = $1 AND status = $2")
+                .bind(sequence)
+                .bind(ended.as_str())
+                .execute(&mut *write.tx)
+                .await
+                .map_err(failed(OPERATION))?;
+        }
+        write.commit(OPERATION).await
     }
 
     /// The facilitator hands over a job that is known: its last status is said again, unless it is on its way anyhow.
+    /// `end` goes with it if the job has ended.
     ///
     /// # Errors
     /// The database's.
-    pub async fn repeat(&self, job: JobId) -> Result<()> {
+    pub async fn repeat(&self, job: JobId, end: Option<&StatusMetadata>) -> Result<()> {
         const OPERATION: &str = "repeat a status update";
         let mut write = self.write().await?;
         let row = sqlx::query("SELECT MAX(sequence) AS last FROM outbox WHERE job_id = $1")
@@ -76,11 +95,15 @@ impl Store {
             .map_err(failed(OPERATION))?;
         let last: Option<i64> = column(&row, "last")?;
         if let Some(last) = last {
-            sqlx::query("UPDATE outbox SET acknowledged_at = NULL, answer = NULL WHERE sequence = $1")
-                .bind(last)
-                .execute(&mut *write.tx)
-                .await
-                .map_err(failed(OPERATION))?;
+            sqlx::query(
+                "UPDATE outbox SET acknowledged_at = NULL, answer = NULL, metadata = COALESCE(metadata, CAST($1 AS TEXT)) \
+                 WHERE sequence = $2",
+            )
+            .bind(end.map(text_of))
+            .bind(last)
+            .execute(&mut *write.tx)
+            .await
+            .map_err(failed(OPERATION))?;
             write.reported = true;
         }
         write.commit(OPERATION).await

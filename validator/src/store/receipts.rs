@@ -2,33 +2,14 @@
 
 use muster_chain::BlockNumber;
 use muster_protocol::receipt::{FinishedReceipt, OfferedReceipt};
-use muster_protocol::{AttemptId, Receipt, ReceiptPayload, Signature, Timestamp};
+use muster_protocol::{AttemptId, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{Result, Store, Write, column, corrupt, failed, json, signed, text_of};
 
-/// The kinds of receipt; an attempt has at most one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// The reservation.
-    Started,
-    /// The confirmation.
-    Accepted,
-    /// The pay slip.
-    Finished,
-}
-
-impl Kind {
-    /// The kind of a payload.
-    pub fn of(payload: &ReceiptPayload) -> Self {
-        match payload {
-            ReceiptPayload::Started(_) => Self::Started,
-            ReceiptPayload::Accepted(_) => Self::Accepted,
-            ReceiptPayload::Finished(_) => Self::Finished,
-        }
-    }
-}
+/// Stands for the block of a receipt that was written before the chain answered.
+const NO_BLOCK: i64 = -1;
 
 /// A receipt that this validator has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +22,8 @@ pub struct OwnReceipt {
 
 impl OwnReceipt {
     /// Its kind.
-    pub fn kind(&self) -> Kind {
-        Kind::of(&self.offered.payload)
+    pub fn kind(&self) -> ReceiptKind {
+        self.offered.payload.kind()
     }
 
     /// The whole receipt, if both have signed.
@@ -85,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// The database's.
-    pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: BlockNumber) -> Result<()> {
+    pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: Option<BlockNumber>) -> Result<()> {
         let mut write = self.write().await?;
         write.put_receipt(receipt, block).await?;
         write.commit("write a receipt").await
@@ -104,7 +85,7 @@ impl Store {
         )
         .bind(receipt.miner_signature.to_prefixed_hex())
         .bind(receipt.payload.attempt().to_string())
-        .bind(receipt.payload.kind())
+        .bind(receipt.payload.kind().as_str())
         .bind(text_of(&receipt.payload))
         .execute(&mut *write.tx)
         .await
@@ -150,10 +131,10 @@ impl Store {
             "SELECT payload FROM receipts WHERE kind = $1 AND block >= $2 AND block <= $3 AND chain = $4 \
              ORDER BY block, attempt_id",
         )
-        .bind("JobFinishedReceipt")
+        .bind(ReceiptKind::Finished.as_str())
         .bind(signed(first.0))
         .bind(signed(last.0))
-        .bind(self.chain.clone())
+        .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the receipts of a cycle"))?;
@@ -162,7 +143,16 @@ impl Store {
 }
 
 impl Write<'_> {
-    pub(super) async fn put_receipt(&mut self, receipt: &OwnReceipt, block: BlockNumber) -> Result<()> {
+    /// `block` is the chain's head as the writer saw it; if it had seen none, the head when the chain answered is taken,
+    /// and the receipt waits for its block if the chain has not.
+    pub(super) async fn put_receipt(
+        &mut self,
+        receipt: &OwnReceipt,
+        block: Option<BlockNumber>,
+    ) -> Result<()> {
+        let block = block
+            .or(self.chain.head)
+            .map_or(NO_BLOCK, |block| signed(block.0));
         let payload = &receipt.offered.payload;
         let written: Timestamp = payload.timestamp();
         sqlx::query(
@@ -170,16 +160,30 @@ impl Write<'_> {
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
         )
         .bind(payload.attempt().to_string())
-        .bind(payload.kind())
+        .bind(payload.kind().as_str())
         .bind(payload.miner().to_string())
         .bind(text_of(payload))
         .bind(receipt.offered.validator_signature.to_prefixed_hex())
         .bind(written.micros())
-        .bind(signed(block.0))
-        .bind(self.chain.to_owned())
+        .bind(block)
+        .bind(self.chain.genesis.clone())
         .execute(&mut *self.tx)
         .await
         .map_err(failed("write a receipt"))?;
+        Ok(())
+    }
+
+    /// Gives the receipts that wait for their block this one, unless they are another chain's.
+    pub(super) async fn place_receipts(&mut self, genesis: &str, head: BlockNumber) -> Result<()> {
+        sqlx::query(
+            "UPDATE receipts SET block = $1, chain = $2 WHERE block = $3 AND (chain = $2 OR chain = '')",
+        )
+        .bind(signed(head.0))
+        .bind(genesis.to_owned())
+        .bind(NO_BLOCK)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("give receipts their block"))?;
         Ok(())
     }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, Session};
-use crate::support::{World, while_time_passes};
+use crate::support::{World, while_time_passes, within};
 use muster_kit::Clock as _;
-use muster_protocol::status::{HordeFailureReason, JobStatus, ParticipantType};
+use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStatus, ParticipantType};
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
+use serde_json::json;
 
 /// How far a miner goes before it falls silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -387,4 +388,132 @@ async fn the_facilitator_hears_a_heartbeat_every_minute() {
     let next = while_time_passes(&world.test_clock, "a heartbeat", world.facilitator.receive()).await;
     assert_eq!(next, ToFacilitator::V0Heartbeat(Heartbeat {}));
     assert!(world.test_clock.now().since(start) >= Duration::from_secs(60));
+}
+
+/// One job that the miner accepts and its side fails; whose fault the validator says it was.
+async fn fail(
+    world: &mut World,
+    miner: &mut Miner,
+    at: i64,
+    reason: HordeFailureReason,
+    context: Option<serde_json::Value>,
+) -> serde_json::Value {
+    world.facilitator.submit(&job("//User", at)).await;
+    let mut session = miner.accept().await;
+    let id = bring_to(Stage::Accepted, world, &mut session).await;
+    session.horde_failed_by(id, reason, context).await;
+    assert_eq!(session.paid().await, "0.000000");
+    world.facilitator.expect(JobStatus::HordeFailed).await;
+    world.state().await["jobs"][0]["fault"].clone()
+}
+
+#[tokio::test]
+async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    for at in 1..=3 {
+        let missing = json!({"code": "E0008", "stage": "executor_startup", "image": "helo", "fault": "user"});
+        let reason = HordeFailureReason::GenericError;
+        let fault = fail(&mut world, &mut miner, at, reason, Some(missing)).await;
+        assert_eq!(fault, "user");
+    }
+    for at in 4..=6 {
+        world.facilitator.submit(&job("//User", at)).await;
+        let mut session = miner.accept().await;
+        let id = bring_to(Stage::VolumesReady, &mut world, &mut session).await;
+        session.job_failed(id).await;
+        assert_eq!(session.paid().await, "0.000000");
+        world.facilitator.expect(JobStatus::Failed).await;
+        assert_eq!(world.state().await["jobs"][0]["fault"], "user");
+    }
+    for at in 7..=9 {
+        // It cannot be talked away.
+        let excuse = json!({"fault": "user"});
+        let reason = HordeFailureReason::ExecutorDisconnected;
+        let fault = fail(&mut world, &mut miner, at, reason, Some(excuse)).await;
+        assert_eq!(fault, "miner");
+    }
+    world.facilitator.submit(&job("//User", 10)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let end = world.facilitator.expect(JobStatus::Rejected).await;
+    let context = end
+        .metadata
+        .unwrap()
+        .job_rejection_details
+        .unwrap()
+        .context
+        .unwrap();
+    assert_eq!(context["excluded"][1]["reason"], "it failed 3 attempts lately");
+}
+
+#[tokio::test]
+async fn a_validator_whose_chain_is_away_resumes_its_jobs_and_lets_new_ones_wait() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept().await;
+    let id = bring_to(Stage::VolumesReady, &mut world, &mut session).await;
+    world.stop().await;
+    session.closed().await;
+
+    world.chain.silent(true);
+    world.start();
+    world.facilitator.accept().await;
+    let mut session = miner.accept().await;
+    session.finished(id).await;
+    assert_eq!(session.paid().await, "9.000000");
+    let (statuses, _) = world.facilitator.updates_to_the_end().await;
+    assert_eq!(statuses.last(), Some(&JobStatus::Completed));
+    let state = world.state().await;
+    assert_eq!(
+        (&state["block"], &state["chain"]["state"]),
+        (&json!(null), &json!("lost"))
+    );
+
+    world.facilitator.submit(&job("//User", 2)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    world.chain.silent(false);
+    world.chain.seal_to(5);
+    let mut session = miner.accept().await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    session.paid().await;
+    world.facilitator.updates_to_the_end().await;
+
+    // Both are paid for: what was finished without a chain counts in the cycle in which it answered.
+    world.chain.seal_to(16);
+    let set = within("weights", async {
+        loop {
+            let state = world.state().await;
+            if state["cycles"][0]["state"] == "set" {
+                return state;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(set["cycles"][0]["scores"][0]["micros"], 18_000_000);
+    assert_eq!(set["chain"]["state"], "connected");
+}
+
+#[tokio::test]
+async fn a_job_does_not_wait_for_ever_for_a_chain() {
+    let mut world = World::timed(&[]).await;
+    world.chain.silent(true);
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
+    let details = end.metadata.unwrap().job_rejection_details.unwrap();
+    assert_eq!(details.reason, JobRejectionReason::NoMinerForJob);
+    assert!(
+        details.message.contains("the chain does not answer"),
+        "{}",
+        details.message
+    );
 }

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod killed;
+#[cfg(test)]
 mod organic;
 #[cfg(test)]
 mod support;

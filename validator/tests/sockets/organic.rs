@@ -81,7 +81,7 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
     );
     let kinds: Vec<_> = receipts(&end)
         .iter()
-        .map(|receipt| receipt.payload.kind())
+        .map(|receipt| receipt.payload.kind().as_str())
         .collect();
     assert_eq!(
         kinds,
@@ -96,6 +96,16 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
     assert_eq!(state["jobs"][0]["status"], "completed");
     assert_eq!(state["jobs"][0]["fault"], json!(Fault::Nobody));
     assert_eq!(state["jobs"][0]["attempts"][0]["state"], "ended");
+    let outcome = &state["jobs"][0]["outcome"];
+    assert_eq!(outcome["summary"], "completed");
+    assert_eq!(
+        (&outcome["stdout_bytes"], &outcome["artifacts_bytes"]),
+        (&json!(6), &json!(4))
+    );
+    assert!(
+        !state.to_string().contains("aGk="),
+        "what the program made is its user's"
+    );
     let receipts = state["receipts"].as_array().unwrap();
     assert_eq!(receipts.len(), 3);
     assert!(
@@ -105,6 +115,23 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
         "{receipts:?}"
     );
     world.stop().await;
+}
+
+#[tokio::test]
+async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    let job = job("//User", 1);
+    world.facilitator.submit(&job).await;
+    let mut session = miner.accept().await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    session.paid().await;
+    let (_, end) = world.facilitator.updates_to_the_end().await;
+    world.facilitator.submit(&job).await;
+    assert_eq!(world.facilitator.take().await, end);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ async fn seen(world: &World, block: u64) -> serde_json::Value {
     within("a block", async {
         loop {
             let state = world.state().await;
-            if state["block"].as_u64().unwrap() >= block {
+            if state["block"].as_u64().is_some_and(|seen| seen >= block) {
                 return state;
             }
             yield_now().await;

@@ -1,4 +1,14 @@
 //! How an attempt ends, and whose fault that was.
+//!
+//! A failure's reason mostly says whose fault it was. Where it does not (`generic_error` and its kin), the miner's side may
+//! name the party in `context.fault`, and is believed:
+//!
+//! * against itself: a confession;
+//! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because nobody else can tell a
+//!   mistyped image from a missing one, but it is never paid, and it is counted apart, so that a miner that is full of
+//!   excuses is asked after its equals.
+//!
+//! A reason that speaks for itself is not talked away: an executor that is gone is the miner's, whatever the miner says.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,8 +100,61 @@ impl Outcome {
                 | JobFailureReason::DownloadFailed
                 | JobFailureReason::UploadFailed => Fault::User,
             },
-            Self::HordeFailed(details) => horde_fault(details),
+            Self::HordeFailed(details) => claimed(details).unwrap_or_else(|| horde_fault(details)),
         }
+    }
+
+    /// Whether the miner's side lays the failure on somebody else, with nothing but its word for it.
+    pub fn is_excuse(&self) -> bool {
+        match self {
+            Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => false,
+            Self::HordeFailed(details) => match claimed(details) {
+                Some(Fault::User | Fault::Validator | Fault::Facilitator | Fault::Network) => true,
+                Some(Fault::Nobody | Fault::Executor | Fault::Miner) | None => false,
+            },
+        }
+    }
+}
+
+/// What the miner's side says about whose fault it was, where it is heard.
+fn claimed(details: &HordeFailureDetails) -> Option<Fault> {
+    let heard = match details.reported_by {
+        ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
+            says_nothing(details.reason)
+        }
+        ParticipantType::Validator | ParticipantType::Facilitator | ParticipantType::Sdk => false,
+    };
+    let claim = details.context.as_ref()?.get("fault")?;
+    match Fault::deserialize(claim).ok()? {
+        // Something failed, so it was somebody.
+        Fault::Nobody => None,
+        fault @ (Fault::User
+        | Fault::Executor
+        | Fault::Miner
+        | Fault::Validator
+        | Fault::Facilitator
+        | Fault::Network) => Some(fault).filter(|_| heard),
+    }
+}
+
+/// Whether the reason leaves open what went wrong.
+fn says_nothing(reason: HordeFailureReason) -> bool {
+    match reason {
+        HordeFailureReason::Unknown
+        | HordeFailureReason::GenericError
+        | HordeFailureReason::UnhandledException
+        | HordeFailureReason::UnhandledTimeout => true,
+        HordeFailureReason::MinerConnectionFailed
+        | HordeFailureReason::InitialResponseTimedOut
+        | HordeFailureReason::ExecutorReadinessTimedOut
+        | HordeFailureReason::VolumesTimedOut
+        | HordeFailureReason::StreamingJobReadyTimedOut
+        | HordeFailureReason::ExecutionTimedOut
+        | HordeFailureReason::FinalResponseTimedOut
+        | HordeFailureReason::ExecutorSpinupFailed
+        | HordeFailureReason::ExecutorDisconnected
+        | HordeFailureReason::StreamingFailed
+        | HordeFailureReason::SecurityCheckFailed => false,
     }
 }
 
@@ -117,5 +180,84 @@ fn horde_fault(details: &HordeFailureDetails) -> Fault {
             ParticipantType::Sdk => Fault::User,
             ParticipantType::Miner | ParticipantType::Unknown => Fault::Miner,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn failed(reported_by: ParticipantType, reason: HordeFailureReason, context: Value) -> Outcome {
+        Outcome::HordeFailed(HordeFailureDetails {
+            reported_by,
+            reason,
+            message: String::new(),
+            context: Some(context),
+        })
+    }
+
+    #[test]
+    fn a_claim_is_heard_where_the_reason_says_nothing() {
+        use HordeFailureReason::{ExecutorDisconnected, GenericError};
+        use ParticipantType::{Executor, Miner, Validator};
+        let user = json!({"code": "E0008", "fault": "user"});
+        for (by, reason, context, fault, excuse) in [
+            (Executor, GenericError, user.clone(), Fault::User, true),
+            (Miner, GenericError, user.clone(), Fault::User, true),
+            (
+                Miner,
+                GenericError,
+                json!({"fault": "network"}),
+                Fault::Network,
+                true,
+            ),
+            (
+                Miner,
+                GenericError,
+                json!({"fault": "validator"}),
+                Fault::Validator,
+                true,
+            ),
+            (
+                Executor,
+                GenericError,
+                json!({"fault": "miner"}),
+                Fault::Miner,
+                false,
+            ),
+            (
+                Executor,
+                GenericError,
+                json!({"fault": "nobody"}),
+                Fault::Executor,
+                false,
+            ),
+            (
+                Executor,
+                GenericError,
+                json!({"fault": "the weather"}),
+                Fault::Executor,
+                false,
+            ),
+            (
+                Executor,
+                GenericError,
+                json!({"fault": ["user"]}),
+                Fault::Executor,
+                false,
+            ),
+            (Miner, GenericError, json!("user"), Fault::Miner, false),
+            (Miner, ExecutorDisconnected, user.clone(), Fault::Miner, false),
+            (Validator, GenericError, user, Fault::Validator, false),
+        ] {
+            let outcome = failed(by, reason, context.clone());
+            assert_eq!(
+                (outcome.fault(), outcome.is_excuse(), outcome.is_paid()),
+                (fault, excuse, false),
+                "{by:?} {reason:?} {context}"
+            );
+        }
     }
 }

@@ -114,8 +114,12 @@ impl TestChain {
 }
 
 impl Chain for TestChain {
-    fn genesis(&self) -> String {
-        "a test's own".to_owned()
+    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
+        async {
+            self.check("ask for the genesis")
+                .map(|()| "a test's own".to_owned())
+        }
+        .boxed()
     }
 
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {

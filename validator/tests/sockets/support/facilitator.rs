@@ -1,8 +1,9 @@
 //! A facilitator that does what the test says.
 
-use muster_identity::{Keypair, sign_job, verify_facilitator_auth};
+use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
 use muster_protocol::wire::{decode, encode};
 use muster_rpc::Socket;
 use serde_json::json;
@@ -52,7 +53,7 @@ impl Facilitator {
         format!("ws://{}/ws/v0/", self.door.address)
     }
 
-    /// Takes a connection without answering its greeting.
+    /// Takes a connection and challenges its greeting, without accepting it.
     pub(crate) async fn connected(&mut self) {
         let (path, socket) = self.door.next().await;
         assert_eq!(path, "/ws/v0/");
@@ -61,7 +62,14 @@ impl Facilitator {
         let ToFacilitator::V0AuthenticationRequest(auth) = first else {
             panic!("the first frame is a greeting, not {first:?}")
         };
-        verify_facilitator_auth(&auth).unwrap();
+        let key = verify_facilitator_auth(&auth).unwrap().into_inner();
+        let nonce = ChallengeNonce::from_bytes([7; 32]);
+        self.send(encode(&Challenge::new(nonce))).await;
+        let answer = self.receive().await;
+        let ToFacilitator::MusterChallengeResponse(answer) = answer else {
+            panic!("the answer to the challenge was due, not {answer:?}")
+        };
+        verify_challenge(key, &nonce, &answer.signature).unwrap();
     }
 
     /// Takes a connection and accepts its greeting.
@@ -71,12 +79,16 @@ impl Facilitator {
     }
 
     pub(crate) async fn receive(&mut self) -> ToFacilitator {
+        self.hear().await.expect("not closed")
+    }
+
+    /// The next message; `None` if the validator is gone, politely or not.
+    pub(crate) async fn hear(&mut self) -> Option<ToFacilitator> {
         let socket = self.socket.as_mut().expect("connected");
         let frame = within("a frame for the facilitator", socket.recv())
             .await
-            .unwrap()
-            .expect("not closed");
-        decode(&frame).unwrap()
+            .ok()??;
+        Some(decode(&frame).unwrap())
     }
 
     pub(crate) async fn answer(&mut self, response: &Response) {
@@ -84,12 +96,8 @@ impl Facilitator {
     }
 
     pub(crate) async fn send(&mut self, frame: String) {
-        self.socket
-            .as_mut()
-            .expect("connected")
-            .send(frame)
-            .await
-            .unwrap();
+        // Whether the validator is still there shows when its next message is due.
+        let _ = self.socket.as_mut().expect("connected").send(frame).await;
     }
 
     pub(crate) async fn submit(&mut self, job: &JobRequest) {
@@ -103,7 +111,8 @@ impl Facilitator {
                 ToFacilitator::V0JobStatusUpdate(update) => return *update,
                 ToFacilitator::V0Heartbeat(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
-                | ToFacilitator::V0MachineSpecsUpdate(_)) => {
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => {
                     panic!("a status update was due, not {other:?}")
                 }
             }

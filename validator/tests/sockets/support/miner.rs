@@ -29,6 +29,15 @@ pub(crate) struct Miner {
     pub(crate) door: Door,
 }
 
+/// What a miner keeps of its one job.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    accepted: Option<AttemptId>,
+    done: bool,
+    /// How often the program was run.
+    pub(crate) runs: u32,
+}
+
 /// One connection of a validator.
 pub(crate) struct Session {
     pub(crate) keypair: Keypair,
@@ -78,10 +87,12 @@ impl Miner {
 
 impl Session {
     pub(crate) async fn receive(&mut self) -> ToMiner {
-        let frame = within("a frame for the miner", self.socket.recv())
-            .await
-            .unwrap()
-            .expect("not closed");
+        self.hear().await.expect("not closed")
+    }
+
+    /// The next message; `None` if the validator is gone, politely or not.
+    pub(crate) async fn hear(&mut self) -> Option<ToMiner> {
+        let frame = within("a frame for the miner", self.socket.recv()).await.ok()??;
         let signed = decode_from_validator(&frame).unwrap();
         let message = signed.message.clone();
         let verified = verify_frame(&signed, self.validator).unwrap();
@@ -94,11 +105,63 @@ impl Session {
             must,
             "job requests are signed as a whole: {message:?}"
         );
-        message
+        Some(message)
     }
 
     pub(crate) async fn send(&mut self, message: FromMiner) {
-        self.socket.send(encode(&message)).await.unwrap();
+        // Whether the validator is still there shows when the next message is due.
+        let _ = self.socket.send(encode(&message)).await;
+    }
+
+    /// Does to one message what a miner of one executor does, which forgets nothing.
+    pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut Memory) {
+        match message {
+            ToMiner::V0InitialJobRequest(offer) => {
+                let id = offer.job_uuid;
+                self.countersign(
+                    ReceiptPayload::Started(offer.job_started_receipt_payload),
+                    offer.job_started_receipt_signature,
+                )
+                .await;
+                memory.accepted = Some(id);
+                self.accept_job(id).await;
+            }
+            ToMiner::V0JobAcceptedReceiptRequest(request) => {
+                let id = request.payload.job_uuid;
+                self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
+                    .await;
+                if !memory.done {
+                    self.executor_ready(id).await;
+                }
+            }
+            ToMiner::V0JobRequest(job) => {
+                if !memory.done {
+                    memory.runs += 1;
+                    memory.done = true;
+                }
+                self.complete(job.job_uuid).await;
+            }
+            ToMiner::V0JobFinishedReceiptRequest(request) => {
+                self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
+                    .await;
+            }
+            other @ (ToMiner::ValidatorAuthForMiner(_)
+            | ToMiner::V0MainHotkeyMessage(_)
+            | ToMiner::GenericError(_)
+            | ToMiner::MusterCancelJob(_)) => panic!("not in this story: {other:?}"),
+        }
+    }
+
+    /// Says again where it is, as a miner does to a validator that comes back.
+    pub(crate) async fn remind(&mut self, memory: &Memory) {
+        match memory.accepted {
+            Some(id) if memory.done => self.finished(id).await,
+            Some(id) => {
+                self.accept_job(id).await;
+                self.executor_ready(id).await;
+            }
+            None => {}
+        }
     }
 
     pub(crate) async fn send_text(&mut self, frame: &str) {
@@ -253,12 +316,23 @@ impl Session {
     }
 
     pub(crate) async fn horde_failed(&mut self, job_uuid: AttemptId) {
+        self.horde_failed_by(job_uuid, HordeFailureReason::GenericError, None)
+            .await;
+    }
+
+    /// Likewise, for a reason and with a context.
+    pub(crate) async fn horde_failed_by(
+        &mut self,
+        job_uuid: AttemptId,
+        reason: HordeFailureReason,
+        context: Option<serde_json::Value>,
+    ) {
         self.send(FromMiner::V0HordeFailedRequest(HordeFailed {
             job_uuid,
             reported_by: ParticipantType::Executor,
             message: "the engine died".to_owned(),
-            reason: HordeFailureReason::GenericError,
-            context: None,
+            reason,
+            context,
         }))
         .await;
     }

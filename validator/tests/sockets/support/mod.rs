@@ -18,6 +18,7 @@ use muster_kit::task::Task;
 use muster_kit::{SharedClock, SystemClock, Tasks, TestClock};
 use muster_validator::{Config, Error, run_on};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 use chain::TestChain;
 use facilitator::Facilitator;
@@ -49,6 +50,8 @@ pub(crate) struct World {
 struct Running {
     tasks: Tasks,
     validator: Task<Result<(), Error>>,
+    /// Where a validator runs that is going to be killed.
+    runtime: Option<Runtime>,
 }
 
 impl World {
@@ -91,6 +94,30 @@ impl World {
 
     /// Starts the validator.
     pub(crate) fn start(&mut self) {
+        self.start_in(None);
+    }
+
+    /// Starts the validator in a runtime of its own, so that it can be killed.
+    pub(crate) fn start_mortal(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        self.start_in(Some(runtime));
+    }
+
+    /// Ends the validator at whichever await each of its tasks has come to. Nothing of it tidies up.
+    pub(crate) fn kill(&mut self) {
+        let running = self.running.take().expect("a validator runs");
+        let runtime = running.runtime.expect("a mortal validator");
+        // A runtime waits for its threads when it is dropped, which must not be done within another.
+        std::thread::spawn(move || drop(runtime)).join().unwrap();
+        let _ = std::fs::remove_file(self.folder.path().join("ready.json"));
+    }
+
+    fn start_in(&mut self, runtime: Option<Runtime>) {
+        let entered = runtime.as_ref().map(Runtime::enter);
         let tasks = Tasks::new();
         let chain = Arc::clone(&self.chain);
         let run = run_on(
@@ -101,7 +128,12 @@ impl World {
             Arc::clone(&self.clock),
         );
         let validator = Tasks::new().spawn("validator", run);
-        self.running = Some(Running { tasks, validator });
+        drop(entered);
+        self.running = Some(Running {
+            tasks,
+            validator,
+            runtime,
+        });
     }
 
     /// Stops the validator and waits for its end. What it has not stored is gone.
@@ -158,8 +190,11 @@ pub(crate) async fn while_time_passes<T>(
 
 impl Drop for World {
     fn drop(&mut self) {
-        if let Some(running) = &self.running {
+        if let Some(running) = self.running.take() {
             running.tasks.shutdown();
+            if let Some(runtime) = running.runtime {
+                runtime.shutdown_background();
+            }
         }
     }
 }

@@ -1,0 +1,146 @@
+//! A validator that is killed, not stopped: its tasks end wherever they are, and the next process finds what was committed.
+
+use crate::support::World;
+use crate::support::facilitator::{Facilitator, job};
+use crate::support::miner::{Memory, Miner, Session};
+use muster_protocol::JobStatus;
+use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use tokio::task::yield_now;
+
+/// Frames between the validator and the others after which it is killed; the job has some fifteen.
+const KILLED_AFTER: std::ops::Range<u32> = 1..15;
+
+/// What the world around the validator has seen.
+#[derive(Default)]
+struct Story {
+    frames: u32,
+    statuses: Vec<JobStatus>,
+    end: Option<JobStatusUpdate>,
+}
+
+impl Story {
+    /// Goes on until the job has ended for its user, a party is gone, or `frames` have passed; whether nobody is gone.
+    async fn go_on(
+        &mut self,
+        facilitator: &mut Facilitator,
+        miner: &mut Miner,
+        session: &mut Option<Session>,
+        memory: &mut Memory,
+        frames: u32,
+    ) {
+        while self.end.is_none() && self.frames < frames {
+            let miners = async {
+                match session {
+                    Some(session) => session.hear().await,
+                    None => {
+                        let mut greeted = miner.accept().await;
+                        greeted.remind(memory).await;
+                        session.insert(greeted).hear().await
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                update = facilitator.hear() => self.told(update.expect("the validator is there"), facilitator).await,
+                message = miners => match (message, session.as_mut()) {
+                    (Some(message), Some(there)) => {
+                        self.frames += 1;
+                        there.follow(message, memory).await;
+                    }
+                    (None, _) | (Some(_), None) => *session = None,
+                },
+            }
+        }
+    }
+
+    async fn told(&mut self, message: ToFacilitator, facilitator: &mut Facilitator) {
+        match message {
+            ToFacilitator::V0JobStatusUpdate(update) => {
+                self.frames += 1;
+                self.statuses.push(update.status);
+                facilitator.answer(&Response::success()).await;
+                if update.status.is_terminal() {
+                    self.end = Some(*update);
+                }
+            }
+            ToFacilitator::V0Heartbeat(_) => {}
+            other @ (ToFacilitator::V0AuthenticationRequest(_)
+            | ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterChallengeResponse(_)) => panic!("not in this story: {other:?}"),
+        }
+    }
+}
+
+async fn one_job_and_one_death(frames: u32, yields: u32) {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    let (mut story, mut memory, mut session) = (Story::default(), Memory::default(), None);
+    let job: JobRequest = job("//User", 1);
+
+    world.start_mortal();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job).await;
+    story
+        .go_on(
+            &mut world.facilitator,
+            &mut miner,
+            &mut session,
+            &mut memory,
+            frames,
+        )
+        .await;
+    // A little further, as far as it comes.
+    for _ in 0..yields {
+        yield_now().await;
+    }
+    world.kill();
+    session = None;
+
+    world.start_mortal();
+    world.facilitator.accept().await;
+    if story.end.is_none() {
+        // A facilitator that knows of no end hands the job over again.
+        world.facilitator.submit(&job).await;
+        story
+            .go_on(
+                &mut world.facilitator,
+                &mut miner,
+                &mut session,
+                &mut memory,
+                u32::MAX,
+            )
+            .await;
+    }
+    let what = format!(
+        "killed after {frames} frames and {yields} turns: {:?}",
+        story.statuses
+    );
+    let end = story.end.expect("an end");
+    assert_eq!(end.status, JobStatus::Completed, "{what}: {end:?}");
+    assert_eq!(memory.runs, 1, "{what}");
+    assert!(story.statuses.contains(&JobStatus::Received), "{what}");
+    let state = world.state().await;
+    assert_eq!(state["jobs"][0]["status"], "completed", "{what}");
+    assert_eq!(
+        state["jobs"][0]["attempts"].as_array().map(Vec::len),
+        Some(1),
+        "{what}"
+    );
+    let finished: Vec<_> = state["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|receipt| receipt["payload"]["receipt_type"] == "JobFinishedReceipt")
+        .collect();
+    assert_eq!(finished.len(), 1, "{what}");
+    assert_eq!(finished[0]["payload"]["score_str"], "9.000000", "{what}");
+}
+
+#[tokio::test]
+async fn a_validator_that_is_killed_anywhere_resumes_its_job() {
+    for frames in KILLED_AFTER {
+        // Seeded, so that the points lie elsewhere for every number of frames and are the same in every run.
+        let yields = frames.wrapping_mul(2_654_435_761) >> 22;
+        one_job_and_one_death(frames, yields).await;
+    }
+}
