@@ -27,7 +27,7 @@ use crate::outputs::{Artifacts, Capture};
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
 use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
-use crate::work::{self, Done};
+use crate::work::{self, Done, Placed};
 use crate::workspace::Workspace;
 use crate::{container, specs};
 
@@ -59,6 +59,8 @@ pub(crate) struct Driver {
     /// The image that is ready, with the name it was asked for by.
     image: Option<(String, LocalImage)>,
     workspace: Option<Workspace>,
+    /// Where the job may have scratch space at home.
+    bare_home: Option<String>,
     results: Option<(Artifacts, Value)>,
 }
 
@@ -86,6 +88,7 @@ impl Driver {
             engine: None,
             image: None,
             workspace: None,
+            bare_home: None,
             results: None,
         }
     }
@@ -214,8 +217,13 @@ impl Driver {
                 self.image = self.offered_image().zip(image);
                 Some(Event::ImageReady)
             }
-            Done::Placed(workspace, image) => {
+            Done::Placed(Placed {
+                workspace,
+                image,
+                bare_home,
+            }) => {
                 self.workspace = Some(workspace);
+                self.bare_home = bare_home;
                 self.image = self.job.as_ref().map(|job| (job.docker_image.clone(), image));
                 Some(Event::VolumesReady)
             }
@@ -300,6 +308,7 @@ impl Driver {
         let inputs = work::Inputs {
             config: Arc::clone(&self.config),
             engine: engine.clone(),
+            token: self.token.clone(),
             job: Arc::clone(job),
             offered_volume,
             prepared: self.image.clone(),
@@ -319,6 +328,7 @@ impl Driver {
             token: &self.token,
             job,
             image,
+            bare_home: self.bare_home.as_deref(),
             class: offer.executor_class,
             allowance,
             folders: workspace.folders(),
@@ -331,7 +341,7 @@ impl Driver {
                 return self.begin(async move { Done::Failed(failure) });
             }
         };
-        tracing::info!(attempt = %self.attempt_id(), image = image_label(name, image.id), "running");
+        tracing::info!(image = image_label(name, image.id), "running");
         let container = container_name(&self.token);
         let running = container::run(
             engine.clone(),
@@ -411,10 +421,11 @@ impl Driver {
 
     /// The container goes first: when the miner hears the result, the machine is free again.
     async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
-        if timeout(TIDY_LIMIT, self.tidy()).await.is_err() {
+        let tidied = timeout(TIDY_LIMIT, self.tidy()).await.unwrap_or_default();
+        if !tidied {
             tracing::error!(
                 container = container_name(&self.token),
-                "the container is still there"
+                "the container may still be there; the next executor tries again"
             );
         }
         let muster = self.session.is_muster();
@@ -440,8 +451,15 @@ impl Driver {
                 break;
             }
         }
-        if let Some(Err(error)) = self.workspace.take().map(Workspace::remove) {
-            tracing::warn!(error = %Causes(&error), "files of the job are left behind");
+        match self.workspace.take() {
+            // By its folder the next executor finds the container.
+            Some(workspace) if !tidied => workspace.leave(),
+            Some(workspace) => {
+                if let Err(error) = workspace.remove() {
+                    tracing::warn!(error = %Causes(&error), "files of the job are left behind");
+                }
+            }
+            None => {}
         }
         say_goodbye(self.session).await;
         match (conclusion, unheard) {
@@ -455,24 +473,27 @@ impl Driver {
         }
     }
 
-    /// Removes the container, and once more if one was being made meanwhile.
-    async fn tidy(&mut self) {
+    /// Removes the container, and once more if one was being made meanwhile. Says whether it is gone.
+    async fn tidy(&mut self) -> bool {
         self.called_off.cancel();
-        self.remove_container().await;
+        let mut gone = self.remove_container().await;
         let mut made = false;
         while let Some(done) = self.work.next().await {
             made |= matches!(done, Done::Exited(_) | Done::Failed(_));
         }
         if made {
-            self.remove_container().await;
+            gone = self.remove_container().await;
         }
+        gone
     }
 
-    async fn remove_container(&mut self) {
-        let Some(engine) = &self.engine else { return };
-        if let Err(error) = engine.remove(&container_name(&self.token)).await {
-            tracing::error!(error = %Causes(&error), "the container could not be removed");
+    async fn remove_container(&mut self) -> bool {
+        let Some(engine) = &self.engine else { return true };
+        let removed = engine.remove(&container_name(&self.token)).await;
+        if let Err(error) = &removed {
+            tracing::error!(error = %Causes(error), "the container could not be removed");
         }
+        removed.is_ok()
     }
 }
 

@@ -9,7 +9,7 @@ use bollard::errors::Error as ApiError;
 use bollard::models::{ContainerCreateBody, ImageConfig};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, ImportImageOptions, ListContainersOptions,
-    RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
+    DownloadFromContainerOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
 };
 use bollard::{Docker, body_full};
 use bytes::Bytes;
@@ -322,6 +322,33 @@ impl Engine {
             self.docker.remove_container(name, Some(options)).await,
             "remove a container",
         )
+    }
+
+    /// A tar archive of what lies at `path` in a container, running or not; `None` if nothing does. Reading stops once
+    /// more than `limit` bytes have come, so that an answer longer than that is cut somewhere.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn archive_of(
+        &self,
+        name: &str,
+        path: &str,
+        limit: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let options = DownloadFromContainerOptions { path: path.to_owned() };
+        let mut pieces = Box::pin(self.docker.download_from_container(name, Some(options)));
+        let mut archive = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                Ok(piece) => archive.extend_from_slice(&piece),
+                Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
+                Err(error) => return Err(failed("read files of a container")(error)),
+            }
+            if archive.len() > limit {
+                break;
+            }
+        }
+        Ok(Some(archive))
     }
 
     /// Names of all containers, running or not, that carry `label` (`name` or `name=value`).

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`volumes`] and
 //! [`outputs`] (what goes in and comes out), [`report`] (what the miner is told, pure), [`engine`] and [`archive`]
-//! (Docker), then `driver`, which connects them.
+//! (Docker), `driver`, which connects them, then [`reap`](mod@reap) (what is left of executors that were killed).
 //!
 //! An executor stands next to untrusted code: it holds no key, knows no chain, and listens nowhere.
 
@@ -12,9 +12,13 @@ mod container;
 mod driver;
 pub mod engine;
 pub mod error;
+mod home;
 mod images;
 mod miner;
+#[cfg(test)]
+mod mutation;
 pub mod outputs;
+pub mod reap;
 pub mod report;
 pub mod sandbox;
 pub mod specs;
@@ -26,11 +30,13 @@ pub mod workspace;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::ExecutorToken;
 use muster_rpc::{Greeting, Limits, connect};
+use tracing::Instrument;
 
 pub use archive::{ImageArchive, ImageContent, ImageFile};
 pub use config::Config;
 pub use engine::{Engine, EngineError};
 pub use error::Error;
+pub use reap::reap;
 
 /// What a miner says on the command line of the executor that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,10 +59,21 @@ pub async fn run(
     tasks: Tasks,
     clock: SharedClock,
 ) -> Result<(), Error> {
+    // Executors of one miner may share a log: each line says whose it is.
+    let span = tracing::info_span!("attempt", attempt = %invocation.token.attempt());
+    serve(config, invocation, tasks, clock).instrument(span).await
+}
+
+async fn serve(
+    config: Config,
+    invocation: Invocation,
+    tasks: Tasks,
+    clock: SharedClock,
+) -> Result<(), Error> {
     let started = clock.now();
     let url = miner::url(&invocation.miner_address, &invocation.token);
     let socket = connect(&url, &Limits::miner()).await?;
-    tracing::info!(attempt = %invocation.token.attempt(), miner = %socket.peer(), "connected");
+    tracing::info!(miner = %socket.peer(), "connected");
     // The miner started this process and handed it the token: it needs no further greeting.
     let session = Greeting::new(socket).accept(miner::Miner);
     let driver = driver::Driver::new(config, invocation.token, session, tasks.token(), clock, started);

@@ -3,6 +3,11 @@
 //! What a job gets: no network but its own loopback, no capability, no new privileges, a read-only root, tmpfs where
 //! programs expect to write, bounded memory, processors and processes, no devices, the system calls of `seccomp.json`.
 //! What it shares with the machine: its own folders under the executor's `work_dir`, and GPUs for GPU classes.
+//!
+//! A tmpfs hides what the image has at its place. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
+//! volumes always start empty. The home folder of the image's user starts empty only where the image keeps nothing in it
+//! ([`crate::home`]); where it keeps anything, say a model in `~/.cache`, the job finds that there and cannot write beside
+//! it. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +18,7 @@ use bollard::models::{
 };
 use indexmap::IndexMap;
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
-use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, ImageId};
 
 use crate::config::Allowance;
 use crate::engine::LocalImage;
@@ -74,6 +79,8 @@ pub struct Sealed<'a> {
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
+    /// The home folder of the image's user, if the image keeps nothing there.
+    pub bare_home: Option<&'a str>,
     /// The class offered.
     pub class: ExecutorClass,
     /// What it may use.
@@ -144,7 +151,7 @@ impl Sealed<'_> {
             hostname: Some("job".to_owned()),
             cmd: self.command(),
             env: Some(environment(&self.job.env)?),
-            labels: Some(self.labels()),
+            labels: Some(labels(self.job.job_uuid, &self.folders.root)),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             network_disabled: Some(true),
@@ -209,13 +216,6 @@ impl Sealed<'_> {
         }
     }
 
-    fn labels(&self) -> HashMap<String, String> {
-        HashMap::from([
-            (LABEL_ATTEMPT.to_owned(), self.job.job_uuid.to_string()),
-            (LABEL_EXECUTOR.to_owned(), self.folders.root.display().to_string()),
-        ])
-    }
-
     fn mounts(&self) -> Result<Vec<Mount>, SandboxError> {
         let folders = self.folders;
         // Writable, as in ComputeHorde, whose jobs unpack and cache beside their inputs. The copy is this attempt's own.
@@ -253,7 +253,7 @@ impl Sealed<'_> {
         let paths = SCRATCH
             .map(str::to_owned)
             .into_iter()
-            .chain(home_of(self.image))
+            .chain(self.bare_home.map(str::to_owned))
             .chain(declared);
         paths
             .filter(|path| !taken(path))
@@ -262,8 +262,16 @@ impl Sealed<'_> {
     }
 }
 
+/// By which a container is found again.
+pub(crate) fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
+    HashMap::from([
+        (LABEL_ATTEMPT.to_owned(), attempt.to_string()),
+        (LABEL_EXECUTOR.to_owned(), folder.display().to_string()),
+    ])
+}
+
 /// The home folder of the image's user, as far as it can be told without looking into the image.
-fn home_of(image: &LocalImage) -> Option<String> {
+pub(crate) fn home_of(image: &LocalImage) -> Option<String> {
     let declared = image
         .environment
         .iter()

@@ -1,23 +1,27 @@
 //! The pieces of work that an attempt consists of. Each ends soon after it is called off.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_kit::error::Causes;
 use muster_protocol::wire::miner::JobRequest;
-use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Volume};
+use muster_protocol::{ErrorCode, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::engine::{Engine, LocalImage};
-use crate::images;
 use crate::outputs::Artifacts;
 use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder};
-use crate::specs;
 use crate::stages::{Exit, Failure};
 use crate::volumes::{self, UnpackLimits, VolumeError};
 use crate::workspace::Workspace;
+use crate::{home, images, reap, specs};
+
+/// How long a job waits for what dead executors left to be removed.
+const REAP_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a piece of work came to.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub(crate) enum Done {
     /// The engine answers; the image is there, if the offer names one.
     Image(Engine, Option<LocalImage>),
     /// Inputs are in place, and the image that the request names is there.
-    Placed(Workspace, LocalImage),
+    Placed(Placed),
     /// The program has ended.
     Exited(Exit),
     /// The job wrote more than this many bytes.
@@ -38,10 +42,20 @@ pub(crate) enum Done {
     Failed(Failure),
 }
 
+/// What a job needs to run.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) workspace: Workspace,
+    pub(crate) image: LocalImage,
+    /// The home folder of the image's user, if the image keeps nothing there.
+    pub(crate) bare_home: Option<String>,
+}
+
 /// What [`place_volumes`] needs.
 pub(crate) struct Inputs {
     pub(crate) config: Arc<Config>,
     pub(crate) engine: Engine,
+    pub(crate) token: ExecutorToken,
     pub(crate) job: Arc<JobRequest>,
     /// The volume that came with the offer.
     pub(crate) offered_volume: Option<Volume>,
@@ -56,6 +70,12 @@ pub(crate) async fn prepare_image(config: Arc<Config>, image: Option<String>) ->
         Ok(engine) => engine,
         Err(error) => return Done::Failed(images::engine_failed(&error)),
     };
+    // Before the job's own container: a dead one may hold the memory or the GPU that it needs.
+    match timeout(REAP_LIMIT, reap::with(&engine, &config.work_dir)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "dead executors are passed over"),
+        Err(_) => tracing::warn!("removing what dead executors left takes long; the job does not wait"),
+    }
     let Some(name) = image else {
         return Done::Image(engine, None);
     };
@@ -68,15 +88,16 @@ pub(crate) async fn prepare_image(config: Arc<Config>, image: Option<String>) ->
 /// Makes the job's folders and puts its inputs there. Refuses here what this executor would fail at later.
 pub(crate) async fn place_volumes(inputs: Inputs) -> Done {
     match placed(inputs).await {
-        Ok((workspace, image)) => Done::Placed(workspace, image),
+        Ok(placed) => Done::Placed(placed),
         Err(failure) => Done::Failed(failure),
     }
 }
 
-async fn placed(inputs: Inputs) -> Result<(Workspace, LocalImage), Failure> {
+async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
     let Inputs {
         config,
         engine,
+        token,
         job,
         offered_volume,
         prepared,
@@ -112,7 +133,14 @@ async fn placed(inputs: Inputs) -> Result<(Workspace, LocalImage), Failure> {
     let workspace = spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))?;
-    Ok((workspace, image))
+    let bare_home = home::bare_home(&engine, &image, &token, &workspace.folders().root)
+        .await
+        .map_err(|error| images::engine_failed(&error))?;
+    Ok(Placed {
+        workspace,
+        image,
+        bare_home,
+    })
 }
 
 /// Reads the job's artifacts and this machine's specs.

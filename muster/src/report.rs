@@ -1,5 +1,6 @@
 //! Jobs as text for people.
 
+use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobView, StatusEntry};
 use muster_protocol::{Receipt, Timestamp};
 
@@ -81,28 +82,38 @@ pub(crate) fn describe(receipt: &Receipt) -> String {
     )
 }
 
-/// Why it did not succeed: what happened, by whom, where.
+/// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
 pub(crate) fn failure(view: &JobView) -> Option<String> {
     let metadata = view.status_history.last()?.metadata.as_ref()?;
-    if let Some(details) = &metadata.job_rejection_details {
-        return Some(format!(
+    let (outcome, words, context) = if let Some(details) = &metadata.job_rejection_details {
+        let words = format!(
             "rejected by the {}: {} ({})",
             details.rejected_by, details.message, details.reason
-        ));
-    }
-    if let Some(details) = &metadata.job_failure_details {
-        let exit = details
-            .docker_process_exit_status
-            .map(|code| format!(", exit code {code}"))
-            .unwrap_or_default();
-        return Some(format!(
+        );
+        (Outcome::Rejected(details.clone()), words, &details.context)
+    } else if let Some(details) = &metadata.job_failure_details {
+        let exit = details.docker_process_exit_status;
+        let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        let words = format!(
             "failed in stage {}: {} ({}{exit})",
             details.stage, details.message, details.reason
-        ));
-    }
-    let details = metadata.horde_failure_details.as_ref()?;
-    Some(format!(
-        "failed by the subnet, says the {}: {} ({})",
-        details.reported_by, details.message, details.reason
-    ))
+        );
+        (
+            Outcome::Failed(Box::new(details.clone())),
+            words,
+            &details.context,
+        )
+    } else {
+        let details = metadata.horde_failure_details.as_ref()?;
+        let words = format!(
+            "failed by the subnet, says the {}: {} ({})",
+            details.reported_by, details.message, details.reason
+        );
+        (Outcome::HordeFailed(details.clone()), words, &details.context)
+    };
+    let code = context.as_ref().and_then(|context| context.get("code")?.as_str());
+    let page = code
+        .map(|code| format!("; `muster explain {code}`"))
+        .unwrap_or_default();
+    Some(format!("{words}; at fault: {}{page}", outcome.fault()))
 }

@@ -29,6 +29,10 @@ pub fn muster() -> Result<PathBuf> {
 }
 
 fn build() -> Result<PathBuf> {
+    // `cargo xtask test` has built it with everything else, and says where.
+    if let Some(built) = std::env::var_os("MUSTER_TEST_BINARY") {
+        return Ok(built.into());
+    }
     // `target/debug/deps/<test>` lies three folders below the target folder.
     let test = std::env::current_exe()?;
     let profile = test

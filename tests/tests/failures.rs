@@ -88,6 +88,19 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
         "{details}"
     );
 
+    // A person is told the stage, the party and where to read on.
+    let told = subnet
+        .muster(&["job", "show", job_of(&exited)["uuid"].as_str().unwrap()])
+        .unwrap();
+    for part in [
+        "stage execution",
+        "exit code 3",
+        "at fault: user",
+        "muster explain E0009",
+    ] {
+        assert!(told.stderr.contains(part), "{part} is missing: {}", told.stderr);
+    }
+
     // A class that nobody has: rejected, with the miner and the reason it was passed over or declined.
     let homeless = subnet
         .muster(&["job", "run", image, "--json", "--class", "always_on.llm.a6000"])

@@ -1,11 +1,5 @@
 //! Organic jobs that succeed: several at once, and what their users see of them.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
-)]
-
 use std::time::Duration;
 
 use muster_tests::RunningSubnet;

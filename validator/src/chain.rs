@@ -15,7 +15,7 @@ use muster_identity::Keypair;
 use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 use muster_protocol::{ErrorCode, Timestamp};
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{Mutex, MutexGuard, OnceCell, watch};
 
 use crate::shared::LinkState;
 
@@ -113,6 +113,9 @@ impl Chain for Subnet {
     }
 }
 
+/// The subnet, and when it was read.
+type Picture = (Timestamp, Arc<Metagraph>);
+
 /// The last good look at the subnet, taken anew when it is old and kept when the chain is silent.
 #[derive(Debug)]
 pub(crate) struct Outlook {
@@ -121,7 +124,7 @@ pub(crate) struct Outlook {
     max_age: Duration,
     /// None before the chain has been met. Whoever finds it old holds the lock while reading, so that a hundred jobs cause
     /// one reading.
-    latest: Mutex<Option<(Timestamp, Arc<Metagraph>)>>,
+    latest: Mutex<Option<Picture>>,
     /// The newest finalised block seen; none before the chain has been met.
     head: watch::Sender<Option<BlockNumber>>,
     state: watch::Sender<LinkState>,
@@ -163,18 +166,33 @@ impl Outlook {
         }
     }
 
+    /// The subnet as it is now, if blocks have come since `known` was read and the chain answers.
+    pub(crate) async fn newer_than(&self, known: &Metagraph) -> Option<Arc<Metagraph>> {
+        let head = *self.head.borrow();
+        if head.is_none_or(|head| head <= known.block) {
+            return None;
+        }
+        let read = self.read(self.latest.lock().await).await;
+        read.filter(|metagraph| metagraph.block > known.block)
+    }
+
     async fn last_good(&self) -> Option<Arc<Metagraph>> {
-        let mut latest = self.latest.lock().await;
+        let latest = self.latest.lock().await;
         let (at, known) = latest.clone()?;
-        let now = self.clock.now();
-        if now.since(at) < self.max_age {
+        if self.clock.now().since(at) < self.max_age {
             return Some(known);
         }
+        self.read(latest).await
+    }
+
+    /// Reads the subnet anew; the last good picture where the chain does not answer.
+    async fn read(&self, mut latest: MutexGuard<'_, Option<Picture>>) -> Option<Arc<Metagraph>> {
+        let known = latest.as_ref().map(|(_, known)| Arc::clone(known));
         match self.chain.metagraph().await {
             Ok(metagraph) => {
                 self.saw(metagraph.block);
                 let metagraph = Arc::new(metagraph);
-                *latest = Some((now, Arc::clone(&metagraph)));
+                *latest = Some((self.clock.now(), Arc::clone(&metagraph)));
                 Some(metagraph)
             }
             Err(error) => {
@@ -182,7 +200,7 @@ impl Outlook {
                     &error,
                     "the chain does not answer; routing by the last good metagraph",
                 );
-                Some(known)
+                known
             }
         }
     }

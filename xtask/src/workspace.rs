@@ -12,6 +12,8 @@ use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Moves devchain's target folder; `muster up` obeys the same variable, so both find one build.
 const DEVCHAIN_TARGET: &str = "MUSTER_DEVCHAIN_TARGET_DIR";
+/// Where end-to-end tests find the binary that this run has built.
+const MUSTER_BINARY: &str = "MUSTER_TEST_BINARY";
 
 /// A checkout and where its build artefacts go.
 pub(crate) struct Workspace {
@@ -55,9 +57,14 @@ impl Workspace {
         self.target.join("static")
     }
 
-    /// What `muster up`, started by a test, must know to find the builds of this run.
-    pub(crate) fn shared_variable(&self) -> (&'static str, PathBuf) {
-        (DEVCHAIN_TARGET, self.devchain_target())
+    /// What end-to-end tests, and the `muster up` that they start, must know to find the builds of this run.
+    ///
+    /// A build of `muster` alone would take other features of shared dependencies, and so compile them once more.
+    pub(crate) fn shared_variables(&self) -> [(&'static str, PathBuf); 2] {
+        [
+            (DEVCHAIN_TARGET, self.devchain_target()),
+            (MUSTER_BINARY, self.target.join("debug/muster")),
+        ]
     }
 
     /// Cargo at the root, with nothing on stdin and without the variables that `cargo run` set for xtask:

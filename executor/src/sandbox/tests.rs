@@ -50,10 +50,12 @@ fn container_in(
     });
     let token = format!("{UUID}-{UUID}").parse().unwrap();
     let folders = JobFolders::under(Path::new("/work/job"));
+    let bare_home = home_of(image);
     Sealed {
         token: &token,
         job,
         image,
+        bare_home: bare_home.as_deref(),
         class,
         allowance,
         folders: &folders,

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::report::{Tried, in_words, metadata, with_complaint};
-use crate::routing::{Route, Wish, route};
+use crate::routing::{self, Route, Wish};
 use crate::shared::Shared;
 use crate::store::{OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
@@ -146,13 +146,14 @@ async fn begin(
     let _alone = shared.routing.lock().await;
     let standings = shared.standings().await?;
     let max_incidents = shared.config.routing.max_incidents;
-    let route = route(
-        &wish,
-        &metagraph,
-        shared.keypair.hotkey(),
-        &standings,
-        max_incidents,
-    );
+    let me = shared.keypair.hotkey();
+    let mut route = routing::route(&wish, &metagraph, me, &standings, max_incidents);
+    // A miner may have announced itself since the subnet was last read: nobody is turned away by an old picture.
+    if route.candidates.is_empty()
+        && let Some(newer) = shared.outlook.newer_than(&metagraph).await
+    {
+        route = routing::route(&wish, &newer, me, &standings, max_incidents);
+    }
     let Some(chosen) = route.candidates.first() else {
         return Ok(Begun::Nobody(nobody_fits(request, &route)));
     };

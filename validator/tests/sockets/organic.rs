@@ -218,7 +218,7 @@ async fn a_signature_admits_one_job_and_a_repetition_is_answered_with_the_last_s
 
 #[tokio::test]
 async fn without_a_miner_the_user_sees_why_each_was_passed_over() {
-    let miner = Miner::open("//Miner").await;
+    let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     world.config.routing.max_attempts = 1;
     world.chain.without_axons();
@@ -239,6 +239,17 @@ async fn without_a_miner_the_user_sees_why_each_was_passed_over() {
     assert_eq!(excluded[0]["reason"], "it is this validator's own hotkey");
     assert_eq!(excluded[1]["reason"], "no axon on the chain");
     assert_eq!(excluded[1]["miner"], json!(miner.key()));
+
+    // One block later the miner has announced itself. The picture is not old yet, but nobody is turned away by it.
+    world.chain.announce(&miner);
+    world.chain.seal_to(2);
+    world.seen(2).await;
+    world.facilitator.submit(&job("//User", 2)).await;
+    let mut session = miner.accept().await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    session.paid().await;
+    assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
 }
 
 #[tokio::test]

@@ -19,20 +19,6 @@ async fn work(world: &mut World, miner: &mut Miner, at: i64) {
     );
 }
 
-/// Waits until the validator has seen this block.
-async fn seen(world: &World, block: u64) -> serde_json::Value {
-    within("a block", async {
-        loop {
-            let state = world.state().await;
-            if state["block"].as_u64().is_some_and(|seen| seen >= block) {
-                return state;
-            }
-            yield_now().await;
-        }
-    })
-    .await
-}
-
 async fn cycle_is(world: &World, state: &str) -> serde_json::Value {
     within("a settled cycle", async {
         loop {
@@ -53,20 +39,20 @@ async fn work_becomes_weights_once_in_the_next_window() {
     world.chain.seal_to(3);
     world.start();
     world.facilitator.accept().await;
-    seen(&world, 3).await;
+    world.seen(3).await;
     work(&mut world, &mut miner, 1).await;
     work(&mut world, &mut miner, 2).await;
     for block in 4..16 {
         world.chain.seal_to(block);
     }
-    seen(&world, 15).await;
+    world.seen(15).await;
     assert!(world.chain.weights().is_empty(), "the window opens with block 16");
     world.chain.seal_to(16);
     let cycle = cycle_is(&world, "set").await;
     assert_eq!(cycle["scores"][0]["micros"], 18_000_000);
     for block in 17..22 {
         world.chain.seal_to(block);
-        seen(&world, block).await;
+        world.seen(block).await;
     }
     assert_eq!(world.chain.weights(), [(16, vec![(1, 65_535)])]);
 
@@ -75,7 +61,7 @@ async fn work_becomes_weights_once_in_the_next_window() {
     world.start();
     world.facilitator.accept().await;
     world.chain.seal_to(21);
-    seen(&world, 21).await;
+    world.seen(21).await;
     assert_eq!(world.chain.weights().len(), 1);
 
     // A cycle without work keeps the weights on the chain.
@@ -93,14 +79,14 @@ async fn a_chain_that_refuses_is_asked_again_within_the_window() {
     let mut world = World::new(&[&miner]).await;
     world.start();
     world.facilitator.accept().await;
-    seen(&world, 1).await;
+    world.seen(1).await;
     work(&mut world, &mut miner, 1).await;
     world.chain.refuse(2);
     world.chain.seal_to(16);
     let pending = cycle_is(&world, "pending").await;
     assert_eq!(pending["weights"][0][1], 65_535);
     world.chain.seal_to(17);
-    seen(&world, 17).await;
+    world.seen(17).await;
     world.chain.seal_to(18);
     cycle_is(&world, "set").await;
     assert_eq!(world.chain.weights().len(), 1);
@@ -113,13 +99,13 @@ async fn a_missed_window_costs_no_miner_its_pay() {
     let mut world = World::new(&[&miner]).await;
     world.start();
     world.facilitator.accept().await;
-    seen(&world, 1).await;
+    world.seen(1).await;
     work(&mut world, &mut miner, 1).await;
     world.chain.refuse(u32::MAX);
     world.chain.seal_to(16);
     cycle_is(&world, "pending").await;
     world.chain.seal_to(25);
-    seen(&world, 25).await;
+    world.seen(25).await;
     assert!(world.chain.weights().is_empty());
     world.chain.refuse(0);
     world.chain.seal_to(27);

@@ -138,7 +138,7 @@ fn nextest(run: &mut Run) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
     cargo
         .envs(run.services.variables())
-        .envs([run.workspace.shared_variable()]);
+        .envs(run.workspace.shared_variables());
     let outcome = all_tests(run, cargo)?;
     if let Outcome::Tests { counts, .. } = &outcome
         && counts.skipped > 0

@@ -10,6 +10,8 @@
 //!
 //! A reason that speaks for itself is not talked away: an executor that is gone is the miner's, whatever the miner says.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::{HordeFailureReason, JobFailureReason, JobRejectionReason, JobStatus, ParticipantType};
@@ -48,6 +50,20 @@ pub enum Fault {
     Facilitator,
     /// What lies between them.
     Network,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "nobody",
+            Self::User => "user",
+            Self::Executor => "executor",
+            Self::Miner => "miner",
+            Self::Validator => "validator",
+            Self::Facilitator => "facilitator",
+            Self::Network => "network",
+        })
+    }
 }
 
 impl Outcome {

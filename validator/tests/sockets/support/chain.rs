@@ -96,6 +96,15 @@ impl TestChain {
         }
     }
 
+    /// A miner announces its address.
+    pub(crate) fn announce(&self, miner: &Miner) {
+        for neuron in &mut self.rules().metagraph.neurons {
+            if neuron.hotkey == miner.keypair.hotkey() {
+                neuron.axon = Some(miner.door.address);
+            }
+        }
+    }
+
     /// What was set so far.
     pub(crate) fn weights(&self) -> Vec<(u64, Vec<(u16, u16)>)> {
         self.rules().set.clone()

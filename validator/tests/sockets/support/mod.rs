@@ -147,6 +147,20 @@ impl World {
         let _ = std::fs::remove_file(self.folder.path().join("ready.json"));
     }
 
+    /// The validator's state once it has seen this block.
+    pub(crate) async fn seen(&self, block: u64) -> serde_json::Value {
+        within("a block", async {
+            loop {
+                let state = self.state().await;
+                if state["block"].as_u64().is_some_and(|seen| seen >= block) {
+                    return state;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
     /// `GET /v0/state`.
     pub(crate) async fn state(&self) -> serde_json::Value {
         let file = self.config.ready_file.clone().unwrap();
