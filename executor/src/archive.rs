@@ -309,6 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn damaged_archives_are_read_or_refused() {
+        let mut second = content();
+        second.tag = "x".repeat(300);
+        second.files[0].path = format!("/{}", ["y"; 120].join("/"));
+        let samples = [
+            ImageArchive::new(&content()).unwrap().bytes,
+            ImageArchive::new(&second).unwrap().bytes,
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.tar");
+        let mut mutator = crate::mutation::Mutator::seeded(2);
+        let mut read = 0;
+        for _ in 0..1_500 {
+            std::fs::write(&path, mutator.next_from(&samples)).unwrap();
+            read += usize::from(images_in(&path).is_ok());
+        }
+        assert!(
+            (1..1_500).contains(&read),
+            "{read}: the damage is of one kind only"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
     fn odd_paths_are_refused() {
         for bad in ["", "relative", "/", "/a/../b", "/a//b", "/./a", "/a\0"] {
             let mut content = content();

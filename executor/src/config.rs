@@ -9,6 +9,8 @@ use muster_protocol::ExecutorClass;
 use serde::Deserialize;
 
 const MIB: u64 = 1024 * 1024;
+/// The most that [`ArtifactLimits::max_total_mib`] may be: a result travels in one frame.
+pub const MAX_ARTIFACTS_MIB: u64 = 16;
 
 /// How an executor reaches its engine and what it allows a job.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -68,7 +70,8 @@ pub struct VolumeLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArtifactLimits {
-    /// All files together, in MiB before encoding. Each must also be smaller than 1 000 000 bytes.
+    /// All files together, in MiB before encoding, names included; at most [`MAX_ARTIFACTS_MIB`]. Each must also be smaller
+    /// than 1 000 000 bytes.
     pub max_total_mib: u64,
 }
 
@@ -163,7 +166,57 @@ impl Config {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = include_str!("../executor.toml");
+    const COMMENTED_DEFAULT: &'static str = r#"# An executor runs one job in a sealed container. Every key may be left out; these are the defaults.
+
+# The Docker engine: "unix:///path" or "tcp://host:port". Empty: DOCKER_HOST, or /var/run/docker.sock.
+engine = ""
+
+# Where the folders of running jobs are made. Absolute, on a disk with room for disk_mib; emptied after every job.
+work_dir = "/var/tmp/muster-executor"
+
+# Image archives (as `docker save` writes them) to load where a job's image is missing.
+preload = []
+
+# Seconds from the start of the process to a ready image.
+startup_s = 300
+
+# Seconds a job has between being asked to stop and being killed.
+stop_grace_s = 3
+
+# The OCI runtime of jobs without a GPU, for example "runsc". Empty: the engine's default.
+runtime = ""
+
+# What one job may use.
+[limits]
+# Processors; 0 for all of the machine's.
+cpus = 0.0
+# Memory in MiB, shared memory and tmpfs included; 0 for four fifths of the machine's. There is no swap.
+memory_mib = 0
+# /dev/shm in MiB.
+shm_mib = 1024
+# Each of /tmp, /var/tmp, /run and the home of the image's user, in MiB.
+tmpfs_mib = 1024
+# Processes and threads.
+pids = 4096
+# What it may write into /volume, /output and its artifacts, in MiB.
+disk_mib = 20480
+
+# Other limits for a class; keys left out have the defaults above.
+# [class."always_on.llm.a6000"]
+# shm_mib = 16384
+
+# Inputs.
+[volumes]
+# All files together, unpacked, in MiB.
+max_mib = 2048
+# Files and folders.
+max_entries = 100000
+
+# Small output files that travel inside the result.
+[artifacts]
+# All together in MiB, names included; at most 16. Each must also be smaller than 1 000 000 bytes; at most 1000 are taken.
+max_total_mib = 8
+"#;
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.limits.problems("limits");
@@ -195,6 +248,11 @@ impl RoleConfig for Config {
             self.volumes.max_entries > 0,
             "volumes.max_entries",
             "must be at least 1",
+        );
+        check(
+            self.artifacts.max_total_mib <= MAX_ARTIFACTS_MIB,
+            "artifacts.max_total_mib",
+            "must be at most 16: a result travels in one frame of 50 MiB",
         );
         problems
     }
@@ -295,11 +353,12 @@ mod tests {
 
     #[test]
     fn everything_wrong_is_said_at_once() {
-        let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n";
+        let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n[artifacts]\nmax_total_mib = 17\n";
         let errors = parse::<Config>(text, "executor.toml").unwrap_err().to_string();
         for named in [
             "engine",
             "work_dir",
+            "artifacts.max_total_mib",
             "class.\"always_on.test\".pids",
             "class.\"always_on.test\".cpus",
         ] {

@@ -8,8 +8,8 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as ApiError;
 use bollard::models::{ContainerCreateBody, ImageConfig};
 use bollard::query_parameters::{
-    AttachContainerOptions, CreateContainerOptions, ImportImageOptions, ListContainersOptions,
-    DownloadFromContainerOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
+    AttachContainerOptions, CreateContainerOptions, DownloadFromContainerOptions, ImportImageOptions,
+    ListContainersOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
 };
 use bollard::{Docker, body_full};
 use bytes::Bytes;
@@ -335,7 +335,9 @@ impl Engine {
         path: &str,
         limit: usize,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let options = DownloadFromContainerOptions { path: path.to_owned() };
+        let options = DownloadFromContainerOptions {
+            path: path.to_owned(),
+        };
         let mut pieces = Box::pin(self.docker.download_from_container(name, Some(options)));
         let mut archive = Vec::new();
         while let Some(piece) = pieces.next().await {

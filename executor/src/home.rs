@@ -11,13 +11,7 @@ use crate::engine::{Engine, EngineError, LocalImage};
 use crate::sandbox::{container_name, home_of, labels};
 
 /// What a distribution puts into every home for login shells. A job does not miss it.
-const SHELL_FILES: [&str; 5] = [
-    ".bashrc",
-    ".profile",
-    ".bash_profile",
-    ".bash_logout",
-    ".cshrc",
-];
+const SHELL_FILES: [&str; 5] = [".bashrc", ".profile", ".bash_profile", ".bash_logout", ".cshrc"];
 /// A home whose archive is larger keeps something.
 const LOOKED_AT: usize = 256 * 1024;
 
@@ -50,7 +44,10 @@ pub(crate) async fn bare_home(
     engine.remove(&name).await?;
     let bare = held?.is_none_or(|archive| archive.len() <= LOOKED_AT && is_bare(&archive));
     if !bare {
-        tracing::info!(home, "the image keeps files in its home folder; it stays as it is, read-only");
+        tracing::info!(
+            home,
+            "the image keeps files in its home folder; it stays as it is, read-only"
+        );
     }
     Ok(bare.then_some(home))
 }
@@ -106,7 +103,11 @@ mod tests {
         }
         let kept = [
             &[("root/", folder), ("root/model", file)][..],
-            &[("root/", folder), ("root/.cache/", folder), ("root/.cache/model", file)],
+            &[
+                ("root/", folder),
+                ("root/.cache/", folder),
+                ("root/.cache/model", file),
+            ],
             &[("root/", folder), ("root/.bashrc", link)],
             &[("root", link)],
             &[("root", file)],

@@ -2,8 +2,12 @@
 //!
 //! Output is taken from the streams attached before the container starts: nothing is lost to a rotating log file, and
 //! the engine keeps no copy. However much a job prints, a fixed amount of memory holds its beginning and its end.
+//!
+//! A result travels in one frame, which has a largest size ([`muster_rpc::Limits::miner`]). What counts there is the JSON
+//! form: a control character has six bytes in it, a file a third more than on disk, and names count too. The bounds here
+//! and in [`crate::config`] add up to less than a frame whatever a job does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,7 +18,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bollard::container::LogOutput;
 use indexmap::IndexMap;
+use muster_rpc::Limits;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+
+use crate::config::MAX_ARTIFACTS_MIB;
 
 /// A text of more characters than this is cut in the middle.
 const MAX_CHARS: usize = 1_000_000;
@@ -27,8 +34,20 @@ const HEAD_BYTES: usize = MAX_CHARS * 4;
 const TAIL_BYTES: usize = HALF_CHARS * 4 + 3;
 /// A file inside a result is smaller than this (ComputeHorde's number).
 const MAX_ARTIFACT: u64 = 1_000_000;
+/// So many entries of the artifacts folder are looked at, in the order of their names.
+const MAX_ENTRIES: usize = 1_000;
 /// How many omitted files are named.
 const MAX_NAMED: usize = 20;
+/// The longest form of a character in JSON: `\u001f`.
+const LONGEST_IN_JSON: usize = 6;
+
+/// The largest result: both texts, files in base64 with their names, and what holds them together.
+const LARGEST_RESULT: usize = {
+    let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
+    let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
+    texts + files + MAX_ENTRIES * 16 + 4_096
+};
+const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
 
 /// One stream, held within fixed memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +77,8 @@ pub struct Artifacts {
     pub files: IndexMap<String, String>,
     /// What was left out and why, one line each.
     pub omitted: Vec<String>,
+    /// How many more were left out without a look.
+    pub unseen: usize,
 }
 
 // === impl Captured ===
@@ -100,29 +121,31 @@ impl Captured {
             .count();
         let head = String::from_utf8_lossy(&self.head);
         let tail = String::from_utf8_lossy(tail.get(broken..).unwrap_or_default());
-        join(&head, &tail)
+        join(&head, &tail, HALF_CHARS)
     }
 }
 
 /// Cuts a text in the middle if it has more than a million characters.
 pub fn shortened(text: &str) -> String {
+    shortened_to(text, MAX_CHARS)
+}
+
+/// Cuts a text in the middle if it has more than `max` characters; half as many remain on either side.
+pub fn shortened_to(text: &str, max: usize) -> String {
     // Fewer bytes than characters are impossible.
-    if text.len() <= MAX_CHARS || text.chars().count() <= MAX_CHARS {
+    if text.len() <= max || text.chars().count() <= max {
         text.to_owned()
     } else {
-        join(text, text)
+        join(text, text, max / 2)
     }
 }
 
-fn join(head: &str, tail: &str) -> String {
-    let end = head
-        .char_indices()
-        .nth(HALF_CHARS)
-        .map_or(head.len(), |(at, _)| at);
+fn join(head: &str, tail: &str, half: usize) -> String {
+    let end = head.char_indices().nth(half).map_or(head.len(), |(at, _)| at);
     let start = tail
         .char_indices()
         .rev()
-        .nth(HALF_CHARS - 1)
+        .nth(half.saturating_sub(1))
         .map_or(0, |(at, _)| at);
     [
         head.get(..end).unwrap_or_default(),
@@ -160,23 +183,32 @@ impl Capture {
 
 impl Artifacts {
     /// Reads the regular files at the top of `folder`, which the container's `artifacts_dir` was. No link is followed,
-    /// nothing but a regular file is opened for reading.
+    /// nothing but a regular file is opened for reading. Names count towards `max_total` like contents, in the form they
+    /// have in JSON.
     ///
     /// # Errors
     /// The folder itself cannot be read.
     pub fn collect(folder: &Path, artifacts_dir: &str, max_total: u64) -> io::Result<Self> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            names.push(entry?.file_name());
-        }
-        names.sort();
         let mut found = Self::default();
+        // A job may make more names than fit into memory.
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(folder)? {
+            names.insert(entry?.file_name());
+            if names.len() > MAX_ENTRIES {
+                names.pop_last();
+                found.unseen += 1;
+            }
+        }
         let mut left = max_total;
         for name in names {
             let key = format!("{artifacts_dir}/{}", name.to_string_lossy());
-            match read_small(&folder.join(&name), left) {
+            let named = json_len(&key);
+            // Without room for its name a file has none for its contents either, even if there are none.
+            let room = left.checked_sub(named);
+            match read_small(&folder.join(&name), room.unwrap_or_default()) {
+                Ok(Small::Contents(_)) if room.is_none() => found.omit_over_total(&key, max_total),
                 Ok(Small::Contents(bytes)) if name.to_str().is_some() => {
-                    left = left.saturating_sub(bytes.len() as u64);
+                    left = left.saturating_sub(named.saturating_add(bytes.len() as u64));
                     found.files.insert(key, STANDARD.encode(bytes));
                 }
                 Ok(Small::Contents(_)) => found.omit(&key, "its name is not utf-8"),
@@ -190,16 +222,16 @@ impl Artifacts {
                         ),
                     );
                 }
-                Ok(Small::OverTotal) => {
-                    found.omit(
-                        &key,
-                        &format!("all files inside a result may have {max_total} bytes together"),
-                    );
-                }
+                Ok(Small::OverTotal) => found.omit_over_total(&key, max_total),
                 Err(error) => found.omit(&key, &format!("it cannot be read: {error}")),
             }
         }
         Ok(found)
+    }
+
+    fn omit_over_total(&mut self, key: &str, max_total: u64) {
+        let reason = format!("all files inside a result may have {max_total} bytes together, names included");
+        self.omit(key, &reason);
     }
 
     fn omit(&mut self, key: &str, reason: &str) {
@@ -216,8 +248,27 @@ impl Artifacts {
         if more > 0 {
             lines.push(format!("muster: and {more} more artifacts"));
         }
+        if self.unseen > 0 {
+            lines.push(format!(
+                "muster: and {} more artifacts: a result holds at most {MAX_ENTRIES}",
+                self.unseen
+            ));
+        }
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
+}
+
+/// Bytes of a text in JSON, without its quotes.
+fn json_len(text: &str) -> u64 {
+    let of = |letter: char| match letter {
+        '"' | '\\' => 2,
+        // Some of them have a short form; the long one is the bound.
+        control if u32::from(control) < 0x20 => LONGEST_IN_JSON,
+        other => other.len_utf8(),
+    };
+    text.chars()
+        .map(of)
+        .fold(0, |sum, len| sum.saturating_add(len as u64))
 }
 
 enum Small {
@@ -327,7 +378,9 @@ mod tests {
         fs::create_dir(at("folder")).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", at("link")).unwrap();
         nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let found = Artifacts::collect(folder.path(), "/artifacts", 1_000_006).unwrap();
+        // Four names that are looked at before the total is reached, and their contents.
+        let total = "/artifacts/a.bin/artifacts/b.txt/artifacts/fits".len() as u64 + 1_000_006;
+        let found = Artifacts::collect(folder.path(), "/artifacts", total).unwrap();
         let keys: Vec<_> = found.files.keys().map(String::as_str).collect();
         assert_eq!(keys, ["/artifacts/a.bin", "/artifacts/b.txt", "/artifacts/fits"]);
         assert_eq!(found.files["/artifacts/a.bin"], "AP8=");
@@ -340,6 +393,42 @@ mod tests {
             "/artifacts/pipe was not returned: it is a link or a special file",
         ] {
             assert!(notice.contains(words), "{words}: {notice}");
+        }
+    }
+
+    #[test]
+    fn countless_artifacts_with_long_names_are_bounded_and_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..MAX_ENTRIES + 7 {
+            let name = format!("{number:06}{}", "\u{1}".repeat(200));
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = Artifacts::collect(folder.path(), "/a", 8 << 20).unwrap();
+        assert_eq!((found.files.len(), found.unseen), (MAX_ENTRIES, 7));
+        assert!(
+            found
+                .notice()
+                .contains("and 7 more artifacts: a result holds at most 1000")
+        );
+        // Names alone reach the total: two bytes of folder, six digits, 200 control characters.
+        let room = 2 * (3 + 6 + 200 * LONGEST_IN_JSON as u64);
+        let found = Artifacts::collect(folder.path(), "/a", room).unwrap();
+        assert_eq!(found.files.len(), 2);
+        let notice = found.notice();
+        assert!(notice.contains("names included") && notice.contains("and 978 more artifacts"));
+        assert!(notice.len() < 64 << 10, "{}", notice.len());
+    }
+
+    #[test]
+    fn the_length_of_a_name_in_json_is_never_underestimated() {
+        for letter in (0..=0x10_FFFF)
+            .step_by(7)
+            .chain(0..0x100)
+            .filter_map(char::from_u32)
+        {
+            let text = letter.to_string();
+            let real = serde_json::to_string(&text).unwrap().len() as u64 - 2;
+            assert!(json_len(&text) >= real, "{letter:?}");
         }
     }
 }

@@ -5,8 +5,13 @@ use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinishe
 use muster_protocol::{AttemptId, ParticipantType};
 use serde_json::{Map, Value, json};
 
-use crate::outputs::{Artifacts, Printed, shortened};
+use crate::outputs::{Artifacts, Printed, shortened, shortened_to};
 use crate::stages::{Conclusion, Failure, FailureKind};
+
+/// What the engine says of a failure may quote the job, whose texts have any length.
+const MAX_MESSAGE: usize = 4_000;
+/// Longer than the name of any image.
+const MAX_IMAGE: usize = 1_000;
 
 /// What is known of an attempt when it ends.
 #[derive(Clone, Debug)]
@@ -63,7 +68,7 @@ impl Report {
     fn failed(self, failure: &Failure) -> FromMiner {
         let context = Some(self.context(failure));
         let job_uuid = self.attempt;
-        let message = failure.message.clone();
+        let message = shortened_to(&failure.message, MAX_MESSAGE);
         match failure.kind {
             FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
                 job_uuid,
@@ -92,7 +97,7 @@ impl Report {
         }
         context.insert("stage".to_owned(), json!(failure.stage));
         if let Some(image) = &self.image {
-            context.insert("image".to_owned(), json!(image));
+            context.insert("image".to_owned(), json!(shortened_to(image, MAX_IMAGE)));
         }
         context.insert("fault".to_owned(), json!(failure.fault));
         Value::Object(context)
@@ -120,7 +125,7 @@ mod tests {
             },
             artifacts: Artifacts {
                 files: IndexMap::from([("/artifacts/a".to_owned(), "QQ==".to_owned())]),
-                omitted: vec![],
+                ..Artifacts::default()
             },
             specs: Some(json!({"os": "Debian"})),
         }
@@ -196,6 +201,44 @@ mod tests {
         let context =
             json!({"code": "E0008", "stage": "executor_startup", "image": "muster/hello", "fault": "user"});
         assert_eq!(failed.context, Some(context));
+    }
+
+    #[test]
+    fn no_job_can_make_a_message_larger_than_a_frame() {
+        let folder = tempfile::tempdir().unwrap();
+        let total = crate::config::MAX_ARTIFACTS_MIB << 20;
+        for number in 0..30 {
+            let name = format!("{number}{}", "\u{1}".repeat(200));
+            std::fs::write(folder.path().join(name), vec![0; 999_999]).unwrap();
+        }
+        let capture = crate::outputs::Capture::default();
+        for _ in 0..100 {
+            let message = bytes::Bytes::from(vec![0; 100_000]);
+            capture.push(&bollard::container::LogOutput::StdOut {
+                message: message.clone(),
+            });
+            capture.push(&bollard::container::LogOutput::StdErr { message });
+        }
+        let report = || Report {
+            image: Some("\0".repeat(50 << 20)),
+            printed: capture.printed(),
+            artifacts: Artifacts::collect(folder.path(), "/a", total).unwrap(),
+            ..report()
+        };
+        let largest = |conclusion| {
+            let frames: Vec<_> = report().messages(&conclusion).iter().map(encode).collect();
+            frames.iter().map(String::len).max().unwrap()
+        };
+        let limit = muster_rpc::Limits::miner().max_frame;
+        let finished = largest(Conclusion::Finished);
+        assert!((30 << 20..limit).contains(&finished), "{finished}");
+        let failure = Failure::job(
+            JobFailureReason::Unknown,
+            JobStage::Execution,
+            "\0".repeat(10 << 20),
+        );
+        let failed = largest(Conclusion::Failed(failure));
+        assert!((10 << 20..13 << 20).contains(&failed), "{failed}");
     }
 
     #[test]

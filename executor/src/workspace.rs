@@ -259,7 +259,10 @@ mod tests {
 
         let mut found = abandoned(work_dir).unwrap();
         assert_eq!(found.iter().map(Abandoned::path).collect::<Vec<_>>(), [&root]);
-        assert!(abandoned(work_dir).unwrap().is_empty(), "it is ours to remove now");
+        assert!(
+            abandoned(work_dir).unwrap().is_empty(),
+            "it is ours to remove now"
+        );
         found.pop().unwrap().remove().unwrap();
         assert!(!root.exists() && alive.folders().root.exists());
         assert_eq!(fs::read_dir(work_dir).unwrap().count(), 4);

@@ -176,6 +176,28 @@ fn scratch_follows_the_image_and_gives_way_to_artifacts() {
 }
 
 #[test]
+fn a_home_with_something_in_it_is_not_covered() {
+    let (token, job, image) = (format!("{UUID}-{UUID}").parse().unwrap(), job(), image());
+    let folders = JobFolders::under(Path::new("/work/job"));
+    let machine = Machine {
+        cpus: 1,
+        memory: 1 << 30,
+    };
+    let sealed = Sealed {
+        token: &token,
+        job: &job,
+        image: &image,
+        bare_home: None,
+        class: ExecutorClass::AlwaysOnTest,
+        allowance: Limits::default().on(machine),
+        folders: &folders,
+        runtime: "",
+    };
+    let tmpfs = sealed.container().unwrap().host_config.unwrap().tmpfs.unwrap();
+    assert!(tmpfs.contains_key("/tmp") && !tmpfs.contains_key("/root"));
+}
+
+#[test]
 fn artifacts_may_lie_in_a_folder_that_is_mounted_already() {
     let mut job = job();
     job.artifacts_dir = Some("/output".into());

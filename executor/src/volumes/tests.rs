@@ -7,6 +7,7 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::*;
+use crate::mutation::Mutator;
 
 const LIMITS: UnpackLimits = UnpackLimits {
     bytes: 1 << 20,
@@ -55,10 +56,12 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(&next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
+            let entry = entry.unwrap();
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if kind.is_dir() {
                 folders.push(path);
             } else {
+                assert!(kind.is_file(), "{} is no regular file", path.display());
                 found.insert(
                     path.strip_prefix(folder).unwrap().display().to_string(),
                     fs::read(&path).unwrap(),
@@ -83,7 +86,12 @@ fn unpack_within(
     fs::create_dir_all(target.parent().unwrap()).unwrap();
     let outcome = place(parts, &target, limits, &CancellationToken::new());
     match outcome {
-        Ok(()) => Ok(files(&target)),
+        Ok(()) => {
+            let placed = files(&target);
+            fs::remove_dir_all(&target).unwrap();
+            assert!(files(root.path()).is_empty(), "something lies outside");
+            Ok(placed)
+        }
         Err(error) => {
             assert!(!target.exists(), "{error}");
             assert!(files(root.path()).is_empty(), "{error}");
@@ -342,4 +350,43 @@ fn unpacking_can_be_called_off() {
         Err(VolumeError::CalledOff)
     ));
     assert!(!target.exists());
+}
+
+#[test]
+fn damaged_archives_are_unpacked_inside_or_refused_without_a_trace() {
+    let mut linked = ZipWriter::new(Cursor::new(Vec::new()));
+    linked
+        .add_symlink("a", "/tmp", SimpleFileOptions::default())
+        .unwrap();
+    linked
+        .start_file("a/b", SimpleFileOptions::default().unix_permissions(0o4777))
+        .unwrap();
+    let mut stored = ZipWriter::new(Cursor::new(Vec::new()));
+    let plain = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    stored.start_file("stored/file", plain).unwrap();
+    stored.write_all(b"as it is").unwrap();
+    stored.set_comment("a comment").unwrap();
+    let samples = [
+        zipped(&[
+            ("a.txt", b"A"),
+            ("folder/", b""),
+            ("folder/sub/b", &[7; 3_000]),
+            ("empty", b""),
+        ]),
+        zipped(&[("zeros", &[0; 100_000])]),
+        renamed("aa_bb_cccc", "../../cccc"),
+        renamed("_tmp_x", "/tmp/x"),
+        linked.finish().unwrap().into_inner(),
+        stored.finish().unwrap().into_inner(),
+    ];
+    let mut mutator = Mutator::seeded(1);
+    let mut whole = 0;
+    for _ in 0..1_500 {
+        let bytes = mutator.next_from(&samples);
+        whole += usize::from(unpack(&[inline(&bytes, None)]).is_ok());
+    }
+    assert!(
+        (1..1_500).contains(&whole),
+        "{whole}: the damage is of one kind only"
+    );
 }

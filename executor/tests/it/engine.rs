@@ -11,10 +11,11 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
     let note = ImageFile {
         path: "/etc/note".into(),
         mode: 0o600,
-        contents: b"a note".to_vec(),
+        // An image of its own, which no other run removes.
+        contents: uuid::Uuid::new_v4().to_string().into_bytes(),
     };
     let content = ImageContent {
-        tag: "muster/executor-archive-test:1".into(),
+        tag: format!("muster/executor-archive-test:{}", uuid::Uuid::new_v4()),
         files: vec![note],
         entrypoint: vec!["/nothing".into()],
         environment: vec!["A=b".into()],
@@ -32,9 +33,10 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
         );
     }
     assert_eq!(
-        engine.image("muster/executor-archive-test:2").await.unwrap(),
+        engine.image("muster/executor-archive-test:none").await.unwrap(),
         None
     );
+    crate::support::image::forget(&content.tag).await;
     assert_eq!(engine.image("../version?x=").await.unwrap(), None);
 }
 

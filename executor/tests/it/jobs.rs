@@ -185,16 +185,7 @@ async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
     };
     let last = finished(&engine, &lease, &job).await;
     assert_eq!(last["docker_process_stdout"], "end\n");
-    // This image is of no use to anyone else.
-    let docker = bollard::Docker::connect_with_defaults().unwrap();
-    docker
-        .remove_image(
-            &archive.id.to_string(),
-            None::<bollard::query_parameters::RemoveImageOptions>,
-            None,
-        )
-        .await
-        .unwrap();
+    image::forget(&archive.id.to_string()).await;
 }
 
 #[tokio::test]
@@ -328,6 +319,37 @@ async fn a_job_sees_nothing_of_the_machine() {
 }
 
 #[tokio::test]
+async fn what_an_image_keeps_at_home_is_there() {
+    let Some(engine) = engine().await else { return };
+    // Shell files are covered by scratch space, anything else keeps it away.
+    for (kept, covered) in [(".bashrc", true), (".cache/model", false)] {
+        let file = muster_executor::ImageFile {
+            path: format!("/root/{kept}"),
+            mode: 0o644,
+            contents: uuid::Uuid::new_v4().to_string().into_bytes(),
+        };
+        let name = format!("muster/executor-home-test:{}", uuid::Uuid::new_v4());
+        let archive = tokio::task::spawn_blocking(move || image::archive(&name, vec![file])).await;
+        let archive = archive.unwrap();
+        engine.load(archive.bytes).await.unwrap();
+        let job = Job {
+            image: archive.id.to_string(),
+            ..Job::new(&["probe", "surroundings"])
+        };
+        let seen = finished(&engine, &Lease::new(), &job).await;
+        let seen: Value = serde_json::from_str(seen["docker_process_stdout"].as_str().unwrap()).unwrap();
+        let (home, write) = (&seen["home"], &seen["write_home"]);
+        if covered {
+            assert_eq!((home, write), (&json!(["probe"]), &Value::Null), "{kept}");
+        } else {
+            assert_eq!(home, &json!([".cache"]));
+            assert!(write.as_str().unwrap().contains("Read-only"), "{write}");
+        }
+        image::forget(&archive.id.to_string()).await;
+    }
+}
+
+#[tokio::test]
 async fn memory_and_disk_end_where_the_limits_are() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
@@ -394,12 +416,12 @@ async fn a_flood_of_output_is_cut_in_the_middle() {
 async fn a_command_that_the_image_lacks_is_its_users_mistake() {
     let Some(engine) = engine().await else { return };
     let content = muster_executor::ImageContent {
-        tag: "muster/executor-no-program:latest".into(),
+        tag: format!("muster/executor-no-program:{}", uuid::Uuid::new_v4()),
         entrypoint: vec!["/no/such/program".into()],
         files: vec![muster_executor::ImageFile {
             path: "/x".into(),
             mode: 0o644,
-            contents: vec![],
+            contents: uuid::Uuid::new_v4().to_string().into_bytes(),
         }],
         ..Default::default()
     };
@@ -409,7 +431,7 @@ async fn a_command_that_the_image_lacks_is_its_users_mistake() {
         &engine,
         &Lease::new(),
         &Job {
-            image: content.tag,
+            image: content.tag.clone(),
             ..Job::new(&[])
         },
     )
@@ -419,6 +441,7 @@ async fn a_command_that_the_image_lacks_is_its_users_mistake() {
         failed["message"].as_str().unwrap().contains("no such file"),
         "{failed:#}"
     );
+    image::forget(&content.tag).await;
 }
 
 #[tokio::test]

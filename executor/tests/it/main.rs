@@ -8,4 +8,6 @@ mod engine;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod reap;
+#[cfg(test)]
 mod support;

@@ -118,6 +118,7 @@ fn surroundings() -> Value {
         "write_home": attempt("/root/probe"),
         "write_volume": attempt("/volume/probe"),
         "write_output": attempt("/output/probe"),
+        "home": names_in("/root"),
         "docker_socket": fs::exists("/var/run/docker.sock").unwrap_or(false),
         "threads": std::thread::spawn(|| 1).join().is_ok(),
         "environment": std::env::vars().filter(|(name, _)| name != "PATH").collect::<std::collections::BTreeMap<_, _>>(),

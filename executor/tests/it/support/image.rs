@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bollard::query_parameters::RemoveImageOptions;
 use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
 
 /// The name of the image in the engine.
@@ -55,11 +56,36 @@ pub(crate) fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
     ImageArchive::new(&content).unwrap()
 }
 
-/// Has the image in the engine. Loading it again changes nothing.
+/// Takes an image out of the engine that is of no use to anyone else.
+pub(crate) async fn forget(name: &str) {
+    let docker = bollard::Docker::connect_with_defaults().unwrap();
+    docker
+        .remove_image(name, None::<RemoveImageOptions>, None)
+        .await
+        .unwrap();
+}
+
+/// Has the image in the engine. Loading it again changes nothing; the image of an earlier build goes when its name does.
 pub(crate) async fn load(engine: &Engine) -> ImageArchive {
     let archive = tokio::task::spawn_blocking(|| archive(NAME, vec![]))
         .await
         .unwrap();
+    let earlier = engine.image(NAME).await.unwrap().map(|image| image.id);
     engine.load(archive.bytes.clone()).await.unwrap();
+    if let Some(earlier) = earlier.filter(|id| *id != archive.id) {
+        forget_nameless(&earlier.to_string()).await;
+    }
     archive
+}
+
+/// Removing an image by its id takes its last name with it, which may be somebody else's: only one without any goes.
+async fn forget_nameless(id: &str) {
+    let docker = bollard::Docker::connect_with_defaults().unwrap();
+    // Another process may have been quicker.
+    let Ok(image) = docker.inspect_image(id).await else {
+        return;
+    };
+    if image.repo_tags.unwrap_or_default().is_empty() {
+        let _ = docker.remove_image(id, None::<RemoveImageOptions>, None).await;
+    }
 }

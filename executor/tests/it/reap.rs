@@ -1,0 +1,153 @@
+//! Executors that were killed: what they leave behind goes, and nothing else does.
+//!
+//! A killed executor is told by what it leaves: a folder whose lock nobody holds and a running container labelled with it.
+//! One test kills a real process: this test program, started once more to be the executor of [`executor_process`].
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use bollard::models::ContainerCreateBody;
+use muster_executor::reap::Reaped;
+use muster_executor::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
+use muster_executor::workspace::Workspace;
+use muster_executor::{Config, Engine, Invocation, reap};
+use muster_kit::{SystemClock, Tasks};
+use muster_protocol::AttemptId;
+use uuid::Uuid;
+
+use crate::support::lease::{Job, Lease};
+use crate::support::miner::FakeMiner;
+use crate::support::{engine, image};
+
+/// A running container with the labels of the job in `folder`. Returns its name.
+async fn container(engine: &Engine, folder: &Path) -> String {
+    let name = format!("muster-reap-test-{}", Uuid::new_v4());
+    let body = ContainerCreateBody {
+        image: Some(image::NAME.to_owned()),
+        cmd: Some(["probe", "sleep", "3600"].map(str::to_owned).to_vec()),
+        labels: Some(HashMap::from([
+            (LABEL_EXECUTOR.to_owned(), folder.display().to_string()),
+            (LABEL_ATTEMPT.to_owned(), Uuid::new_v4().to_string()),
+        ])),
+        ..ContainerCreateBody::default()
+    };
+    engine.create(&name, body).await.unwrap();
+    engine.start(&name).await.unwrap();
+    name
+}
+
+async fn runs(engine: &Engine, name: &str, folder: &Path) -> bool {
+    let label = format!("{LABEL_EXECUTOR}={}", folder.display());
+    engine.labelled(&label).await.unwrap().contains(&name.to_owned())
+}
+
+fn workspace(work_dir: &Path) -> Workspace {
+    Workspace::new(work_dir, AttemptId::from_uuid(Uuid::new_v4())).unwrap()
+}
+
+#[tokio::test]
+async fn only_what_the_dead_left_in_this_place_is_removed() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let (ours, others) = (Lease::new(), Lease::new());
+    let alive = workspace(&ours.config.work_dir);
+    let dead = workspace(&ours.config.work_dir);
+    // Another operator's executor died, too, and somebody's folder was removed by hand.
+    let foreign = workspace(&others.config.work_dir);
+    let removed = workspace(&ours.config.work_dir);
+    let folders = [&alive, &dead, &foreign, &removed].map(|workspace| workspace.folders().root.clone());
+    let [of_alive, of_dead, of_foreign, of_removed] = &folders;
+    let mut names = Vec::new();
+    for folder in &folders {
+        names.push(container(&engine, folder).await);
+    }
+    dead.leave();
+    foreign.leave();
+    removed.remove().unwrap();
+
+    let (one, two) = tokio::join!(reap(&ours.config), reap(&ours.config));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let done = (one.folders + two.folders, one.containers + two.containers);
+    assert_eq!((done, one.left + two.left), ((1, 1), 0));
+    assert!(!of_dead.exists() && !runs(&engine, &names[1], of_dead).await);
+    assert!(of_alive.exists() && runs(&engine, &names[0], of_alive).await);
+    assert!(of_foreign.exists() && runs(&engine, &names[2], of_foreign).await);
+    assert!(runs(&engine, &names[3], of_removed).await);
+    assert_eq!(reap(&ours.config).await.unwrap(), Reaped::default());
+
+    for name in names {
+        engine.remove(&name).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_executor_begins_by_removing_what_a_killed_one_left() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
+    let dead = workspace(&lease.config.work_dir);
+    let folder = dead.folders().root.clone();
+    let name = container(&engine, &folder).await;
+    dead.leave();
+    let (executor, mut wire) = lease.start(&miner).await;
+    wire.send(&lease.offer(&Job::new(&["words"]))).await;
+    wire.expect("V0ExecutorReadyRequest").await;
+    assert!(!folder.exists() && !runs(&engine, &name, &folder).await);
+    wire.close().await;
+    executor.join().await.unwrap().unwrap_err();
+    lease.assert_clean(&engine).await;
+}
+
+/// Set for the process that [`executor_process`] is to be an executor in: the miner's address, the token, `work_dir`.
+const PROCESS: [&str; 3] = ["MUSTER_TEST_MINER", "MUSTER_TEST_TOKEN", "MUSTER_TEST_WORK_DIR"];
+
+/// No test of its own: does nothing unless it is started by the next one.
+#[tokio::test]
+async fn executor_process() {
+    let [Ok(miner_address), Ok(token), Ok(work_dir)] = PROCESS.map(std::env::var) else {
+        return;
+    };
+    let config = Config {
+        work_dir: work_dir.into(),
+        ..Config::default()
+    };
+    let invocation = Invocation {
+        miner_address,
+        token: token.parse().unwrap(),
+    };
+    let clock = Arc::new(SystemClock::new());
+    let _ = muster_executor::run(config, invocation, Tasks::new(), clock).await;
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_a_running_container_until_it_is_reaped() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
+    let [address, token, work_dir] = PROCESS;
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "reap::executor_process"])
+        .env(address, miner.address())
+        .env(token, lease.token.to_string())
+        .env(work_dir, &lease.config.work_dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut wire = miner.accept().await;
+    lease
+        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
+        .await;
+    lease.container_appears(&engine).await;
+    assert_eq!(
+        reap(&lease.config).await.unwrap(),
+        Reaped::default(),
+        "its process lives"
+    );
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let done = reap(&lease.config).await.unwrap();
+    assert_eq!((done.folders, done.containers, done.left), (1, 1, 0));
+    lease.assert_clean(&engine).await;
+}
