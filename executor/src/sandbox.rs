@@ -6,7 +6,7 @@
 //!
 //! A tmpfs hides what the image has at its place. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
 //! volumes always start empty. The home folder of the image's user starts empty only where the image keeps nothing in it
-//! ([`crate::home`]); where it keeps anything, say a model in `~/.cache`, the job finds that there and cannot write beside
+//! (see `home.rs`); where it keeps anything, say a model in `~/.cache`, the job finds that there and cannot write beside
 //! it. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
 
 use std::collections::HashMap;
