@@ -33,6 +33,13 @@ fn the_demo_does_all_of_it() {
             "completed"
         ]
     );
+    let seconds: Vec<_> = report["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["seconds"].as_f64().unwrap())
+        .collect();
+    assert!(seconds.is_sorted(), "time runs forward: {seconds:?}");
     let words = report["words"]["top"].as_array().unwrap();
     assert!(
         words

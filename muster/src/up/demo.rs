@@ -116,8 +116,15 @@ pub(crate) async fn run(
 ) -> Result<Report> {
     let clock = diary.clock.clone();
     let mut client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
-    let created = client.create(&request(subnet, image)?).await?;
-    diary.step(format!("job {} submitted: the words of {LICENCES}", created.uuid));
+    let texts = licence_texts();
+    let request = request(subnet, image, texts)?;
+    // Taken before the request leaves, so that no later step has an earlier time.
+    let submitted = clock.now();
+    let created = client.create(&request).await?;
+    diary.step_at(
+        format!("job {} submitted: the words of {}", created.uuid, texts.display()),
+        submitted,
+    );
     let mut shown = 0;
     let deadline = clock.now().plus(JOB_PATIENCE);
     let job = client
@@ -152,15 +159,19 @@ pub(crate) async fn run(
     })
 }
 
-fn request(subnet: &Subnet, image: ImageId) -> anyhow::Result<CreateJob> {
-    let licences = Path::new(LICENCES);
-    let folder = if licences.is_dir() {
-        licences
+/// This machine's licence texts; where it has none, our own.
+fn licence_texts() -> &'static Path {
+    let common = Path::new(LICENCES);
+    if common.is_dir() {
+        common
     } else {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-    };
+    }
+}
+
+fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
     let mut texts = input::folder(folder, "licences")?;
-    texts.retain(|text| folder == licences || text.path.contains("/LICENSE"));
+    texts.retain(|text| folder == Path::new(LICENCES) || text.path.contains("/LICENSE"));
     let volume = input::pack(&texts)?.context("there are no licence texts to count the words of")?;
     Ok(CreateJob {
         target_validator_hotkey: subnet.validator,
