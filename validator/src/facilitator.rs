@@ -24,8 +24,8 @@ use crate::intake;
 use crate::report;
 use crate::shared::{LinkState, Shared};
 
-/// The facilitator's own limit, and the largest frame that is accepted from it: a job may carry its input inside.
-const MAX_FRAME: usize = 16 * 1024 * 1024;
+/// The largest frame, both ways.
+const MAX_FRAME: usize = Limits::facilitator().max_frame;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +48,7 @@ enum End {
 
 /// Keeps the link up until the validator stops.
 pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
-    let limits = Limits {
-        max_frame: MAX_FRAME,
-        ..Limits::facilitator_client()
-    };
+    let limits = Limits::facilitator();
     let url = shared.config.facilitator.url.clone();
     let link = Reconnecting {
         name: "facilitator",

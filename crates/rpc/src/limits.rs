@@ -27,13 +27,8 @@ impl Limits {
         Self::with_frame(50 * MIB)
     }
 
-    /// A validator's socket to its facilitator: 1 MiB.
-    pub const fn facilitator_client() -> Self {
-        Self::with_frame(MIB)
-    }
-
-    /// The facilitator's side of the same socket: 16 MiB.
-    pub const fn facilitator_server() -> Self {
+    /// Between validator and facilitator: 16 MiB, as ComputeHorde's facilitator allows; a job may carry its input inside.
+    pub const fn facilitator() -> Self {
         Self::with_frame(16 * MIB)
     }
 

@@ -35,7 +35,7 @@ const CLOSE_INTERNAL: u16 = 1011;
 /// ComputeHorde's validators break the connection at a longer frame, and would again after every reconnection.
 const COMPUTEHORDE_MAX_FRAME: usize = 1024 * 1024;
 
-const LIMITS: Limits = Limits::facilitator_server();
+const LIMITS: Limits = Limits::facilitator();
 
 /// Answers the upgrade request and hands the socket to a task of its own.
 pub(crate) async fn upgrade(

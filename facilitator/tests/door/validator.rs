@@ -18,7 +18,7 @@ pub(crate) struct Validator {
 impl Validator {
     /// Connects without saying who it is.
     pub(crate) async fn dial(facilitator: &Facilitator) -> Self {
-        let limits = Limits::facilitator_server();
+        let limits = Limits::facilitator();
         let socket = muster_rpc::connect(&facilitator.socket_url(), &limits)
             .await
             .unwrap();
