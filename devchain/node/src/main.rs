@@ -3,9 +3,11 @@
 use anyhow::Context;
 use clap::Parser;
 use muster_devchain::clock::Clock;
-use muster_devchain::node::Node;
+use muster_devchain::node::{Node, Options};
 use muster_devchain::server;
 use muster_devchain::spec::Spec;
+use muster_devchain_runtime::SLOT_DURATION_MS;
+use muster_devchain_store::Store;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,12 +32,38 @@ struct Flags {
     /// Seal blocks only when the RPC method dev_seal asks for it
     #[arg(long, conflicts_with = "block_time_ms")]
     manual_seal: bool,
+    /// Milliseconds between the timestamps of blocks that dev_seal seals with --manual-seal
+    #[arg(long, default_value_t = SLOT_DURATION_MS, value_name = "MS", requires = "manual_seal", value_parser = clap::value_parser!(u64).range(1..))]
+    step_ms: u64,
+    /// Folder in which the chain is kept, and goes on after a stop; without it the chain ends with the process
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// How many blocks' states are kept, the last ones; or "archive" for all
+    #[arg(long, default_value = "4096", value_name = "N", value_parser = states)]
+    states: u32,
+    /// How many blocks the last final one is behind the best
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=4096))]
+    finality_lag: u32,
+    /// Connections at once
+    #[arg(long, default_value_t = server::Limits::default().connections, value_name = "N")]
+    max_connections: u32,
     /// Stop when standard input ends: the tie to a supervisor that may be killed
     #[arg(long, hide = true)]
     lifeline: bool,
     /// Print the specification that is used without --spec, and stop
     #[arg(long)]
     print_default_spec: bool,
+}
+
+/// How many states are kept.
+fn states(text: &str) -> Result<u32, String> {
+    match text {
+        "archive" => Ok(u32::MAX),
+        "0" => Err("at least one state is kept, the last".into()),
+        number => number
+            .parse()
+            .map_err(|cause| format!("neither a number nor \"archive\": {cause}")),
+    }
 }
 
 /// The exit code of wrong input, as in sysexits.
@@ -91,14 +119,33 @@ fn print_spec(spec: &Spec) -> anyhow::Result<()> {
 
 async fn run(flags: &Flags, spec: &Spec) -> anyhow::Result<()> {
     let clock = if flags.manual_seal {
-        Clock::Steps
+        Clock::steps(flags.step_ms)
     } else {
-        Clock::Wall
+        Clock::wall()
     };
-    let node = Node::new(&spec.genesis()?, clock)?;
+    let options = Options {
+        states: flags.states,
+        lag: flags.finality_lag,
+        ..Options::new(clock)
+    };
+    let store = match &flags.data {
+        Some(folder) => Store::open(folder),
+        None => Store::temporary(),
+    };
+    let opened = store
+        .map_err(Into::into)
+        .and_then(|store| Node::open(&spec.genesis()?, store, options).map_err(anyhow::Error::from));
+    let node = opened.with_context(|| match &flags.data {
+        Some(folder) => format!("opening the chain in {} failed", folder.display()),
+        None => "beginning the chain failed".to_owned(),
+    })?;
+    let limits = server::Limits {
+        connections: flags.max_connections,
+        ..server::Limits::default()
+    };
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let running = server::serve(&node, flags.port).await?;
+    let running = server::serve(&node, flags.port, limits).await?;
     {
         let mut out = std::io::stdout();
         writeln!(
@@ -143,7 +190,11 @@ async fn seal(node: &Node, flags: &Flags) {
     tick.tick().await;
     loop {
         tick.tick().await;
-        match node.seal() {
+        if node.faults().head_stalled() {
+            continue;
+        }
+        // An epoch of a large subnet takes longer than the others may wait for this thread.
+        match tokio::task::block_in_place(|| node.seal()) {
             Ok(block) => tracing::debug!(
                 number = block.header.number,
                 transactions = block.body.len(),

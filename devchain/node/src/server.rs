@@ -1,12 +1,40 @@
 //! The socket: JSON-RPC over websockets and HTTP on the loopback interface, and nowhere else.
 
+use crate::connection::Connection;
+use crate::faults::Faulty;
 use crate::node::Node;
 use crate::rpc;
-use jsonrpsee::server::{Server, ServerConfig, ServerHandle};
+use jsonrpsee::server::middleware::rpc::RpcServiceBuilder;
+use jsonrpsee::server::{Server, ServerConfig, ServerHandle, serve_with_graceful_shutdown, stop_channel};
 use std::net::{Ipv4Addr, SocketAddr};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 
-/// Room for a metagraph of thousands of neurons and for the metadata, in hexadecimal.
-const MAX_MESSAGE: u32 = 64 * 1024 * 1024;
+/// How much clients may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections: u32,
+    /// Subscriptions on one connection.
+    pub subscriptions: u32,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of an answer.
+    pub response: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            subscriptions: 1024,
+            // As a Substrate node.
+            request: 15 * 1024 * 1024,
+            // Room for a metagraph of ten thousand neurons with their weights, in hexadecimal.
+            response: 64 * 1024 * 1024,
+        }
+    }
+}
 
 /// Why the node is not reachable.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +58,8 @@ pub struct Running {
     /// Where it listens.
     pub address: SocketAddr,
     handle: ServerHandle,
+    /// Ends the accepting when it is dropped.
+    _accepting: oneshot::Sender<()>,
 }
 
 impl Running {
@@ -45,19 +75,81 @@ impl Running {
 ///
 /// # Errors
 /// When the port cannot be bound.
-pub async fn serve(node: &Node, port: u16) -> Result<Running, Error> {
+pub async fn serve(node: &Node, port: u16, limits: Limits) -> Result<Running, Error> {
     let bind = |source| Error::Bind { port, source };
-    let config = ServerConfig::builder()
-        .max_request_body_size(MAX_MESSAGE)
-        .max_response_body_size(MAX_MESSAGE)
-        .max_connections(1024)
-        .build();
-    let server = Server::builder()
-        .set_config(config)
-        .build((Ipv4Addr::LOCALHOST, port))
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
         .map_err(bind)?;
-    let address = server.local_addr().map_err(bind)?;
-    let handle = server.start(rpc::module(node)?);
-    Ok(Running { address, handle })
+    let address = listener.local_addr().map_err(bind)?;
+    let methods = rpc::module(node)?;
+    let config = ServerConfig::builder()
+        .max_request_body_size(limits.request)
+        .max_response_body_size(limits.response)
+        .max_connections(limits.connections)
+        .max_subscriptions_per_connection(limits.subscriptions)
+        .build();
+    let (service, most) = (
+        node.clone(),
+        usize::try_from(limits.response).unwrap_or(usize::MAX),
+    );
+    let faulty = RpcServiceBuilder::new().layer_fn(move |inner| Faulty {
+        service: inner,
+        node: service.clone(),
+        most,
+    });
+    let builder = Server::builder()
+        .set_config(config)
+        .set_rpc_middleware(faulty)
+        .to_service_builder();
+    let (stop, handle) = stop_channel();
+    let (accepting, mut dropped) = oneshot::channel();
+    let node = node.clone();
+    tokio::spawn(async move {
+        let mut id = 0u32;
+        loop {
+            let stream = tokio::select! {
+                stream = accept(&listener) => stream,
+                () = stop.clone().shutdown() => return,
+                _ = &mut dropped => return,
+            };
+            id = id.wrapping_add(1);
+            // A refused connection is closed at once.
+            let Some(connection) = Connection::new(stream, id, &node) else {
+                continue;
+            };
+            let service = builder
+                .clone()
+                .connection_id(id)
+                .build(methods.clone(), stop.clone());
+            let stopped = stop.clone().shutdown();
+            tokio::spawn(async move {
+                if let Err(problem) = serve_with_graceful_shutdown(connection, service, stopped).await {
+                    tracing::debug!(%problem, "a connection ended");
+                }
+            });
+        }
+    });
+    Ok(Running {
+        address,
+        handle,
+        _accepting: accepting,
+    })
+}
+
+/// The next connection. What goes wrong with one is not the next one's fault.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Small answers must not wait for more.
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            Err(problem) => {
+                tracing::warn!(%problem, "accepting a connection failed");
+                // No file descriptors are left, most likely: others must close theirs first.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
 }

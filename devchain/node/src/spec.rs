@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One TAO in rao.
 const TAO: u64 = 1_000_000_000;
 /// The most neurons that a subnet may have room for.
-const MOST_UIDS: u16 = 4096;
+const MOST_UIDS: u16 = 16_384;
 /// The most mechanisms that a subnet may have: more would not fit into a storage index.
 const MOST_MECHANISMS: u8 = 15;
 
@@ -32,6 +32,8 @@ pub struct Spec {
     pub stake_threshold: u64,
     /// Whether axons may announce a loopback address. The public chain does not allow it.
     pub allow_loopback: bool,
+    /// Who may change hyperparameters while the chain runs; nobody where it is not given.
+    pub sudo: Option<String>,
 }
 
 /// A subnet. What is not given has the defaults of a subnet that a developer can use at once.
@@ -79,6 +81,97 @@ pub struct Subnet {
     /// How many mechanisms it has.
     #[serde(default = "defaults::one_u8")]
     pub mechanisms: u8,
+    /// How it pays, whom it keeps, what a registration costs.
+    #[serde(default)]
+    pub economy: Economy,
+}
+
+/// How a subnet pays, whom it keeps, what a registration costs.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Economy {
+    /// What it emits to its neurons per block, in 10⁻⁹ units of its token.
+    pub emission: u64,
+    /// How many neurons may hold a validator's permit.
+    pub max_validators: u16,
+    /// Blocks for which a new neuron is spared when a full subnet replaces its weakest.
+    pub immunity_period: u16,
+    /// How many neurons that are not spared stay in any case.
+    pub min_non_immune_uids: u16,
+    /// Blocks without weights after which a validator's stake does not count.
+    pub activity_cutoff: u16,
+    /// The majority that a weight needs, of 65535.
+    pub kappa: u16,
+    /// The share of the last bonds in the next, of 10⁶.
+    pub bonds_moving_average: u64,
+    /// How far bonds follow clipped weights, of 65535.
+    pub bonds_penalty: u16,
+    /// The price of a registration does not fall below this, in rao; `burn` where it is not given.
+    pub min_burn: Option<u64>,
+    /// The price does not rise above this, in rao.
+    pub max_burn: u64,
+    /// Blocks in which the price halves; 0 keeps it.
+    pub burn_half_life: u16,
+    /// What a registration multiplies the price with, in thousandths.
+    pub burn_increase: u32,
+    /// A third of the registrations that it takes per interval.
+    pub target_registrations_per_interval: u16,
+    /// Blocks in that interval.
+    pub adjustment_interval: u16,
+    /// Whether it takes registrations for work.
+    pub pow_registration_allowed: bool,
+    /// How hard that work is.
+    pub difficulty: u64,
+}
+
+impl Default for Economy {
+    fn default() -> Self {
+        let runtime = SubnetGenesis::default();
+        Self {
+            emission: runtime.emission,
+            max_validators: runtime.max_validators,
+            immunity_period: runtime.immunity_period,
+            min_non_immune_uids: runtime.min_non_immune_uids,
+            activity_cutoff: runtime.activity_cutoff,
+            kappa: runtime.kappa,
+            bonds_moving_average: runtime.bonds_moving_average,
+            bonds_penalty: runtime.bonds_penalty,
+            min_burn: runtime.min_burn,
+            max_burn: runtime.max_burn,
+            burn_half_life: runtime.burn_half_life,
+            burn_increase: runtime.burn_increase,
+            target_registrations_per_interval: runtime.target_registrations_per_interval,
+            adjustment_interval: runtime.adjustment_interval,
+            pow_registration_allowed: runtime.pow_registration_allowed,
+            difficulty: runtime.difficulty,
+        }
+    }
+}
+
+impl Economy {
+    /// A subnet that is a default but for this.
+    #[must_use]
+    pub fn genesis(&self) -> SubnetGenesis {
+        SubnetGenesis {
+            emission: self.emission,
+            max_validators: self.max_validators,
+            immunity_period: self.immunity_period,
+            min_non_immune_uids: self.min_non_immune_uids,
+            activity_cutoff: self.activity_cutoff,
+            kappa: self.kappa,
+            bonds_moving_average: self.bonds_moving_average,
+            bonds_penalty: self.bonds_penalty,
+            min_burn: self.min_burn,
+            max_burn: self.max_burn,
+            burn_half_life: self.burn_half_life,
+            burn_increase: self.burn_increase,
+            target_registrations_per_interval: self.target_registrations_per_interval,
+            adjustment_interval: self.adjustment_interval,
+            pow_registration_allowed: self.pow_registration_allowed,
+            difficulty: self.difficulty,
+            ..SubnetGenesis::default()
+        }
+    }
 }
 
 /// A neuron.
@@ -148,6 +241,7 @@ impl Default for Spec {
             neurons: vec![],
             stake_threshold: 0,
             allow_loopback: true,
+            sudo: None,
         }
     }
 }
@@ -182,6 +276,7 @@ impl Spec {
                 .map(|key| (account(key), 1_000_000 * TAO))
                 .collect(),
             neurons: neurons.collect(),
+            sudo: Some(account(Sr25519Keyring::Alice)),
             ..Self::default()
         })
     }
@@ -206,8 +301,9 @@ impl Spec {
                 "balances" => field(&name, value, &mut spec.balances, &mut problems),
                 "stake_threshold" => field(&name, value, &mut spec.stake_threshold, &mut problems),
                 "allow_loopback" => field(&name, value, &mut spec.allow_loopback, &mut problems),
+                "sudo" => field(&name, value, &mut spec.sudo, &mut problems),
                 unknown => problems.push(format!(
-                    "{unknown}: unknown field; there are subnets, balances, neurons, stake_threshold, allow_loopback"
+                    "{unknown}: unknown field; there are subnets, balances, neurons, stake_threshold, allow_loopback, sudo"
                 )),
             }
         }
@@ -227,11 +323,16 @@ impl Spec {
         self.check_subnets(&mut problems);
         let balances = self.balances(&mut problems);
         let neurons = self.neurons(&mut problems);
+        let sudo = self
+            .sudo
+            .as_ref()
+            .and_then(|text| account("sudo", text, &mut problems));
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
         let mut config = RuntimeGenesisConfig::default();
         config.balances.balances = balances;
+        config.sudo.key = sudo;
         config.subtensor_module.subnets = self.subnets.iter().map(SubnetGenesis::from).collect();
         config.subtensor_module.neurons = neurons;
         config.subtensor_module.stake_threshold = self.stake_threshold;
@@ -358,6 +459,7 @@ impl From<&Subnet> for SubnetGenesis {
             registration_allowed: subnet.registration_allowed,
             max_registrations_per_block: subnet.max_registrations_per_block,
             mechanisms: subnet.mechanisms,
+            ..subnet.economy.genesis()
         }
     }
 }

@@ -1,17 +1,23 @@
 //! The state after one block: an immutable map from keys to values that shares its structure with the states around it. The
 //! runtime works on an overlay of it, which either becomes the next state or is dropped.
 
+use crate::root::Roots;
 use codec::{Encode, EncodeAppend};
 use imbl::OrdMap;
+use sp_core::H256;
 use sp_core::storage::{ChildInfo, StateVersion, Storage, TrackedStorageKey};
 use sp_externalities::{Extension, ExtensionStore, Extensions, Externalities, MultiRemovalResults};
 use sp_runtime::traits::{BlakeTwo256, Hash};
 use sp_trie::{LayoutV1, TrieConfiguration};
 use std::any::{Any, TypeId};
+use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Map = OrdMap<Arc<[u8]>, Arc<[u8]>>;
+
+/// A key and its value; none where it has none.
+pub type Change = (Vec<u8>, Option<Vec<u8>>);
 
 /// The state after one block. Cloning costs nothing.
 #[derive(Clone, Default)]
@@ -24,6 +30,40 @@ impl State {
         let arcs =
             |(key, value): (Vec<u8>, Vec<u8>)| -> (Arc<[u8]>, Arc<[u8]>) { (key.into(), value.into()) };
         Self(storage.top.into_iter().map(arcs).collect())
+    }
+
+    /// The state with these entries.
+    #[must_use]
+    pub fn from_entries(entries: Vec<Change>) -> Self {
+        Self::default().with(entries)
+    }
+
+    /// This state after some changes.
+    #[must_use]
+    pub fn with(&self, changes: Vec<Change>) -> Self {
+        let mut map = self.0.clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => drop(map.insert(key.into(), value.into())),
+                None => drop(map.remove(key.as_slice())),
+            }
+        }
+        Self(map)
+    }
+
+    /// All entries, as changes to an empty state.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Change> {
+        let entries = self.0.iter();
+        entries
+            .map(|(key, value)| (key.to_vec(), Some(value.to_vec())))
+            .collect()
+    }
+
+    /// The root of the state's trie, computed from nothing.
+    #[must_use]
+    pub fn root(&self) -> H256 {
+        LayoutV1::<sp_core::Blake2Hasher>::trie_root(self.0.iter())
     }
 
     /// The value of a key.
@@ -59,6 +99,10 @@ pub struct Overlay {
     map: Map,
     /// The map as it was when each open transaction began, innermost last.
     open: Vec<Map>,
+    /// Every key that was written since the beginning, even if what was written is gone again.
+    touched: BTreeSet<Arc<[u8]>>,
+    /// What knows the root of the state that this began with.
+    roots: Option<(Arc<Mutex<Roots>>, H256)>,
     extensions: Extensions,
 }
 
@@ -69,8 +113,27 @@ impl Overlay {
         Self {
             map: state.0.clone(),
             open: Vec::new(),
+            touched: BTreeSet::new(),
+            roots: None,
             extensions: Extensions::default(),
         }
+    }
+
+    /// Computes roots from the one of the state that this begins with, instead of from nothing.
+    #[must_use]
+    pub fn with_roots(mut self, roots: Arc<Mutex<Roots>>, root: H256) -> Self {
+        self.roots = Some((roots, root));
+        self
+    }
+
+    /// What differs now from a state that this began with.
+    #[must_use]
+    pub fn changes(&self, since: &State) -> Vec<Change> {
+        let differs = |key: &&Arc<[u8]>| since.0.get(*key) != self.map.get(*key);
+        let changed = self.touched.iter().filter(differs);
+        changed
+            .map(|key| (key.to_vec(), self.map.get(key).map(|value| value.to_vec())))
+            .collect()
     }
 
     /// Runs the runtime on what earlier runs left.
@@ -132,14 +195,16 @@ impl Externalities for Overlay {
     }
 
     fn place_storage(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        let key: Arc<[u8]> = key.into();
         match value {
             Some(value) => {
-                self.map.insert(key.into(), value.into());
+                self.map.insert(Arc::clone(&key), value.into());
             }
             None => {
-                self.map.remove(key.as_slice());
+                self.map.remove(&key);
             }
         }
+        self.touched.insert(key);
     }
 
     fn clear_prefix(
@@ -156,6 +221,7 @@ impl Externalities for Overlay {
             .collect();
         for key in &doomed {
             self.map.remove(key.as_ref());
+            self.touched.insert(Arc::clone(key));
         }
         let count = u32::try_from(doomed.len()).unwrap_or(u32::MAX);
         MultiRemovalResults {
@@ -176,12 +242,18 @@ impl Externalities for Overlay {
         let new = Vec::<Encoded>::append_or_new(old, [Encoded(value.clone())])
             .or_else(|_| Vec::<Encoded>::append_or_new(Vec::new(), [Encoded(value)]));
         if let Ok(new) = new {
-            self.map.insert(key.into(), new.into());
+            self.place_storage(key, Some(new));
         }
     }
 
     fn storage_root(&mut self, _version: StateVersion) -> Vec<u8> {
-        LayoutV1::<sp_core::Blake2Hasher>::trie_root(self.map.iter()).encode()
+        let Some((roots, base)) = &self.roots else {
+            return self.state().root().encode();
+        };
+        let mut roots = roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = self.touched.iter().map(|key| (key.as_ref(), self.map.get(key)));
+        let all = || self.map.iter().map(|(key, value)| (key.as_ref(), Some(value)));
+        roots.update(*base, touched, all).encode()
     }
 
     fn storage_start_transaction(&mut self) {

@@ -1,8 +1,9 @@
 //! The runtime APIs that Bittensor's clients call.
 
+use crate::AccountId;
 use crate::types::{
     DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph,
-    SubnetHyperparams, SubnetState,
+    StakeInfo, SubnetHyperparams, SubnetState,
 };
 
 sp_api::decl_runtime_apis! {
@@ -16,6 +17,20 @@ sp_api::decl_runtime_apis! {
         fn get_neurons_lite(netuid: NetUid) -> Vec<NeuronInfoLite>;
         /// One neuron.
         fn get_neuron_lite(netuid: NetUid, uid: u16) -> Option<NeuronInfoLite>;
+    }
+
+    /// Who has staked how much to whom.
+    pub trait StakeInfoRuntimeApi {
+        /// What a coldkey has staked to a hotkey on a subnet.
+        fn get_stake_info_for_hotkey_coldkey_netuid(
+            hotkey_account: AccountId,
+            coldkey_account: AccountId,
+            netuid: NetUid,
+        ) -> Option<StakeInfo>;
+        /// All that a coldkey has staked.
+        fn get_stake_info_for_coldkey(coldkey_account: AccountId) -> Vec<StakeInfo>;
+        /// All that each of these coldkeys has staked.
+        fn get_stake_info_for_coldkeys(coldkey_accounts: Vec<AccountId>) -> Vec<(AccountId, Vec<StakeInfo>)>;
     }
 
     /// Subnets.

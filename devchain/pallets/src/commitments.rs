@@ -78,8 +78,10 @@ mod pallet {
     #[pallet::error]
     pub enum Error<T> {
         /// Only hotkeys that are registered on the subnet publish.
+        #[codec(index = 1)]
         AccountNotAllowedCommit,
         /// The hotkey published enough in this epoch.
+        #[codec(index = 2)]
         SpaceLimitExceeded,
     }
 

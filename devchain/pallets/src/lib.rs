@@ -10,9 +10,9 @@
 
 pub mod apis;
 pub mod aura;
+pub mod beacon;
 pub mod commitments;
 pub mod subtensor;
-pub mod types;
 
-/// The account type of the chain. Fixed, because the interface is: no other chain uses these pallets.
-pub type AccountId = sp_runtime::AccountId32;
+pub use muster_devchain_types as types;
+pub use types::AccountId;

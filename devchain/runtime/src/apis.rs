@@ -3,7 +3,7 @@
 
 use crate::types::{
     DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph,
-    SubnetHyperparams, SubnetState,
+    StakeInfo, SubnetHyperparams, SubnetState,
 };
 use crate::{
     AccountId, Balance, Block, Commitments, Executive, Nonce, Runtime, SubtensorModule, System,
@@ -103,6 +103,26 @@ sp_api::impl_runtime_apis! {
         }
         fn get_neuron_lite(netuid: NetUid, uid: u16) -> Option<NeuronInfoLite> {
             SubtensorModule::neuron_lite(netuid, uid)
+        }
+    }
+
+    impl apis::StakeInfoRuntimeApi<Block> for Runtime {
+        fn get_stake_info_for_hotkey_coldkey_netuid(
+            hotkey: AccountId,
+            coldkey: AccountId,
+            netuid: NetUid,
+        ) -> Option<StakeInfo> {
+            SubtensorModule::stake_info(&hotkey, &coldkey, netuid)
+        }
+        fn get_stake_info_for_coldkey(coldkey: AccountId) -> Vec<StakeInfo> {
+            SubtensorModule::stakes_of(&coldkey)
+        }
+        fn get_stake_info_for_coldkeys(coldkeys: Vec<AccountId>) -> Vec<(AccountId, Vec<StakeInfo>)> {
+            let stakes = |coldkey: AccountId| {
+                let stakes = SubtensorModule::stakes_of(&coldkey);
+                (coldkey, stakes)
+            };
+            coldkeys.into_iter().map(stakes).collect()
         }
     }
 

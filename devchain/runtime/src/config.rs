@@ -3,11 +3,13 @@
 use crate::{
     AccountId, Balances, Block, BlockNumber, EXISTENTIAL_DEPOSIT, Nonce, OriginCaller, PalletInfo, Runtime,
     RuntimeCall, RuntimeEvent, RuntimeFreezeReason, RuntimeHoldReason, RuntimeOrigin, RuntimeTask,
-    SLOT_DURATION_MS, SS58_PREFIX, System, VERSION, aura, commitments, fees::WeightToFee, subtensor,
+    SLOT_DURATION_MS, SS58_PREFIX, System, VERSION, admin, aura, beacon, commitments, fees::WeightToFee,
+    subtensor,
 };
 use frame_support::traits::{ConstU8, ConstU16, ConstU32, ConstU64};
 use frame_support::weights::ConstantMultiplier;
 use frame_support::{derive_impl, parameter_types};
+use muster_devchain_pallets::beacon::{Beacon, Closed};
 use sp_version::RuntimeVersion;
 
 parameter_types! {
@@ -64,6 +66,31 @@ impl aura::Config for Runtime {
 
 impl subtensor::Config for Runtime {
     type Currency = Balances;
+    type Beacon = DevelopmentBeacon;
 }
 
 impl commitments::Config for Runtime {}
+
+impl beacon::Config for Runtime {}
+
+/// The chain's own beacon.
+pub struct DevelopmentBeacon;
+
+impl Beacon for DevelopmentBeacon {
+    fn last_round() -> u64 {
+        beacon::LastStoredRound::<Runtime>::get()
+    }
+
+    fn open(sealed: &[u8], round: u64) -> Option<Result<Vec<u8>, Closed>> {
+        let pulse = beacon::Pallet::<Runtime>::pulse(round)?;
+        Some(beacon::sealed::open(sealed, &pulse.signature).map_err(|_| Closed))
+    }
+}
+
+impl admin::Config for Runtime {}
+
+impl pallet_sudo::Config for Runtime {
+    type RuntimeEvent = RuntimeEvent;
+    type RuntimeCall = RuntimeCall;
+    type WeightInfo = ();
+}

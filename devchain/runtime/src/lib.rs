@@ -15,6 +15,8 @@ mod fees;
 mod nonce;
 
 pub use apis::api;
+pub use muster_devchain_admin as admin;
+pub use muster_devchain_beacon as beacon;
 pub use muster_devchain_pallets::{AccountId, commitments, subtensor, types};
 pub use nonce::CheckNonce;
 
@@ -22,8 +24,9 @@ use muster_devchain_pallets::aura;
 use sp_runtime::{Cow, MultiAddress, MultiSignature, generic, traits::BlakeTwo256};
 use sp_version::RuntimeVersion;
 
-/// Raised with every change that shows in the metadata. It starts at the public chain's version whose interface this is.
-pub const SPEC_VERSION: u32 = 425;
+/// Raised with every change that shows in the metadata. 425 is the public chain's version whose interface this is; 427 has
+/// epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`.
+pub const SPEC_VERSION: u32 = 427;
 
 /// What clients learn about the runtime before anything else.
 pub const VERSION: RuntimeVersion = RuntimeVersion {
@@ -111,6 +114,12 @@ mod runtime {
     pub type SubtensorModule = subtensor;
     #[runtime::pallet_index(11)]
     pub type Utility = pallet_utility;
+    #[runtime::pallet_index(12)]
+    pub type Sudo = pallet_sudo;
     #[runtime::pallet_index(18)]
     pub type Commitments = commitments;
+    #[runtime::pallet_index(19)]
+    pub type AdminUtils = admin;
+    #[runtime::pallet_index(26)]
+    pub type Drand = beacon;
 }

@@ -1,29 +1,12 @@
 //! `author_*`: submitting transactions and watching what becomes of them.
 
 use super::follow;
-use crate::chain::Block;
 use crate::node::Node;
 use jsonrpsee::PendingSubscriptionSink;
 use jsonrpsee::core::{RpcResult, SubscriptionResult, async_trait};
 use jsonrpsee::proc_macros::rpc;
-use serde::Serialize;
 use sp_core::{Bytes, H256};
-use sp_runtime::traits::{BlakeTwo256, Hash};
-use std::ops::ControlFlow;
-
-/// What became of a transaction.
-#[derive(Serialize, Clone, Copy)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Status {
-    /// It waits for a block.
-    Ready,
-    /// It is in this block.
-    InBlock(H256),
-    /// This block is final.
-    Finalized(H256),
-    /// It can never be in a block.
-    Invalid,
-}
+use tokio::sync::broadcast::error::RecvError;
 
 #[rpc(server)]
 pub(super) trait Author {
@@ -36,7 +19,7 @@ pub(super) trait Author {
     #[subscription(
         name = "author_submitAndWatchExtrinsic" => "author_extrinsicUpdate",
         unsubscribe = "author_unwatchExtrinsic",
-        item = Status
+        item = crate::pool::Status
     )]
     async fn watch_extrinsic(&self, bytes: Bytes) -> SubscriptionResult;
 }
@@ -54,30 +37,29 @@ impl AuthorServer for Rpc {
     }
 
     async fn watch_extrinsic(&self, pending: PendingSubscriptionSink, bytes: Bytes) -> SubscriptionResult {
-        // Taken before the transaction is: the block that holds it cannot be earlier.
-        let next = self.0.head().header.number.saturating_add(1);
-        let hash = match self.0.submit(bytes.0) {
-            Ok(hash) => hash,
+        let mut statuses = match self.0.submit_and_watch(bytes.0) {
+            Ok(statuses) => statuses,
             Err(rejection) => {
                 pending.reject(rejection).await;
                 return Ok(());
             }
         };
         let sink = pending.accept().await?;
-        if follow::send(&sink, &Status::Ready).await.is_continue() {
-            follow::blocks(&self.0, &sink, next, |block| fate(block, hash)).await;
+        loop {
+            let status = tokio::select! {
+                status = statuses.recv() => status,
+                () = sink.closed() => return Ok(()),
+            };
+            match status {
+                Ok(status) => {
+                    if follow::send(&sink, &status).await.is_break() {
+                        return Ok(());
+                    }
+                }
+                Err(RecvError::Lagged(_)) => {}
+                // Nothing more happens to it.
+                Err(RecvError::Closed) => return Ok(()),
+            }
         }
-        Ok(())
-    }
-}
-
-/// What a block means for a transaction.
-fn fate(block: &Block, hash: H256) -> ControlFlow<Vec<Status>, Vec<Status>> {
-    if block.body.iter().any(|raw| BlakeTwo256::hash(raw) == hash) {
-        ControlFlow::Break(vec![Status::InBlock(block.hash), Status::Finalized(block.hash)])
-    } else if block.dropped.contains(&hash) {
-        ControlFlow::Break(vec![Status::Invalid])
-    } else {
-        ControlFlow::Continue(vec![])
     }
 }

@@ -1,8 +1,9 @@
 //! How blocks are named in parameters and shown in results.
 
 use super::error;
-use crate::chain::Block;
+use crate::block::Block;
 use crate::node::Node;
+use crate::state::State;
 use jsonrpsee::core::RpcResult;
 use muster_devchain_runtime::{BlockNumber, Header};
 use serde::{Deserialize, Serialize};
@@ -71,10 +72,10 @@ impl From<&Block> for SignedBlock {
     }
 }
 
-/// The named block or the last one.
+/// The named block or the best one, with the state after it.
 ///
 /// # Errors
-/// When there is no such block.
-pub(super) fn find(node: &Node, hash: Option<H256>) -> RpcResult<Arc<Block>> {
-    node.block(hash).ok_or_else(|| error::unknown_block(hash))
+/// When there is no such block or its state is no longer kept.
+pub(super) fn find(node: &Node, hash: Option<H256>) -> RpcResult<(Arc<Block>, State)> {
+    node.state(hash).map_err(|missing| error::missing(&missing, hash))
 }

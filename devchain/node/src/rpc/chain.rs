@@ -1,14 +1,14 @@
-//! `chain_*`: blocks and their headers. Finality is instant, so the best block is the finalised one.
+//! `chain_*`: blocks and their headers.
 
 use super::blocks::{Number, OneOrMany, SignedBlock};
-use super::follow;
+use super::error;
+use super::follow::{self, Which};
 use crate::node::Node;
 use jsonrpsee::PendingSubscriptionSink;
 use jsonrpsee::core::{RpcResult, SubscriptionResult, async_trait};
 use jsonrpsee::proc_macros::rpc;
 use muster_devchain_runtime::Header;
 use sp_core::H256;
-use std::ops::ControlFlow;
 
 #[rpc(server)]
 pub(super) trait Chain {
@@ -54,13 +54,9 @@ pub(super) struct Rpc(pub(super) Node);
 
 impl Rpc {
     /// The last header now, then every new one.
-    async fn follow_heads(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
+    async fn follow_heads(&self, pending: PendingSubscriptionSink, which: Which) -> SubscriptionResult {
         let sink = pending.accept().await?;
-        let head = self.0.head().header.number;
-        follow::blocks(&self.0, &sink, head, |block| {
-            ControlFlow::Continue(vec![block.header.clone()])
-        })
-        .await;
+        follow::blocks(&self.0, &sink, which, |block| Some(block.header.clone())).await;
         Ok(())
     }
 }
@@ -69,10 +65,11 @@ impl Rpc {
 impl ChainServer for Rpc {
     fn block_hash(&self, hash: Option<OneOrMany<Number>>) -> RpcResult<OneOrMany<Option<H256>>> {
         let by_number = |number: Number| -> RpcResult<Option<H256>> {
-            Ok(number
-                .value()?
-                .and_then(|number| self.0.block_at(number))
-                .map(|block| block.hash))
+            let Some(number) = number.value()? else {
+                return Ok(None);
+            };
+            let block = self.0.block_at(number).map_err(|cause| error::internal(&cause))?;
+            Ok(block.map(|block| block.hash))
         };
         Ok(match hash {
             None => OneOrMany::One(Some(self.0.head().hash)),
@@ -84,26 +81,28 @@ impl ChainServer for Rpc {
     }
 
     fn finalized_head(&self) -> RpcResult<H256> {
-        Ok(self.0.head().hash)
+        Ok(self.0.finalised().hash)
     }
 
     fn header(&self, hash: Option<H256>) -> RpcResult<Option<Header>> {
-        Ok(self.0.block(hash).map(|block| block.header.clone()))
+        let block = self.0.block(hash).map_err(|cause| error::internal(&cause))?;
+        Ok(block.map(|block| block.header.clone()))
     }
 
     fn block(&self, hash: Option<H256>) -> RpcResult<Option<SignedBlock>> {
-        Ok(self.0.block(hash).map(|block| SignedBlock::from(block.as_ref())))
+        let block = self.0.block(hash).map_err(|cause| error::internal(&cause))?;
+        Ok(block.map(|block| SignedBlock::from(block.as_ref())))
     }
 
     async fn subscribe_new_heads(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
-        self.follow_heads(pending).await
+        self.follow_heads(pending, Which::Best).await
     }
 
     async fn subscribe_finalized_heads(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
-        self.follow_heads(pending).await
+        self.follow_heads(pending, Which::Final).await
     }
 
     async fn subscribe_all_heads(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
-        self.follow_heads(pending).await
+        self.follow_heads(pending, Which::All).await
     }
 }

@@ -1,7 +1,8 @@
 //! Errors as Substrate nodes number them.
 
-use crate::chain::Panicked;
-use crate::pool::Rejection;
+use crate::block::Panicked;
+use crate::node::Missing;
+use crate::rejection::Rejection;
 use jsonrpsee::types::ErrorObjectOwned;
 use sp_core::H256;
 use sp_runtime::transaction_validity::InvalidTransaction;
@@ -9,8 +10,10 @@ use sp_runtime::transaction_validity::InvalidTransaction;
 const VERIFICATION: i32 = 1002;
 const INVALID: i32 = 1010;
 const UNKNOWN: i32 = 1011;
+const BANNED: i32 = 1012;
 const ALREADY_IMPORTED: i32 = 1013;
-const POOL_FULL: i32 = 1016;
+const TOO_LOW_PRIORITY: i32 = 1014;
+const DROPPED: i32 = 1016;
 const CLIENT: i32 = 4003;
 const INTERNAL: i32 = -32603;
 const PARAMS: i32 = -32602;
@@ -23,11 +26,18 @@ fn error_with(code: i32, message: &str, data: &str) -> ErrorObjectOwned {
     ErrorObjectOwned::owned(code, message, Some(data))
 }
 
-pub(super) fn unknown_block(hash: Option<H256>) -> ErrorObjectOwned {
-    error(
-        CLIENT,
-        format!("Client error: UnknownBlock: header for {hash:?} not found"),
-    )
+pub(super) fn missing(missing: &Missing, hash: Option<H256>) -> ErrorObjectOwned {
+    match missing {
+        Missing::Block => error(
+            CLIENT,
+            format!("Client error: UnknownBlock: header for {hash:?} not found"),
+        ),
+        Missing::Discarded(hash) => error(
+            CLIENT,
+            format!("Client error: UnknownBlock: State already discarded for {hash:?}"),
+        ),
+        Missing::Store(cause) => internal(cause),
+    }
 }
 
 pub(super) fn no_such_export(method: &str) -> ErrorObjectOwned {
@@ -75,7 +85,17 @@ impl From<Rejection> for ErrorObjectOwned {
                 "Transaction Already Imported",
                 &format!("{hash:?}"),
             ),
-            Rejection::Full => error(POOL_FULL, "The pool is full"),
+            Rejection::Banned => error(BANNED, "Transaction is temporarily banned"),
+            Rejection::Priority { old, new } => error_with(
+                TOO_LOW_PRIORITY,
+                &format!("Priority is too low: ({old} vs {new})"),
+                "The transaction has too low priority to replace another transaction already in the pool.",
+            ),
+            Rejection::Full => error_with(
+                DROPPED,
+                "Immediately Dropped",
+                "The transaction couldn't enter the pool because of the limit",
+            ),
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn module(node: &Node) -> Result<RpcModule<()>, RegisterMethodError> {
 
     let mut module = RpcModule::new(());
     module.merge(chain::Rpc(node.clone()).into_rpc())?;
-    module.merge(state::Rpc(node.clone()).into_rpc())?;
+    module.merge(state::Rpc::new(node.clone()).into_rpc())?;
     module.merge(author::Rpc(node.clone()).into_rpc())?;
     module.merge(system::Rpc(node.clone()).into_rpc())?;
     module.merge(dev::Rpc(node.clone()).into_rpc())?;

@@ -1,9 +1,11 @@
 //! `state_*`: storage and runtime APIs at any block, metadata, and what changes.
 
 use super::blocks::find;
-use super::{error, follow};
-use crate::chain::{Block, consult};
+use super::error;
+use super::follow::{self, Which};
+use crate::block::consult;
 use crate::node::Node;
+use crate::state::State as Storage;
 use jsonrpsee::PendingSubscriptionSink;
 use jsonrpsee::core::{RpcResult, SubscriptionResult, async_trait};
 use jsonrpsee::proc_macros::rpc;
@@ -12,7 +14,8 @@ use serde::Serialize;
 use sp_core::{Bytes, H256};
 use sp_runtime::traits::{BlakeTwo256, Hash};
 use sp_version::RuntimeVersion;
-use std::ops::ControlFlow;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// The most keys that one page holds.
 const PAGE: u32 = 1000;
@@ -27,7 +30,7 @@ pub(super) struct ChangeSet {
 #[rpc(server)]
 pub(super) trait State {
     #[method(name = "state_call", aliases = ["state_callAt"])]
-    fn call(&self, name: String, bytes: Bytes, hash: Option<H256>) -> RpcResult<Bytes>;
+    async fn call(&self, name: String, bytes: Bytes, hash: Option<H256>) -> RpcResult<Bytes>;
 
     #[method(name = "state_getMetadata")]
     fn metadata(&self, hash: Option<H256>) -> RpcResult<Bytes>;
@@ -76,65 +79,78 @@ pub(super) trait State {
     async fn subscribe_runtime_version(&self) -> SubscriptionResult;
 }
 
-pub(super) struct Rpc(pub(super) Node);
-
-fn value(block: &Block, key: &Bytes) -> Option<Bytes> {
-    block.state.get(key).map(|value| Bytes(value.to_vec()))
+pub(super) struct Rpc {
+    node: Node,
+    /// One runtime per processor at work for callers: more would only take memory from one another.
+    calls: Arc<Semaphore>,
 }
 
-fn values(block: &Block, keys: &[Bytes]) -> ChangeSet {
-    ChangeSet {
-        block: block.hash,
-        changes: keys.iter().map(|key| (key.clone(), value(block, key))).collect(),
+impl Rpc {
+    pub(super) fn new(node: Node) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            node,
+            calls: Arc::new(Semaphore::new(processors)),
+        }
     }
+}
+
+fn value(state: &Storage, key: &Bytes) -> Option<Bytes> {
+    state.get(key).map(|value| Bytes(value.to_vec()))
+}
+
+fn values(state: &Storage, keys: &[Bytes]) -> Vec<(Bytes, Option<Bytes>)> {
+    keys.iter().map(|key| (key.clone(), value(state, key))).collect()
 }
 
 #[async_trait]
 impl StateServer for Rpc {
-    fn call(&self, name: String, bytes: Bytes, hash: Option<H256>) -> RpcResult<Bytes> {
-        let block = find(&self.0, hash)?;
-        // A malformed argument makes the runtime panic, here as on the public chain.
-        let answer = consult(&block.state, || api::dispatch(&name, &bytes))?;
-        answer.map(Bytes).ok_or_else(|| error::no_such_export(&name))
+    async fn call(&self, name: String, bytes: Bytes, hash: Option<H256>) -> RpcResult<Bytes> {
+        let (_, state) = find(&self.node, hash)?;
+        let turn = Arc::clone(&self.calls).acquire_owned().await;
+        let answer = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            // A malformed argument makes the runtime panic, here as on the public chain.
+            let answer = consult(&state, || api::dispatch(&name, &bytes))?;
+            answer.map(Bytes).ok_or_else(|| error::no_such_export(&name))
+        });
+        answer.await.map_err(|cause| error::internal(&cause))?
     }
 
     fn metadata(&self, hash: Option<H256>) -> RpcResult<Bytes> {
-        find(&self.0, hash)?;
+        find(&self.node, hash)?;
         Ok(Bytes(Runtime::metadata().into()))
     }
 
     fn runtime_version(&self, hash: Option<H256>) -> RpcResult<RuntimeVersion> {
-        find(&self.0, hash)?;
+        find(&self.node, hash)?;
         Ok(VERSION)
     }
 
     fn storage(&self, key: Bytes, hash: Option<H256>) -> RpcResult<Option<Bytes>> {
-        Ok(value(find(&self.0, hash)?.as_ref(), &key))
+        Ok(value(&find(&self.node, hash)?.1, &key))
     }
 
     fn storage_hash(&self, key: Bytes, hash: Option<H256>) -> RpcResult<Option<H256>> {
-        Ok(find(&self.0, hash)?.state.get(&key).map(BlakeTwo256::hash))
+        Ok(find(&self.node, hash)?.1.get(&key).map(BlakeTwo256::hash))
     }
 
     fn storage_size(&self, key: Bytes, hash: Option<H256>) -> RpcResult<Option<u64>> {
-        let block = find(&self.0, hash)?;
-        Ok(block
-            .state
-            .get(&key)
-            .and_then(|value| u64::try_from(value.len()).ok()))
+        let (_, state) = find(&self.node, hash)?;
+        Ok(state.get(&key).and_then(|value| u64::try_from(value.len()).ok()))
     }
 
     fn query_storage_at(&self, keys: Vec<Bytes>, at: Option<H256>) -> RpcResult<Vec<ChangeSet>> {
-        Ok(vec![values(find(&self.0, at)?.as_ref(), &keys)])
+        let (block, state) = find(&self.node, at)?;
+        Ok(vec![ChangeSet {
+            block: block.hash,
+            changes: values(&state, &keys),
+        }])
     }
 
     fn keys(&self, prefix: Bytes, hash: Option<H256>) -> RpcResult<Vec<Bytes>> {
-        let block = find(&self.0, hash)?;
-        Ok(block
-            .state
-            .keys(&prefix, None)
-            .map(|key| Bytes(key.to_vec()))
-            .collect())
+        let (_, state) = find(&self.node, hash)?;
+        Ok(state.keys(&prefix, None).map(|key| Bytes(key.to_vec())).collect())
     }
 
     fn keys_paged(
@@ -149,9 +165,9 @@ impl StateServer for Rpc {
                 "a page holds at most {PAGE} keys, not {count}"
             )));
         }
-        let block = find(&self.0, hash)?;
+        let (_, state) = find(&self.node, hash)?;
         let prefix = prefix.unwrap_or_else(|| Bytes(Vec::new()));
-        let keys = block.state.keys(&prefix, start_key.as_deref());
+        let keys = state.keys(&prefix, start_key.as_deref());
         Ok(keys
             .take(usize::try_from(count).unwrap_or(usize::MAX))
             .map(|key| Bytes(key.to_vec()))
@@ -172,33 +188,21 @@ impl StateServer for Rpc {
             return Ok(());
         };
         let sink = pending.accept().await?;
-        let mut known = values(&self.0.head(), &keys);
-        if follow::send(&sink, &known).await.is_break() {
-            return Ok(());
-        }
-        let next = self
-            .0
-            .block(Some(known.block))
-            .map_or(0, |block| block.header.number.saturating_add(1));
-        follow::blocks(&self.0, &sink, next, |block| {
-            let now = values(block, &keys);
-            let changes: Vec<_> = now
-                .changes
-                .iter()
-                .zip(&known.changes)
-                .filter(|(now, old)| now != old)
-                .map(|(now, _)| now.clone())
-                .collect();
-            let told = if changes.is_empty() {
-                vec![]
-            } else {
-                vec![ChangeSet {
-                    block: now.block,
-                    changes,
-                }]
+        let mut known: Option<Vec<(Bytes, Option<Bytes>)>> = None;
+        follow::blocks(&self.node, &sink, Which::Best, |block| {
+            // A subscriber that is so far behind is told what changed when it has caught up.
+            let (_, state) = self.node.state(Some(block.hash)).ok()?;
+            let now = values(&state, &keys);
+            let before = known.replace(now.clone());
+            let differs = |entry: &(usize, &(Bytes, Option<Bytes>))| {
+                before
+                    .as_ref()
+                    .is_none_or(|before| before.get(entry.0) != Some(entry.1))
             };
-            known = now;
-            ControlFlow::Continue(told)
+            let changed = now.iter().enumerate().filter(differs);
+            let changes: Vec<_> = changed.map(|(_, entry)| entry.clone()).collect();
+            let block = block.hash;
+            (!changes.is_empty()).then_some(ChangeSet { block, changes })
         })
         .await;
         Ok(())

@@ -9,7 +9,11 @@
     reason = "clippy knows tests, not their helpers; these may fail by panicking too"
 )]
 
+mod faults;
 mod history;
+mod limits;
+mod persistence;
+mod pool;
 mod program;
 mod rpc;
 mod spec;

@@ -2,8 +2,8 @@
 
 use crate::support::Chain;
 use codec::{Decode, Encode};
-use muster_devchain_runtime::Header;
 use muster_devchain_runtime::types::{Metagraph, NetUid};
+use muster_devchain_runtime::{Header, SPEC_VERSION};
 use serde_json::{Value, json};
 use sp_core::{Bytes, H256};
 use sp_keyring::Sr25519Keyring;
@@ -194,7 +194,7 @@ async fn the_runtime_tells_what_it_is() {
     let version: Value = client.call("state_getRuntimeVersion", json!([])).await.unwrap();
     assert_eq!(
         (&version["specName"], &version["specVersion"]),
-        (&json!("node-subtensor"), &json!(425))
+        (&json!("node-subtensor"), &json!(SPEC_VERSION))
     );
     let metadata: Bytes = client.call("state_getMetadata", json!([])).await.unwrap();
     assert_eq!(metadata[..5], *b"meta\x0e");

@@ -1,8 +1,9 @@
 //! Specifications: what is read, and how everything that is wrong is said at once.
 
-use muster_devchain::clock::Clock;
+use crate::support::options;
 use muster_devchain::node::Node;
 use muster_devchain::spec::Spec;
+use muster_devchain_store::Store;
 use serde_json::{Value, json};
 use sp_core::H256;
 
@@ -11,7 +12,9 @@ const BOB: &str = "5FHneW46xGXgs5mUiveU4sbTyGBzmstUspZC92UhjJM694ty";
 
 fn genesis_hash(spec: &Value) -> H256 {
     let config = Spec::parse(&spec.to_string()).unwrap().genesis().unwrap();
-    Node::new(&config, Clock::Steps).unwrap().genesis()
+    Node::open(&config, Store::temporary().unwrap(), options())
+        .unwrap()
+        .genesis()
 }
 
 /// Every line of complaint about a specification holds its part of `expected`, in order.

@@ -2,9 +2,9 @@
 
 use crate::support::{Chain, next, weights};
 use frame_support::storage::generator::StorageMap;
-use muster_devchain_runtime::Runtime;
 use muster_devchain_runtime::subtensor::LastUpdate;
 use muster_devchain_runtime::types::{MechId, NetUid};
+use muster_devchain_runtime::{Runtime, SPEC_VERSION};
 use serde_json::json;
 use sp_core::{Bytes, H256};
 use sp_keyring::Sr25519Keyring::Alice;
@@ -98,5 +98,5 @@ async fn the_runtime_version_is_told_once() {
         .subscribe("state_subscribeRuntimeVersion", json!([]), end)
         .await
         .unwrap();
-    assert_eq!(next(&mut version).await["specVersion"], 425);
+    assert_eq!(next(&mut version).await["specVersion"], SPEC_VERSION);
 }

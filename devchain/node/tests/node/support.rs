@@ -7,14 +7,15 @@ use jsonrpsee::core::params::{ArrayParams, ObjectParams};
 use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::ws_client::{WsClient, WsClientBuilder};
 use muster_devchain::clock::Clock;
-use muster_devchain::node::Node;
-use muster_devchain::server::{Running, serve};
+use muster_devchain::node::{Node, Options};
+use muster_devchain::server::{Limits, Running, serve};
 use muster_devchain::spec::Spec;
 use muster_devchain_runtime::subtensor::{self, SubtensorTransactionExtension};
 use muster_devchain_runtime::types::NetUid;
 use muster_devchain_runtime::{
-    CheckNonce, Nonce, Runtime, RuntimeCall, TxExtension, UncheckedExtrinsic, VERSION,
+    CheckNonce, Nonce, Runtime, RuntimeCall, SLOT_DURATION_MS, TxExtension, UncheckedExtrinsic, VERSION,
 };
+use muster_devchain_store::Store;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sp_core::{Bytes, H256};
@@ -22,6 +23,12 @@ use sp_io::hashing::blake2_256;
 use sp_keyring::Sr25519Keyring;
 use sp_runtime::generic::Era;
 use sp_runtime::{MultiAddress, MultiSignature};
+use std::time::Duration;
+
+/// Blocks twelve seconds apart, final at once.
+pub(crate) fn options() -> Options {
+    Options::new(Clock::steps(SLOT_DURATION_MS))
+}
 
 /// A node that is being served.
 pub(crate) struct Chain {
@@ -36,52 +43,70 @@ impl Chain {
     }
 
     pub(crate) async fn start_with(spec: Spec) -> Self {
-        let node = Node::new(&spec.genesis().unwrap(), Clock::Steps).unwrap();
-        let running = serve(&node, 0).await.unwrap();
+        Self::start_limited(spec, options(), Limits::default()).await
+    }
+
+    pub(crate) async fn start_limited(spec: Spec, options: Options, limits: Limits) -> Self {
+        let store = Store::temporary().unwrap();
+        let node = Node::open(&spec.genesis().unwrap(), store, options).unwrap();
+        let running = serve(&node, 0, limits).await.unwrap();
         Self { node, running }
     }
 
     pub(crate) async fn client(&self) -> Client {
-        Client(
-            WsClientBuilder::default()
-                .build(format!("ws://{}", self.running.address))
-                .await
-                .unwrap(),
-        )
+        self.try_client().await.unwrap()
+    }
+
+    /// A connection, unless the node refuses it.
+    pub(crate) async fn try_client(&self) -> Result<Client, ClientError> {
+        Client::connect(&format!("ws://{}", self.running.address)).await
     }
 
     /// A transaction of this chain.
     pub(crate) fn sign(&self, key: Sr25519Keyring, nonce: Nonce, call: impl Into<RuntimeCall>) -> Bytes {
-        let call = call.into();
-        let extension: TxExtension = (
-            frame_system::CheckNonZeroSender::new(),
-            frame_system::CheckSpecVersion::new(),
-            frame_system::CheckTxVersion::new(),
-            frame_system::CheckGenesis::new(),
-            frame_system::CheckMortality::from(Era::Immortal),
-            CheckNonce(nonce),
-            frame_system::CheckWeight::new(),
-            pallet_transaction_payment::ChargeTransactionPayment::from(0),
-            SubtensorTransactionExtension::default(),
-        );
-        // What a signature covers beside the transaction itself; an immortal one begins at genesis.
-        let genesis = self.node.genesis();
-        let implicit = (
-            VERSION.spec_version,
-            VERSION.transaction_version,
-            genesis,
-            genesis,
-        );
-        let payload = (&call, &extension, implicit).encode();
-        let payload = if payload.len() > 256 {
-            blake2_256(&payload).to_vec()
-        } else {
-            payload
-        };
-        let signature = MultiSignature::Sr25519(key.sign(&payload));
-        let who = MultiAddress::Id(key.to_account_id());
-        Bytes(UncheckedExtrinsic::new_signed(call, who, signature, extension).encode())
+        self.sign_with_tip(key, nonce, call, 0)
     }
+
+    pub(crate) fn sign_with_tip(
+        &self,
+        key: Sr25519Keyring,
+        nonce: Nonce,
+        call: impl Into<RuntimeCall>,
+        tip: u64,
+    ) -> Bytes {
+        sign(self.node.genesis(), key, nonce, call.into(), tip)
+    }
+}
+
+/// A transaction of the chain with a genesis.
+pub(crate) fn sign(genesis: H256, key: Sr25519Keyring, nonce: Nonce, call: RuntimeCall, tip: u64) -> Bytes {
+    let extension: TxExtension = (
+        frame_system::CheckNonZeroSender::new(),
+        frame_system::CheckSpecVersion::new(),
+        frame_system::CheckTxVersion::new(),
+        frame_system::CheckGenesis::new(),
+        frame_system::CheckMortality::from(Era::Immortal),
+        CheckNonce(nonce),
+        frame_system::CheckWeight::new(),
+        pallet_transaction_payment::ChargeTransactionPayment::from(tip),
+        SubtensorTransactionExtension::default(),
+    );
+    // What a signature covers beside the transaction itself; an immortal one begins at genesis.
+    let implicit = (
+        VERSION.spec_version,
+        VERSION.transaction_version,
+        genesis,
+        genesis,
+    );
+    let payload = (&call, &extension, implicit).encode();
+    let payload = if payload.len() > 256 {
+        blake2_256(&payload).to_vec()
+    } else {
+        payload
+    };
+    let signature = MultiSignature::Sr25519(key.sign(&payload));
+    let who = MultiAddress::Id(key.to_account_id());
+    Bytes(UncheckedExtrinsic::new_signed(call, who, signature, extension).encode())
 }
 
 /// Alice's weights on subnet 1: all of it on Bob.
@@ -98,6 +123,23 @@ pub(crate) fn weights() -> subtensor::Call<Runtime> {
 pub(crate) struct Client(WsClient);
 
 impl Client {
+    pub(crate) async fn connect(url: &str) -> Result<Self, ClientError> {
+        let builder = WsClientBuilder::default()
+            .max_request_size(64 * 1024 * 1024)
+            .max_response_size(64 * 1024 * 1024)
+            .request_timeout(Duration::from_secs(300));
+        Ok(Self(builder.build(url).await?))
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
+
+    /// A call whose connection may break.
+    pub(crate) async fn attempt(&self, method: &str, params: Value) -> Result<Value, ClientError> {
+        self.0.request(method, array(&params)).await
+    }
+
     /// Parameters as an array or an object.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,

@@ -1,20 +1,21 @@
 //! Committing to weights and revealing them. Salted commits are revealed by their hotkey in exactly one epoch, the commit's
-//! plus the reveal period. Timelocked commits are kept as they are: this chain has no beacon that opens them.
+//! plus the reveal period. Timelocked commits are kept until their epoch.
 
 use super::{
     CommitRevealWeightsEnabled, CommitRevealWeightsVersion, Config, Error, Event, MAX_TIMELOCKED_COMMIT,
-    MAX_UNREVEALED_COMMITS, Pallet, RevealPeriodEpochs, SubnetEpochIndex, Tempo, TimelockedWeightCommits,
-    Uids, WeightCommits,
+    MAX_UNREVEALED_COMMITS, NetworksAdded, Pallet, RevealPeriodEpochs, SubnetEpochIndex,
+    TimelockedWeightCommits, Uids, WeightCommits,
 };
 use crate::AccountId;
 use crate::types::{MechId, NetUid, NetUidStorageIndex};
+use codec::Compact;
 use core::cmp::Ordering;
 use frame_support::{BoundedVec, dispatch::DispatchResult, ensure, traits::ConstU32};
 use sp_core::H256;
 use sp_runtime::traits::{BlakeTwo256, Hash};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// One salted commit: hash, epoch of the commit, first and last block in which to reveal, as foreseen.
+/// One salted commit: hash, epoch of the commit, its block; the fourth number is the public chain's and unused.
 type Commit = (H256, u64, u64, u64);
 
 /// What can be done with a commit now.
@@ -52,8 +53,27 @@ impl<T: Config> Pallet<T> {
         }
     }
 
+    /// The block of each hotkey's oldest commit that can still be revealed. What was committed before a neuron came says
+    /// nothing about it.
+    pub(super) fn oldest_commits(netuid: NetUid, index: NetUidStorageIndex) -> BTreeMap<AccountId, u64> {
+        let alive = |epoch: u64| Self::reveal_window(netuid, epoch) != RevealWindow::Expired;
+        let salted = WeightCommits::<T>::iter_prefix(index).filter_map(|(who, commits)| {
+            let oldest = commits.iter().find(|(_, epoch, ..)| alive(*epoch))?;
+            Some((who, oldest.2))
+        });
+        let timelocked = TimelockedWeightCommits::<T>::iter_prefix(index)
+            .filter(|(epoch, _)| alive(*epoch))
+            .flat_map(|(_, commits)| commits.into_iter().map(|(who, block, ..)| (who, block)));
+        let mut oldest = BTreeMap::new();
+        for (who, block) in salted.chain(timelocked) {
+            let first = oldest.entry(who).or_insert(block);
+            *first = block.min(*first);
+        }
+        oldest
+    }
+
     pub(super) fn do_commit(who: &AccountId, netuid: NetUid, mecid: MechId, hash: H256) -> DispatchResult {
-        let (index, uid) = Self::may_commit(who, netuid, mecid)?;
+        let (index, uid) = Self::may_commit(who, netuid, mecid, None)?;
         let epoch = SubnetEpochIndex::<T>::get(netuid);
         WeightCommits::<T>::try_mutate(index, who, |stored| -> DispatchResult {
             let mut commits = stored.take().unwrap_or_default();
@@ -62,8 +82,7 @@ impl<T: Config> Pallet<T> {
                 commits.len() < MAX_UNREVEALED_COMMITS,
                 Error::<T>::TooManyUnrevealedCommits
             );
-            let (first, last) = Self::foreseen_reveal(netuid);
-            commits.push_back((hash, epoch, first, last));
+            commits.push_back((hash, epoch, Self::now(), 0));
             *stored = Some(commits);
             Ok(())
         })?;
@@ -81,40 +100,113 @@ impl<T: Config> Pallet<T> {
         salt: &[u16],
         version_key: u64,
     ) -> DispatchResult {
-        ensure!(
-            CommitRevealWeightsEnabled::<T>::get(netuid),
-            Error::<T>::CommitRevealDisabled
-        );
-        ensure!(
-            Self::mechanism_exists(netuid, mecid),
-            Error::<T>::MechanismDoesNotExist
-        );
+        Self::may_reveal(netuid)?;
         let index = netuid.index(mecid);
         let hash = Self::commit_hash(who, index, uids, values, salt, version_key);
         WeightCommits::<T>::try_mutate_exists(index, who, |stored| -> DispatchResult {
             let commits = stored.as_mut().ok_or(Error::<T>::NoWeightsCommitFound)?;
-            let expired = Self::drop_expired(netuid, commits);
-            let place = commits.iter().position(|commit| commit.0 == hash);
-            let Some((place, epoch)) = place.and_then(|place| Some((place, commits.get(place)?.1))) else {
-                let error = match (expired.contains(&hash), commits.is_empty()) {
-                    (true, _) => Error::<T>::ExpiredWeightCommit,
-                    (false, true) => Error::<T>::NoWeightsCommitFound,
-                    (false, false) => Error::<T>::InvalidRevealCommitHashNotMatch,
-                };
-                return Err(error.into());
-            };
-            ensure!(
-                Self::reveal_window(netuid, epoch) == RevealWindow::Open,
-                Error::<T>::RevealTooEarly
-            );
+            let place = Self::revealable(netuid, commits, &[hash])?;
             // Earlier commits are void once a later one is revealed.
-            commits.drain(..=place);
+            commits.drain(..=place.first().copied().unwrap_or_default());
             if commits.is_empty() {
                 *stored = None;
             }
             Self::store_weights(who, netuid, mecid, uids, values, version_key)
         })?;
         Self::deposit_event(Event::WeightsRevealed(who.clone(), index, hash));
+        Ok(())
+    }
+
+    /// Reveals several commits, all or none. Those between them stay.
+    pub(super) fn do_batch_reveal(
+        who: AccountId,
+        netuid: NetUid,
+        uids: &[Vec<u16>],
+        values: &[Vec<u16>],
+        salts: &[Vec<u16>],
+        version_keys: &[u64],
+    ) -> DispatchResult {
+        ensure!(
+            Self::mechanism_exists(netuid, MechId(0)),
+            Error::<T>::SubnetNotExists
+        );
+        let lengths = [values.len(), salts.len(), version_keys.len()];
+        ensure!(
+            lengths.iter().all(|length| *length == uids.len()),
+            Error::<T>::InputLengthsUnequal
+        );
+        Self::may_reveal(netuid)?;
+        let index = netuid.index(MechId(0));
+        let reveals = || uids.iter().zip(values).zip(salts.iter().zip(version_keys));
+        let hash = |((uids, values), (salt, key)): ((&Vec<u16>, &Vec<u16>), (&Vec<u16>, &u64))| {
+            Self::commit_hash(&who, index, uids, values, salt, *key)
+        };
+        let hashes: Vec<H256> = reveals().map(hash).collect();
+        WeightCommits::<T>::try_mutate_exists(index, &who, |stored| -> DispatchResult {
+            let commits = stored.as_mut().ok_or(Error::<T>::NoWeightsCommitFound)?;
+            Self::revealable(netuid, commits, &hashes)?;
+            for hash in &hashes {
+                let place = commits.iter().position(|commit| commit.0 == *hash);
+                let place = place.ok_or(Error::<T>::InvalidRevealCommitHashNotMatch)?;
+                commits.remove(place);
+            }
+            if commits.is_empty() {
+                *stored = None;
+            }
+            for ((uids, values), (_, key)) in reveals() {
+                Self::store_weights(&who, netuid, MechId(0), uids, values, *key)?;
+            }
+            Ok(())
+        })?;
+        Self::deposit_event(Event::WeightsBatchRevealed(who, netuid, hashes));
+        Ok(())
+    }
+
+    fn may_reveal(netuid: NetUid) -> Result<(), Error<T>> {
+        ensure!(NetworksAdded::<T>::get(netuid), Error::<T>::SubnetNotExists);
+        ensure!(
+            CommitRevealWeightsEnabled::<T>::get(netuid),
+            Error::<T>::CommitRevealDisabled
+        );
+        Ok(())
+    }
+
+    /// Where commits stand that can be revealed now, after those were dropped that no longer can.
+    fn revealable(
+        netuid: NetUid,
+        commits: &mut VecDeque<Commit>,
+        hashes: &[H256],
+    ) -> Result<Vec<usize>, Error<T>> {
+        let expired = Self::drop_expired(netuid, commits);
+        let find = |hash: &H256| {
+            let place = commits.iter().position(|commit| commit.0 == *hash);
+            let Some((place, epoch)) = place.and_then(|place| Some((place, commits.get(place)?.1))) else {
+                return Err(match (expired.contains(hash), commits.is_empty()) {
+                    (true, _) => Error::<T>::ExpiredWeightCommit,
+                    (false, true) => Error::<T>::NoWeightsCommitFound,
+                    (false, false) => Error::<T>::InvalidRevealCommitHashNotMatch,
+                });
+            };
+            ensure!(
+                Self::reveal_window(netuid, epoch) == RevealWindow::Open,
+                Error::<T>::RevealTooEarly
+            );
+            Ok(place)
+        };
+        hashes.iter().map(find).collect()
+    }
+
+    /// Commits to weights on several subnets; what fails says so in an event.
+    pub(super) fn do_batch_commit(
+        who: AccountId,
+        netuids: Vec<Compact<NetUid>>,
+        hashes: &[H256],
+    ) -> DispatchResult {
+        ensure!(netuids.len() == hashes.len(), Error::<T>::InputLengthsUnequal);
+        let commit =
+            |(netuid, hash): (&Compact<NetUid>, &H256)| Self::do_commit(&who, netuid.0, MechId(0), *hash);
+        let results: Vec<DispatchResult> = netuids.iter().zip(hashes).map(commit).collect();
+        Self::close_batch(who, netuids, results);
         Ok(())
     }
 
@@ -126,11 +218,7 @@ impl<T: Config> Pallet<T> {
         round: u64,
         version: u16,
     ) -> DispatchResult {
-        ensure!(
-            CommitRevealWeightsVersion::<T>::get() == version,
-            Error::<T>::IncorrectCommitRevealVersion
-        );
-        let (index, uid) = Self::may_commit(&who, netuid, mecid)?;
+        let (index, uid) = Self::may_commit(&who, netuid, mecid, Some(version))?;
         let hash = BlakeTwo256::hash(&commit);
         let epoch = SubnetEpochIndex::<T>::get(netuid);
         TimelockedWeightCommits::<T>::try_mutate(index, epoch, |commits| -> DispatchResult {
@@ -152,6 +240,7 @@ impl<T: Config> Pallet<T> {
         who: &AccountId,
         netuid: NetUid,
         mecid: MechId,
+        version: Option<u16>,
     ) -> Result<(NetUidStorageIndex, u16), Error<T>> {
         ensure!(
             Self::mechanism_exists(netuid, mecid),
@@ -160,6 +249,10 @@ impl<T: Config> Pallet<T> {
         ensure!(
             CommitRevealWeightsEnabled::<T>::get(netuid),
             Error::<T>::CommitRevealDisabled
+        );
+        ensure!(
+            version.is_none_or(|version| version == CommitRevealWeightsVersion::<T>::get()),
+            Error::<T>::IncorrectCommitRevealVersion
         );
         let uid = Uids::<T>::get(netuid, who).ok_or(Error::<T>::HotKeyNotRegisteredInSubNet)?;
         let index = netuid.index(mecid);
@@ -180,16 +273,5 @@ impl<T: Config> Pallet<T> {
             commits.pop_front();
         }
         expired
-    }
-
-    /// The blocks in which a commit made now can be revealed, if epochs keep their tempo.
-    fn foreseen_reveal(netuid: NetUid) -> (u64, u64) {
-        let tempo = u64::from(Tempo::<T>::get(netuid));
-        let first = Self::next_epoch(netuid).unwrap_or(u64::MAX).saturating_add(
-            RevealPeriodEpochs::<T>::get(netuid)
-                .saturating_sub(1)
-                .saturating_mul(tempo),
-        );
-        (first, first.saturating_add(tempo.saturating_sub(1)))
     }
 }

@@ -2,8 +2,9 @@
 //! clients meet these refusals as RPC error 1010 with a number.
 
 use super::commit_reveal::RevealWindow;
-use super::{Call, Config, Error, Pallet, WeightCommits};
+use super::{Call, CommitRevealWeightsEnabled, Config, Error, Pallet, Uids, WeightCommits};
 use crate::AccountId;
+use crate::beacon::Beacon;
 use crate::types::{AxonInfo, MechId, NetUid};
 use codec::{Decode, DecodeWithMemTracking, Encode};
 use core::fmt;
@@ -24,6 +25,8 @@ use sp_runtime::transaction_validity::{
 pub enum PoolRejection {
     /// The hotkey's stake is below the threshold for weights.
     StakeAmountTooLow = 1,
+    /// Weights were set or committed too recently.
+    RateLimitExceeded = 6,
     /// The hotkey is not registered on the subnet on which it serves.
     HotKeyNotRegisteredInNetwork = 10,
     /// The address cannot be served.
@@ -32,10 +35,14 @@ pub enum PoolRejection {
     ServingRateLimitExceeded = 12,
     /// The port is 0.
     InvalidPort = 13,
+    /// The round that opens a timelocked commit is over.
+    InvalidRevealRound = 15,
     /// There is no such commit.
     CommitNotFound = 16,
     /// The commit cannot be revealed in this epoch.
     CommitBlockNotInRevealRange = 17,
+    /// The lists of a batch differ in length.
+    InputLengthsUnequal = 18,
     /// Anything else.
     BadRequest = 255,
 }
@@ -93,14 +100,53 @@ where
     impl_tx_ext_default!(T::RuntimeCall; weight prepare);
 }
 
+/// In the public chain's order: the shape of a batch, stake, what can be revealed, the rate limit, axons.
 fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection> {
     match call {
-        Call::set_weights { netuid, .. }
-        | Call::set_mechanism_weights { netuid, .. }
-        | Call::commit_weights { netuid, .. }
-        | Call::commit_mechanism_weights { netuid, .. }
-        | Call::commit_timelocked_weights { netuid, .. }
-        | Call::commit_timelocked_mechanism_weights { netuid, .. } => check_stake::<T>(who, *netuid),
+        Call::set_weights { netuid, .. } => {
+            check_stake::<T>(who, *netuid)?;
+            check_set_rate::<T>(who, *netuid, MechId(0))
+        }
+        Call::set_mechanism_weights { netuid, mecid, .. } => {
+            check_stake::<T>(who, *netuid)?;
+            check_set_rate::<T>(who, *netuid, *mecid)
+        }
+        Call::batch_set_weights {
+            netuids,
+            weights,
+            version_keys,
+        } => {
+            check_lengths(netuids.len(), &[weights.len(), version_keys.len()])?;
+            netuids
+                .iter()
+                .try_for_each(|netuid| check_stake::<T>(who, netuid.0))
+        }
+        Call::commit_weights { netuid, .. } => {
+            check_stake::<T>(who, *netuid)?;
+            check_rate::<T>(who, *netuid, MechId(0))
+        }
+        Call::commit_mechanism_weights { netuid, mecid, .. } => {
+            check_stake::<T>(who, *netuid)?;
+            check_rate::<T>(who, *netuid, *mecid)
+        }
+        Call::batch_commit_weights {
+            netuids,
+            commit_hashes,
+        } => {
+            check_lengths(netuids.len(), &[commit_hashes.len()])?;
+            netuids
+                .iter()
+                .try_for_each(|netuid| check_stake::<T>(who, netuid.0))
+        }
+        Call::commit_timelocked_weights {
+            netuid, reveal_round, ..
+        } => check_timelocked::<T>(who, *netuid, MechId(0), *reveal_round),
+        Call::commit_timelocked_mechanism_weights {
+            netuid,
+            mecid,
+            reveal_round,
+            ..
+        } => check_timelocked::<T>(who, *netuid, *mecid, *reveal_round),
         Call::reveal_weights {
             netuid,
             uids,
@@ -116,6 +162,26 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
             salt,
             version_key,
         } => check_reveal::<T>(who, *netuid, *mecid, uids, values, salt, *version_key),
+        Call::batch_reveal_weights {
+            netuid,
+            uids_list,
+            values_list,
+            salts_list,
+            version_keys,
+        } => {
+            check_lengths(
+                uids_list.len(),
+                &[values_list.len(), salts_list.len(), version_keys.len()],
+            )?;
+            let reveals = uids_list
+                .iter()
+                .zip(values_list)
+                .zip(salts_list.iter().zip(version_keys));
+            for ((uids, values), (salt, key)) in reveals {
+                check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *key)?;
+            }
+            Ok(())
+        }
         Call::serve_axon {
             netuid,
             version,
@@ -149,10 +215,54 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
             };
             Pallet::<T>::check_axon(who, *netuid, &axon).map_err(rejection)
         }
-        Call::serve_prometheus { .. } | Call::burned_register { .. } => Ok(()),
+        Call::serve_prometheus { .. }
+        | Call::burned_register { .. }
+        | Call::register { .. }
+        | Call::register_limit { .. }
+        | Call::add_stake { .. }
+        | Call::remove_stake { .. } => Ok(()),
         // The macro adds a variant that cannot exist.
         Call::__Ignore(..) => Err(PoolRejection::BadRequest),
     }
+}
+
+fn check_lengths(length: usize, others: &[usize]) -> Result<(), PoolRejection> {
+    if others.iter().all(|other| *other == length) {
+        Ok(())
+    } else {
+        Err(PoolRejection::InputLengthsUnequal)
+    }
+}
+
+/// Direct weights are limited where they are allowed; elsewhere the call itself says why they are not.
+fn check_set_rate<T: Config>(who: &AccountId, netuid: NetUid, mecid: MechId) -> Result<(), PoolRejection> {
+    if CommitRevealWeightsEnabled::<T>::get(netuid) {
+        Ok(())
+    } else {
+        check_rate::<T>(who, netuid, mecid)
+    }
+}
+
+fn check_rate<T: Config>(who: &AccountId, netuid: NetUid, mecid: MechId) -> Result<(), PoolRejection> {
+    match Uids::<T>::get(netuid, who) {
+        Some(uid) if !Pallet::<T>::weights_are_due(netuid, netuid.index(mecid), uid) => {
+            Err(PoolRejection::RateLimitExceeded)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_timelocked<T: Config>(
+    who: &AccountId,
+    netuid: NetUid,
+    mecid: MechId,
+    round: u64,
+) -> Result<(), PoolRejection> {
+    check_stake::<T>(who, netuid)?;
+    if round < T::Beacon::last_round() {
+        return Err(PoolRejection::InvalidRevealRound);
+    }
+    check_rate::<T>(who, netuid, mecid)
 }
 
 fn check_stake<T: Config>(who: &AccountId, netuid: NetUid) -> Result<(), PoolRejection> {

@@ -1,16 +1,17 @@
 //! A subnet's hyperparameters: read once, shown in the form that a client asks for.
 
 use super::{
-    ActivityCutoff, BondsMovingAverage, Burn, CommitRevealWeightsEnabled, Config, ImmunityPeriod, Kappa,
-    MaxAllowedUids, MaxAllowedValidators, MaxRegistrationsPerBlock, MaxWeightsLimit, MinAllowedWeights,
-    NetworkRegistrationAllowed, NetworksAdded, Pallet, RevealPeriodEpochs, Rho, ServingRateLimit, Tempo,
-    WeightsSetRateLimit, WeightsVersionKey,
+    ActivityCutoff, AdjustmentInterval, BondsMovingAverage, Burn, CommitRevealWeightsEnabled, Config,
+    Difficulty, ImmunityPeriod, Kappa, MaxAllowedUids, MaxAllowedValidators, MaxBurn,
+    MaxRegistrationsPerBlock, MaxWeightsLimit, MinAllowedWeights, MinBurn, NetworkPowRegistrationAllowed,
+    NetworkRegistrationAllowed, NetworksAdded, Pallet, RevealPeriodEpochs, Rho, ServingRateLimit,
+    TargetRegistrationsPerInterval, Tempo, WeightsSetRateLimit, WeightsVersionKey,
 };
 use crate::types::{HyperparamEntry, HyperparamValue, NetUid, SubnetHyperparams, TaoBalance};
 use codec::Compact;
 
-/// What this chain keeps. Parameters that it does not have (difficulty, burn adjustment, liquid alpha) are constants where a
-/// record has a place for them.
+/// What this chain keeps. Parameters that it does not have (bounds of the difficulty, liquid alpha) are constants where a record
+/// has a place for them.
 pub(super) struct Hyperparams {
     pub rho: u16,
     pub kappa: u16,
@@ -24,6 +25,12 @@ pub(super) struct Hyperparams {
     pub max_validators: u16,
     pub max_uids: u16,
     pub burn: TaoBalance,
+    pub min_burn: TaoBalance,
+    pub max_burn: TaoBalance,
+    pub difficulty: u64,
+    pub pow_registration_allowed: bool,
+    pub adjustment_interval: u16,
+    pub target_regs_per_interval: u16,
     pub registration_allowed: bool,
     pub max_regs_per_block: u16,
     pub serving_rate_limit: u64,
@@ -47,6 +54,12 @@ impl<T: Config> Pallet<T> {
             max_validators: MaxAllowedValidators::<T>::get(netuid),
             max_uids: MaxAllowedUids::<T>::get(netuid),
             burn: Burn::<T>::get(netuid),
+            min_burn: MinBurn::<T>::get(netuid),
+            max_burn: MaxBurn::<T>::get(netuid),
+            difficulty: Difficulty::<T>::get(netuid),
+            pow_registration_allowed: NetworkPowRegistrationAllowed::<T>::get(netuid),
+            adjustment_interval: AdjustmentInterval::<T>::get(netuid),
+            target_regs_per_interval: TargetRegistrationsPerInterval::<T>::get(netuid),
             registration_allowed: NetworkRegistrationAllowed::<T>::get(netuid),
             max_regs_per_block: MaxRegistrationsPerBlock::<T>::get(netuid),
             serving_rate_limit: ServingRateLimit::<T>::get(netuid),
@@ -71,19 +84,18 @@ impl<T: Config> Pallet<T> {
             max_difficulty: Compact(0),
             weights_version: Compact(p.weights_version),
             weights_rate_limit: Compact(p.weights_rate_limit),
-            adjustment_interval: Compact(0),
+            adjustment_interval: Compact(p.adjustment_interval),
             activity_cutoff: Compact(p.activity_cutoff),
             registration_allowed: p.registration_allowed,
-            target_regs_per_interval: Compact(0),
-            // The price of a registration does not move here.
-            min_burn: Compact(p.burn),
-            max_burn: Compact(p.burn),
+            target_regs_per_interval: Compact(p.target_regs_per_interval),
+            min_burn: Compact(p.min_burn),
+            max_burn: Compact(p.max_burn),
             bonds_moving_avg: Compact(p.bonds_moving_avg),
             max_regs_per_block: Compact(p.max_regs_per_block),
             serving_rate_limit: Compact(p.serving_rate_limit),
             max_validators: Compact(p.max_validators),
             adjustment_alpha: Compact(0),
-            difficulty: Compact(0),
+            difficulty: Compact(p.difficulty),
             commit_reveal_period: Compact(p.commit_reveal_period),
             commit_reveal_weights_enabled: p.commit_reveal_enabled,
             alpha_high: Compact(0),
@@ -108,8 +120,8 @@ impl<T: Config> Pallet<T> {
             ("weights_rate_limit", U64(Compact(p.weights_rate_limit))),
             ("activity_cutoff", U16(Compact(p.activity_cutoff))),
             ("registration_allowed", Bool(p.registration_allowed)),
-            ("min_burn", TaoBalance(Compact(p.burn))),
-            ("max_burn", TaoBalance(Compact(p.burn))),
+            ("min_burn", TaoBalance(Compact(p.min_burn))),
+            ("max_burn", TaoBalance(Compact(p.max_burn))),
             ("bonds_moving_avg", U64(Compact(p.bonds_moving_avg))),
             ("max_regs_per_block", U16(Compact(p.max_regs_per_block))),
             ("serving_rate_limit", U64(Compact(p.serving_rate_limit))),

@@ -1,10 +1,12 @@
-//! A subnet as clients see it: the metagraph, the same by column, and the pool of its token. There is no pool and no
-//! emission on this chain, so those numbers are zero.
+//! A subnet as clients see it: the metagraph, the same by column, and the pool of its token. There is no pool on this chain:
+//! its reserves, volumes and prices are zero.
 
 use super::neurons::zero_account;
 use super::{
-    BlockAtRegistration, BlocksSinceLastStep, Config, IdentitiesV2, LastEpochBlock, NetworkRegisteredAt,
-    NetworksAdded, Pallet, SubnetIdentitiesV3, SubnetOwner, SubnetOwnerHotkey, TokenSymbol,
+    AlphaDividendsPerSubnet, BlockAtRegistration, BlocksSinceLastStep, Config, IdentitiesV2,
+    LastMechansimStepBlock, NetworkRegisteredAt, NetworksAdded, Pallet, PendingServerEmission,
+    PendingValidatorEmission, SubnetAlphaOut, SubnetAlphaOutEmission, SubnetIdentitiesV3, SubnetOwner,
+    SubnetOwnerHotkey, SubnetTAO, TokenSymbol,
 };
 use crate::types::{
     AlphaBalance, DynamicInfo, FixedI128, Metagraph, NetUid, NeuronInfoLite, SubnetIdentityV3, SubnetState,
@@ -50,16 +52,16 @@ impl<T: Config> Pallet<T> {
             owner_coldkey: SubnetOwner::<T>::get(netuid).unwrap_or_else(zero_account),
             block: Compact(Self::now()),
             tempo: Compact(p.tempo),
-            last_step: Compact(LastEpochBlock::<T>::get(netuid)),
+            last_step: Compact(LastMechansimStepBlock::<T>::get(netuid)),
             blocks_since_last_step: Compact(BlocksSinceLastStep::<T>::get(netuid)),
-            subnet_emission: Compact(0),
+            subnet_emission: Compact(SubnetAlphaOutEmission::<T>::get(netuid).0),
             alpha_in: NO_ALPHA,
-            alpha_out: NO_ALPHA,
-            tao_in: NO_TAO,
-            alpha_out_emission: NO_ALPHA,
+            alpha_out: Compact(SubnetAlphaOut::<T>::get(netuid)),
+            tao_in: Compact(SubnetTAO::<T>::get(netuid)),
+            alpha_out_emission: Compact(SubnetAlphaOutEmission::<T>::get(netuid)),
             alpha_in_emission: NO_ALPHA,
             tao_in_emission: NO_TAO,
-            pending_alpha_emission: NO_ALPHA,
+            pending_alpha_emission: Compact(Self::laid_aside(netuid)),
             pending_root_emission: NO_TAO,
             subnet_volume: Compact(0),
             moving_price: FixedI128::default(),
@@ -74,17 +76,17 @@ impl<T: Config> Pallet<T> {
             num_uids: Compact(u16::try_from(neurons.len()).unwrap_or(u16::MAX)),
             max_uids: Compact(p.max_uids),
             burn: Compact(p.burn),
-            difficulty: Compact(0),
+            difficulty: Compact(p.difficulty),
             registration_allowed: p.registration_allowed,
-            pow_registration_allowed: false,
+            pow_registration_allowed: p.pow_registration_allowed,
             immunity_period: Compact(p.immunity_period),
             min_difficulty: Compact(0),
             max_difficulty: Compact(0),
-            min_burn: Compact(p.burn),
-            max_burn: Compact(p.burn),
+            min_burn: Compact(p.min_burn),
+            max_burn: Compact(p.max_burn),
             adjustment_alpha: Compact(0),
-            adjustment_interval: Compact(0),
-            target_regs_per_interval: Compact(0),
+            adjustment_interval: Compact(p.adjustment_interval),
+            target_regs_per_interval: Compact(p.target_regs_per_interval),
             max_regs_per_block: Compact(p.max_regs_per_block),
             serving_rate_limit: Compact(p.serving_rate_limit),
             commit_reveal_weights_enabled: p.commit_reveal_enabled,
@@ -114,7 +116,9 @@ impl<T: Config> Pallet<T> {
             tao_stake: column(&neurons, |_| NO_TAO),
             total_stake: column(&neurons, |n| Compact(TaoBalance(stake(n)))),
             tao_dividends_per_hotkey: Vec::new(),
-            alpha_dividends_per_hotkey: Vec::new(),
+            alpha_dividends_per_hotkey: AlphaDividendsPerSubnet::<T>::iter_prefix(netuid)
+                .map(|(hotkey, amount)| (hotkey, Compact(amount)))
+                .collect(),
         })
     }
 
@@ -179,6 +183,12 @@ impl<T: Config> Pallet<T> {
         let mut netuids: Vec<NetUid> = NetworksAdded::<T>::iter_keys().collect();
         netuids.sort_unstable();
         netuids
+    }
+
+    /// What waits for a subnet's next epoch.
+    fn laid_aside(netuid: NetUid) -> AlphaBalance {
+        let miners = PendingServerEmission::<T>::get(netuid).0;
+        AlphaBalance(miners.saturating_add(PendingValidatorEmission::<T>::get(netuid).0))
     }
 
     fn subnet_name(netuid: NetUid, identity: Option<&SubnetIdentityV3>) -> Vec<Compact<u8>> {

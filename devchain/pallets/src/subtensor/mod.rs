@@ -1,6 +1,7 @@
 //! `SubtensorModule`: subnets, neurons, weights, axons. This file is the interface: storage, calls, events and errors with
 //! the names and keys of the public chain. What the calls do is in the modules beside it, one subject each.
 
+mod calls;
 mod commit_reveal;
 mod epoch;
 mod extension;
@@ -8,15 +9,24 @@ mod genesis;
 mod hyperparams;
 mod metagraph;
 mod neurons;
+mod pow;
+mod price;
+mod pruning;
 mod registration;
 mod serving;
+mod staking;
+mod timelocked;
 mod weights;
 
 pub use extension::{PoolRejection, SubtensorTransactionExtension};
 pub use genesis::{NeuronGenesis, SubnetGenesis};
 pub use pallet::*;
+pub use pow::seal;
+pub use staking::LEAST_STAKE;
+pub use timelocked::WeightsTlockPayload;
 
 use codec::{Decode, DecodeWithMemTracking, Encode};
+use frame_support::pallet_macros::import_section;
 use scale_info::TypeInfo;
 
 /// The most bytes of a timelocked commit.
@@ -34,19 +44,37 @@ pub enum EpochConsensus {
     Null,
 }
 
-/// The pallet.
+/// Why a timelocked commit came to nothing.
+#[derive(Encode, Decode, DecodeWithMemTracking, TypeInfo, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DroppedCommit {
+    /// It is not a sealed payload, or sealed to another round or beacon.
+    Closed,
+    /// What was sealed is not weights.
+    Payload,
+    /// What was sealed names another hotkey.
+    Hotkey,
+    /// The weights are not allowed.
+    Refused,
+    /// Its round did not come in the epoch of its reveal.
+    Expired,
+}
+
+/// The pallet. Its calls are in a file of their own.
+#[import_section(calls::calls)]
 #[frame_support::pallet]
 #[allow(
     missing_docs,
     reason = "the macro generates public items without documentation"
 )]
 mod pallet {
-    use super::{EpochConsensus, MAX_TIMELOCKED_COMMIT, genesis};
+    use super::{DroppedCommit, EpochConsensus, MAX_TIMELOCKED_COMMIT, genesis};
     use crate::AccountId;
+    use crate::beacon::Beacon;
     use crate::types::{
-        AlphaBalance, AxonInfo, ChainIdentityV2, MechId, NetUid, NetUidStorageIndex, NeuronCertificate,
-        PrometheusInfo, SubnetIdentityV3, TaoBalance,
+        AlphaBalance, AxonInfo, ChainIdentityV2, FixedU128, MechId, NetUid, NetUidStorageIndex,
+        NeuronCertificate, PrometheusInfo, SubnetIdentityV3, TaoBalance,
     };
+    use codec::Compact;
     use frame_support::pallet_prelude::*;
     use frame_support::traits::{ConstBool, ConstU16, ConstU64, fungible};
     use frame_system::pallet_prelude::*;
@@ -62,6 +90,8 @@ mod pallet {
     pub trait Config: frame_system::Config<AccountId = AccountId, RuntimeEvent: From<Event<Self>>> {
         /// TAO: pays for registrations.
         type Currency: fungible::Mutate<AccountId, Balance = u64>;
+        /// Opens timelocked commits.
+        type Beacon: Beacon;
     }
 
     // === Networks ===
@@ -157,6 +187,9 @@ mod pallet {
     /// Memory of bonds, of 10⁶.
     #[pallet::storage]
     pub type BondsMovingAverage<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery, ConstU64<900_000>>;
+    /// How far bonds follow clipped weights instead of weights as they were set, of 65535.
+    #[pallet::storage]
+    pub type BondsPenalty<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<{ u16::MAX }>>;
     /// How epochs turn weights into pay. Absent means the default.
     #[pallet::storage]
     pub type SubnetEpochConsensus<T> = StorageMap<_, Identity, NetUid, EpochConsensus, ValueQuery>;
@@ -166,6 +199,18 @@ mod pallet {
     /// The price of a registration.
     #[pallet::storage]
     pub type Burn<T> = StorageMap<_, Identity, NetUid, TaoBalance, ValueQuery>;
+    /// The price does not fall below this.
+    #[pallet::storage]
+    pub type MinBurn<T> = StorageMap<_, Identity, NetUid, TaoBalance, ValueQuery>;
+    /// The price does not rise above this.
+    #[pallet::storage]
+    pub type MaxBurn<T> = StorageMap<_, Identity, NetUid, TaoBalance, ValueQuery>;
+    /// Blocks in which the price halves; 0 keeps it.
+    #[pallet::storage]
+    pub type BurnHalfLife<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<360>>;
+    /// What a registration multiplies the price with.
+    #[pallet::storage]
+    pub type BurnIncreaseMult<T> = StorageMap<_, Identity, NetUid, FixedU128, ValueQuery>;
     /// The share of the price that is locked instead of burned, of 65535.
     #[pallet::storage]
     pub type CollateralLockShare<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery>;
@@ -173,12 +218,37 @@ mod pallet {
     #[pallet::storage]
     pub type NetworkRegistrationAllowed<T> =
         StorageMap<_, Identity, NetUid, bool, ValueQuery, ConstBool<true>>;
+    /// Whether a subnet takes registrations for work.
+    #[pallet::storage]
+    pub type NetworkPowRegistrationAllowed<T> = StorageMap<_, Identity, NetUid, bool, ValueQuery>;
+    /// How hard the work of a registration is.
+    #[pallet::storage]
+    pub type Difficulty<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery, ConstU64<10_000_000>>;
+    /// Work that was done, and the block in which it was taken.
+    #[pallet::storage]
+    pub type UsedWork<T> = StorageMap<_, Identity, Vec<u8>, u64, ValueQuery>;
     /// Registrations that a subnet takes per block.
     #[pallet::storage]
     pub type MaxRegistrationsPerBlock<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<1>>;
     /// Registrations that a subnet took in this block.
     #[pallet::storage]
     pub type RegistrationsThisBlock<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery>;
+    /// Blocks in the interval over which registrations are counted.
+    #[pallet::storage]
+    pub type AdjustmentInterval<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<100>>;
+    /// A third of the registrations that a subnet takes per interval.
+    #[pallet::storage]
+    pub type TargetRegistrationsPerInterval<T> =
+        StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<2>>;
+    /// Registrations that a subnet took in this interval.
+    #[pallet::storage]
+    pub type RegistrationsThisInterval<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery>;
+    /// The block in which this interval began.
+    #[pallet::storage]
+    pub type LastAdjustmentBlock<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery>;
+    /// How many neurons that are not spared stay in any case.
+    #[pallet::storage]
+    pub type MinNonImmuneUids<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<10>>;
     /// Rao that registrations burned.
     #[pallet::storage]
     pub type RAORecycledForRegistration<T> = StorageMap<_, Identity, NetUid, TaoBalance, ValueQuery>;
@@ -208,6 +278,32 @@ mod pallet {
     #[pallet::storage]
     pub type TotalHotkeyAlpha<T> =
         StorageDoubleMap<_, Blake2_128Concat, AccountId, Identity, NetUid, AlphaBalance, ValueQuery>;
+    /// A coldkey's part in a hotkey's stake on a subnet, in shares.
+    #[pallet::storage]
+    pub type Alpha<T> = StorageNMap<
+        _,
+        (
+            NMapKey<Blake2_128Concat, AccountId>,
+            NMapKey<Blake2_128Concat, AccountId>,
+            NMapKey<Identity, NetUid>,
+        ),
+        FixedU128,
+        ValueQuery,
+    >;
+    /// All shares in a hotkey's stake on a subnet.
+    #[pallet::storage]
+    pub type TotalHotkeyShares<T> =
+        StorageDoubleMap<_, Blake2_128Concat, AccountId, Identity, NetUid, FixedU128, ValueQuery>;
+    /// TAO that was paid for stake on a subnet and comes back when stake is given up.
+    #[pallet::storage]
+    pub type SubnetTAO<T> = StorageMap<_, Identity, NetUid, TaoBalance, ValueQuery>;
+    /// All stake on a subnet.
+    #[pallet::storage]
+    pub type SubnetAlphaOut<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
+    /// What each hotkey earned for its validating in the last epoch.
+    #[pallet::storage]
+    pub type AlphaDividendsPerSubnet<T> =
+        StorageDoubleMap<_, Identity, NetUid, Blake2_128Concat, AccountId, AlphaBalance, ValueQuery>;
     /// Where a hotkey's axon listens.
     #[pallet::storage]
     pub type Axons<T> =
@@ -247,6 +343,18 @@ mod pallet {
     /// How much of each validator's weights consensus kept, of 65535.
     #[pallet::storage]
     pub type ValidatorTrust<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
+    /// Each neuron's share of the clipped weights by stake, of 65535: its incentive under an older name.
+    #[pallet::storage]
+    pub type Rank<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
+    /// How much of the weights on each neuron consensus kept, of 65535.
+    #[pallet::storage]
+    pub type Trust<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
+    /// Each neuron's share of all pay; the best has 65535.
+    #[pallet::storage]
+    pub type PruningScores<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
+    /// Each neuron's share of the stake that counts, of 65535.
+    #[pallet::storage]
+    pub type StakeWeight<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
     /// What each neuron earned in the last epoch.
     #[pallet::storage]
     pub type Emission<T> = StorageMap<_, Identity, NetUid, Vec<AlphaBalance>, ValueQuery>;
@@ -261,7 +369,7 @@ mod pallet {
     #[pallet::storage]
     pub type Bonds<T> =
         StorageDoubleMap<_, Identity, NetUidStorageIndex, Identity, u16, Vec<(u16, u16)>, ValueQuery>;
-    /// Unrevealed commits of a hotkey: (hash, epoch of the commit, first and last block in which to reveal, as foreseen).
+    /// Unrevealed commits of a hotkey: (hash, epoch of the commit, its block, nothing).
     #[pallet::storage]
     pub type WeightCommits<T> = StorageDoubleMap<
         _,
@@ -303,6 +411,18 @@ mod pallet {
     /// Blocks since a subnet's last epoch.
     #[pallet::storage]
     pub type BlocksSinceLastStep<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery>;
+    /// The block in which a subnet last paid. The name is the public chain's, misspelling included.
+    #[pallet::storage]
+    pub type LastMechansimStepBlock<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery>;
+    /// What a subnet emits to its neurons per block.
+    #[pallet::storage]
+    pub type SubnetAlphaOutEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
+    /// What waits for the next epoch: the miners' half.
+    #[pallet::storage]
+    pub type PendingServerEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
+    /// What waits for the next epoch: the validators' half.
+    #[pallet::storage]
+    pub type PendingValidatorEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
 
     /// The chain's beginning.
     #[pallet::genesis_config]
@@ -332,95 +452,194 @@ mod pallet {
     #[pallet::event]
     #[pallet::generate_deposit(pub(super) fn deposit_event)]
     pub enum Event<T: Config> {
+        /// A coldkey staked: coldkey, hotkey, TAO paid, stake, subnet, fee.
+        #[codec(index = 2)]
+        StakeAdded(AccountId, AccountId, TaoBalance, AlphaBalance, NetUid, u64),
+        /// A coldkey took stake back: coldkey, hotkey, TAO paid, stake, subnet, fee.
+        #[codec(index = 3)]
+        StakeRemoved(AccountId, AccountId, TaoBalance, AlphaBalance, NetUid, u64),
         /// A validator's weights changed.
+        #[codec(index = 5)]
         WeightsSet(NetUidStorageIndex, u16),
         /// A hotkey took a uid.
+        #[codec(index = 6)]
         NeuronRegistered(NetUid, u16, AccountId),
         /// A hotkey announced its axon.
+        #[codec(index = 28)]
         AxonServed(NetUid, AccountId),
         /// A hotkey announced its metrics.
+        #[codec(index = 29)]
         PrometheusServed(NetUid, AccountId),
         /// A hotkey committed to weights.
+        #[codec(index = 79)]
         WeightsCommitted(AccountId, NetUidStorageIndex, H256),
         /// A hotkey revealed the weights to which it had committed.
+        #[codec(index = 80)]
         WeightsRevealed(AccountId, NetUidStorageIndex, H256),
+        /// A hotkey revealed several weights at once.
+        #[codec(index = 81)]
+        WeightsBatchRevealed(AccountId, NetUid, Vec<H256>),
+        /// A batch was worked off.
+        #[codec(index = 82)]
+        BatchWeightsCompleted(Vec<Compact<NetUid>>, AccountId),
+        /// Something in a batch failed.
+        #[codec(index = 83)]
+        BatchCompletedWithErrors(),
+        /// This failed in a batch.
+        #[codec(index = 84)]
+        BatchWeightItemFailed(DispatchError),
         /// A hotkey committed to weights that a beacon's round opens.
+        #[codec(index = 101)]
         TimelockedWeightsCommitted(AccountId, NetUidStorageIndex, H256, u64),
+        /// Weights that a beacon's round opened were set.
+        #[codec(index = 102)]
+        TimelockedWeightsRevealed(NetUidStorageIndex, AccountId),
+        /// A timelocked commit came to nothing. The public chain says so in its log only.
+        #[codec(index = 250)]
+        TimelockedWeightsDropped(NetUidStorageIndex, AccountId, DroppedCommit),
     }
 
-    /// Why a call was refused. Clients read the names from the metadata.
+    /// Why a call was refused, with the public chain's numbers. Clients read the names from the metadata.
     #[pallet::error]
     pub enum Error<T> {
         /// The address type is neither 4 nor 6.
+        #[codec(index = 1)]
         InvalidIpType,
         /// The address cannot be served.
+        #[codec(index = 2)]
         InvalidIpAddress,
         /// The port is 0.
+        #[codec(index = 3)]
         InvalidPort,
         /// The hotkey is not registered on this subnet.
+        #[codec(index = 4)]
         HotKeyNotRegisteredInSubNet,
+        /// Nobody owns the hotkey.
+        #[codec(index = 5)]
+        HotKeyAccountNotExists,
         /// The hotkey is not registered on the subnet on which it serves.
+        #[codec(index = 6)]
         HotKeyNotRegisteredInNetwork,
         /// The hotkey belongs to another coldkey.
+        #[codec(index = 7)]
         NonAssociatedColdKey,
+        /// The coldkey has less stake with this hotkey.
+        #[codec(index = 9)]
+        NotEnoughStakeToWithdraw,
         /// The hotkey's stake is below the threshold for weights.
+        #[codec(index = 10)]
         NotEnoughStakeToSetWeights,
         /// The coldkey cannot pay for the registration.
+        #[codec(index = 12)]
         NotEnoughBalanceToStake,
         /// Only validators with a permit set weights for others.
+        #[codec(index = 15)]
         NeuronNoValidatorPermit,
         /// There are not as many weights as uids.
+        #[codec(index = 16)]
         WeightVecNotEqualSize,
         /// A uid occurs twice.
+        #[codec(index = 17)]
         DuplicateUids,
         /// A uid is not in the subnet.
+        #[codec(index = 18)]
         UidVecContainInvalidOne,
         /// There are fewer weights than the subnet asks for.
+        #[codec(index = 19)]
         WeightVecLengthIsLow,
         /// The subnet took its registrations of this block.
+        #[codec(index = 20)]
         TooManyRegistrationsThisBlock,
         /// The hotkey is registered on this subnet.
+        #[codec(index = 21)]
         HotKeyAlreadyRegisteredInSubNet,
+        /// The work's block is in the future or too long ago.
+        #[codec(index = 23)]
+        InvalidWorkBlock,
+        /// The work was not hard enough.
+        #[codec(index = 24)]
+        InvalidDifficulty,
+        /// The work is not the hotkey's.
+        #[codec(index = 25)]
+        InvalidSeal,
         /// One weight is a larger share than the subnet allows.
+        #[codec(index = 26)]
         MaxWeightExceeded,
         /// The last weights are too recent.
+        #[codec(index = 28)]
         SettingWeightsTooFast,
-        /// The last commit is too recent.
-        CommittingWeightsTooFast,
         /// The version key is older than the subnet's.
+        #[codec(index = 29)]
         IncorrectWeightVersionKey,
         /// The last serve call is too recent.
+        #[codec(index = 30)]
         ServingRateLimitExceeded,
         /// There are more uids than neurons.
+        #[codec(index = 31)]
         UidsLengthExceedUidsInSubNet,
         /// The subnet takes no registrations.
+        #[codec(index = 36)]
         SubNetRegistrationDisabled,
+        /// The subnet took its registrations of this interval.
+        #[codec(index = 37)]
+        TooManyRegistrationsThisInterval,
+        /// The hotkey itself registers for work.
+        #[codec(index = 38)]
+        TransactorAccountShouldBeHotKey,
         /// The root network has registrations of its own.
+        #[codec(index = 41)]
         RegistrationNotPermittedOnRootSubnet,
         /// The root network has no weights.
+        #[codec(index = 46)]
         CanNotSetRootNetworkWeights,
         /// The subnet is full.
+        #[codec(index = 47)]
         NoNeuronIdAvailable,
         /// There is no commit to reveal.
+        #[codec(index = 50)]
         NoWeightsCommitFound,
         /// What is revealed is not what was committed.
+        #[codec(index = 51)]
         InvalidRevealCommitHashNotMatch,
         /// This subnet's weights must be committed first.
+        #[codec(index = 52)]
         CommitRevealEnabled,
         /// This subnet's weights are set directly.
+        #[codec(index = 53)]
         CommitRevealDisabled,
         /// There is no such subnet or mechanism.
+        #[codec(index = 71)]
         MechanismDoesNotExist,
         /// There is no such subnet.
+        #[codec(index = 73)]
         SubnetNotExists,
         /// Too many commits wait for their reveal.
+        #[codec(index = 74)]
         TooManyUnrevealedCommits,
         /// The epoch in which to reveal is over.
+        #[codec(index = 75)]
         ExpiredWeightCommit,
         /// The epoch in which to reveal has not begun.
+        #[codec(index = 76)]
         RevealTooEarly,
+        /// The lists of a batch differ in length.
+        #[codec(index = 77)]
+        InputLengthsUnequal,
+        /// The last commit is too recent.
+        #[codec(index = 78)]
+        CommittingWeightsTooFast,
+        /// The amount is below the least that can be staked.
+        #[codec(index = 79)]
+        AmountTooLow,
+        /// The subnet does not hold that much TAO.
+        #[codec(index = 80)]
+        InsufficientLiquidity,
         /// The chain accepts another version of timelocked commits.
+        #[codec(index = 109)]
         IncorrectCommitRevealVersion,
+        /// The price of a registration is above the limit. Later than spec version 365.
+        #[codec(index = 200)]
+        RegistrationPriceLimitExceeded,
     }
 
     #[pallet::hooks]
@@ -428,237 +647,6 @@ mod pallet {
         fn on_initialize(_now: BlockNumberFor<T>) -> Weight {
             Self::begin_block();
             Weight::zero()
-        }
-    }
-
-    /// The weight of every call: a local chain's blocks are never full.
-    const CALL: Weight = Weight::from_parts(10_000_000, 0);
-
-    #[pallet::call]
-    #[allow(clippy::too_many_arguments, reason = "the public chain's calls have these")]
-    impl<T: Config> Pallet<T> {
-        /// Sets the weights of the signing validator.
-        #[pallet::call_index(0)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn set_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            dests: Vec<u16>,
-            weights: Vec<u16>,
-            version_key: u64,
-        ) -> DispatchResult {
-            Self::do_set_weights(
-                &ensure_signed(origin)?,
-                netuid,
-                MechId(0),
-                &dests,
-                &weights,
-                version_key,
-            )
-        }
-
-        /// Announces the signing hotkey's axon.
-        #[pallet::call_index(4)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn serve_axon(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            version: u32,
-            ip: u128,
-            port: u16,
-            ip_type: u8,
-            protocol: u8,
-            placeholder1: u8,
-            placeholder2: u8,
-        ) -> DispatchResult {
-            let axon = AxonInfo {
-                block: 0,
-                version,
-                ip,
-                port,
-                ip_type,
-                protocol,
-                placeholder1,
-                placeholder2,
-            };
-            Self::do_serve_axon(ensure_signed(origin)?, netuid, axon, None)
-        }
-
-        /// Announces where the signing hotkey's metrics are served.
-        #[pallet::call_index(5)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn serve_prometheus(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            version: u32,
-            ip: u128,
-            port: u16,
-            ip_type: u8,
-        ) -> DispatchResult {
-            let info = PrometheusInfo {
-                block: 0,
-                version,
-                ip,
-                port,
-                ip_type,
-            };
-            Self::do_serve_prometheus(ensure_signed(origin)?, netuid, info)
-        }
-
-        /// Registers a hotkey; the signing coldkey pays.
-        #[pallet::call_index(7)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::Yes))]
-        pub fn burned_register(origin: OriginFor<T>, netuid: NetUid, hotkey: AccountId) -> DispatchResult {
-            Self::do_burned_register(&ensure_signed(origin)?, netuid, &hotkey)
-        }
-
-        /// Announces the signing hotkey's axon and its TLS key.
-        #[pallet::call_index(40)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn serve_axon_tls(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            version: u32,
-            ip: u128,
-            port: u16,
-            ip_type: u8,
-            protocol: u8,
-            placeholder1: u8,
-            placeholder2: u8,
-            certificate: Vec<u8>,
-        ) -> DispatchResult {
-            let axon = AxonInfo {
-                block: 0,
-                version,
-                ip,
-                port,
-                ip_type,
-                protocol,
-                placeholder1,
-                placeholder2,
-            };
-            Self::do_serve_axon(ensure_signed(origin)?, netuid, axon, Some(&certificate))
-        }
-
-        /// Commits to weights by their hash.
-        #[pallet::call_index(96)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn commit_weights(origin: OriginFor<T>, netuid: NetUid, commit_hash: H256) -> DispatchResult {
-            Self::do_commit(&ensure_signed(origin)?, netuid, MechId(0), commit_hash)
-        }
-
-        /// Reveals weights to which the signer committed.
-        #[pallet::call_index(97)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn reveal_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            uids: Vec<u16>,
-            values: Vec<u16>,
-            salt: Vec<u16>,
-            version_key: u64,
-        ) -> DispatchResult {
-            Self::do_reveal(
-                &ensure_signed(origin)?,
-                netuid,
-                MechId(0),
-                &uids,
-                &values,
-                &salt,
-                version_key,
-            )
-        }
-
-        /// Commits to weights that a beacon's round opens.
-        #[pallet::call_index(113)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn commit_timelocked_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            commit: BoundedVec<u8, ConstU32<MAX_TIMELOCKED_COMMIT>>,
-            reveal_round: u64,
-            commit_reveal_version: u16,
-        ) -> DispatchResult {
-            let who = ensure_signed(origin)?;
-            Self::do_commit_timelocked(
-                who,
-                netuid,
-                MechId(0),
-                commit,
-                reveal_round,
-                commit_reveal_version,
-            )
-        }
-
-        /// Commits to weights of one mechanism by their hash.
-        #[pallet::call_index(115)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn commit_mechanism_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            mecid: MechId,
-            commit_hash: H256,
-        ) -> DispatchResult {
-            Self::do_commit(&ensure_signed(origin)?, netuid, mecid, commit_hash)
-        }
-
-        /// Reveals weights of one mechanism to which the signer committed.
-        #[pallet::call_index(116)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn reveal_mechanism_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            mecid: MechId,
-            uids: Vec<u16>,
-            values: Vec<u16>,
-            salt: Vec<u16>,
-            version_key: u64,
-        ) -> DispatchResult {
-            Self::do_reveal(
-                &ensure_signed(origin)?,
-                netuid,
-                mecid,
-                &uids,
-                &values,
-                &salt,
-                version_key,
-            )
-        }
-
-        /// Commits to weights of one mechanism that a beacon's round opens.
-        #[pallet::call_index(118)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn commit_timelocked_mechanism_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            mecid: MechId,
-            commit: BoundedVec<u8, ConstU32<MAX_TIMELOCKED_COMMIT>>,
-            reveal_round: u64,
-            commit_reveal_version: u16,
-        ) -> DispatchResult {
-            let who = ensure_signed(origin)?;
-            Self::do_commit_timelocked(who, netuid, mecid, commit, reveal_round, commit_reveal_version)
-        }
-
-        /// Sets the weights of the signing validator for one mechanism.
-        #[pallet::call_index(119)]
-        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
-        pub fn set_mechanism_weights(
-            origin: OriginFor<T>,
-            netuid: NetUid,
-            mecid: MechId,
-            dests: Vec<u16>,
-            weights: Vec<u16>,
-            version_key: u64,
-        ) -> DispatchResult {
-            Self::do_set_weights(
-                &ensure_signed(origin)?,
-                netuid,
-                mecid,
-                &dests,
-                &weights,
-                version_key,
-            )
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Neurons as clients see them, assembled from the columns.
 
 use super::{
-    Active, Axons, Bonds, Config, Consensus, Dividends, Emission, Incentive, Keys, LastUpdate, Owner, Pallet,
-    Prometheus, SubnetworkN, TotalHotkeyAlpha, ValidatorPermit, ValidatorTrust, Weights,
+    Active, Alpha, Axons, Bonds, Config, Consensus, Dividends, Emission, Incentive, Keys, LastUpdate,
+    NetworksAdded, Owner, Pallet, Prometheus, PruningScores, Rank, SubnetworkN, TotalHotkeyAlpha, Trust,
+    Uids, ValidatorPermit, ValidatorTrust, Weights,
 };
 use crate::AccountId;
-use crate::types::{AlphaBalance, MechId, NetUid, NeuronInfo, NeuronInfoLite};
+use crate::types::{AlphaBalance, MechId, NetUid, NeuronInfo, NeuronInfoLite, StakeInfo, TaoBalance};
 use codec::Compact;
 
 /// A subnet's columns, read once for all of its neurons.
@@ -17,6 +18,9 @@ struct Columns {
     dividends: Vec<u16>,
     consensus: Vec<u16>,
     validator_trust: Vec<u16>,
+    rank: Vec<u16>,
+    trust: Vec<u16>,
+    pruning_scores: Vec<u16>,
     emission: Vec<AlphaBalance>,
 }
 
@@ -31,6 +35,9 @@ impl Columns {
             dividends: Dividends::<T>::get(netuid),
             consensus: Consensus::<T>::get(netuid),
             validator_trust: ValidatorTrust::<T>::get(netuid),
+            rank: Rank::<T>::get(netuid),
+            trust: Trust::<T>::get(netuid),
+            pruning_scores: PruningScores::<T>::get(netuid),
             emission: Emission::<T>::get(netuid),
         }
     }
@@ -97,10 +104,9 @@ impl<T: Config> Pallet<T> {
             dividends: Compact(at(&columns.dividends, uid)),
             last_update: Compact(at(&columns.last_update, uid)),
             validator_permit: at(&columns.permit, uid),
-            // The public chain retired these three; the records keep their places.
-            rank: Compact(0),
-            trust: Compact(0),
-            pruning_score: Compact(0),
+            rank: Compact(at(&columns.rank, uid)),
+            trust: Compact(at(&columns.trust, uid)),
+            pruning_score: Compact(at(&columns.pruning_scores, uid)),
             hotkey,
             coldkey,
         })
@@ -135,6 +141,36 @@ impl<T: Config> Pallet<T> {
             validator_permit: lite.validator_permit,
             pruning_score: lite.pruning_score,
         }
+    }
+
+    /// What a coldkey has staked to a hotkey on a subnet; none where there is no such subnet.
+    #[must_use]
+    pub fn stake_info(hotkey: &AccountId, coldkey: &AccountId, netuid: NetUid) -> Option<StakeInfo> {
+        if !NetworksAdded::<T>::get(netuid) {
+            return None;
+        }
+        let stake = AlphaBalance(Self::stake_of(hotkey, coldkey, netuid));
+        let uid = Uids::<T>::get(netuid, hotkey);
+        let emission = uid.map(|uid| at(&Emission::<T>::get(netuid), uid));
+        Some(StakeInfo {
+            hotkey: hotkey.clone(),
+            coldkey: coldkey.clone(),
+            netuid: Compact(netuid),
+            stake: Compact(stake),
+            locked: Compact(0),
+            emission: Compact(emission.unwrap_or_default()),
+            tao_emission: Compact(TaoBalance::default()),
+            drain: Compact(0),
+            is_registered: uid.is_some(),
+        })
+    }
+
+    /// All that a coldkey has staked.
+    #[must_use]
+    pub fn stakes_of(coldkey: &AccountId) -> Vec<StakeInfo> {
+        let theirs = Alpha::<T>::iter_keys().filter(|(_, staker, _)| staker == coldkey);
+        let stakes = theirs.filter_map(|(hotkey, _, netuid)| Self::stake_info(&hotkey, coldkey, netuid));
+        stakes.filter(|stake| stake.stake.0.0 > 0).collect()
     }
 }
 

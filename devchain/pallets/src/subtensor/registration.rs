@@ -1,11 +1,11 @@
-//! Registration: a hotkey takes a uid, at genesis or for a price. A full subnet takes nobody: replacing its weakest neuron
-//! is not part of this chain yet.
+//! Registration: a hotkey takes a uid, at genesis or for a price. On a full subnet it takes the weakest neuron's.
 
 use super::{
     Active, BlockAtRegistration, Burn, Config, Consensus, Dividends, Emission, Error, Event, Incentive,
     IsNetworkMember, Keys, LastUpdate, MaxAllowedUids, MaxRegistrationsPerBlock, MechanismCountCurrent,
-    NetworkRegistrationAllowed, NetworksAdded, OwnedHotkeys, Owner, Pallet, RAORecycledForRegistration,
-    RegistrationsThisBlock, SubnetworkN, Uids, ValidatorPermit, ValidatorTrust,
+    NetworkRegistrationAllowed, NetworksAdded, OwnedHotkeys, Owner, Pallet, PruningScores,
+    RAORecycledForRegistration, Rank, RegistrationsThisBlock, RegistrationsThisInterval, StakeWeight,
+    SubnetworkN, TargetRegistrationsPerInterval, Trust, Uids, ValidatorPermit, ValidatorTrust,
 };
 use crate::AccountId;
 use crate::types::{AlphaBalance, MechId, NetUid, TaoBalance};
@@ -34,13 +34,18 @@ impl<T: Config> Pallet<T> {
             taken < MaxRegistrationsPerBlock::<T>::get(netuid),
             Error::<T>::TooManyRegistrationsThisBlock
         );
+        let most = TargetRegistrationsPerInterval::<T>::get(netuid).saturating_mul(3);
+        ensure!(
+            RegistrationsThisInterval::<T>::get(netuid) < most,
+            Error::<T>::TooManyRegistrationsThisInterval
+        );
         ensure!(
             !Uids::<T>::contains_key(netuid, hotkey),
             Error::<T>::HotKeyAlreadyRegisteredInSubNet
         );
 
         let price = Burn::<T>::get(netuid);
-        let spendable = T::Currency::reducible_balance(coldkey, Preservation::Expendable, Fortitude::Polite);
+        let spendable = T::Currency::reducible_balance(coldkey, Preservation::Preserve, Fortitude::Polite);
         ensure!(spendable >= price.0, Error::<T>::NotEnoughBalanceToStake);
         let owner = Owner::<T>::get(hotkey);
         ensure!(
@@ -48,35 +53,62 @@ impl<T: Config> Pallet<T> {
             Error::<T>::NonAssociatedColdKey
         );
 
-        let uid = Self::append_neuron(netuid, hotkey, coldkey)?;
+        let uid = Self::take_uid(netuid, hotkey, coldkey)?;
         let burned = T::Currency::burn_from(
             coldkey,
             price.0,
-            Preservation::Expendable,
+            Preservation::Preserve,
             Precision::Exact,
             Fortitude::Polite,
         )?;
         RegistrationsThisBlock::<T>::insert(netuid, taken.saturating_add(1));
+        RegistrationsThisInterval::<T>::mutate(netuid, |count| *count = count.saturating_add(1));
         RAORecycledForRegistration::<T>::mutate(netuid, |total| {
             *total = TaoBalance(total.0.saturating_add(burned))
         });
+        Self::raise_price(netuid);
         Self::deposit_event(Event::NeuronRegistered(netuid, uid, hotkey.clone()));
         Ok(())
     }
 
-    /// Gives a hotkey the next uid and a place in every column.
-    pub(super) fn append_neuron(
+    /// Registers as [`Self::do_burned_register`] does, if the price is not above a limit.
+    pub(super) fn do_register_limit(
+        coldkey: &AccountId,
         netuid: NetUid,
         hotkey: &AccountId,
-        coldkey: &AccountId,
-    ) -> Result<u16, Error<T>> {
-        let uid = SubnetworkN::<T>::get(netuid);
+        limit: u64,
+    ) -> DispatchResult {
         ensure!(
-            uid < MaxAllowedUids::<T>::get(netuid),
-            Error::<T>::NoNeuronIdAvailable
+            netuid != NetUid::ROOT,
+            Error::<T>::RegistrationNotPermittedOnRootSubnet
         );
+        ensure!(NetworksAdded::<T>::get(netuid), Error::<T>::SubnetNotExists);
+        ensure!(
+            Burn::<T>::get(netuid).0 <= limit,
+            Error::<T>::RegistrationPriceLimitExceeded
+        );
+        Self::do_burned_register(coldkey, netuid, hotkey)
+    }
+
+    /// Gives a hotkey the next uid or, where the subnet is full, the weakest neuron's.
+    pub(super) fn take_uid(netuid: NetUid, hotkey: &AccountId, coldkey: &AccountId) -> Result<u16, Error<T>> {
+        let neurons = SubnetworkN::<T>::get(netuid);
+        if neurons < MaxAllowedUids::<T>::get(netuid) {
+            SubnetworkN::<T>::insert(netuid, neurons.saturating_add(1));
+            Self::append_columns(netuid);
+            Self::seat_neuron(netuid, neurons, hotkey, coldkey);
+            return Ok(neurons);
+        }
+        let uid = Self::neuron_to_prune(netuid).ok_or(Error::<T>::NoNeuronIdAvailable)?;
+        Self::clear_neuron(netuid, uid);
+        Self::seat_neuron(netuid, uid, hotkey, coldkey);
+        Self::renew_columns(netuid, uid);
+        Ok(uid)
+    }
+
+    /// Writes down who holds a uid, from now on.
+    fn seat_neuron(netuid: NetUid, uid: u16, hotkey: &AccountId, coldkey: &AccountId) {
         let now = Self::now();
-        SubnetworkN::<T>::insert(netuid, uid.saturating_add(1));
         Uids::<T>::insert(netuid, hotkey, uid);
         Keys::<T>::insert(netuid, uid, hotkey);
         IsNetworkMember::<T>::insert(hotkey, netuid, true);
@@ -87,18 +119,36 @@ impl<T: Config> Pallet<T> {
                 owned.push(hotkey.clone());
             }
         });
+    }
 
+    /// What a newcomer on an old place begins with beside nothing: it counts as active, and as having set weights now.
+    fn renew_columns(netuid: NetUid, uid: u16) {
+        Active::<T>::mutate(netuid, |column| {
+            if let Some(active) = column.get_mut(usize::from(uid)) {
+                *active = true;
+            }
+        });
+        for mecid in 0..MechanismCountCurrent::<T>::get(netuid).0 {
+            Self::set_last_update(netuid.index(MechId(mecid)), uid);
+        }
+    }
+
+    /// One more place in every column.
+    fn append_columns(netuid: NetUid) {
         ValidatorPermit::<T>::append(netuid, false);
         Active::<T>::append(netuid, true);
+        Emission::<T>::append(netuid, AlphaBalance(0));
         Dividends::<T>::append(netuid, 0u16);
         Consensus::<T>::append(netuid, 0u16);
+        Rank::<T>::append(netuid, 0u16);
+        Trust::<T>::append(netuid, 0u16);
         ValidatorTrust::<T>::append(netuid, 0u16);
-        Emission::<T>::append(netuid, AlphaBalance(0));
+        PruningScores::<T>::append(netuid, 0u16);
+        StakeWeight::<T>::append(netuid, 0u16);
         for mecid in 0..MechanismCountCurrent::<T>::get(netuid).0 {
             let index = netuid.index(MechId(mecid));
-            LastUpdate::<T>::append(index, now);
             Incentive::<T>::append(index, 0u16);
+            LastUpdate::<T>::append(index, Self::now());
         }
-        Ok(uid)
     }
 }

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::AccountId;
 use crate::types::{MechId, NetUid, NetUidStorageIndex};
+use codec::Compact;
 use frame_support::{dispatch::DispatchResult, ensure};
 use sp_runtime::SaturatedConversion;
 use std::collections::BTreeSet;
@@ -34,6 +35,42 @@ impl<T: Config> Pallet<T> {
         Self::store_weights(who, netuid, mecid, uids, values, version_key)
     }
 
+    /// Sets weights on several subnets; what fails says so in an event.
+    pub(super) fn do_batch_set(
+        who: AccountId,
+        netuids: Vec<Compact<NetUid>>,
+        weights: &[Vec<(Compact<u16>, Compact<u16>)>],
+        version_keys: &[Compact<u64>],
+    ) -> DispatchResult {
+        ensure!(
+            netuids.len() == weights.len() && netuids.len() == version_keys.len(),
+            Error::<T>::InputLengthsUnequal
+        );
+        let set = |((netuid, weights), key): (
+            (&Compact<NetUid>, &Vec<(Compact<u16>, Compact<u16>)>),
+            &Compact<u64>,
+        )| {
+            let (uids, values): (Vec<u16>, Vec<u16>) =
+                weights.iter().map(|(uid, value)| (uid.0, value.0)).unzip();
+            Self::do_set_weights(&who, netuid.0, MechId(0), &uids, &values, key.0)
+        };
+        let results: Vec<DispatchResult> = netuids.iter().zip(weights).zip(version_keys).map(set).collect();
+        Self::close_batch(who, netuids, results);
+        Ok(())
+    }
+
+    /// Says what became of a batch.
+    pub(super) fn close_batch(who: AccountId, netuids: Vec<Compact<NetUid>>, results: Vec<DispatchResult>) {
+        let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+        if !errors.is_empty() {
+            Self::deposit_event(Event::BatchCompletedWithErrors());
+        }
+        for error in errors {
+            Self::deposit_event(Event::BatchWeightItemFailed(error));
+        }
+        Self::deposit_event(Event::BatchWeightsCompleted(netuids, who));
+    }
+
     /// The checks in the public chain's order, then the row. Revealed weights pass here too: their rate was limited when they
     /// were committed.
     pub(super) fn store_weights(
@@ -45,11 +82,11 @@ impl<T: Config> Pallet<T> {
         version_key: u64,
     ) -> DispatchResult {
         ensure!(netuid != NetUid::ROOT, Error::<T>::CanNotSetRootNetworkWeights);
+        ensure!(uids.len() == values.len(), Error::<T>::WeightVecNotEqualSize);
         ensure!(
             Self::mechanism_exists(netuid, mecid),
             Error::<T>::MechanismDoesNotExist
         );
-        ensure!(uids.len() == values.len(), Error::<T>::WeightVecNotEqualSize);
         let neurons = SubnetworkN::<T>::get(netuid);
         ensure!(
             uids.len() <= usize::from(neurons),

@@ -39,7 +39,7 @@ fn a_commit_is_revealed_in_its_epoch() {
         assert_ok!(commit(alice(), NET, hash(&[1, 2])));
         assert_eq!(LastUpdate::<Runtime>::get(NET.index(MechId(0)))[0], 3);
         let stored = WeightCommits::<Runtime>::get(NET.index(MechId(0)), alice()).unwrap();
-        assert_eq!(stored, [(hash(&[1, 2]), 0, 10, 19)]);
+        assert_eq!(stored, [(hash(&[1, 2]), 0, 3, 0)]);
         assert_noop!(reveal(&[1, 2]), Error::RevealTooEarly);
         run_to(10);
         assert_noop!(reveal(&[2, 1]), Error::InvalidRevealCommitHashNotMatch);
@@ -103,7 +103,7 @@ fn mechanisms_have_commits_of_their_own() {
             )
         };
         assert_noop!(reveal(MechId(0)), Error::NoWeightsCommitFound);
-        assert_noop!(reveal(MechId(2)), Error::MechanismDoesNotExist);
+        assert_noop!(reveal(MechId(2)), Error::NoWeightsCommitFound);
         assert_ok!(reveal(mechanism));
         assert_eq!(Weights::<Runtime>::get(NET.index(mechanism), 0), [(1, 65535)]);
     });

@@ -8,13 +8,18 @@
     reason = "clippy knows tests, not their helpers; these may fail by panicking too"
 )]
 
+mod batches;
 mod commit_reveal;
 mod commitments;
 mod epochs;
 mod interface;
+mod pay;
 mod pool;
 mod registration;
+mod replacing;
 mod serving;
+mod staking;
 mod support;
+mod timelocked;
 mod views;
 mod weights;

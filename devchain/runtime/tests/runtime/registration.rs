@@ -7,7 +7,7 @@ use muster_devchain_runtime::subtensor::{
     ValidatorPermit,
 };
 use muster_devchain_runtime::types::{NetUid, TaoBalance};
-use muster_devchain_runtime::{AccountId, Balances, Runtime, SubtensorModule};
+use muster_devchain_runtime::{AccountId, Balances, EXISTENTIAL_DEPOSIT, Runtime, SubtensorModule};
 
 fn hotkey(i: u8) -> AccountId {
     AccountId::new([i; 32])
@@ -43,10 +43,13 @@ fn where_one_may_register() {
         let closed = SubtensorModule::burned_register(by(dave()), NET, hotkey(1));
         assert_noop!(closed, Error::SubNetRegistrationDisabled);
     });
-    chain(|s| s.max_allowed_uids = 3).execute_with(|| {
-        let full = SubtensorModule::burned_register(by(dave()), NET, hotkey(1));
-        assert_noop!(full, Error::NoNeuronIdAvailable);
-    });
+    // Nobody can go where all are needed.
+    chain(|s| (s.max_allowed_uids, s.min_non_immune_uids, s.immunity_period) = (3, 3, 0)).execute_with(
+        || {
+            let full = SubtensorModule::burned_register(by(dave()), NET, hotkey(1));
+            assert_noop!(full, Error::NoNeuronIdAvailable);
+        },
+    );
 }
 
 #[test]
@@ -62,12 +65,15 @@ fn whom_one_may_register() {
 
 #[test]
 fn the_price_must_be_there() {
-    chain(|s| s.burn = BALANCE + 1).execute_with(|| {
+    // The coldkey keeps the least balance.
+    let all = BALANCE - EXISTENTIAL_DEPOSIT;
+    chain(|s| s.burn = all + 1).execute_with(|| {
         let dear = SubtensorModule::burned_register(by(dave()), NET, hotkey(1));
         assert_noop!(dear, Error::NotEnoughBalanceToStake);
     });
-    chain(|s| s.burn = BALANCE).execute_with(|| {
+    chain(|s| s.burn = all).execute_with(|| {
         assert_ok!(SubtensorModule::burned_register(by(dave()), NET, hotkey(1)));
+        assert_eq!(Balances::free_balance(dave()), EXISTENTIAL_DEPOSIT);
     });
 }
 

@@ -62,6 +62,7 @@ pub(crate) fn subnet() -> SubnetGenesis {
         registration_allowed: true,
         max_registrations_per_block: 2,
         mechanisms: 2,
+        ..SubnetGenesis::default()
     }
 }
 

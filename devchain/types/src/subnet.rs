@@ -2,7 +2,7 @@
 
 use super::{AlphaBalance, NetUid, TaoBalance};
 use crate::AccountId;
-use codec::{Compact, Decode, DecodeWithMemTracking, Encode};
+use codec::{Compact, Decode, DecodeWithMemTracking, Encode, MaxEncodedLen};
 use scale_info::TypeInfo;
 
 /// A signed fixed-point number with 32 fractional bits, as raw bits.
@@ -17,6 +17,15 @@ pub struct FixedI64 {
 pub struct FixedI128 {
     /// Value × 2ⁿ.
     pub bits: i128,
+}
+
+/// An unsigned fixed-point number with 64 fractional bits, as raw bits.
+#[derive(
+    Encode, Decode, DecodeWithMemTracking, TypeInfo, MaxEncodedLen, Clone, Copy, PartialEq, Eq, Debug, Default,
+)]
+pub struct FixedU128 {
+    /// Value × 2⁶⁴.
+    pub bits: u128,
 }
 
 /// How a subnet presents itself.

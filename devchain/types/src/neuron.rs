@@ -1,6 +1,6 @@
 //! One neuron: where it is served, and the records in which runtime APIs describe it.
 
-use super::{AlphaBalance, NetUid};
+use super::{AlphaBalance, NetUid, TaoBalance};
 use crate::AccountId;
 use codec::{Compact, Decode, DecodeWithMemTracking, Encode};
 use frame_support::{BoundedVec, traits::ConstU32};
@@ -111,4 +111,27 @@ pub struct NeuronInfo {
     pub weights: Vec<(Compact<u16>, Compact<u16>)>,
     pub bonds: Vec<(Compact<u16>, Compact<u16>)>,
     pub pruning_score: Compact<u16>,
+}
+
+/// What a coldkey has staked to a hotkey on a subnet.
+#[derive(Encode, Decode, TypeInfo, Clone, PartialEq, Eq, Debug)]
+pub struct StakeInfo {
+    /// To whom.
+    pub hotkey: AccountId,
+    /// By whom.
+    pub coldkey: AccountId,
+    /// Where.
+    pub netuid: Compact<NetUid>,
+    /// How much.
+    pub stake: Compact<AlphaBalance>,
+    /// How much of it cannot be taken back.
+    pub locked: Compact<u64>,
+    /// What the hotkey was paid in the last epoch.
+    pub emission: Compact<AlphaBalance>,
+    /// What the coldkey was paid in TAO.
+    pub tao_emission: Compact<TaoBalance>,
+    /// No longer used.
+    pub drain: Compact<u64>,
+    /// Whether the hotkey is a neuron of the subnet.
+    pub is_registered: bool,
 }

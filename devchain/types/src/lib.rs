@@ -10,15 +10,18 @@ pub use commitment::{
     COMMITMENT_RAW_MAX, CommitmentData, CommitmentInfo, MAX_COMMITMENT_FIELDS, Registration,
 };
 pub use metagraph::{Metagraph, SelectiveMetagraph};
-pub use neuron::{AxonInfo, NeuronCertificate, NeuronInfo, NeuronInfoLite, PrometheusInfo};
+pub use neuron::{AxonInfo, NeuronCertificate, NeuronInfo, NeuronInfoLite, PrometheusInfo, StakeInfo};
 pub use subnet::{
-    ChainIdentityV2, DynamicInfo, FixedI64, FixedI128, HyperparamEntry, HyperparamValue, SubnetHyperparams,
-    SubnetIdentityV3, SubnetState,
+    ChainIdentityV2, DynamicInfo, FixedI64, FixedI128, FixedU128, HyperparamEntry, HyperparamValue,
+    SubnetHyperparams, SubnetIdentityV3, SubnetState,
 };
 
 use codec::{CompactAs, Decode, DecodeWithMemTracking, Encode, MaxEncodedLen};
 use scale_info::TypeInfo;
 use serde::{Deserialize, Serialize};
+
+/// The account type of the chain. Fixed, because the interface is: no other chain uses these types.
+pub type AccountId = sp_runtime::AccountId32;
 
 /// The public chain keeps every mechanism of a subnet under one index: `mecid * 4096 + netuid`.
 pub const MAX_SUBNETS: u16 = 4096;
