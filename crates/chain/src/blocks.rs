@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use subxt::config::SubstrateConfig;
-use subxt::error::BackendError;
+use tokio::time::timeout;
 
 use crate::client::ChainClient;
-use crate::endpoint::Failure;
 use crate::error::ChainError;
 use crate::types::BlockNumber;
 
@@ -15,23 +14,34 @@ const DOING: &str = "follow the chain";
 /// Finalised blocks as they come.
 #[derive(Debug)]
 pub struct Blocks {
-    blocks: subxt::client::Blocks<SubstrateConfig>,
     client: Arc<ChainClient>,
+    stream: Option<Followed>,
+    /// The endpoint that was followed last.
+    place: Option<usize>,
     height: Height,
 }
 
+/// A subscription at one endpoint.
+#[derive(Debug)]
+struct Followed {
+    place: usize,
+    blocks: subxt::client::Blocks<SubstrateConfig>,
+}
+
 impl ChainClient {
-    /// The numbers of finalised blocks from now on, none left out, also not while the endpoint was gone.
+    /// The numbers of finalised blocks from now on, none left out, also not while the endpoint was gone or changed.
     ///
     /// # Errors
-    /// The endpoint does not answer.
+    /// No endpoint answers.
     pub async fn blocks(self: &Arc<Self>) -> Result<Blocks, ChainError> {
-        let blocks = self.endpoint.read(DOING, self.endpoint.api.stream_blocks());
-        Ok(Blocks {
-            blocks: blocks.await?,
+        let mut blocks = Blocks {
             client: Arc::clone(self),
+            stream: None,
+            place: None,
             height: Height::default(),
-        })
+        };
+        blocks.stream = Some(follow(self).await?);
+        Ok(blocks)
     }
 }
 
@@ -39,30 +49,65 @@ impl Blocks {
     /// The next finalised block; waits for ever if none comes. Cancel-safe.
     ///
     /// # Errors
-    /// The endpoint's answer cannot be read, or it ended the subscription: call [`ChainClient::blocks`] again.
+    /// No endpoint answers. Call it again later: it goes on where it was.
     pub async fn next(&mut self) -> Result<BlockNumber, ChainError> {
         loop {
             if let Some(number) = self.height.next() {
                 return Ok(BlockNumber(number));
             }
-            match self.blocks.next().await {
-                Some(Ok(block)) => self.height.seen(block.number()),
-                Some(Err(error))
-                    if error
-                        .backend()
-                        .is_some_and(BackendError::is_disconnected_will_reconnect) =>
-                {
-                    tracing::warn!("lost the chain endpoint, connecting again");
+            if self.stream.is_none() {
+                self.stream = Some(follow(&self.client).await?);
+            }
+            let Some(followed) = &mut self.stream else {
+                continue;
+            };
+            let place = followed.place;
+            match timeout(self.client.endpoint.patience.stall, followed.blocks.next()).await {
+                Ok(Some(Ok(block))) => {
+                    let elsewhere = self.place.is_some_and(|last| last != place);
+                    self.height.seen(block.number(), elsewhere);
+                    if !elsewhere || self.height.told == Some(block.number()) || self.height.pending() {
+                        self.place = Some(place);
+                    }
                 }
-                Some(Err(error)) => return Err(self.client.endpoint.failed(DOING, error)),
-                None => {
-                    return Err(ChainError::Answer {
-                        doing: DOING,
-                        what: "the subscription ended".to_owned(),
-                    });
+                Ok(Some(Err(error))) => {
+                    tracing::warn!(%error, "lost the chain endpoint, connecting again");
+                    self.stream = None;
+                    self.client.endpoint.lost(place).await;
                 }
+                Ok(None) => {
+                    tracing::warn!("the chain endpoint ended the subscription, connecting again");
+                    self.stream = None;
+                    self.client.endpoint.lost(place).await;
+                }
+                Err(_) => self.look_around(place).await?,
             }
         }
+    }
+
+    /// No block came for a long time. Is the subscription dead, or does another endpoint know more?
+    async fn look_around(&mut self, place: usize) -> Result<(), ChainError> {
+        let head = self.client.endpoint.head(DOING).await?;
+        let seen = self.height.seen.unwrap_or(0);
+        if head.place != place || head.at.block_number() > seen {
+            self.stream = None;
+        }
+        Ok(())
+    }
+}
+
+/// Subscribes at the endpoint that is to be asked.
+async fn follow(client: &ChainClient) -> Result<Followed, ChainError> {
+    let endpoint = &client.endpoint;
+    let subscribe = async |head: crate::endpoint::Head| {
+        let blocks = endpoint.read(&head, DOING, head.link.api.stream_blocks()).await?;
+        let place = head.place;
+        Ok(Followed { place, blocks })
+    };
+    match subscribe(endpoint.head(DOING).await?).await {
+        // The connection was lost meanwhile: the next one may hold.
+        Err(ChainError::Unreachable { .. }) => subscribe(endpoint.head(DOING).await?).await,
+        done => done,
     }
 }
 
@@ -74,12 +119,23 @@ struct Height {
 }
 
 impl Height {
-    fn seen(&mut self, number: u64) {
-        // Only a dev chain that began anew goes back; what it had told is void.
+    /// `elsewhere`: another endpoint than the one that was followed says so.
+    fn seen(&mut self, number: u64, elsewhere: bool) {
         if self.told.is_some_and(|told| number < told) {
+            if elsewhere {
+                // It is behind. What it repeats was told.
+                return;
+            }
+            // Only a dev chain that began anew goes back; what it had told is void.
             self.told = None;
         }
         self.seen = Some(number);
+    }
+
+    /// Whether there is something to tell.
+    fn pending(&self) -> bool {
+        self.seen
+            .is_some_and(|seen| self.told.is_none_or(|told| told < seen))
     }
 
     fn next(&mut self) -> Option<u64> {
@@ -98,7 +154,7 @@ mod tests {
     use super::*;
 
     fn told(height: &mut Height, number: u64) -> Vec<u64> {
-        height.seen(number);
+        height.seen(number, false);
         std::iter::from_fn(|| height.next()).collect()
     }
 
@@ -113,5 +169,13 @@ mod tests {
         // A chain that began anew.
         assert_eq!(told(&mut height, 1), [1]);
         assert_eq!(told(&mut height, 2), [2]);
+        // Another endpoint is behind, and catches up.
+        height.seen(1, true);
+        assert_eq!(height.next(), None);
+        height.seen(4, true);
+        assert_eq!(
+            [height.next(), height.next(), height.next()],
+            [Some(3), Some(4), None]
+        );
     }
 }

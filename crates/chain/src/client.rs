@@ -1,24 +1,35 @@
 //! Reading the chain.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex as Lock, PoisonError};
 
+use muster_kit::SharedClock;
+use muster_kit::clock::SystemClock;
 use muster_protocol::{Hotkey, Manifest};
+use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
 
+use crate::answer::Answer;
 use crate::commitment;
-use crate::endpoint::{AtBlock, Endpoint, Patience};
+use crate::endpoint::{Endpoint, Head, Patience};
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
 use crate::types::{BlockNumber, Netuid, Uid};
 use crate::value::{field, flag, items, number, option};
 
-/// The way to one chain. It reconnects by itself; while it does, reads fail with [`ChainError::Unreachable`].
+/// How many metagraphs are kept, by the hash of their block.
+const CACHED: usize = 4;
+
+/// The way to one chain, by one endpoint or by several. It reconnects by itself; while none answers, reads fail with
+/// [`ChainError::Unreachable`].
 #[derive(Debug)]
 pub struct ChainClient {
     pub(crate) endpoint: Endpoint,
     /// Calls go one at a time: an account's next number is known only once its last call is final.
     pub(crate) submitting: Mutex<()>,
+    /// The last metagraphs that were read. What a finalised block says does not change.
+    metagraphs: Lock<VecDeque<(H256, Netuid, Arc<Metagraph>)>>,
 }
 
 /// The rules of a subnet that its members act on.
@@ -28,6 +39,10 @@ pub struct Hyperparameters {
     pub tempo: u16,
     /// Whether weights must be committed before they are revealed.
     pub commit_reveal: bool,
+    /// The version of timelocked commits that the chain takes; `None` where it takes none.
+    pub commit_reveal_version: Option<u16>,
+    /// Epochs between a commit and its reveal.
+    pub reveal_period: u64,
     /// Blocks between two weights of one validator.
     pub weights_rate_limit: u64,
     /// The least version key that weights must carry.
@@ -50,36 +65,80 @@ impl ChainClient {
     /// # Errors
     /// As for [`Self::connect`].
     pub async fn connect_with(url: &str, patience: Patience) -> Result<Arc<Self>, ChainError> {
+        Self::connect_any(&[url.to_owned()], patience, Arc::new(SystemClock::new())).await
+    }
+
+    /// Connects to a chain that several endpoints serve, the preferred one first.
+    ///
+    /// # Errors
+    /// An address that may not be used, or none of them answers in time.
+    pub async fn connect_any(
+        urls: &[String],
+        patience: Patience,
+        clock: SharedClock,
+    ) -> Result<Arc<Self>, ChainError> {
         Ok(Arc::new(Self {
-            endpoint: Endpoint::connect(url, patience).await?,
+            endpoint: Endpoint::connect(urls, patience, clock).await?,
             submitting: Mutex::new(()),
+            metagraphs: Lock::default(),
         }))
     }
 
     /// The hash of the first block, as hexadecimal text: which chain this is.
     pub fn genesis(&self) -> String {
-        format!("{:?}", self.endpoint.api.genesis_hash())
+        format!("{:?}", self.endpoint.genesis())
     }
 
     /// The last finalised block.
     ///
     /// # Errors
-    /// The endpoint does not answer.
+    /// No endpoint answers.
     pub async fn head(&self) -> Result<BlockNumber, ChainError> {
         let head = self.endpoint.head("read the last block").await?;
-        Ok(BlockNumber(head.block_number()))
+        Ok(BlockNumber(head.at.block_number()))
     }
 
-    /// The subnet and its neurons at the last finalised block, in one call.
+    /// The subnet and its neurons at the last finalised block, in one call; none if that block was read before.
     ///
     /// # Errors
-    /// The endpoint does not answer, or not as Bittensor's chain does; there is no such subnet.
+    /// No endpoint answers, or not as Bittensor's chain does; there is no such subnet.
     pub async fn metagraph(&self, netuid: Netuid) -> Result<Metagraph, ChainError> {
+        self.metagraph_shared(netuid).await.map(Arc::unwrap_or_clone)
+    }
+
+    /// Likewise, without a copy of its own.
+    ///
+    /// # Errors
+    /// As for [`Self::metagraph`].
+    pub async fn metagraph_shared(&self, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
         const DOING: &str = "read the metagraph";
-        let head = self.endpoint.head(DOING).await?;
+        self.endpoint
+            .ask(DOING, |head| self.metagraph_at(head, netuid))
+            .await
+    }
+
+    async fn metagraph_at(&self, head: Head, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
+        const DOING: &str = "read the metagraph";
+        let hash = head.at.block_hash();
+        if let Some(known) = self.cached(hash, netuid) {
+            return Ok(known);
+        }
         let answer = self.subnet_info(&head, DOING, "get_metagraph", netuid).await?;
-        Metagraph::from_value(netuid, BlockNumber(head.block_number()), &answer)
-            .map_err(|what| ChainError::Answer { doing: DOING, what })
+        let graph = Metagraph::from_value(netuid, BlockNumber(head.at.block_number()), &answer)
+            .map_err(|what| ChainError::Answer { doing: DOING, what })?;
+        let graph = Arc::new(graph);
+        let mut metagraphs = self.metagraphs.lock().unwrap_or_else(PoisonError::into_inner);
+        metagraphs.truncate(CACHED - 1);
+        metagraphs.push_front((hash, netuid, Arc::clone(&graph)));
+        Ok(graph)
+    }
+
+    fn cached(&self, hash: H256, netuid: Netuid) -> Option<Arc<Metagraph>> {
+        let metagraphs = self.metagraphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = metagraphs
+            .iter()
+            .find(|known| known.0 == hash && known.1 == netuid)?;
+        Some(Arc::clone(&known.2))
     }
 
     /// The subnet's rules at the last finalised block.
@@ -88,53 +147,67 @@ impl ChainClient {
     /// As for [`Self::metagraph`].
     pub async fn hyperparameters(&self, netuid: Netuid) -> Result<Hyperparameters, ChainError> {
         const DOING: &str = "read the hyperparameters";
-        let head = self.endpoint.head(DOING).await?;
+        self.endpoint
+            .ask(DOING, |head| async move {
+                self.hyperparameters_at(&head, netuid).await
+            })
+            .await
+    }
+
+    pub(crate) async fn hyperparameters_at(
+        &self,
+        head: &Head,
+        netuid: Netuid,
+    ) -> Result<Hyperparameters, ChainError> {
+        const DOING: &str = "read the hyperparameters";
         let answer = self
-            .subnet_info(&head, DOING, "get_subnet_hyperparams", netuid)
+            .subnet_info(head, DOING, "get_subnet_hyperparams", netuid)
             .await?;
-        let missing = |name: &str| ChainError::Answer {
+        let version = self
+            .stored(
+                head,
+                DOING,
+                "SubtensorModule",
+                "CommitRevealWeightsVersion",
+                vec![],
+            )
+            .await?;
+        hyperparameters(&answer, version.as_ref().and_then(number)).map_err(|name| ChainError::Answer {
             doing: DOING,
             what: format!("{name} is missing"),
-        };
-        Ok(Hyperparameters {
-            tempo: field(&answer, "tempo")
-                .and_then(number)
-                .ok_or_else(|| missing("tempo"))?,
-            commit_reveal: field(&answer, "commit_reveal_weights_enabled")
-                .and_then(flag)
-                .ok_or_else(|| missing("commit_reveal_weights_enabled"))?,
-            weights_rate_limit: field(&answer, "weights_rate_limit")
-                .and_then(number)
-                .ok_or_else(|| missing("weights_rate_limit"))?,
-            weights_version_key: field(&answer, "weights_version")
-                .and_then(number)
-                .ok_or_else(|| missing("weights_version"))?,
-            min_allowed_weights: field(&answer, "min_allowed_weights")
-                .and_then(number)
-                .ok_or_else(|| missing("min_allowed_weights"))?,
         })
     }
 
     /// The weights that a validator has set; empty if none.
     ///
     /// # Errors
-    /// The endpoint does not answer, or not as Bittensor's chain does.
+    /// No endpoint answers, or not as Bittensor's chain does.
     pub async fn weights_of(&self, netuid: Netuid, uid: Uid) -> Result<Vec<(u16, u16)>, ChainError> {
+        self.endpoint
+            .ask("read weights", |head| async move {
+                self.weights_at(&head, netuid, uid).await
+            })
+            .await
+    }
+
+    pub(crate) async fn weights_at(
+        &self,
+        head: &Head,
+        netuid: Netuid,
+        uid: Uid,
+    ) -> Result<Vec<(u16, u16)>, ChainError> {
         const DOING: &str = "read weights";
         let keys = vec![Value::u128(netuid.0.into()), Value::u128(uid.0.into())];
-        let Some(row) = self.storage(DOING, "SubtensorModule", "Weights", keys).await? else {
-            return Ok(Vec::new());
-        };
-        let pair = |pair: &Value| match items(pair)? {
-            [uid, weight] => Some((number(uid)?, number(weight)?)),
-            _ => None,
-        };
-        items(&row)
-            .and_then(|row| row.iter().map(pair).collect())
-            .ok_or_else(|| ChainError::Answer {
+        match self
+            .stored(head, DOING, "SubtensorModule", "Weights", keys)
+            .await?
+        {
+            Some(row) => weights_row(&row).ok_or_else(|| ChainError::Answer {
                 doing: DOING,
                 what: "weights are not pairs of numbers".to_owned(),
-            })
+            }),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The uid of a hotkey.
@@ -149,37 +222,24 @@ impl ChainClient {
         if let Some(uid) = uid.as_ref().and_then(number) {
             return Ok(Uid(uid));
         }
-        let subnet = vec![Value::u128(netuid.0.into())];
-        let exists = self
-            .storage(DOING, "SubtensorModule", "NetworksAdded", subnet)
-            .await?;
-        Err(if exists.as_ref().and_then(flag) == Some(true) {
-            ChainError::NotRegistered {
-                hotkey: *hotkey,
-                netuid,
-            }
-        } else {
-            ChainError::NoSubnet(netuid)
+        self.exists(netuid).await?;
+        Err(ChainError::NotRegistered {
+            hotkey: *hotkey,
+            netuid,
         })
     }
 
-    /// What an account can spend, in rao.
-    ///
-    /// # Errors
-    /// As for [`Self::weights_of`].
-    pub async fn balance(&self, account: &Hotkey) -> Result<u64, ChainError> {
-        const DOING: &str = "read a balance";
-        let keys = vec![Value::from_bytes(account.as_bytes())];
-        let Some(info) = self.storage(DOING, "System", "Account", keys).await? else {
-            return Ok(0);
-        };
-        field(&info, "data")
-            .and_then(|data| field(data, "free"))
-            .and_then(number)
-            .ok_or_else(|| ChainError::Answer {
-                doing: DOING,
-                what: "an account has no free balance".to_owned(),
-            })
+    /// That there is such a subnet.
+    pub(crate) async fn exists(&self, netuid: Netuid) -> Result<(), ChainError> {
+        let keys = vec![Value::u128(netuid.0.into())];
+        let exists = self
+            .storage("look up a subnet", "SubtensorModule", "NetworksAdded", keys)
+            .await?;
+        if exists.as_ref().and_then(flag) == Some(true) {
+            Ok(())
+        } else {
+            Err(ChainError::NoSubnet(netuid))
+        }
     }
 
     /// The manifest that a miner has committed; none if it has not, or has committed something else.
@@ -187,24 +247,36 @@ impl ChainClient {
     /// # Errors
     /// As for [`Self::weights_of`].
     pub async fn manifest_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<Manifest>, ChainError> {
+        let text = self.commitment_of(netuid, hotkey).await?;
+        Ok(text.as_deref().and_then(Manifest::from_commitment))
+    }
+
+    /// The text that a hotkey has committed.
+    pub(crate) async fn commitment_of(
+        &self,
+        netuid: Netuid,
+        hotkey: &Hotkey,
+    ) -> Result<Option<String>, ChainError> {
         const DOING: &str = "read a commitment";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
         let registration = self.storage(DOING, "Commitments", "CommitmentOf", keys).await?;
-        let text = registration.as_ref().and_then(commitment::decode);
-        Ok(text.as_deref().and_then(Manifest::from_commitment))
+        Ok(registration.as_ref().and_then(commitment::decode))
     }
 
     /// Calls a method about one subnet that answers with an optional structure.
     async fn subnet_info(
         &self,
-        head: &AtBlock,
+        head: &Head,
         doing: &'static str,
         method: &'static str,
         netuid: Netuid,
     ) -> Result<Value, ChainError> {
         let arguments = vec![Value::u128(netuid.0.into())];
-        let call = dynamic::runtime_api_call::<_, Value>("SubnetInfoRuntimeApi", method, arguments);
-        let answer = self.endpoint.read(doing, head.runtime_apis().call(call)).await?;
+        let call = dynamic::runtime_api_call::<_, Answer>("SubnetInfoRuntimeApi", method, arguments);
+        let Answer(answer) = self
+            .endpoint
+            .read(head, doing, head.at.runtime_apis().call(call))
+            .await?;
         match option(&answer) {
             Some(Some(value)) => Ok(value.clone()),
             Some(None) => Err(ChainError::NoSubnet(netuid)),
@@ -223,19 +295,91 @@ impl ChainClient {
         entry: &'static str,
         keys: Vec<Value>,
     ) -> Result<Option<Value>, ChainError> {
-        let head = self.endpoint.head(doing).await?;
-        let address = dynamic::storage::<Vec<Value>, Value>(pallet, entry);
-        let storage = head.storage();
+        self.endpoint
+            .ask(doing, |head| {
+                let keys = keys.clone();
+                async move {
+                    if has_entry(&head, pallet, entry) {
+                        return self.stored(&head, doing, pallet, entry, keys).await;
+                    }
+                    Err(ChainError::Answer {
+                        doing,
+                        what: format!("this chain has no {pallet}.{entry}: it is not Bittensor's"),
+                    })
+                }
+            })
+            .await
+    }
+
+    /// A value in storage at a block; `None` also on a chain that has no such entry.
+    pub(crate) async fn stored(
+        &self,
+        head: &Head,
+        doing: &'static str,
+        pallet: &'static str,
+        entry: &'static str,
+        keys: Vec<Value>,
+    ) -> Result<Option<Value>, ChainError> {
+        if !has_entry(head, pallet, entry) {
+            return Ok(None);
+        }
+        let address = dynamic::storage::<Vec<Value>, Answer>(pallet, entry);
+        let storage = head.at.storage();
         let stored = self
             .endpoint
-            .read(doing, storage.try_fetch(address, keys))
+            .read(head, doing, storage.try_fetch(address, keys))
             .await?;
         stored
-            .map(|value| value.decode())
+            .map(|value| value.decode().map(|Answer(value)| value))
             .transpose()
             .map_err(|error| ChainError::Answer {
                 doing,
                 what: error.to_string(),
             })
     }
+}
+
+fn has_entry(head: &Head, pallet: &str, entry: &str) -> bool {
+    let pallet = head.at.metadata_ref().pallet_by_name(pallet);
+    pallet
+        .and_then(|pallet| pallet.storage())
+        .is_some_and(|storage| storage.entry_by_name(entry).is_some())
+}
+
+/// Reads the structure that the runtime calls `SubnetHyperparameters`, by field name; the name of what is missing.
+fn hyperparameters(answer: &Value, version: Option<u16>) -> Result<Hyperparameters, &'static str> {
+    fn named<N: TryFrom<u128>>(answer: &Value, name: &'static str) -> Result<N, &'static str> {
+        field(answer, name).and_then(number).ok_or(name)
+    }
+    const ENABLED: &str = "commit_reveal_weights_enabled";
+    Ok(Hyperparameters {
+        tempo: named(answer, "tempo")?,
+        commit_reveal: field(answer, ENABLED).and_then(flag).ok_or(ENABLED)?,
+        commit_reveal_version: version,
+        // Chains before it had one epoch in between.
+        reveal_period: named(answer, "commit_reveal_period").unwrap_or(1),
+        weights_rate_limit: named(answer, "weights_rate_limit")?,
+        weights_version_key: named(answer, "weights_version")?,
+        min_allowed_weights: named(answer, "min_allowed_weights")?,
+    })
+}
+
+/// Pairs of uid and weight.
+fn weights_row(row: &Value) -> Option<Vec<(u16, u16)>> {
+    let pair = |pair: &Value| match items(pair)? {
+        [uid, weight] => Some((number(uid)?, number(weight)?)),
+        _ => None,
+    };
+    items(row)?.iter().map(pair).collect()
+}
+
+/// Every decoder of answers, for a test that feeds them garbage.
+#[cfg(test)]
+pub(crate) fn decode_anything(value: &Value) {
+    let _ = Metagraph::from_value(Netuid(1), BlockNumber(1), value);
+    let _ = hyperparameters(value, None);
+    let _ = weights_row(value);
+    let _ = commitment::decode(value);
+    let _ = crate::secret::beacon(value);
+    let _ = crate::secret::commits(value);
 }

@@ -1,30 +1,33 @@
-//! The connection to one endpoint: which addresses are dialled, how long is waited, and what its failures are called.
+//! The endpoints of one chain: every question goes to one that answers, whose head moves, and that serves this chain.
 //!
-//! Below is a client that reconnects by itself for ever. It queues requests while it does, so every wait here has an end.
+//! Each operation begins with the last finalised block of one endpoint and stays with that endpoint, so that what belongs
+//! together is read from one place; if the endpoint fails on the way, the operation begins again at the next.
 
-use std::net::IpAddr;
+use std::sync::{Mutex as Lock, OnceLock, PoisonError};
 use std::time::Duration;
 
-use subxt::backend::LegacyBackend;
-use subxt::client::{ClientAtBlock, OnlineClient, OnlineClientAtBlockImpl};
+use muster_kit::SharedClock;
+use muster_kit::backoff::random_jitter;
+use subxt::client::{ClientAtBlock, OnlineClientAtBlockImpl};
 use subxt::config::SubstrateConfig;
-use subxt::error::{
-    BackendError, BlocksError, ExtrinsicError, OnlineClientAtBlockError, RpcError, RuntimeApiError,
-    StorageError,
-};
-use subxt::rpcs::client::reconnecting_rpc_client::{FibonacciBackoff, RpcClient};
+use subxt::config::substrate::H256;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
-use url::{Host, Url};
 
 use crate::error::ChainError;
+use crate::failure::{Failure, named, silent};
+use crate::link::{Link, check_address};
+use crate::roster::{Health, Roster};
 
 /// How long is waited for the chain. What is not there by then has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For an answer, reconnecting included.
+    /// For an answer of one endpoint, connecting included.
     pub read: Duration,
     /// For a call to be final. On the public network that takes three or four blocks of 12 seconds.
     pub finality: Duration,
+    /// For the finalised head to move before another endpoint is preferred.
+    pub stall: Duration,
 }
 
 impl Default for Patience {
@@ -32,218 +35,240 @@ impl Default for Patience {
         Self {
             read: Duration::from_secs(15),
             finality: Duration::from_secs(180),
+            stall: Duration::from_secs(120),
         }
     }
 }
 
-/// How long is waited between two tries to reconnect, at first and at most.
-const RECONNECT: (u64, Duration) = (100, Duration::from_secs(5));
-
-/// The chain at one block.
+/// The chain at one block, as one endpoint serves it.
 pub(crate) type AtBlock = ClientAtBlock<SubstrateConfig, OnlineClientAtBlockImpl<SubstrateConfig>>;
 
-/// One endpoint.
+/// The chain at the last finalised block of one endpoint.
+#[derive(Clone)]
+pub(crate) struct Head {
+    pub(crate) at: AtBlock,
+    pub(crate) link: Link,
+    pub(crate) place: usize,
+}
+
+/// All endpoints of one chain.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    url: String,
+    urls: Vec<String>,
     pub(crate) patience: Patience,
-    pub(crate) api: OnlineClient<SubstrateConfig>,
+    clock: SharedClock,
+    /// Which chain this is, once an endpoint has said so. No other is talked to after that.
+    genesis: OnceLock<H256>,
+    roster: Lock<Roster>,
+    /// Who dials holds the lock, so that a hundred questions cause one connection.
+    links: Vec<Mutex<Option<Link>>>,
 }
 
 impl Endpoint {
-    pub(crate) async fn connect(url: &str, patience: Patience) -> Result<Self, ChainError> {
-        const DOING: &str = "connect to the chain";
-        let secure = check_address(url).map_err(|reason| ChainError::Address {
-            url: url.to_owned(),
-            reason,
-        })?;
-        if secure {
-            muster_kit::tls::install_provider();
+    pub(crate) async fn connect(
+        urls: &[String],
+        patience: Patience,
+        clock: SharedClock,
+    ) -> Result<Self, ChainError> {
+        if urls.is_empty() {
+            return Err(ChainError::Address {
+                url: String::new(),
+                reason: "it is empty: name at least one endpoint",
+            });
         }
-        let unreachable = |cause| ChainError::Unreachable {
-            doing: DOING,
-            url: url.to_owned(),
-            cause,
-        };
-        let dial = async {
-            let rpc = RpcClient::builder()
-                .retry_policy(FibonacciBackoff::from_millis(RECONNECT.0).max_delay(RECONNECT.1))
-                .request_timeout(patience.read)
-                .build(url)
-                .await
-                .map_err(|error| unreachable(Some(Box::new(error))))?;
-            // The older RPC methods are served by every node there is, and by devchain: one code path for all.
-            let backend = LegacyBackend::builder().build(rpc);
-            OnlineClient::from_backend(std::sync::Arc::new(backend))
-                .await
-                .map_err(|error| unreachable(Some(Box::new(error))))
-        };
-        let api = timeout(patience.read, dial)
-            .await
-            .map_err(|_| unreachable(None))??;
-        Ok(Self {
-            url: url.to_owned(),
+        for url in urls {
+            check_address(url)?;
+        }
+        let endpoint = Self {
+            urls: urls.to_vec(),
             patience,
-            api,
-        })
+            clock,
+            genesis: OnceLock::new(),
+            roster: Lock::new(Roster::new(urls.len(), patience.stall)),
+            links: urls.iter().map(|_| Mutex::default()).collect(),
+        };
+        endpoint.head("connect to the chain").await?;
+        Ok(endpoint)
     }
 
-    /// The chain at its last finalised block.
-    pub(crate) async fn head(&self, doing: &'static str) -> Result<AtBlock, ChainError> {
-        self.read(doing, self.api.at_current_block()).await
+    /// The hash of the chain's first block.
+    pub(crate) fn genesis(&self) -> H256 {
+        self.genesis.get().copied().unwrap_or_default()
     }
 
-    /// Waits for a read, at most for the read limit, and names its failure.
+    /// The address of an endpoint.
+    pub(crate) fn url(&self, place: usize) -> &str {
+        self.urls.get(place).map_or("", String::as_str)
+    }
+
+    /// Whether there is another endpoint to turn to.
+    pub(crate) fn alone(&self) -> bool {
+        self.urls.len() < 2
+    }
+
+    /// The last finalised block of the endpoint that is to be asked, connecting where that is needed.
+    pub(crate) async fn head(&self, doing: &'static str) -> Result<Head, ChainError> {
+        let order = self.roster().order(self.clock.now());
+        let mut failure = None;
+        let mut stalled: Option<Head> = None;
+        for place in order {
+            // One that was lost just now may be back: a second try dials anew, with its wait before it.
+            for _ in 0..2 {
+                match self.head_of(place, doing).await {
+                    Ok((head, Health::Good)) => return Ok(head),
+                    Ok((head, Health::Stalled)) => {
+                        let better = stalled
+                            .as_ref()
+                            .is_none_or(|known| head.at.block_number() > known.at.block_number());
+                        if better {
+                            stalled = Some(head);
+                        }
+                        break;
+                    }
+                    Err(error) => {
+                        let dial_again = error.is_unreachable() && self.links.len() == 1;
+                        // What a chain of another kind says is worth more to an operator than a silence.
+                        if !matches!(failure, Some(ChainError::WrongChain { .. })) {
+                            failure = Some(error);
+                        }
+                        if !dial_again {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(head) = stalled {
+            if !self.alone() {
+                tracing::warn!(
+                    url = self.url(head.place),
+                    block = head.at.block_number(),
+                    "no endpoint's head moves"
+                );
+            }
+            self.roster().settle_for(head.place);
+            return Ok(head);
+        }
+        Err(failure
+            .unwrap_or_else(|| silent(doing, &self.urls.join(", "), None))
+            .at(doing))
+    }
+
+    /// Waits for a read at `head`'s endpoint, at most for the read limit, and names its failure.
     pub(crate) async fn read<T, E: Failure>(
         &self,
+        head: &Head,
         doing: &'static str,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ChainError> {
-        match timeout(self.patience.read, future).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.failed(doing, error)),
-            Err(_) => Err(ChainError::Unreachable {
-                doing,
-                url: self.url.clone(),
-                cause: None,
-            }),
+        let url = self.url(head.place);
+        let done = match timeout(self.patience.read, future).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => named(doing, url, error),
+            Err(_) => silent(doing, url, None),
+        };
+        if done.is_unreachable() {
+            self.lost(head.place).await;
         }
+        Err(done)
     }
 
-    /// What a failed read is called: the endpoint's silence, or an answer that is not as expected.
-    pub(crate) fn failed<E: Failure>(&self, doing: &'static str, error: E) -> ChainError {
-        match error.backend() {
-            Some(BackendError::Rpc(RpcError::ClientError(subxt::rpcs::Error::User(said)))) => {
-                ChainError::Answer {
-                    doing,
-                    what: said.to_string(),
+    /// Asks what `ask` asks, at one endpoint after the other until one answers.
+    pub(crate) async fn ask<T, F: Future<Output = Result<T, ChainError>>>(
+        &self,
+        doing: &'static str,
+        ask: impl Fn(Head) -> F,
+    ) -> Result<T, ChainError> {
+        for _ in 1..self.urls.len() {
+            match ask(self.head(doing).await?).await {
+                Err(error) if error.is_unreachable() => {
+                    tracing::warn!(error = %muster_kit::error::Causes(&error), "asking another endpoint");
                 }
+                done => return done,
             }
-            Some(_) => ChainError::Unreachable {
-                doing,
-                url: self.url.clone(),
-                cause: Some(Box::new(error)),
-            },
-            None => ChainError::Answer {
-                doing,
-                what: error.to_string(),
-            },
+        }
+        ask(self.head(doing).await?).await
+    }
+
+    /// The endpoint did not answer: its connection is not used again.
+    pub(crate) async fn lost(&self, place: usize) {
+        if let Some(link) = self.links.get(place) {
+            *link.lock().await = None;
+        }
+        self.roster().failed(place, self.clock.now(), random_jitter());
+    }
+
+    async fn head_of(&self, place: usize, doing: &'static str) -> Result<(Head, Health), ChainError> {
+        let link = self.link(place).await?;
+        let url = self.url(place);
+        let at = match timeout(self.patience.read, link.api.at_current_block()).await {
+            Ok(Ok(at)) => at,
+            Ok(Err(error)) => {
+                let error = named(doing, url, error);
+                self.lost(place).await;
+                return Err(error);
+            }
+            Err(_) => {
+                self.lost(place).await;
+                return Err(silent(doing, url, None));
+            }
+        };
+        let now = self.clock.now();
+        let health = self.roster().answered(place, at.block_number(), now);
+        Ok((Head { at, link, place }, health))
+    }
+
+    /// The connection to an endpoint, made if there is none. A wait between two tries is kept, if it is short.
+    async fn link(&self, place: usize) -> Result<Link, ChainError> {
+        let (Some(slot), Some(url)) = (self.links.get(place), self.urls.get(place)) else {
+            return Err(silent("choose an endpoint", "", None));
+        };
+        let mut slot = slot.lock().await;
+        if let Some(link) = &*slot {
+            return Ok(link.clone());
+        }
+        let wait = self.roster().waits(place, self.clock.now());
+        if let Some(wait) = wait {
+            self.clock.sleep(wait.min(self.patience.read)).await;
+        }
+        match Link::dial(url, self.patience.read, self.genesis.get().copied()).await {
+            Ok(link) => {
+                // Two that dial for the first time at once may find two chains: the first decides.
+                let genesis = *self.genesis.get_or_init(|| link.api.genesis_hash());
+                if genesis != link.api.genesis_hash() {
+                    return Err(self.refuse(place, url, genesis, link.api.genesis_hash()));
+                }
+                *slot = Some(link.clone());
+                Ok(link)
+            }
+            Err(error @ ChainError::WrongChain { .. }) => {
+                tracing::error!(%error, "an endpoint is not used");
+                self.roster().foreign(place, self.clock.now());
+                Err(error)
+            }
+            Err(error) => {
+                self.roster().failed(place, self.clock.now(), random_jitter());
+                Err(error)
+            }
         }
     }
-}
 
-/// Whether the address may be dialled, and whether it is encrypted.
-///
-/// Without encryption anyone on the way can invent a metagraph, so that is for this machine only.
-fn check_address(text: &str) -> Result<bool, &'static str> {
-    let url = Url::parse(text).map_err(|_| "it is not an address such as wss://host:port")?;
-    let local = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => IpAddr::V4(ip).is_loopback(),
-        Some(Host::Ipv6(ip)) => IpAddr::V6(ip).is_loopback(),
-        None => return Err("it names no host"),
-    };
-    match url.scheme() {
-        "wss" => Ok(true),
-        "ws" if local => Ok(false),
-        "ws" => Err("only this machine's own endpoints may be used without encryption: use wss"),
-        _ => Err("its scheme is neither ws nor wss"),
-    }
-}
-
-/// An error of subxt that may be the endpoint's fault.
-pub(crate) trait Failure: std::error::Error + Send + Sync + 'static {
-    /// What went wrong with the endpoint, if that is the reason.
-    fn backend(&self) -> Option<&BackendError>;
-}
-
-impl Failure for OnlineClientAtBlockError {
-    fn backend(&self) -> Option<&BackendError> {
-        if let Self::CannotGetCurrentBlock { reason }
-        | Self::CannotGetBlockHash { reason, .. }
-        | Self::CannotGetBlockHeader { reason, .. }
-        | Self::CannotGetSpecVersion { reason, .. } = self
-        {
-            Some(reason)
-        } else {
-            None
+    fn refuse(&self, place: usize, url: &str, expected: H256, found: H256) -> ChainError {
+        self.roster().foreign(place, self.clock.now());
+        ChainError::WrongChain {
+            url: url.to_owned(),
+            expected: format!("{expected:?}"),
+            found: format!("{found:?}"),
         }
     }
-}
 
-impl Failure for RuntimeApiError {
-    fn backend(&self) -> Option<&BackendError> {
-        if let Self::CannotCallApi(reason) = self {
-            Some(reason)
-        } else {
-            None
-        }
+    /// Lets a moment pass, in which a block may come.
+    pub(crate) async fn pause(&self) {
+        const MOMENT: Duration = Duration::from_millis(500);
+        self.clock.sleep(MOMENT.min(self.patience.read)).await;
     }
-}
 
-impl Failure for StorageError {
-    fn backend(&self) -> Option<&BackendError> {
-        if let Self::CannotFetchValue(reason)
-        | Self::CannotIterateValues(reason)
-        | Self::StreamFailure(reason) = self
-        {
-            Some(reason)
-        } else {
-            None
-        }
-    }
-}
-
-impl Failure for BlocksError {
-    fn backend(&self) -> Option<&BackendError> {
-        match self {
-            Self::CannotGetCurrentBlock(error) => error.backend(),
-            Self::CannotGetBlockHeaderStream(reason) | Self::CannotGetBlockHeader(reason) => Some(reason),
-            _ => None,
-        }
-    }
-}
-
-impl Failure for ExtrinsicError {
-    fn backend(&self) -> Option<&BackendError> {
-        if let Self::AccountNonceError {
-            reason: subxt::error::AccountNonceError::CouldNotRetrieve(reason),
-            ..
-        }
-        | Self::ErrorSubmittingTransaction(reason)
-        | Self::TransactionStatusStreamError(reason) = self
-        {
-            Some(reason)
-        } else {
-            None
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plain_addresses_are_for_this_machine() {
-        for (text, secure) in [
-            ("ws://127.0.0.1:9944", false),
-            ("ws://127.9.9.9", false),
-            ("ws://[::1]:9944", false),
-            ("ws://localhost:9944", false),
-            ("wss://entrypoint-finney.opentensor.ai:443", true),
-        ] {
-            assert_eq!(check_address(text), Ok(secure), "{text}");
-        }
-        for text in [
-            "",
-            "finney",
-            "ws://10.0.0.1",
-            "ws://localhost.evil.example",
-            "http://127.0.0.1",
-            "file:///x",
-        ] {
-            assert!(check_address(text).is_err(), "{text}");
-        }
+    fn roster(&self) -> std::sync::MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,8 +31,22 @@ pub enum ChainError {
         #[source]
         cause: Option<Cause>,
     },
+    /// The endpoint serves another chain than the others, or than before.
+    #[error(
+        "the endpoint {url} serves another chain: its first block is {found}, not {expected}; remove it from the configuration, or give each chain its own"
+    )]
+    WrongChain {
+        /// The endpoint.
+        url: String,
+        /// The genesis hash of the chain that is talked to.
+        expected: String,
+        /// The genesis hash that it shows.
+        found: String,
+    },
     /// The endpoint answers, but not as Bittensor's chain does.
-    #[error("cannot {doing}: the chain's answer is not understood: {what}")]
+    #[error(
+        "cannot {doing}: the chain's answer is not understood, so either it is another kind of chain or its endpoint is broken; check the address: {what}"
+    )]
     Answer {
         /// The operation that failed.
         doing: &'static str,
@@ -75,6 +89,19 @@ pub enum ChainError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// What a registration costs is more than the caller would pay.
+    #[error(
+        "registering costs {price} now and at most {limit} was allowed: wait for the price to fall, or allow more"
+    )]
+    TooDear {
+        /// The price, read just now.
+        price: crate::money::Rao,
+        /// The most that the caller would pay.
+        limit: crate::money::Rao,
+    },
+    /// Weights could not be sealed.
+    #[error("cannot seal the weights")]
+    Timelock(#[from] crate::timelock::TimelockError),
     /// An address that nobody could dial.
     #[error("cannot announce {0}: serve a routable address and a port other than 0")]
     Unroutable(std::net::SocketAddr),
@@ -84,7 +111,7 @@ impl ChainError {
     /// Its page in `docs/errors/`.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Address { .. } => Some(ErrorCode::ConfigInvalid),
+            Self::Address { .. } | Self::WrongChain { .. } => Some(ErrorCode::ConfigInvalid),
             Self::Unreachable { .. } => Some(ErrorCode::ChainUnreachable),
             Self::NotRegistered { .. } => Some(ErrorCode::NotRegistered),
             Self::Refused {
@@ -94,13 +121,27 @@ impl ChainError {
             Self::Refused { call, .. } | Self::Unconfirmed { call, .. } if call.ends_with("weights") => {
                 Some(ErrorCode::WeightsNotSet)
             }
+            Self::Timelock(_) => Some(ErrorCode::WeightsNotSet),
             Self::Answer { .. }
             | Self::NoSubnet(_)
             | Self::Refused { .. }
             | Self::Unconfirmed { .. }
             | Self::CommitmentTooLong { .. }
+            | Self::TooDear { .. }
             | Self::Unroutable(_) => None,
         }
+    }
+
+    /// The same error, of the operation that met it.
+    pub(crate) fn at(self, operation: &'static str) -> Self {
+        if let Self::Unreachable { url, cause, .. } = self {
+            return Self::Unreachable {
+                doing: operation,
+                url,
+                cause,
+            };
+        }
+        self
     }
 
     /// Whether nothing but the endpoint stands in the way, so that the same call may succeed later.

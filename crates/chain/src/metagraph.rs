@@ -40,6 +40,8 @@ pub struct Neuron {
     pub permit: bool,
     /// Whether it set weights recently enough.
     pub active: bool,
+    /// The block in which it took its place; 0 where the chain does not say.
+    pub registered: BlockNumber,
     /// The block of its last weights, or of its registration.
     pub last_update: BlockNumber,
     /// Its share of the miners' pay, of 65535.
@@ -73,6 +75,7 @@ impl Metagraph {
         let actives = column("active");
         let updates = column("last_update");
         let incentives = column("incentives");
+        let registered = column("block_at_registration");
 
         let neuron = |(at, key): (usize, &Value)| {
             let hotkey = account(key).ok_or_else(|| format!("hotkey {at} is no account"))?;
@@ -84,6 +87,7 @@ impl Metagraph {
                 stake: stakes.get(at).and_then(number).unwrap_or(0),
                 permit: permits.get(at).and_then(flag).unwrap_or(false),
                 active: actives.get(at).and_then(flag).unwrap_or(false),
+                registered: BlockNumber(registered.get(at).and_then(number).unwrap_or(0)),
                 last_update: BlockNumber(updates.get(at).and_then(number).unwrap_or(0)),
                 incentive: incentives.get(at).and_then(number).unwrap_or(0),
             })
@@ -169,6 +173,23 @@ mod tests {
         );
         assert_eq!(graph.get(Uid(1)), Some(second));
         assert_eq!(graph.get(Uid(2)), None);
+    }
+
+    #[test]
+    fn ten_thousand_neurons_are_read_and_more_uids_than_there_are_is_an_error() {
+        let keys = |count: u32| {
+            let key = |n: u32| Value::from_bytes([n.to_le_bytes(); 8].concat());
+            let keys = Value::unnamed_composite((0..count).map(key));
+            let axons = Value::unnamed_composite((0..count).map(|_| axon(1, 4, 80)));
+            Value::named_composite([("hotkeys", keys), ("axons", axons), ("tempo", Value::u128(9))])
+        };
+        let graph = Metagraph::from_value(Netuid(1), BlockNumber(5), &keys(10_000)).unwrap();
+        assert_eq!(
+            (graph.neurons.len(), graph.neurons[9_999].uid),
+            (10_000, Uid(9_999))
+        );
+        let error = Metagraph::from_value(Netuid(1), BlockNumber(5), &keys(65_537)).unwrap_err();
+        assert!(error.contains("65536"), "{error}");
     }
 
     #[test]

@@ -39,6 +39,20 @@ pub enum Refusal {
     BadSignature,
     /// A transaction of the same account with the same number is known.
     NonceUsed,
+    /// The pool took it, and no block did until its signature was void.
+    NeverIncluded,
+    /// The subnet takes weights without a commit.
+    CommitRevealDisabled,
+    /// The epoch in which to reveal has not begun.
+    RevealTooEarly,
+    /// The epoch in which to reveal is over.
+    RevealExpired,
+    /// The chain knows no commit with this hash.
+    NoCommit,
+    /// So many commits wait for their reveal that no other is taken.
+    TooManyCommits,
+    /// The chain takes timelocked commits of another version.
+    CommitVersion,
     /// Anything else, in the chain's own words.
     Other(String),
 }
@@ -64,7 +78,16 @@ impl Refusal {
             | "TooManyRegistrationsThisBlock"
             | "TooManyRegistrationsThisInterval"
             | "NoNeuronIdAvailable" => Self::RegistrationClosed,
-            "NotEnoughBalanceToStake" | "BalanceWithdrawalError" => Self::BalanceTooLow,
+            "NotEnoughBalanceToStake"
+            | "BalanceWithdrawalError"
+            | "InsufficientBalance"
+            | "NotExpendable" => Self::BalanceTooLow,
+            "CommitRevealDisabled" => Self::CommitRevealDisabled,
+            "RevealTooEarly" => Self::RevealTooEarly,
+            "ExpiredWeightCommit" => Self::RevealExpired,
+            "NoWeightsCommitFound" | "InvalidRevealCommitHashNotMatch" => Self::NoCommit,
+            "TooManyUnrevealedCommits" => Self::TooManyCommits,
+            "IncorrectCommitRevealVersion" => Self::CommitVersion,
             other => Self::Other(format!("{pallet}.{other}")),
         }
     }
@@ -99,6 +122,7 @@ impl Refusal {
     fn from_custom(number: u8) -> Self {
         match number {
             1 => Self::StakeTooLow,
+            6 => Self::WeightsTooFast,
             10 => Self::NotRegistered,
             11 | 13 => Self::InvalidAddress,
             12 => Self::ServingTooFast,
@@ -126,6 +150,13 @@ impl Refusal {
             Self::BalanceTooLow => "NotEnoughBalance",
             Self::BadSignature => "BadProof",
             Self::NonceUsed => "Stale",
+            Self::NeverIncluded => "NeverIncluded",
+            Self::CommitRevealDisabled => "CommitRevealDisabled",
+            Self::RevealTooEarly => "RevealTooEarly",
+            Self::RevealExpired => "ExpiredWeightCommit",
+            Self::NoCommit => "NoWeightsCommitFound",
+            Self::TooManyCommits => "TooManyUnrevealedCommits",
+            Self::CommitVersion => "IncorrectCommitRevealVersion",
             Self::Other(name) => name,
         }
     }
@@ -150,6 +181,13 @@ impl Refusal {
             Self::BalanceTooLow => "the account needs more TAO",
             Self::BadSignature => "check that the address leads to the chain you mean",
             Self::NonceUsed => "another program signs with this key: try again",
+            Self::NeverIncluded => "no block took it in time: try again",
+            Self::CommitRevealDisabled => "the subnet takes weights directly now: set them",
+            Self::RevealTooEarly => "wait for the epoch after the commit's",
+            Self::RevealExpired => "the commit is void: commit anew in the next window",
+            Self::NoCommit => "the commit is not on this chain: commit anew in the next window",
+            Self::TooManyCommits => "wait until older commits have expired",
+            Self::CommitVersion => "the chain expects another format: update",
             Self::Other(_) => "look the name up in the chain's documentation",
         }
     }

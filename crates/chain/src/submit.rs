@@ -1,43 +1,238 @@
 //! Signing a call, handing it in and waiting until it is final, with every way in which that can fail told apart.
+//!
+//! A call that was handed in and then lost sight of (the endpoint went away, or forgot it) is looked for by its hash in the
+//! finalised blocks that may hold it: a signature is good for 32 blocks. Only if that cannot be read either is it unknown
+//! what became of it. Nothing is ever handed in a second time here.
 
 use muster_identity::Keypair;
 use subxt::config::SubstrateConfig;
-use subxt::error::{
-    BackendError, DispatchError, ExtrinsicError, RpcError, TransactionEventsError,
-    TransactionFinalizedSuccessError, TransactionProgressError,
-};
-use subxt::transactions::DefaultParams;
+use subxt::config::substrate::{AccountId32, H256, MultiSignature};
+use subxt::error::{BackendError, DispatchError, ExtrinsicError, RpcError, TransactionProgressError};
+use subxt::ext::scale_value::Composite;
+use subxt::transactions::{DefaultParams, Signer};
 use tokio::time::timeout;
 
 use crate::calls::Call;
-use crate::endpoint::Endpoint;
+use crate::client::ChainClient;
+use crate::endpoint::{AtBlock, Endpoint, Head};
 use crate::error::ChainError;
+use crate::money::Rao;
 use crate::refusal::Refusal;
-use crate::signer::KeySigner;
+use crate::types::BlockNumber;
+use crate::value::number;
 
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
+type Fields = Vec<(String, subxt::dynamic::Value)>;
+
+/// Blocks after which a signature is void. The library's own default for a call that is signed against a block.
+const MORTAL: u64 = 32;
+
+/// Signs extrinsics with one of our keys.
+struct KeySigner<'a>(&'a Keypair);
+
+impl Signer<SubstrateConfig> for KeySigner<'_> {
+    fn account_id(&self) -> AccountId32 {
+        AccountId32(*self.0.hotkey().as_bytes())
+    }
+
+    fn sign(&self, payload: &[u8]) -> MultiSignature {
+        MultiSignature::Sr25519(*self.0.sign(payload).as_bytes())
+    }
+}
+
+/// A call that is final and succeeded.
+#[derive(Debug)]
+pub(crate) struct Included {
+    /// The block that holds it.
+    pub(crate) block: BlockNumber,
+    /// Its events: pallet, name, fields.
+    events: Vec<(String, String, Fields)>,
+}
+
+impl Included {
+    /// The fields of its first event of this name.
+    pub(crate) fn event(&self, pallet: &str, name: &str) -> Option<&Fields> {
+        let found = self.events.iter().find(|(p, n, _)| p == pallet && n == name);
+        found.map(|(_, _, fields)| fields)
+    }
+
+    /// What its signer paid; nothing where the chain says nothing.
+    pub(crate) fn fee(&self) -> Rao {
+        let fields = self.event("TransactionPayment", "TransactionFeePaid");
+        let fee = fields.and_then(|fields| fields.iter().find(|(name, _)| name == "actual_fee"));
+        Rao(fee.and_then(|(_, fee)| number(fee)).unwrap_or(0))
+    }
+}
+
+impl ChainClient {
+    /// Hands in a call and waits until it is final. One at a time: see [`ChainClient`].
+    pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<Included, ChainError> {
+        let _turn = self.submitting.lock().await;
+        self.endpoint.submit(key, call).await
+    }
+}
 
 impl Endpoint {
     /// Submits a call and waits until it is final and has succeeded.
-    pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<(), ChainError> {
+    async fn submit(&self, key: &Keypair, call: Call) -> Result<Included, ChainError> {
         let name = call.name;
-        let head = self.head("submit a call").await?;
         let payload = call.payload();
         let signer = KeySigner(key);
-        let mut transactions = head.transactions();
-        let signed = transactions.create_signed(&payload, &signer, Params::default_params());
-        let signed = self.read("sign a call", signed).await?;
+        let (head, signed) = self
+            .ask("sign a call", |head: Head| {
+                let (payload, signer) = (&payload, &signer);
+                async move {
+                    let mut transactions = head.at.transactions();
+                    let signed = transactions.create_signed(payload, signer, Params::default_params());
+                    let signed = self.read(&head, "sign a call", signed).await?;
+                    Ok((head, signed))
+                }
+            })
+            .await?;
+        let hash = signed.hash();
+        let from = head.at.block_number();
 
-        let lost = |cause| ChainError::Unconfirmed { call: name, cause };
-        let submitted = timeout(self.patience.read, signed.submit_and_watch())
-            .await
-            .map_err(|_| lost(None))?;
-        let progress = submitted.map_err(|error| refused_by_pool(name, error))?;
-        let done = timeout(self.patience.finality, progress.wait_for_finalized_success()).await;
-        match done.map_err(|_| lost(None))? {
-            Ok(_events) => Ok(()),
-            Err(error) => Err(refused_by_block(name, error)),
+        let lost = match timeout(self.patience.read, signed.submit_and_watch()).await {
+            Err(_) => ChainError::Unconfirmed {
+                call: name,
+                cause: None,
+            },
+            Ok(Err(error)) => unless_refused(refused_by_pool(name, error))?,
+            Ok(Ok(progress)) => match timeout(self.patience.finality, progress.wait_for_finalized()).await {
+                Err(_) => ChainError::Unconfirmed {
+                    call: name,
+                    cause: None,
+                },
+                Ok(Err(error)) => unwatched(name, error),
+                Ok(Ok(in_block)) => {
+                    let block = in_block.block_hash();
+                    match self.found_in(&head, name, hash, block).await {
+                        Ok(Some(done)) => return done,
+                        Ok(None) => ChainError::Unconfirmed {
+                            call: name,
+                            cause: None,
+                        },
+                        Err(error) => ChainError::Unconfirmed {
+                            call: name,
+                            cause: Some(Box::new(error)),
+                        },
+                    }
+                }
+            },
+        };
+        self.lost(head.place).await;
+        tracing::warn!(call = name, %hash, "lost sight of a call; looking for it in the finalised blocks");
+        let search = self.search(name, hash, from);
+        match timeout(self.patience.finality, search).await {
+            Ok(Ok(Some(done))) => done,
+            Ok(Ok(None) | Err(_)) | Err(_) => Err(lost),
         }
+    }
+
+    /// Looks for a call in the finalised blocks after `from`, until its signature is void.
+    async fn search(
+        &self,
+        call: &'static str,
+        hash: H256,
+        from: u64,
+    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+        const DOING: &str = "look for a call";
+        let mut next = from.saturating_add(1);
+        loop {
+            let head = self.head(DOING).await?;
+            let last = head.at.block_number().min(from.saturating_add(MORTAL));
+            while next <= last {
+                let at = self.read(&head, DOING, head.link.api.at_block(next)).await?;
+                if let Some(done) = self.look_in(&head, &at, call, hash).await? {
+                    return Ok(Some(done));
+                }
+                next = next.saturating_add(1);
+            }
+            if next > from.saturating_add(MORTAL) {
+                return Ok(Some(Err(ChainError::Refused {
+                    call,
+                    refusal: Refusal::NeverIncluded,
+                })));
+            }
+            self.pause().await;
+        }
+    }
+
+    async fn found_in(
+        &self,
+        head: &Head,
+        call: &'static str,
+        hash: H256,
+        block: H256,
+    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+        let at = self
+            .read(head, "read a block", head.link.api.at_block(block))
+            .await?;
+        self.look_in(head, &at, call, hash).await
+    }
+
+    /// What became of a call in this block; `None` if it is not there.
+    async fn look_in(
+        &self,
+        head: &Head,
+        at: &AtBlock,
+        call: &'static str,
+        hash: H256,
+    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+        const DOING: &str = "read a block";
+        let answer = |error: &dyn std::fmt::Display| ChainError::Answer {
+            doing: DOING,
+            what: error.to_string(),
+        };
+        let extrinsics = at.extrinsics();
+        let extrinsics = self.read(head, DOING, extrinsics.fetch()).await?;
+        for extrinsic in extrinsics.iter() {
+            let extrinsic = extrinsic.map_err(|error| answer(&error))?;
+            if extrinsic.hash() != hash {
+                continue;
+            }
+            let events = self.read(head, DOING, extrinsic.events()).await?;
+            let mut told = Vec::new();
+            for event in events.iter() {
+                let event = event.map_err(|error| answer(&error))?;
+                if (event.pallet_name(), event.event_name()) == ("System", "ExtrinsicFailed") {
+                    let metadata = at.metadata();
+                    let reason = DispatchError::decode_from(event.field_bytes(), metadata)
+                        .map_err(|error| answer(&error))?;
+                    return Ok(Some(Err(ChainError::Refused {
+                        call,
+                        refusal: from_dispatch(&reason),
+                    })));
+                }
+                // An event that does not decode is not one that anything here is decided by.
+                let fields = match event.decode_fields_unchecked_as::<Composite<()>>() {
+                    Ok(Composite::Named(fields)) => fields,
+                    Ok(Composite::Unnamed(values)) => {
+                        values.into_iter().map(|value| (String::new(), value)).collect()
+                    }
+                    Err(_) => Vec::new(),
+                };
+                told.push((
+                    event.pallet_name().to_owned(),
+                    event.event_name().to_owned(),
+                    fields,
+                ));
+            }
+            return Ok(Some(Ok(Included {
+                block: BlockNumber(at.block_number()),
+                events: told,
+            })));
+        }
+        Ok(None)
+    }
+}
+
+/// A refusal is an end; what is unknown is looked into.
+fn unless_refused(error: ChainError) -> Result<ChainError, ChainError> {
+    if matches!(error, ChainError::Unconfirmed { .. }) {
+        Ok(error)
+    } else {
+        Err(error)
     }
 }
 
@@ -59,25 +254,9 @@ fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
     }
 }
 
-/// What it means that a call which the pool took did not succeed.
-fn refused_by_block(call: &'static str, error: TransactionFinalizedSuccessError) -> ChainError {
-    if let TransactionFinalizedSuccessError::SuccessError(TransactionEventsError::ExtrinsicFailed(reason)) =
-        &error
-    {
-        return ChainError::Refused {
-            call,
-            refusal: from_dispatch(reason),
-        };
-    }
-    if let TransactionFinalizedSuccessError::FinalizationError(
-        TransactionProgressError::TransactionStatusError(status),
-    ) = &error
-    {
-        return ChainError::Refused {
-            call,
-            refusal: Refusal::Other(status.to_string()),
-        };
-    }
+/// A call that the pool took, and of which nothing more is heard.
+fn unwatched(call: &'static str, error: TransactionProgressError) -> ChainError {
+    // That a pool says "dropped" or "invalid" means that it will not be included from there: another block may hold it.
     ChainError::Unconfirmed {
         call,
         cause: Some(Box::new(error)),

@@ -1,4 +1,4 @@
-//! Writing the chain: announcing an axon, setting weights, committing a manifest, registering.
+//! Writing the chain: announcing an axon, setting weights, committing a manifest. What costs money is in [`crate::money`].
 
 use std::net::SocketAddr;
 
@@ -6,14 +6,16 @@ use muster_identity::Keypair;
 use muster_protocol::{Hotkey, Manifest};
 use subxt::dynamic::Value;
 
-use crate::calls::{self, Call};
+use crate::calls;
 use crate::client::ChainClient;
 use crate::commitment;
 use crate::error::ChainError;
 use crate::metagraph::address;
+use crate::secret::WeightsCall;
 use crate::types::{Netuid, Uid};
+use crate::value::{bytes, field, number};
 
-/// Whether announcing an axon took a call.
+/// Whether announcing something took a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
     /// The chain has it since now.
@@ -33,27 +35,86 @@ impl ChainClient {
         netuid: Netuid,
         at: SocketAddr,
     ) -> Result<Announced, ChainError> {
-        if at.ip().is_unspecified() || at.port() == 0 {
-            return Err(ChainError::Unroutable(at));
-        }
-        let hotkey = key.hotkey();
-        self.uid_of(netuid, &hotkey).await?;
-        let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
-        let known = self
-            .storage("read an axon", "SubtensorModule", "Axons", keys)
-            .await?;
-        if known.as_ref().and_then(address) == Some(at) {
+        self.may_serve(key, netuid, at).await?;
+        if self.axon_of(netuid, &key.hotkey()).await? == Some(at) {
             return Ok(Announced::Before);
         }
         self.submit(key, calls::serve_axon(netuid, at)).await?;
         Ok(Announced::Now)
     }
 
+    /// Announces where a hotkey listens and the TLS key that it shows there. Costs nothing if the chain has both already.
+    ///
+    /// # Errors
+    /// As for [`Self::serve_axon`].
+    pub async fn serve_axon_tls(
+        &self,
+        key: &Keypair,
+        netuid: Netuid,
+        at: SocketAddr,
+        certificate: &[u8],
+    ) -> Result<Announced, ChainError> {
+        let known = self.certificate_of(netuid, &key.hotkey()).await?;
+        if known.as_deref() == Some(certificate) {
+            return self.serve_axon(key, netuid, at).await;
+        }
+        self.may_serve(key, netuid, at).await?;
+        self.submit(key, calls::serve_axon_tls(netuid, at, certificate))
+            .await?;
+        Ok(Announced::Now)
+    }
+
+    /// The address that a hotkey has announced; none if it has not, or one that nobody can dial.
+    ///
+    /// # Errors
+    /// No endpoint answers, or not as Bittensor's chain does.
+    pub async fn axon_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<SocketAddr>, ChainError> {
+        let axon = self.of_hotkey("read an axon", "Axons", netuid, hotkey).await?;
+        Ok(axon.as_ref().and_then(address))
+    }
+
+    /// The TLS key that a hotkey has announced: its algorithm's number, then its bytes.
+    ///
+    /// # Errors
+    /// As for [`Self::axon_of`].
+    pub async fn certificate_of(
+        &self,
+        netuid: Netuid,
+        hotkey: &Hotkey,
+    ) -> Result<Option<Vec<u8>>, ChainError> {
+        let stored = self
+            .of_hotkey("read a certificate", "NeuronCertificates", netuid, hotkey)
+            .await?;
+        Ok(stored.as_ref().and_then(|stored| {
+            let algorithm: u8 = field(stored, "algorithm").and_then(number)?;
+            let mut certificate = vec![algorithm];
+            certificate.extend(field(stored, "public_key").and_then(bytes)?);
+            Some(certificate)
+        }))
+    }
+
+    async fn of_hotkey(
+        &self,
+        doing: &'static str,
+        entry: &'static str,
+        netuid: Netuid,
+        hotkey: &Hotkey,
+    ) -> Result<Option<Value>, ChainError> {
+        let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
+        self.storage(doing, "SubtensorModule", entry, keys).await
+    }
+
+    async fn may_serve(&self, key: &Keypair, netuid: Netuid, at: SocketAddr) -> Result<(), ChainError> {
+        if at.ip().is_unspecified() || at.port() == 0 {
+            return Err(ChainError::Unroutable(at));
+        }
+        self.uid_of(netuid, &key.hotkey()).await.map(|_| ())
+    }
+
     /// Sets a validator's weights, replacing those before. Returns once they are final.
     ///
     /// # Errors
-    /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
-    /// [`ChainError::Unconfirmed`], upon which [`Self::weights_of`] tells.
+    /// As for [`Self::submit_weights`].
     pub async fn set_weights(
         &self,
         key: &Keypair,
@@ -61,40 +122,29 @@ impl ChainClient {
         weights: &[(Uid, u16)],
         version_key: u64,
     ) -> Result<(), ChainError> {
-        self.uid_of(netuid, &key.hotkey()).await?;
-        self.submit(key, calls::set_weights(netuid, weights, version_key))
-            .await
+        let call = WeightsCall::Set {
+            weights: weights.to_vec(),
+            version_key,
+        };
+        self.submit_weights(key, netuid, &call).await.map(|_| ())
     }
 
-    /// States a miner's manifest on the chain.
+    /// States a miner's manifest on the chain. Costs nothing if the chain has it already.
     ///
     /// # Errors
-    /// A manifest of more than 128 bytes, the endpoint, or a refusal.
+    /// A manifest of more than 128 bytes, the endpoint, or a refusal, which also comes if manifests are stated too often.
     pub async fn commit_manifest(
         &self,
         key: &Keypair,
         netuid: Netuid,
         manifest: &Manifest,
-    ) -> Result<(), ChainError> {
-        let info = commitment::encode(&manifest.to_commitment())?;
-        self.submit(key, calls::set_commitment(netuid, info)).await
-    }
-
-    /// Registers a hotkey, paid by the coldkey that signs.
-    ///
-    /// # Errors
-    /// The endpoint, or a refusal such as too little balance.
-    pub async fn burned_register(
-        &self,
-        coldkey: &Keypair,
-        netuid: Netuid,
-        hotkey: &Hotkey,
-    ) -> Result<(), ChainError> {
-        self.submit(coldkey, calls::burned_register(netuid, hotkey)).await
-    }
-
-    async fn submit(&self, key: &Keypair, call: Call) -> Result<(), ChainError> {
-        let _turn = self.submitting.lock().await;
-        self.endpoint.submit(key, call).await
+    ) -> Result<Announced, ChainError> {
+        let text = manifest.to_commitment();
+        let info = commitment::encode(&text)?;
+        if self.commitment_of(netuid, &key.hotkey()).await?.as_deref() == Some(text.as_str()) {
+            return Ok(Announced::Before);
+        }
+        self.submit(key, calls::set_commitment(netuid, info)).await?;
+        Ok(Announced::Now)
     }
 }

@@ -18,6 +18,7 @@ pub(crate) const TAO: u64 = 1_000_000_000;
 pub(crate) const PATIENCE: Patience = Patience {
     read: Duration::from_secs(5),
     finality: Duration::from_secs(20),
+    stall: Duration::from_secs(60),
 };
 
 pub(crate) struct Devchain {

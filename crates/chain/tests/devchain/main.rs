@@ -1,13 +1,22 @@
 //! The client against a real chain: what it reads, what it writes, and every way in which it is refused.
 
 #[cfg(test)]
+mod endpoints;
+#[cfg(test)]
+mod money;
+#[cfg(test)]
+mod proxy;
+#[cfg(test)]
+mod secret;
+#[cfg(test)]
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_chain::{
-    Announced, BlockNumber, ChainClient, ChainError, Due, Netuid, Refusal, Uid, Window, weights,
+    Announced, BlockNumber, ChainClient, ChainError, Due, Netuid, Rao, Refusal, Uid, Window, weights,
 };
 use muster_identity::Keypair;
 use muster_protocol::{ErrorCode, ExecutorClass, Hotkey, Manifest};
@@ -115,8 +124,8 @@ async fn rules_heights_uids_and_balances_are_read() -> Test {
     assert_eq!(client.uid_of(OPEN, &key("Charlie").hotkey()).await?, Uid(2));
     let nobody = client.uid_of(OPEN, &key("Eve").hotkey()).await.unwrap_err();
     assert_eq!(nobody.code(), Some(ErrorCode::NotRegistered));
-    assert_eq!(client.balance(&key("Alice").hotkey()).await?, 100 * TAO);
-    assert_eq!(client.balance(&Hotkey::from_bytes([9; 32])).await?, 0);
+    assert_eq!(client.balance(&key("Alice").hotkey()).await?, Rao(100 * TAO));
+    assert_eq!(client.balance(&Hotkey::from_bytes([9; 32])).await?, Rao(0));
     assert!(client.genesis().starts_with("0x"));
     Ok(())
 }
@@ -245,36 +254,6 @@ async fn a_subnet_or_a_hotkey_that_does_not_exist_is_named() -> Test {
 }
 
 #[tokio::test]
-async fn a_hotkey_is_registered_for_its_price() -> Test {
-    let chain = Devchain::start(&spec()).await?;
-    let client = chain.client().await?;
-    let (eve, new) = (key("Eve"), key("Eve//hot").hotkey());
-    client.burned_register(&eve, OPEN, &new).await?;
-    assert_eq!(client.uid_of(OPEN, &new).await?, Uid(4));
-    assert_eq!(
-        client.metagraph(OPEN).await?.find(&new).unwrap().coldkey,
-        eve.hotkey()
-    );
-    assert!(client.balance(&eve.hotkey()).await? < 5 * TAO);
-
-    assert_refused(
-        client.burned_register(&eve, OPEN, &new).await,
-        &Refusal::AlreadyRegistered,
-        None,
-    );
-    assert_refused(
-        client.burned_register(&eve, CLOSED, &new).await,
-        &Refusal::RegistrationClosed,
-        None,
-    );
-    let poor = client
-        .burned_register(&key("Ferdie"), OPEN, &key("Ferdie//hot").hotkey())
-        .await;
-    assert_refused(poor, &Refusal::BalanceTooLow, None);
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_manifest_is_stated_and_read() -> Test {
     let chain = Devchain::start(&spec()).await?;
     let client = chain.client().await?;
@@ -286,7 +265,14 @@ async fn a_manifest_is_stated_and_read() -> Test {
                 .into_iter()
                 .filter(|(_, count)| *count > 0),
         );
-        client.commit_manifest(&bob, OPEN, &manifest).await?;
+        assert_eq!(
+            client.commit_manifest(&bob, OPEN, &manifest).await?,
+            Announced::Now
+        );
+        assert_eq!(
+            client.commit_manifest(&bob, OPEN, &manifest).await?,
+            Announced::Before
+        );
         assert_eq!(client.manifest_of(OPEN, &bob.hotkey()).await?, Some(manifest));
     }
     let stranger = client

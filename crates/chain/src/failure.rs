@@ -1,0 +1,129 @@
+//! What a failure of the library below means: the endpoint's silence, or an answer that is not as expected.
+
+use subxt::error::{
+    BackendError, BlocksError, EventsError, ExtrinsicError, OnlineClientAtBlockError, OnlineClientError,
+    RpcError, RuntimeApiError, StorageError,
+};
+
+use crate::error::ChainError;
+
+/// What a failed read at `url` is called.
+pub(crate) fn named<E: Failure>(doing: &'static str, url: &str, error: E) -> ChainError {
+    match error.backend() {
+        Some(BackendError::Rpc(RpcError::ClientError(subxt::rpcs::Error::User(said)))) => {
+            ChainError::Answer {
+                doing,
+                what: said.to_string(),
+            }
+        }
+        Some(BackendError::Rpc(RpcError::ClientError(subxt::rpcs::Error::Deserialization(said)))) => {
+            ChainError::Answer {
+                doing,
+                what: said.to_string(),
+            }
+        }
+        Some(_) => silent(doing, url, Some(Box::new(error))),
+        None => ChainError::Answer {
+            doing,
+            what: error.to_string(),
+        },
+    }
+}
+
+/// An endpoint that does not answer, or not in time.
+pub(crate) fn silent(doing: &'static str, url: &str, cause: Option<crate::error::Cause>) -> ChainError {
+    ChainError::Unreachable {
+        doing,
+        url: url.to_owned(),
+        cause,
+    }
+}
+
+/// An error of subxt that may be the endpoint's fault.
+pub(crate) trait Failure: std::error::Error + Send + Sync + 'static {
+    /// What went wrong with the endpoint, if that is the reason.
+    fn backend(&self) -> Option<&BackendError>;
+}
+
+impl Failure for OnlineClientAtBlockError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::CannotGetCurrentBlock { reason }
+        | Self::CannotGetBlockHash { reason, .. }
+        | Self::CannotGetBlockHeader { reason, .. }
+        | Self::CannotGetSpecVersion { reason, .. } = self
+        {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}
+
+impl Failure for RuntimeApiError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::CannotCallApi(reason) = self {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}
+
+impl Failure for StorageError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::CannotFetchValue(reason)
+        | Self::CannotIterateValues(reason)
+        | Self::StreamFailure(reason) = self
+        {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}
+
+impl Failure for BlocksError {
+    fn backend(&self) -> Option<&BackendError> {
+        match self {
+            Self::CannotGetCurrentBlock(error) => error.backend(),
+            Self::CannotGetBlockHeaderStream(reason) | Self::CannotGetBlockHeader(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl Failure for ExtrinsicError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::AccountNonceError {
+            reason: subxt::error::AccountNonceError::CouldNotRetrieve(reason),
+            ..
+        }
+        | Self::ErrorSubmittingTransaction(reason)
+        | Self::TransactionStatusStreamError(reason) = self
+        {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}
+
+impl Failure for EventsError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::CannotFetchEventBytes(reason) = self {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}
+
+impl Failure for OnlineClientError {
+    fn backend(&self) -> Option<&BackendError> {
+        if let Self::CannotGetGenesisHash(reason) = self {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Amounts, in the chain's smallest unit, and what moves them: transfers and registrations.
+
+use std::fmt;
+
+use muster_identity::Keypair;
+use muster_protocol::Hotkey;
+use serde::{Deserialize, Serialize};
+use subxt::dynamic::Value;
+
+use crate::calls;
+use crate::client::ChainClient;
+use crate::error::ChainError;
+use crate::types::{BlockNumber, Netuid};
+use crate::value::number;
+
+/// An amount in rao: a thousand millionth of a TAO. Whole numbers only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rao(pub u64);
+
+/// Rao in one TAO.
+const TAO: u64 = 1_000_000_000;
+
+impl Rao {
+    /// So many whole TAO; `None` if there are not that many rao.
+    pub fn from_tao(tao: u64) -> Option<Self> {
+        tao.checked_mul(TAO).map(Self)
+    }
+
+    /// The sum, if it is one.
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+
+    /// The difference, if it is one.
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.0.checked_sub(other.0).map(Self)
+    }
+}
+
+impl fmt::Display for Rao {
+    /// `1.500000000 TAO`: all nine digits, so that nothing is rounded.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (
+            self.0.checked_div(TAO).unwrap_or(0),
+            self.0.checked_rem(TAO).unwrap_or(0),
+        );
+        write!(f, "{whole}.{part:09} TAO")
+    }
+}
+
+/// A transfer that is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transferred {
+    /// The block that holds it.
+    pub block: BlockNumber,
+    /// What the receiver got, by the chain's own event.
+    pub amount: Rao,
+    /// What the sender paid beside it.
+    pub fee: Rao,
+}
+
+/// A registration that is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The block that holds it.
+    pub block: BlockNumber,
+    /// The price as it was read before the call; the chain's own may have moved by a block.
+    pub price: Rao,
+    /// What the coldkey paid beside it.
+    pub fee: Rao,
+}
+
+impl ChainClient {
+    /// What an account can spend.
+    ///
+    /// # Errors
+    /// No endpoint answers, or not as Bittensor's chain does.
+    pub async fn balance(&self, account: &Hotkey) -> Result<Rao, ChainError> {
+        const DOING: &str = "read a balance";
+        let keys = vec![Value::from_bytes(account.as_bytes())];
+        let Some(info) = self.storage(DOING, "System", "Account", keys).await? else {
+            return Ok(Rao(0));
+        };
+        crate::value::field(&info, "data")
+            .and_then(|data| crate::value::field(data, "free"))
+            .and_then(number)
+            .map(Rao)
+            .ok_or_else(|| ChainError::Answer {
+                doing: DOING,
+                what: "an account has no free balance".to_owned(),
+            })
+    }
+
+    /// A hotkey's stake in a subnet, in that subnet's smallest unit.
+    ///
+    /// # Errors
+    /// As for [`Self::balance`].
+    pub async fn stake(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Rao, ChainError> {
+        let keys = vec![Value::from_bytes(hotkey.as_bytes()), Value::u128(netuid.0.into())];
+        self.amount("read a stake", "TotalHotkeyAlpha", keys).await
+    }
+
+    /// What a registration in a subnet costs now.
+    ///
+    /// # Errors
+    /// As for [`Self::balance`]; [`ChainError::NoSubnet`].
+    pub async fn registration_price(&self, netuid: Netuid) -> Result<Rao, ChainError> {
+        self.exists(netuid).await?;
+        self.amount(
+            "read the price of a registration",
+            "Burn",
+            vec![Value::u128(netuid.0.into())],
+        )
+        .await
+    }
+
+    async fn amount(
+        &self,
+        doing: &'static str,
+        entry: &'static str,
+        keys: Vec<Value>,
+    ) -> Result<Rao, ChainError> {
+        match self.storage(doing, "SubtensorModule", entry, keys).await? {
+            None => Ok(Rao(0)),
+            Some(value) => number(&value).map(Rao).ok_or_else(|| ChainError::Answer {
+                doing,
+                what: format!("{entry} is not a number"),
+            }),
+        }
+    }
+
+    /// Transfers an amount, leaving the sender's account alive. Returns once the chain's own event of it is final.
+    ///
+    /// # Errors
+    /// No endpoint answers, a refusal such as too little balance, or [`ChainError::Unconfirmed`]: it may or may not have
+    /// happened, and [`Self::balance`] of the receiver tells. It is never sent twice.
+    pub async fn transfer(
+        &self,
+        from: &Keypair,
+        to: &Hotkey,
+        amount: Rao,
+    ) -> Result<Transferred, ChainError> {
+        let included = self.submit(from, calls::transfer_keep_alive(to, amount)).await?;
+        let moved = included.event("Balances", "Transfer").and_then(|event| {
+            let account = |name| {
+                event
+                    .iter()
+                    .find(|(field, _)| field == name)
+                    .map(|(_, value)| value)
+            };
+            let to_them = account("to").and_then(crate::value::account) == Some(*to);
+            account("amount").filter(|_| to_them).and_then(number).map(Rao)
+        });
+        match moved {
+            Some(moved) => Ok(Transferred {
+                block: included.block,
+                amount: moved,
+                fee: included.fee(),
+            }),
+            None => Err(ChainError::Answer {
+                doing: "transfer",
+                what: format!(
+                    "block {} has the call and not the event of a transfer",
+                    included.block
+                ),
+            }),
+        }
+    }
+
+    /// Registers a hotkey, paid by the coldkey that signs, unless that costs more than `limit`.
+    ///
+    /// The chain has no limit in the call itself: the price is read right before, and may rise by a block in between.
+    ///
+    /// # Errors
+    /// [`ChainError::TooDear`], no endpoint, or a refusal such as too little balance.
+    pub async fn burned_register(
+        &self,
+        coldkey: &Keypair,
+        netuid: Netuid,
+        hotkey: &Hotkey,
+        limit: Rao,
+    ) -> Result<Registered, ChainError> {
+        let price = self.registration_price(netuid).await?;
+        if price > limit {
+            return Err(ChainError::TooDear { price, limit });
+        }
+        let included = self
+            .submit(coldkey, calls::burned_register(netuid, hotkey))
+            .await?;
+        Ok(Registered {
+            block: included.block,
+            price,
+            fee: included.fee(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_whole_and_written_in_full() {
+        assert_eq!(Rao(1_500_000_001).to_string(), "1.500000001 TAO");
+        assert_eq!(Rao(7).to_string(), "0.000000007 TAO");
+        assert_eq!(Rao(u64::MAX).to_string(), "18446744073.709551615 TAO");
+        assert_eq!(Rao::from_tao(3), Some(Rao(3 * TAO)));
+        assert_eq!(Rao::from_tao(u64::MAX), None);
+        assert_eq!(Rao(1).checked_sub(Rao(2)), None);
+        assert_eq!(Rao(u64::MAX).checked_add(Rao(1)), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Which of several endpoints is asked: the one that answers and whose head moves, for as long as it does. Pure.
+//!
+//! The first in the list is preferred at the start. After that the choice is sticky: an endpoint that came back is not
+//! returned to, because two endpoints are seldom at the same height and every change may look like a step back.
+
+use std::time::Duration;
+
+use muster_kit::backoff::Backoff;
+use muster_protocol::Timestamp;
+
+/// The waits between two tries of one endpoint.
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(200),
+    max: Duration::from_secs(10),
+};
+
+/// What is known of every endpoint.
+#[derive(Debug)]
+pub(crate) struct Roster {
+    places: Vec<Place>,
+    current: usize,
+    /// How long a head may stand still.
+    stall: Duration,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Place {
+    failures: u32,
+    /// Not to be dialled before.
+    retry_at: Option<Timestamp>,
+    /// The highest head that it showed, and when it showed it first.
+    head: Option<(u64, Timestamp)>,
+    stalled: bool,
+}
+
+/// What an answer says about an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It answers, and its head moves or has not stood still for long.
+    Good,
+    /// It answers, but its head has stood still for too long.
+    Stalled,
+}
+
+impl Roster {
+    pub(crate) fn new(count: usize, stall: Duration) -> Self {
+        Self {
+            places: vec![Place::default(); count],
+            current: 0,
+            stall,
+        }
+    }
+
+    /// In which order to ask: the present one if nothing speaks against it, then those that may be dialled now, then those
+    /// whose head stands still, then those that wait, the soonest first.
+    pub(crate) fn order(&self, now: Timestamp) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        order.sort_by_key(|at| {
+            let place = self.places.get(*at);
+            let waits = place
+                .and_then(|place| place.retry_at)
+                .filter(|retry| *retry > now);
+            let stalled = place.is_some_and(|place| place.stalled);
+            let rank = match (waits, stalled) {
+                (Some(_), _) => 3,
+                (None, true) => 2,
+                (None, false) => u8::from(*at != self.current),
+            };
+            (rank, waits, *at)
+        });
+        order
+    }
+
+    /// When this endpoint may be dialled; `None` if now.
+    pub(crate) fn waits(&self, at: usize, now: Timestamp) -> Option<Duration> {
+        let retry = self.places.get(at)?.retry_at?;
+        Some(retry.since(now)).filter(|wait| !wait.is_zero())
+    }
+
+    /// It answered with this head, and is asked from now on.
+    pub(crate) fn answered(&mut self, at: usize, head: u64, now: Timestamp) -> Health {
+        let stall = self.stall;
+        let Some(place) = self.places.get_mut(at) else {
+            return Health::Good;
+        };
+        place.failures = 0;
+        place.retry_at = None;
+        match place.head {
+            Some((known, since)) if head == known => place.stalled = now.since(since) >= stall,
+            // Higher, or lower: a development chain that began anew moves as well.
+            Some(_) | None => {
+                place.head = Some((head, now));
+                place.stalled = false;
+            }
+        }
+        if place.stalled {
+            return Health::Stalled;
+        }
+        self.current = at;
+        Health::Good
+    }
+
+    /// Nothing better was found: it is asked although its head stands still.
+    pub(crate) fn settle_for(&mut self, at: usize) {
+        self.current = at;
+    }
+
+    /// It could not be dialled or did not answer in time.
+    pub(crate) fn failed(&mut self, at: usize, now: Timestamp, jitter: u32) {
+        if let Some(place) = self.places.get_mut(at) {
+            place.retry_at = Some(now.plus(BACKOFF.delay(place.failures, jitter)));
+            place.failures = place.failures.saturating_add(1);
+        }
+    }
+
+    /// It serves another chain: that is asked again only as seldom as it gets.
+    pub(crate) fn foreign(&mut self, at: usize, now: Timestamp) {
+        if let Some(place) = self.places.get_mut(at) {
+            place.failures = u32::MAX;
+            place.retry_at = Some(now.plus(BACKOFF.max));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: fn(i64) -> Timestamp = Timestamp::from_secs;
+
+    fn roster() -> Roster {
+        Roster::new(3, Duration::from_secs(60))
+    }
+
+    #[test]
+    fn the_choice_is_sticky() {
+        let mut roster = roster();
+        assert_eq!(roster.order(AT(0)), [0, 1, 2]);
+        roster.failed(0, AT(0), u32::MAX);
+        assert_eq!(roster.order(AT(0)), [1, 2, 0]);
+        assert_eq!(roster.answered(1, 7, AT(0)), Health::Good);
+        assert_eq!(
+            roster.order(AT(100)),
+            [1, 0, 2],
+            "the first came back; the second is asked on"
+        );
+    }
+
+    #[test]
+    fn a_head_that_stands_still_is_a_failure_until_it_moves() {
+        let mut roster = roster();
+        assert_eq!(roster.answered(0, 7, AT(0)), Health::Good);
+        assert_eq!(roster.answered(0, 7, AT(59)), Health::Good);
+        assert_eq!(roster.answered(0, 7, AT(60)), Health::Stalled);
+        assert_eq!(roster.order(AT(60)), [1, 2, 0]);
+        assert_eq!(roster.answered(0, 8, AT(61)), Health::Good);
+        assert_eq!(roster.order(AT(61)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn failures_wait_longer_and_longer_and_another_chain_longest() {
+        let mut roster = roster();
+        let wait = |roster: &Roster, at| roster.waits(at, AT(0)).map(|wait| wait.as_millis());
+        roster.failed(0, AT(0), u32::MAX);
+        assert_eq!(wait(&roster, 0), Some(200));
+        roster.failed(0, AT(0), u32::MAX);
+        assert_eq!(wait(&roster, 0), Some(400));
+        roster.foreign(1, AT(0));
+        assert_eq!(wait(&roster, 1), Some(10_000));
+        assert_eq!(roster.order(AT(0)), [2, 0, 1]);
+        roster.answered(0, 1, AT(0));
+        assert_eq!(wait(&roster, 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_endpoint_is_in_the_order_once(
+            events in proptest::collection::vec((0_usize..4, 0_usize..5, 0_u64..9, 0_i64..200), 0..60),
+        ) {
+            let mut roster = Roster::new(4, Duration::from_secs(60));
+            let mut now = 0;
+            for (what, at, head, later) in events {
+                now += later;
+                match what {
+                    0 => { roster.answered(at, head, AT(now)); }
+                    1 => roster.failed(at, AT(now), 0),
+                    2 => roster.foreign(at, AT(now)),
+                    _ => roster.settle_for(at.min(3)),
+                }
+                let mut order = roster.order(AT(now));
+                order.sort_unstable();
+                prop_assert_eq!(order, vec![0, 1, 2, 3]);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The chain's side of weights, whichever way they take: what the rules are, what is to be handed in, what the chain shows.
+
+use muster_identity::Keypair;
+use muster_protocol::Hotkey;
+use subxt::dynamic::{self, Value};
+
+use crate::calls::{self, Call};
+use crate::client::ChainClient;
+use crate::commit::{Committed, OnChain, Salt, StoredCommit, WeightRules};
+use crate::endpoint::Head;
+use crate::error::ChainError;
+use crate::schedule::Schedule;
+use crate::timelock::Beacon;
+use crate::types::{BlockNumber, Netuid, Uid};
+use crate::value::{bytes, field, items, number};
+
+const SUBTENSOR: &str = "SubtensorModule";
+/// Blocks over which the pace of a chain is measured. Every node keeps the states of more.
+const BACK: u64 = 20;
+
+/// A call about weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WeightsCall {
+    /// Sets them at once.
+    Set {
+        /// The weights.
+        weights: Vec<(Uid, u16)>,
+        /// Their version key.
+        version_key: u64,
+    },
+    /// Commits to them by a hash.
+    Commit {
+        /// See [`crate::commit::commit_hash`].
+        hash: [u8; 32],
+    },
+    /// Reveals what was committed to.
+    Reveal {
+        /// The weights.
+        weights: Vec<(Uid, u16)>,
+        /// The commit's salt.
+        salt: Salt,
+        /// Their version key.
+        version_key: u64,
+    },
+    /// Commits to them so that the chain reveals them itself.
+    CommitTimelocked {
+        /// See [`crate::timelock::seal`].
+        ciphertext: Vec<u8>,
+        /// The round that opens it.
+        round: u64,
+    },
+}
+
+impl WeightsCall {
+    fn call(&self, netuid: Netuid) -> Call {
+        match self {
+            Self::Set { weights, version_key } => calls::set_weights(netuid, weights, *version_key),
+            Self::Commit { hash } => calls::commit_weights(netuid, *hash),
+            Self::Reveal {
+                weights,
+                salt,
+                version_key,
+            } => calls::reveal_weights(netuid, weights, salt, *version_key),
+            Self::CommitTimelocked { ciphertext, round } => {
+                calls::commit_timelocked(netuid, ciphertext, *round)
+            }
+        }
+    }
+}
+
+impl ChainClient {
+    /// What the chain asks of weights: its rules, its epochs and its beacon, all at one block.
+    ///
+    /// # Errors
+    /// As for [`Self::metagraph`].
+    pub async fn weight_rules(&self, netuid: Netuid) -> Result<WeightRules, ChainError> {
+        const DOING: &str = "read the rules for weights";
+        self.endpoint
+            .ask(DOING, |head| async move {
+                let hyperparameters = self.hyperparameters_at(&head, netuid).await?;
+                let mut rules = WeightRules {
+                    hyperparameters,
+                    schedule: None,
+                    beacon: None,
+                    last_round: None,
+                };
+                // Where weights are taken as they are, nobody needs to know the rest.
+                if hyperparameters.commit_reveal {
+                    let period = hyperparameters.reveal_period;
+                    rules.schedule = self.schedule_at(&head, netuid, period).await?;
+                    let beacon = self.stored(&head, DOING, "Drand", "BeaconConfig", vec![]).await?;
+                    rules.beacon = beacon.as_ref().and_then(self::beacon);
+                    let round = self
+                        .stored(&head, DOING, "Drand", "LastStoredRound", vec![])
+                        .await?;
+                    rules.last_round = round.as_ref().and_then(number);
+                }
+                Ok(rules)
+            })
+            .await
+    }
+
+    /// Hands in a call about weights. Returns, once it is final, where it is.
+    ///
+    /// # Errors
+    /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
+    /// [`ChainError::Unconfirmed`], upon which [`Self::weights_shown`] tells.
+    pub async fn submit_weights(
+        &self,
+        key: &Keypair,
+        netuid: Netuid,
+        call: &WeightsCall,
+    ) -> Result<Committed, ChainError> {
+        const DOING: &str = "read the epoch of a block";
+        self.uid_of(netuid, &key.hotkey()).await?;
+        let included = self.submit(key, call.call(netuid)).await?;
+        let block = included.block;
+        // The epoch of the block that holds it, not of the head, which may be past it.
+        let epoch = self
+            .endpoint
+            .ask(DOING, |head| async move {
+                let at = self
+                    .endpoint
+                    .read(&head, DOING, head.link.api.at_block(block.0))
+                    .await?;
+                self.epoch_at(&Head { at, ..head }, netuid).await
+            })
+            .await;
+        Ok(Committed {
+            block: block.0,
+            // It is final whatever the endpoint says now: without the epoch, the chain's own foresight is used.
+            epoch: epoch.unwrap_or(None),
+        })
+    }
+
+    /// What the chain shows of a validator's weights at the last finalised block.
+    ///
+    /// # Errors
+    /// As for [`Self::uid_of`].
+    pub async fn weights_shown(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<OnChain, ChainError> {
+        const DOING: &str = "read a validator's weights and commits";
+        let uid = self.uid_of(netuid, hotkey).await?;
+        self.endpoint
+            .ask(DOING, |head| async move {
+                let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
+                let waiting = self
+                    .stored(&head, DOING, SUBTENSOR, "WeightCommits", keys)
+                    .await?;
+                let period = self.of_subnet(&head, DOING, "RevealPeriodEpochs", netuid).await?;
+                Ok(OnChain {
+                    block: head.at.block_number(),
+                    epoch: self.epoch_at(&head, netuid).await?,
+                    reveal_period: period.unwrap_or(1),
+                    commits: waiting.as_ref().map(self::commits).unwrap_or_default(),
+                    weights: self.weights_at(&head, netuid, uid).await?,
+                })
+            })
+            .await
+    }
+
+    async fn epoch_at(&self, head: &Head, netuid: Netuid) -> Result<Option<u64>, ChainError> {
+        self.of_subnet(head, "read the epoch", "SubnetEpochIndex", netuid)
+            .await
+    }
+
+    /// The subnet's epochs; `None` on a chain that does not record them.
+    async fn schedule_at(
+        &self,
+        head: &Head,
+        netuid: Netuid,
+        reveal_period: u64,
+    ) -> Result<Option<Schedule>, ChainError> {
+        const DOING: &str = "read the epochs";
+        let (Some(index), Some(last), Some(tempo)) = (
+            self.epoch_at(head, netuid).await?,
+            self.of_subnet(head, DOING, "LastEpochBlock", netuid).await?,
+            self.of_subnet(head, DOING, "Tempo", netuid).await?,
+        ) else {
+            return Ok(None);
+        };
+        let pending: Option<u64> = self.of_subnet(head, DOING, "PendingEpochAt", netuid).await?;
+        let time = self.stored(head, DOING, "Timestamp", "Now", vec![]).await?;
+        let slot = head
+            .at
+            .constants()
+            .entry(dynamic::constant::<Value>("Aura", "SlotDuration"));
+        let (Some(time_ms), Some(block_ms)) = (
+            // The first block of a chain has no time.
+            time.as_ref().and_then(number).filter(|time| *time > 0),
+            slot.ok().as_ref().and_then(number),
+        ) else {
+            return Ok(None);
+        };
+        Ok(Some(Schedule {
+            block: BlockNumber(head.at.block_number()),
+            time_ms,
+            block_ms: self.block_time(head, time_ms, block_ms).await,
+            tempo,
+            last: BlockNumber(last),
+            pending: pending.filter(|pending| *pending > 0).map(BlockNumber),
+            index,
+            reveal_period,
+        }))
+    }
+
+    /// How long a block took of late, in milliseconds: what the chain states, unless its blocks came faster.
+    ///
+    /// Development chains seal at another pace than they state. Slower ones are not believed: a chain that stood still for
+    /// a night goes on at its own pace.
+    async fn block_time(&self, head: &Head, time_ms: u64, stated_ms: u64) -> u64 {
+        const DOING: &str = "read the pace of blocks";
+        let now = head.at.block_number();
+        let back = BACK.min(now.saturating_sub(1));
+        let Ok(at) = self
+            .endpoint
+            .read(head, DOING, head.link.api.at_block(now.saturating_sub(back)))
+            .await
+        else {
+            return stated_ms;
+        };
+        let then = Head { at, ..head.clone() };
+        match self.stored(&then, DOING, "Timestamp", "Now", vec![]).await {
+            Ok(then) => {
+                let then = then.as_ref().and_then(number).unwrap_or(time_ms);
+                let took = time_ms
+                    .saturating_sub(then)
+                    .checked_div(back)
+                    .unwrap_or(stated_ms);
+                took.clamp(1, stated_ms.max(1))
+            }
+            Err(_) => stated_ms,
+        }
+    }
+
+    /// A number that the chain keeps for each subnet, with the chain's default; `None` on a chain that does not keep it.
+    async fn of_subnet<N: TryFrom<u128>>(
+        &self,
+        head: &Head,
+        doing: &'static str,
+        entry: &'static str,
+        netuid: Netuid,
+    ) -> Result<Option<N>, ChainError> {
+        let keys = vec![Value::u128(netuid.0.into())];
+        let stored = self.stored(head, doing, SUBTENSOR, entry, keys).await?;
+        Ok(stored.as_ref().and_then(number))
+    }
+}
+
+/// The chain's beacon. An empty key is none.
+pub(crate) fn beacon(config: &Value) -> Option<Beacon> {
+    let public_key = field(config, "public_key").and_then(bytes)?;
+    let beacon = Beacon {
+        public_key,
+        genesis: field(config, "genesis_time").and_then(number)?,
+        period: field(config, "period").and_then(number)?,
+    };
+    (!beacon.public_key.is_empty() && beacon.period > 0).then_some(beacon)
+}
+
+/// Salted commits that wait. One that is not understood is left out: it cannot be one of ours.
+pub(crate) fn commits(queue: &Value) -> Vec<StoredCommit> {
+    let commit = |commit: &Value| match items(commit)? {
+        [hash, _, first, last] => Some(StoredCommit {
+            hash: bytes(hash)?.try_into().ok()?,
+            window: (BlockNumber(number(first)?), BlockNumber(number(last)?)),
+        }),
+        _ => None,
+    };
+    items(queue)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(commit)
+        .collect()
+}

@@ -1,0 +1,239 @@
+//! Several endpoints, and what each of them may do wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_chain::{ChainClient, ChainError, MetagraphEvent, Patience, Rao, Uid};
+use muster_kit::clock::SystemClock;
+use muster_protocol::ErrorCode;
+use serde_json::json;
+
+use super::proxy::{Proxy, Spoil};
+use super::support::{Devchain, PATIENCE, TAO};
+use super::{OPEN, Test, account, key, spec};
+
+const QUICK: Patience = Patience {
+    read: Duration::from_secs(2),
+    finality: Duration::from_secs(20),
+    stall: Duration::from_millis(500),
+};
+
+async fn connect(urls: &[&str], patience: Patience) -> Result<Arc<ChainClient>, ChainError> {
+    let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+    ChainClient::connect_any(&urls, patience, Arc::new(SystemClock::new())).await
+}
+
+/// Waits until `done` says so of what the client reads.
+async fn until(client: &ChainClient, mut done: impl FnMut(u64) -> bool) -> Test {
+    let seen = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            // polls until the head is where it should be
+            if done(client.head().await?.0) {
+                return Ok::<_, ChainError>(());
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    Ok(seen.await??)
+}
+
+#[tokio::test]
+async fn one_endpoint_after_the_other_may_fail() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let (one, two) = (Proxy::open(&chain.url).await?, Proxy::open(&chain.url).await?);
+    let client = connect(&[&one.url, &two.url], QUICK).await?;
+    let mut blocks = client.blocks().await?;
+    let mut last = blocks.next().await?;
+    let down = || Spoil {
+        down: true,
+        ..Spoil::default()
+    };
+    for (first, second) in [(down(), Spoil::default()), (Spoil::default(), down())] {
+        one.spoil(first);
+        two.spoil(second);
+        for _ in 0..5 {
+            let next = tokio::time::timeout(Duration::from_secs(30), async {
+                loop {
+                    // polls until the endpoint that is left has answered
+                    if let Ok(next) = blocks.next().await {
+                        return next;
+                    }
+                }
+            });
+            let next = next.await?;
+            assert_eq!(next.0, last.0 + 1, "no block is left out and none is told twice");
+            last = next;
+        }
+        assert_eq!(client.metagraph(OPEN).await?.neurons.len(), 4);
+        client
+            .set_weights(&key("Alice"), OPEN, &[(Uid(1), 65535)], 0)
+            .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn silence_and_a_head_that_stands_still_are_failures() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let (one, two) = (Proxy::open(&chain.url).await?, Proxy::open(&chain.url).await?);
+    let client = connect(&[&one.url, &two.url], QUICK).await?;
+    let before = client.head().await?;
+    one.spoil(Spoil {
+        stalled: true,
+        ..Spoil::default()
+    });
+    until(&client, |head| head > before.0 + 20).await?;
+
+    // The second is asked from now on; it falls silent, and the first one's head moves again.
+    one.spoil(Spoil::default());
+    two.spoil(Spoil {
+        silent: true,
+        ..Spoil::default()
+    });
+    let now = client.metagraph(OPEN).await?;
+    assert!(now.block > before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_chain_is_refused_and_named() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let mut other = spec();
+    other["balances"] = json!({account("Eve"): 7 * TAO});
+    let other = Devchain::start(&other).await?;
+    let one = Proxy::open(&chain.url).await?;
+    let client = connect(&[&one.url, &other.url], QUICK).await?;
+    one.spoil(Spoil {
+        down: true,
+        ..Spoil::default()
+    });
+    let mut error = client.metagraph(OPEN).await.unwrap_err();
+    for _ in 0..10 {
+        if matches!(error, ChainError::WrongChain { .. }) {
+            break;
+        }
+        error = client.metagraph(OPEN).await.unwrap_err();
+    }
+    let ChainError::WrongChain { url, expected, found } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((url, expected), (&other.url, &client.genesis()));
+    assert_ne!(expected, found);
+    assert_eq!(error.code(), Some(ErrorCode::ConfigInvalid));
+    // The right one comes back and is used.
+    one.spoil(Spoil::default());
+    until(&client, |_| true).await
+}
+
+#[tokio::test]
+async fn a_newer_runtime_is_read_with_its_own_metadata() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let proxy = Proxy::open(&chain.url).await?;
+    let client = connect(&[&proxy.url], PATIENCE).await?;
+    client.metagraph(OPEN).await?;
+    let before = proxy.metadata();
+    client.metagraph(OPEN).await?;
+    assert_eq!(proxy.metadata(), before, "metadata is kept");
+    proxy.spoil(Spoil {
+        newer: 1,
+        ..Spoil::default()
+    });
+    client.hyperparameters(OPEN).await?;
+    assert!(
+        proxy.metadata() > before,
+        "a newer runtime has metadata of its own"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_chain_of_another_kind_is_named() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let proxy = Proxy::open(&chain.url).await?;
+    proxy.spoil(Spoil {
+        foreign: true,
+        ..Spoil::default()
+    });
+    let client = connect(&[&proxy.url], PATIENCE).await?;
+    let one = [(Uid(1), 1)];
+    for error in [
+        client.metagraph(OPEN).await.unwrap_err(),
+        client.uid_of(OPEN, &key("Alice").hotkey()).await.unwrap_err(),
+        client
+            .set_weights(&key("Alice"), OPEN, &one, 0)
+            .await
+            .unwrap_err(),
+        client.registration_price(OPEN).await.unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert!(matches!(error, ChainError::Answer { .. }), "{error:?}");
+        assert!(
+            text.contains("another kind of chain") && text.contains("check the address"),
+            "{text}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn garbage_is_an_error_that_names_the_endpoint_and_never_more() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let proxy = Proxy::open(&chain.url).await?;
+    let client = connect(&[&proxy.url], PATIENCE).await?;
+    client.metagraph(OPEN).await?;
+    let mut errors = 0;
+    for seed in 0..60 {
+        proxy.spoil(Spoil {
+            garbage: Some(seed),
+            ..Spoil::default()
+        });
+        let graph = client.metagraph(OPEN).await.map(|_| ());
+        let rules = client.weight_rules(OPEN).await.map(|_| ());
+        for error in [graph, rules].into_iter().filter_map(Result::err) {
+            errors += 1;
+            let text = error.to_string();
+            assert!(
+                text.contains("not understood") || text.contains("subnet") || text.contains("answers"),
+                "{seed}: {text}"
+            );
+        }
+    }
+    assert!(errors > 20, "the garbage was noticed {errors} times");
+    proxy.spoil(Spoil::default());
+    assert_eq!(client.metagraph(OPEN).await?.neurons.len(), 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn changes_are_told_as_they_become_final() -> Test {
+    let chain = Devchain::start(&spec()).await?;
+    let client = chain.client().await?;
+    let mut watch = client.watch(OPEN, Rao(u64::MAX)).await?;
+    let bob = key("Bob");
+    client.serve_axon(&bob, OPEN, "127.0.0.1:9".parse()?).await?;
+    let new = key("Eve//hot").hotkey();
+    client
+        .burned_register(&key("Eve"), OPEN, &new, Rao(50 * TAO))
+        .await?;
+    let (mut axon, mut registered) = (false, false);
+    while !(axon && registered) {
+        let event = tokio::time::timeout(Duration::from_secs(30), watch.next()).await??;
+        match event {
+            MetagraphEvent::AxonChanged { uid: Uid(1), to, .. } => axon = to == Some("127.0.0.1:9".parse()?),
+            MetagraphEvent::Registered {
+                uid: Uid(4), hotkey, ..
+            } => registered = hotkey == new,
+            MetagraphEvent::PermitGained(_) | MetagraphEvent::PermitLost(_) => {}
+            // Epochs pay, and so stakes and permits move meanwhile; nothing else does.
+            other @ (MetagraphEvent::AxonChanged { .. }
+            | MetagraphEvent::Registered { .. }
+            | MetagraphEvent::UidReused { .. }
+            | MetagraphEvent::HotkeySwapped { .. }
+            | MetagraphEvent::Deregistered { .. }
+            | MetagraphEvent::StakeChanged { .. }
+            | MetagraphEvent::RulesChanged { .. }) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(watch.last().graph.neurons.len(), 5);
+    Ok(())
+}
