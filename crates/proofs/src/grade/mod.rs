@@ -1,0 +1,504 @@
+//! From verdicts to a class: four components, one-sided floors, a reason for every zero.
+
+pub mod tolerance;
+
+use std::collections::BTreeMap;
+
+use muster_protocol::class::ExecutorClass;
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Numbers;
+use crate::verdict::{Measured, Reason, Verdict};
+
+/// Proofs of one component that count: the first and one retry.
+pub const ATTEMPTS: usize = 2;
+
+/// What is proven of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Component {
+    /// CHAIN with int8, in 10⁶ operations per second.
+    Int8,
+    /// CHAIN with nine-bit integers, in 10⁶ operations per second.
+    Fp16,
+    /// WALK's memory, in MiB.
+    Memory,
+    /// WALK's reads, in 10⁶ bytes per second.
+    Bandwidth,
+}
+
+impl Component {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Int8, Self::Fp16, Self::Memory, Self::Bandwidth];
+}
+
+/// One whole number per component; a floor of 0 asks for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Components {
+    /// See [`Component::Int8`].
+    pub int8: u64,
+    /// See [`Component::Fp16`].
+    pub fp16: u64,
+    /// See [`Component::Memory`].
+    pub memory: u64,
+    /// See [`Component::Bandwidth`].
+    pub bandwidth: u64,
+}
+
+impl Components {
+    /// The number of one component.
+    pub fn get(&self, component: Component) -> u64 {
+        match component {
+            Component::Int8 => self.int8,
+            Component::Fp16 => self.fp16,
+            Component::Memory => self.memory,
+            Component::Bandwidth => self.bandwidth,
+        }
+    }
+
+    fn get_mut(&mut self, component: Component) -> &mut u64 {
+        match component {
+            Component::Int8 => &mut self.int8,
+            Component::Fp16 => &mut self.fp16,
+            Component::Memory => &mut self.memory,
+            Component::Bandwidth => &mut self.bandwidth,
+        }
+    }
+}
+
+/// Honest runs of one machine; memory is stated by the class and not measured.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineRuns {
+    /// Which machine: runs of one machine under two names would count as two.
+    pub machine: String,
+    /// Rates of [`Component::Int8`].
+    #[serde(default)]
+    pub int8: Vec<u64>,
+    /// Rates of [`Component::Fp16`].
+    #[serde(default)]
+    pub fp16: Vec<u64>,
+    /// Rates of [`Component::Bandwidth`].
+    #[serde(default)]
+    pub bandwidth: Vec<u64>,
+}
+
+/// The calibration of one class, as it is kept in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// Which class.
+    pub class: ExecutorClass,
+    /// Floors that hold until there are runs, from published figures; a memory's floor holds always.
+    pub stated: Components,
+    /// The honest runs.
+    #[serde(default)]
+    pub machines: Vec<MachineRuns>,
+}
+
+/// The floors of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Floors {
+    /// Which class.
+    pub class: ExecutorClass,
+    /// The least that passes.
+    pub least: Components,
+    /// At least one floor is stated and not yet measured on enough machines.
+    pub provisional: bool,
+}
+
+/// The runs of one component.
+type Runs = fn(&MachineRuns) -> &Vec<u64>;
+
+impl Calibration {
+    /// The floors that follow: a tolerance bound where there are runs of enough machines, else what is stated.
+    pub fn floors(&self) -> Floors {
+        let mut least = self.stated;
+        let mut provisional = false;
+        let columns: [(Component, Runs); 3] = [
+            (Component::Int8, |runs| &runs.int8),
+            (Component::Fp16, |runs| &runs.fp16),
+            (Component::Bandwidth, |runs| &runs.bandwidth),
+        ];
+        for (component, runs) in columns {
+            // Runs under one name are of one machine, wherever they stand in the file.
+            let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+            for machine in &self.machines {
+                by_name.entry(&machine.machine).or_default().extend(runs(machine));
+            }
+            let machines: Vec<Vec<u64>> = by_name.into_values().collect();
+            match tolerance::floor(&machines) {
+                Some(floor) => *least.get_mut(component) = floor,
+                None => provisional |= least.get(component) > 0,
+            }
+        }
+        Floors {
+            class: self.class,
+            least,
+            provisional,
+        }
+    }
+}
+
+/// Calibrations without a single run: 0.3 of the published rates and half of the published bandwidth of the slowest common
+/// card of the class (L4 for 24 GB, A6000 for 48 GB). Every class is provisional.
+pub fn stated() -> Vec<Calibration> {
+    let of = |class, int8, fp16, memory, bandwidth| Calibration {
+        class,
+        stated: Components {
+            int8,
+            fp16,
+            memory,
+            bandwidth,
+        },
+        machines: Vec::new(),
+    };
+    vec![
+        of(
+            ExecutorClass::SpinUpGpu24Gb,
+            72_000_000,
+            36_000_000,
+            20 << 10,
+            150_000,
+        ),
+        of(
+            ExecutorClass::AlwaysOnGpu24Gb,
+            72_000_000,
+            36_000_000,
+            20 << 10,
+            150_000,
+        ),
+        of(
+            ExecutorClass::AlwaysOnLlmA6000,
+            92_000_000,
+            46_000_000,
+            42 << 10,
+            384_000,
+        ),
+        of(ExecutorClass::AlwaysOnCpu8c16Gb, 200_000, 0, 8 << 10, 1_000),
+        of(ExecutorClass::AlwaysOnTest, 1, 0, 1, 1),
+    ]
+}
+
+/// Why a claim is worth nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Shortfall {
+    /// A proof was shown to be wrong; there is no retry after that.
+    #[error("a proof was wrong")]
+    Wrong(#[source] Reason),
+    /// No proof of this component passed; the last one's reason.
+    #[error("no proof of {0:?} passed")]
+    Failed(Component, #[source] Reason),
+    /// No proof of this component was made.
+    #[error("{0:?} was not proven")]
+    Unproven(Component),
+    /// Below the floor, the retry included.
+    #[error("{component:?} is {measured}, the class asks for {floor}")]
+    Below {
+        /// Which component.
+        component: Component,
+        /// The better attempt.
+        measured: u64,
+        /// What the class asks for.
+        floor: u64,
+    },
+    /// Nobody stated what this class asks for.
+    #[error("the class has no floors")]
+    UnknownClass,
+}
+
+/// What a claim comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grade {
+    /// The machine is of its class.
+    Proven {
+        /// The class.
+        class: ExecutorClass,
+        /// What was measured.
+        measured: Components,
+        /// Whether the floors are.
+        provisional: bool,
+    },
+    /// It is worth nothing; every reason.
+    Zero(Vec<Shortfall>),
+}
+
+/// One proof that was asked for and what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// What was challenged: CHAIN with either numbers, or a WALK (memory and bandwidth).
+    pub of: Challenged,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// What was challenged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Challenged {
+    /// A CHAIN.
+    Chain(Numbers),
+    /// A WALK.
+    Walk,
+}
+
+/// Grades a claim. The first [`ATTEMPTS`] of each kind count, the better one of them; a wrong proof counts for everything.
+pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> Grade {
+    let Some(floors) = floors.iter().find(|floors| floors.class == claim) else {
+        return Grade::Zero(vec![Shortfall::UnknownClass]);
+    };
+    let wrong = attempts.iter().find_map(|attempt| match attempt.verdict {
+        Verdict::Zero(reason) if is_wrong(&reason) => Some(reason),
+        Verdict::Zero(_) | Verdict::Passed(_) => None,
+    });
+    if let Some(reason) = wrong {
+        return Grade::Zero(vec![Shortfall::Wrong(reason)]);
+    }
+    let mut measured = Components::default();
+    let mut short = Vec::new();
+    for component in Component::ALL {
+        let floor = floors.least.get(component);
+        match best(component, attempts) {
+            Ok(value) => {
+                *measured.get_mut(component) = value;
+                if value < floor {
+                    short.push(Shortfall::Below {
+                        component,
+                        measured: value,
+                        floor,
+                    });
+                }
+            }
+            Err(shortfall) if floor > 0 => short.push(shortfall),
+            Err(_) => {}
+        }
+    }
+    if short.is_empty() {
+        Grade::Proven {
+            class: claim,
+            measured,
+            provisional: floors.provisional,
+        }
+    } else {
+        Grade::Zero(short)
+    }
+}
+
+fn best(component: Component, attempts: &[Attempt]) -> Result<u64, Shortfall> {
+    let challenged = match component {
+        Component::Int8 => Challenged::Chain(Numbers::Int8),
+        Component::Fp16 => Challenged::Chain(Numbers::Fp16),
+        Component::Memory | Component::Bandwidth => Challenged::Walk,
+    };
+    let tried = attempts
+        .iter()
+        .filter(|attempt| attempt.of == challenged)
+        .take(ATTEMPTS);
+    let mut found = Err(Shortfall::Unproven(component));
+    for attempt in tried {
+        match (attempt.verdict, &mut found) {
+            (Verdict::Passed(measured), Ok(best)) => *best = value(component, &measured).max(*best),
+            (Verdict::Passed(measured), Err(_)) => found = Ok(value(component, &measured)),
+            (Verdict::Zero(_), Ok(_)) => {}
+            (Verdict::Zero(reason), Err(_)) => found = Err(Shortfall::Failed(component, reason)),
+        }
+    }
+    found
+}
+
+fn value(component: Component, measured: &Measured) -> u64 {
+    match (component, measured) {
+        (
+            Component::Int8,
+            Measured::Chain {
+                numbers: Numbers::Int8,
+                rate,
+                ..
+            },
+        )
+        | (
+            Component::Fp16,
+            Measured::Chain {
+                numbers: Numbers::Fp16,
+                rate,
+                ..
+            },
+        )
+        | (Component::Bandwidth, Measured::Walk { rate, .. }) => *rate,
+        (Component::Memory, Measured::Walk { bytes, .. }) => bytes >> 20,
+        (Component::Int8 | Component::Fp16 | Component::Memory | Component::Bandwidth, _) => 0,
+    }
+}
+
+/// Whether a reason shows a wrong proof rather than a slow or absent one. Vanishing after the commitment is one of them.
+fn is_wrong(reason: &Reason) -> bool {
+    match reason {
+        Reason::Vanished
+        | Reason::OtherCommitment
+        | Reason::OtherRound { .. }
+        | Reason::OtherPlace { .. }
+        | Reason::WrongEntry { .. }
+        | Reason::WrongStep { .. }
+        | Reason::AlteredLeaf { .. }
+        | Reason::AlteredPath { .. } => true,
+        Reason::Gone
+        | Reason::NotFilled { .. }
+        | Reason::NotCommitted { .. }
+        | Reason::OutOfTurn { .. }
+        | Reason::Oversized { .. }
+        | Reason::Malformed(_)
+        | Reason::OtherSession
+        | Reason::OtherKey
+        | Reason::Evidence(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+    fn floors() -> Vec<Floors> {
+        let least = Components {
+            int8: 100,
+            fp16: 0,
+            memory: 4,
+            bandwidth: 50,
+        };
+        vec![Floors {
+            class: CLASS,
+            least,
+            provisional: true,
+        }]
+    }
+
+    fn chain(rate: u64) -> Attempt {
+        let measured = Measured::Chain {
+            numbers: Numbers::Int8,
+            rate,
+            elapsed_us: 1,
+        };
+        Attempt {
+            of: Challenged::Chain(Numbers::Int8),
+            verdict: Verdict::Passed(measured),
+        }
+    }
+
+    fn walk(bytes: u64, rate: u64) -> Attempt {
+        let measured = Measured::Walk {
+            bytes,
+            rate,
+            elapsed_us: 1,
+        };
+        Attempt {
+            of: Challenged::Walk,
+            verdict: Verdict::Passed(measured),
+        }
+    }
+
+    fn zero(reason: Reason) -> Attempt {
+        Attempt {
+            of: Challenged::Chain(Numbers::Int8),
+            verdict: Verdict::Zero(reason),
+        }
+    }
+
+    #[test]
+    fn floors_are_one_sided_and_the_better_of_two_attempts_counts() {
+        let late = zero(Reason::NotCommitted { limit_us: 1 });
+        for attempts in [
+            vec![chain(100), walk(4 << 20, 50)],
+            vec![chain(u64::MAX), walk(1 << 60, u64::MAX)],
+            vec![chain(1), chain(100), walk(4 << 20, 50)],
+            vec![late, chain(100), walk(4 << 20, 50)],
+        ] {
+            assert!(matches!(
+                grade(CLASS, &floors(), &attempts),
+                Grade::Proven {
+                    provisional: true,
+                    ..
+                }
+            ));
+        }
+        // The third attempt does not count.
+        let below = Shortfall::Below {
+            component: Component::Int8,
+            measured: 99,
+            floor: 100,
+        };
+        let attempts = [chain(98), chain(99), chain(100), walk(4 << 20, 50)];
+        assert_eq!(grade(CLASS, &floors(), &attempts), Grade::Zero(vec![below]));
+    }
+
+    #[test]
+    fn every_zero_has_its_reasons() {
+        let walk_only = grade(CLASS, &floors(), &[walk(3 << 20, 49)]);
+        let expected = vec![
+            Shortfall::Unproven(Component::Int8),
+            Shortfall::Below {
+                component: Component::Memory,
+                measured: 3,
+                floor: 4,
+            },
+            Shortfall::Below {
+                component: Component::Bandwidth,
+                measured: 49,
+                floor: 50,
+            },
+        ];
+        assert_eq!(walk_only, Grade::Zero(expected));
+        let failed = grade(CLASS, &floors(), &[zero(Reason::Gone), walk(4 << 20, 50)]);
+        assert_eq!(
+            failed,
+            Grade::Zero(vec![Shortfall::Failed(Component::Int8, Reason::Gone)])
+        );
+        // A wrong proof is not mended by a right one after it.
+        let wrong = Reason::WrongEntry {
+            draw: 1,
+            expected: 2,
+            found: 3,
+        };
+        for reason in [wrong, Reason::Vanished] {
+            let attempts = [zero(reason), chain(100), walk(4 << 20, 50)];
+            assert_eq!(
+                grade(CLASS, &floors(), &attempts),
+                Grade::Zero(vec![Shortfall::Wrong(reason)])
+            );
+        }
+        assert_eq!(grade(CLASS, &[], &[]), Grade::Zero(vec![Shortfall::UnknownClass]));
+    }
+
+    #[test]
+    fn a_class_is_provisional_until_enough_machines_have_run() -> Result<(), serde_json::Error> {
+        let mut calibration: Calibration = serde_json::from_str(
+            r#"{"class": "always_on.test", "stated": {"int8": 7, "fp16": 0, "memory": 9, "bandwidth": 0},
+                "machines": [{"machine": "a", "int8": [1000, 1001, 1002]}]}"#,
+        )?;
+        assert!(calibration.floors().provisional);
+        assert_eq!(calibration.floors().least, calibration.stated);
+        calibration.machines = vec![calibration.machines.swap_remove(0); 5];
+        assert!(calibration.floors().provisional, "five times the same machine");
+        for (machine, name) in calibration.machines.iter_mut().zip(["a", "b", "c", "d", "e"]) {
+            machine.machine = name.to_owned();
+        }
+        let floors = calibration.floors();
+        assert!(!floors.provisional);
+        assert_eq!(
+            floors.least,
+            Components {
+                int8: 944,
+                memory: 9,
+                ..Components::default()
+            }
+        );
+        let text = serde_json::to_string(&calibration)?;
+        assert_eq!(serde_json::from_str::<Calibration>(&text)?, calibration);
+        assert!(
+            stated()
+                .iter()
+                .all(|calibration| calibration.floors().provisional)
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Who is challenged, how every key follows from it, and unbiased draws.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::chacha::{self, Key};
+use crate::merkle::Hash;
+
+/// Separates these hashes from all others of Muster, and names the version of everything that is hashed or sent here.
+pub const DOMAIN: [u8; 16] = *b"muster-proofs/1\0";
+
+/// The batch that is challenged at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BatchId(pub [u8; 16]);
+
+/// An executor, by the SHA-256 of the name under which it is graded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExecutorName(pub [u8; 32]);
+
+/// Thirty-two bytes of the validator's, fresh for every executor and every attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Nonce(pub [u8; 32]);
+
+/// What distinguishes one challenge from every other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The batch.
+    pub batch: BatchId,
+    /// Who is challenged.
+    pub executor: ExecutorName,
+    /// Fresh randomness.
+    pub nonce: Nonce,
+}
+
+/// The digest of a specification: identity, shape and version. Every message and every key carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(pub Hash);
+
+/// What a key is for; the number is hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The columns of CHAIN's B.
+    MatrixB = 1,
+    /// The rows of CHAIN's A of one round.
+    MatrixA = 2,
+    /// Which blocks of a WALK's memory are mixed into the rows of A.
+    BoundBlocks = 3,
+    /// The words of a WALK's memory.
+    Labels = 4,
+    /// The first states of the walks.
+    WalkStart = 5,
+    /// The places that must be opened.
+    Draw = 6,
+    /// The fingerprint by which a prover shows that it derived the same keys.
+    Print = 7,
+}
+
+/// The key for `purpose` in `round`, after the root (or the seed) `previous`.
+pub fn derive(session: &SessionId, purpose: Purpose, round: u32, previous: &Hash) -> Key {
+    let mut hash = Sha256::new();
+    hash.update(DOMAIN);
+    hash.update((purpose as u32).to_le_bytes());
+    hash.update(session.0);
+    hash.update(round.to_le_bytes());
+    hash.update(previous);
+    Key(hash.finalize().into())
+}
+
+/// The key of the draw: it follows from the commitment and from randomness that the validator draws after it.
+pub fn draw_key(session: &SessionId, commitment: &Hash, entropy: &[u8; 32]) -> Key {
+    let both: Hash = Sha256::new()
+        .chain_update(commitment)
+        .chain_update(entropy)
+        .finalize()
+        .into();
+    derive(session, Purpose::Draw, 0, &both)
+}
+
+/// Sixteen bytes that tell whether two sides derived the same keys, without telling either of them more.
+pub fn print(session: &SessionId, key: &Key) -> [u8; 16] {
+    let Key(full) = derive(session, Purpose::Print, 0, &key.0);
+    let (head, _) = full.as_chunks::<16>();
+    head.first().copied().unwrap_or_default()
+}
+
+/// A stream of 32-bit words from which bounded numbers are drawn by rejection.
+#[derive(Debug, Clone)]
+pub struct Draws {
+    key: Key,
+    block: [u8; chacha::BLOCK],
+    counter: u64,
+    used: usize,
+}
+
+impl Draws {
+    /// Starts at the first word of stream 0.
+    pub fn new(key: Key) -> Self {
+        Self {
+            key,
+            block: chacha::block(&key, 0, 0),
+            counter: 0,
+            used: 0,
+        }
+    }
+
+    fn word(&mut self) -> u32 {
+        loop {
+            if let Some(word) = self.block.as_chunks::<4>().0.get(self.used) {
+                self.used += 1;
+                return u32::from_le_bytes(*word);
+            }
+            self.counter += 1;
+            self.block = chacha::block(&self.key, self.counter, 0);
+            self.used = 0;
+        }
+    }
+
+    /// A number below `bound`, every one equally likely: words beyond the last whole multiple of `bound` are thrown away.
+    /// A bound of 0 is taken as 1.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        let bound = u64::from(bound.max(1));
+        let whole = ((1u64 << 32) / bound) * bound;
+        loop {
+            let word = u64::from(self.word());
+            if word < whole {
+                return (word % bound) as u32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_of_the_range_would_be_biased_by_a_plain_remainder() {
+        // With x mod 3·2^30 the lowest third comes up twice as often: 1/2 instead of 1/3.
+        let bound = 3 << 30;
+        let mut draws = Draws::new(Key([1; 32]));
+        let low = (0..30_000).filter(|_| draws.below(bound) < 1 << 30).count();
+        assert!((9_700..10_300).contains(&low), "{low}");
+    }
+
+    #[test]
+    fn every_value_below_the_bound_occurs() {
+        let mut draws = Draws::new(Key([2; 32]));
+        let mut seen = [0u32; 7];
+        for _ in 0..7_000 {
+            seen[draws.below(7) as usize] += 1;
+        }
+        let chi: f64 = seen
+            .iter()
+            .map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0)
+            .sum();
+        assert!(chi < 22.5, "χ² with 6 degrees of freedom, p = 0.001: {chi}");
+        assert_eq!(draws.below(0), 0);
+        assert_eq!(draws.below(1), 0);
+    }
+
+    #[test]
+    fn every_part_of_a_key_matters() {
+        let session = SessionId([1; 32]);
+        let base = derive(&session, Purpose::MatrixA, 3, &[2; 32]);
+        assert_eq!(base, derive(&session, Purpose::MatrixA, 3, &[2; 32]));
+        assert_ne!(base, derive(&SessionId([0; 32]), Purpose::MatrixA, 3, &[2; 32]));
+        assert_ne!(base, derive(&session, Purpose::MatrixB, 3, &[2; 32]));
+        assert_ne!(base, derive(&session, Purpose::MatrixA, 4, &[2; 32]));
+        assert_ne!(base, derive(&session, Purpose::MatrixA, 3, &[3; 32]));
+        assert_ne!(
+            draw_key(&session, &[1; 32], &[2; 32]),
+            draw_key(&session, &[2; 32], &[1; 32])
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! Merkle trees over 1 KiB leaves: SHA-256, leaf and node in separate domains, always perfect.
+//!
+//! The number of leaves follows from the specification and is a power of two, so a path has one length and its left and
+//! right turns are the bits of the leaf's index: neither can be chosen by whoever opens it.
+
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of a leaf.
+pub const LEAF: usize = 1024;
+
+/// A SHA-256 value.
+pub type Hash = [u8; 32];
+
+/// The hash of a leaf. Other lengths than [`LEAF`] do not occur in a tree.
+pub fn leaf_hash(leaf: &[u8; LEAF]) -> Hash {
+    Sha256::new()
+        .chain_update([0])
+        .chain_update(leaf)
+        .finalize()
+        .into()
+}
+
+/// The hash of an inner node.
+pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
+    let mut bytes = [0; 65];
+    let (tag, children) = bytes.split_at_mut(1);
+    tag.fill(1);
+    let (first, second) = children.split_at_mut(32);
+    first.copy_from_slice(left);
+    second.copy_from_slice(right);
+    Sha256::digest(bytes).into()
+}
+
+/// The root that a leaf's hash at `index` leads to along `path`, from the bottom up.
+pub fn climb(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
+    let mut place = index;
+    let mut hash = leaf;
+    for sibling in path {
+        hash = if place & 1 == 0 {
+            node_hash(&hash, sibling)
+        } else {
+            node_hash(sibling, &hash)
+        };
+        place >>= 1;
+    }
+    hash
+}
+
+/// All levels of a tree, from the given hashes (a power of two of them) up to the root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    levels: Vec<Vec<Hash>>,
+}
+
+impl Tree {
+    /// Builds a tree over `bottom`. A prover keeps the roots of subtrees here and recomputes a subtree when it is opened.
+    ///
+    /// # Panics
+    /// Never; a bottom whose length is no power of two is padded with zero hashes.
+    pub fn over(mut bottom: Vec<Hash>) -> Self {
+        bottom.resize(bottom.len().next_power_of_two(), [0; 32]);
+        let mut levels = Vec::new();
+        while bottom.len() > 1 {
+            let above = bottom
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|[left, right]| node_hash(left, right))
+                .collect();
+            levels.push(std::mem::replace(&mut bottom, above));
+        }
+        levels.push(bottom);
+        Self { levels }
+    }
+
+    /// The root.
+    pub fn root(&self) -> Hash {
+        self.levels
+            .last()
+            .and_then(|level| level.first())
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// The siblings of `index` from the bottom up; empty for an index outside.
+    pub fn path(&self, index: u64) -> Vec<Hash> {
+        let inner = self.levels.len().saturating_sub(1);
+        let siblings = self.levels.iter().take(inner).enumerate();
+        siblings
+            .filter_map(|(level, hashes)| hashes.get(((index >> level) ^ 1) as usize).copied())
+            .collect()
+    }
+}
+
+/// A root over a stream of hashes, holding one hash per level: what each walk keeps.
+#[derive(Debug, Clone, Default)]
+pub struct Stack {
+    pending: Vec<Option<Hash>>,
+}
+
+impl Stack {
+    /// Takes the next hash.
+    pub fn push(&mut self, hash: Hash) {
+        let mut carry = hash;
+        for level in &mut self.pending {
+            match level.take() {
+                Some(left) => carry = node_hash(&left, &carry),
+                None => {
+                    *level = Some(carry);
+                    return;
+                }
+            }
+        }
+        self.pending.push(Some(carry));
+    }
+
+    /// The root, when a power of two of hashes has been taken.
+    pub fn root(&self) -> Option<Hash> {
+        let (top, below) = self.pending.split_last()?;
+        if below.iter().any(Option::is_some) {
+            None
+        } else {
+            *top
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hashes(count: u8) -> Vec<Hash> {
+        (0..count).map(|i| leaf_hash(&[i; LEAF])).collect()
+    }
+
+    #[test]
+    fn paths_lead_to_the_root_and_only_from_their_place() {
+        let tree = Tree::over(hashes(16));
+        for index in 0..16 {
+            let path = tree.path(index);
+            assert_eq!(path.len(), 4);
+            assert_eq!(climb(leaf_hash(&[index as u8; LEAF]), index, &path), tree.root());
+            assert_ne!(
+                climb(leaf_hash(&[index as u8; LEAF]), index ^ 1, &path),
+                tree.root()
+            );
+        }
+    }
+
+    #[test]
+    fn a_stack_finds_the_same_root() {
+        let mut stack = Stack::default();
+        for (i, hash) in hashes(8).into_iter().enumerate() {
+            stack.push(hash);
+            assert_eq!(stack.root().is_some(), (i + 1usize).is_power_of_two());
+        }
+        assert_eq!(stack.root(), Some(Tree::over(hashes(8)).root()));
+    }
+
+    /// A node's 64 bytes of children must not hash like a leaf that contains them, nor a leaf like a node.
+    #[test]
+    fn leaf_and_node_are_separate_domains() {
+        let [a, b] = [[3; 32], [4; 32]];
+        let mut concatenated = [0; LEAF];
+        concatenated[..32].copy_from_slice(&a);
+        concatenated[32..64].copy_from_slice(&b);
+        assert_ne!(leaf_hash(&concatenated), node_hash(&a, &b));
+        let plain: Hash = Sha256::digest([a, b].concat()).into();
+        assert_ne!(plain, node_hash(&a, &b));
+    }
+}

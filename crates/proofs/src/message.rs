@@ -1,0 +1,212 @@
+//! The messages of a grading: a four-byte head, the session, a body of a length that the specification fixes.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::chain::ChainSpec;
+use crate::codec::{DecodeError, Reader};
+use crate::keys::{DOMAIN, SessionId};
+use crate::merkle::Hash;
+use crate::walk::{StepPlace, WalkSpec};
+
+/// Bytes before the body.
+pub const HEAD: usize = 36;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Validator: the specification.
+    Challenge = 1,
+    /// Executor: the memory is full; the print of the labels' key.
+    Filled = 2,
+    /// Validator: the seed of the walks.
+    Seed = 3,
+    /// Executor: the print of its keys, then its roots. The clock stops here.
+    Commitment = 4,
+    /// Validator: the digest of the commitment, then the randomness of the draw.
+    Draw = 5,
+    /// Executor: the digest of the commitment, then what was drawn, in its order.
+    Opening = 6,
+    /// Validator: a [`crate::Verdict::code`] and two zero bytes.
+    Verdict = 7,
+}
+
+/// A message taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// Whose it is.
+    pub session: SessionId,
+    /// The rest.
+    pub body: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Takes the head off.
+    ///
+    /// # Errors
+    /// Too short, another version, an unknown kind.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let [version, kind, zero @ ..] = *reader.take::<4>()?;
+        if version != 1 || zero != [0, 0] {
+            return Err(DecodeError::Unknown("version of the message"));
+        }
+        let kind = match kind {
+            1 => Kind::Challenge,
+            2 => Kind::Filled,
+            3 => Kind::Seed,
+            4 => Kind::Commitment,
+            5 => Kind::Draw,
+            6 => Kind::Opening,
+            7 => Kind::Verdict,
+            0 | 8.. => return Err(DecodeError::Unknown("kind of message")),
+        };
+        Ok(Self {
+            kind,
+            session: SessionId(*reader.take()?),
+            body: reader.rest(),
+        })
+    }
+
+    /// The body as exactly these bytes.
+    pub(crate) fn exactly<const N: usize>(&self) -> Result<&'a [u8; N], DecodeError> {
+        let mut reader = Reader::new(self.body);
+        let bytes = reader.take()?;
+        reader.finish()?;
+        Ok(bytes)
+    }
+}
+
+/// Puts a message together.
+pub fn frame(kind: Kind, session: &SessionId, parts: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD + parts.iter().map(|part| part.len()).sum::<usize>());
+    out.extend([1, kind as u8, 0, 0]);
+    out.extend(session.0);
+    for part in parts {
+        out.extend(*part);
+    }
+    out
+}
+
+/// What is challenged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Spec {
+    /// A rate of computing.
+    Chain(ChainSpec),
+    /// A memory.
+    Walk(WalkSpec),
+}
+
+/// What was drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Places {
+    /// Entries of a CHAIN.
+    Chain(Vec<crate::chain::Place>),
+    /// Steps of a WALK.
+    Walk(Vec<StepPlace>),
+}
+
+impl Spec {
+    /// Reads either fixed layout.
+    ///
+    /// # Errors
+    /// As for the one that it claims to be.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match bytes.get(DOMAIN.len()) {
+            Some(1) => ChainSpec::from_bytes(bytes).map(Self::Chain),
+            Some(2) => WalkSpec::from_bytes(bytes).map(Self::Walk),
+            None | Some(_) => Err(DecodeError::Unknown("kind of proof")),
+        }
+    }
+
+    /// The fixed layout.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Chain(spec) => spec.to_bytes(),
+            Self::Walk(spec) => spec.to_bytes(),
+        }
+    }
+
+    /// The digest that every message carries.
+    pub fn session(&self) -> SessionId {
+        match self {
+            Self::Chain(spec) => spec.session(),
+            Self::Walk(spec) => spec.session(),
+        }
+    }
+
+    /// Roots in a commitment.
+    pub fn roots(&self) -> usize {
+        match self {
+            Self::Chain(spec) => usize::from(spec.shape().rounds),
+            Self::Walk(_) => 1,
+        }
+    }
+
+    /// The draw that follows from a commitment and the validator's randomness.
+    pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Places {
+        match self {
+            Self::Chain(spec) => Places::Chain(spec.places(commitment, entropy)),
+            Self::Walk(spec) => Places::Walk(spec.places(commitment, entropy)),
+        }
+    }
+
+    /// The exact length of the commitment.
+    pub fn commitment_bytes(&self) -> usize {
+        HEAD + 16 + 32 * self.roots()
+    }
+
+    /// The exact length of the opening of these places.
+    pub fn opening_bytes(&self, places: &Places) -> usize {
+        let opened = match (self, places) {
+            (Self::Chain(spec), Places::Chain(places)) => places.len() * spec.opening_bytes(),
+            (Self::Walk(spec), Places::Walk(places)) => {
+                places.iter().map(|place| spec.opening_bytes(place)).sum()
+            }
+            (Self::Chain(_), Places::Walk(_)) | (Self::Walk(_), Places::Chain(_)) => 0,
+        };
+        HEAD + 32 + opened
+    }
+}
+
+/// What the executor signs, the draw follows from and the opening repeats: the seed (zeros for a CHAIN) and the whole message.
+pub fn commitment_digest(seed: &[u8; 32], message: &[u8]) -> Hash {
+    Sha256::new()
+        .chain_update(DOMAIN)
+        .chain_update(seed)
+        .chain_update(message)
+        .finalize()
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_heads_are_read() {
+        let session = SessionId([5; 32]);
+        let bytes = frame(Kind::Filled, &session, &[b"abc", b"d"]);
+        assert_eq!(
+            Frame::parse(&bytes),
+            Ok(Frame {
+                kind: Kind::Filled,
+                session,
+                body: b"abcd"
+            })
+        );
+        for (place, value) in [(0, 2), (1, 0), (1, 8), (2, 1), (3, 1)] {
+            let mut other = bytes.clone();
+            other[place] = value;
+            assert!(matches!(Frame::parse(&other), Err(DecodeError::Unknown(_))));
+        }
+        assert_eq!(
+            Frame::parse(&bytes[..35]),
+            Err(DecodeError::Length {
+                expected: 36,
+                got: 35
+            })
+        );
+    }
+}

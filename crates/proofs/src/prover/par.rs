@@ -1,0 +1,59 @@
+//! Numbered pieces of work over all cores.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Part, ProverError, Watch};
+
+/// Does `work` for every number below `count` and returns what came of it, in order. `scratch` is made once per thread.
+///
+/// Scoped threads end before this returns; a cancelled run stops after the pieces in hand.
+pub(super) fn numbered<S, R: Send>(
+    threads: NonZeroUsize,
+    count: u64,
+    (part, watch): (Part, &dyn Watch),
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, u64) -> Result<R, ProverError> + Sync,
+) -> Result<Vec<R>, ProverError> {
+    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let worker = || {
+        let mut mine = Vec::new();
+        let mut room = scratch();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return Ok(mine);
+            }
+            if watch.cancelled() {
+                return Err(ProverError::Cancelled);
+            }
+            match work(&mut room, number) {
+                Ok(result) => mine.push((number, result)),
+                Err(error) => {
+                    // The others need not start anything new.
+                    next.fetch_max(count, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            watch.progress(part, done.fetch_add(1, Ordering::Relaxed) + 1, count);
+        }
+    };
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(worker)).collect();
+        let mut all = worker();
+        for other in others {
+            let theirs = match other.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            match (&mut all, theirs) {
+                (Ok(ours), Ok(theirs)) => ours.extend(theirs),
+                (Ok(_), Err(error)) => all = Err(error),
+                (Err(_), _) => {}
+            }
+        }
+        all
+    })?;
+    all.sort_unstable_by_key(|(number, _)| *number);
+    Ok(all.into_iter().map(|(_, result)| result).collect())
+}

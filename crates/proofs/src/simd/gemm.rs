@@ -1,0 +1,220 @@
+//! Products of a band of rows with a fixed right-hand side, exact modulo 2³².
+#![expect(
+    clippy::indexing_slicing,
+    reason = "bands and columns of shapes that `multiply` checks"
+)]
+
+use super::{Engine, Level, dot};
+use crate::chain::Numbers;
+
+/// A right-hand side prepared for many products.
+pub(crate) struct Right {
+    n: usize,
+    numbers: Numbers,
+    form: Form,
+}
+
+enum Form {
+    /// Generator bytes, column after column.
+    Bytes(Vec<u8>),
+    /// Entries widened to 16 bits, column after column.
+    #[cfg(target_arch = "x86_64")]
+    Wide(Vec<[i16; 16]>),
+    /// Generator bytes in pieces of a register.
+    #[cfg(target_arch = "x86_64")]
+    Lines(Vec<[u8; 64]>),
+    /// Tiles.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(Vec<super::amx::Line>),
+}
+
+/// Room that a thread keeps between products.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    #[cfg(target_arch = "x86_64")]
+    wide: Vec<[i16; 16]>,
+    #[cfg(target_arch = "x86_64")]
+    amx: super::amx::Scratch,
+}
+
+impl Right {
+    /// Prepares `columns`, the generator bytes of n columns of n entries, n a multiple of 64.
+    pub(crate) fn new(engine: Engine, numbers: Numbers, n: usize, columns: Vec<u8>) -> Self {
+        assert!(
+            n.is_multiple_of(64) && columns.len() == n * n * numbers.width(),
+            "shapes do not fit"
+        );
+        let form = match (engine.0, numbers) {
+            (Level::Portable, _) => Form::Bytes(columns),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Amx, Numbers::Int8) => Form::Tiles(super::amx::pack_right(&columns, n)),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, Numbers::Int8) => Form::Lines(columns.as_chunks().0.to_vec()),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, _) | (Level::Avx512 | Level::Amx, Numbers::Fp16) => {
+                let mut wide = Vec::new();
+                widen(numbers, &columns, &mut wide);
+                Form::Wide(wide)
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            (Level::Avx2 | Level::Avx512 | Level::Amx, _) => Form::Bytes(columns),
+        };
+        Self { n, numbers, form }
+    }
+
+    /// `out = rows · B`: `rows` are generator bytes of whole rows, `out` has n sums for each of them.
+    pub(crate) fn multiply(&self, rows: &[u8], out: &mut [i32], scratch: &mut Scratch) {
+        let (n, row_bytes) = (self.n, self.n * self.numbers.width());
+        assert!(
+            rows.len().is_multiple_of(row_bytes) && out.len() * row_bytes == rows.len() * n,
+            "shapes do not fit"
+        );
+        match &self.form {
+            Form::Bytes(columns) => {
+                for (row, sums) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(n)) {
+                    for (column, sum) in columns.chunks_exact(row_bytes).zip(sums) {
+                        *sum = dot(self.numbers, row, column);
+                    }
+                }
+                _ = scratch;
+            }
+            #[cfg(target_arch = "x86_64")]
+            Form::Wide(columns) => {
+                widen(self.numbers, rows, &mut scratch.wide);
+                wide_blocks(&scratch.wide, columns, n, out);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Form::Lines(columns) => line_blocks(rows.as_chunks().0, columns, n, out),
+            #[cfg(target_arch = "x86_64")]
+            Form::Tiles(tiles) => super::amx::multiply(rows, tiles, n, out, &mut scratch.amx),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn widen(numbers: Numbers, bytes: &[u8], out: &mut Vec<[i16; 16]>) {
+    out.clear();
+    match numbers {
+        Numbers::Int8 => {
+            out.extend(
+                bytes
+                    .as_chunks::<16>()
+                    .0
+                    .iter()
+                    .map(|piece| piece.map(|byte| i16::from(byte.cast_signed()))),
+            );
+        }
+        Numbers::Fp16 => out.extend(bytes.as_chunks::<32>().0.iter().map(|piece| {
+            let mut entries = [0; 16];
+            for (entry, pair) in entries.iter_mut().zip(piece.as_chunks::<2>().0) {
+                *entry = i16::from_le_bytes(*pair) >> 7;
+            }
+            entries
+        })),
+    }
+}
+
+/// Walks over a product in tiles of R rows and C columns, single rows and columns at the edges.
+macro_rules! blocks {
+    ($name:ident, $piece:ty, $entries:literal, $tile:path, $rows:literal, $columns:literal) => {
+        #[cfg(target_arch = "x86_64")]
+        fn $name(rows: &[$piece], columns: &[$piece], n: usize, out: &mut [i32]) {
+            let pieces = n / $entries;
+            let row = |r: usize| &rows[r * pieces..][..pieces];
+            let column = |c: usize| &columns[c * pieces..][..pieces];
+            let count = rows.len() / pieces;
+            let (whole_rows, whole_columns) = (count / $rows * $rows, n / $columns * $columns);
+            for c in (0..whole_columns).step_by($columns) {
+                let b: [_; $columns] = std::array::from_fn(|i| column(c + i));
+                for r in (0..whole_rows).step_by($rows) {
+                    // SAFETY: this form of a right-hand side is made only for an engine whose instructions were detected.
+                    let sums = unsafe { $tile(std::array::from_fn::<_, $rows, _>(|i| row(r + i)), b) };
+                    for (i, sums) in sums.iter().enumerate() {
+                        out[(r + i) * n + c..][..$columns].copy_from_slice(sums);
+                    }
+                }
+            }
+            let edge = (0..count).flat_map(|r| {
+                let from = if r < whole_rows { whole_columns } else { 0 };
+                (from..n).map(move |c| (r, c))
+            });
+            for (r, c) in edge {
+                // SAFETY: as above.
+                out[r * n + c] = unsafe { $tile([row(r)], [column(c)]) }[0][0];
+            }
+        }
+    };
+}
+
+blocks!(wide_blocks, [i16; 16], 16, super::avx2::tile, 3, 4);
+blocks!(line_blocks, [u8; 64], 64, super::avx512::tile, 4, 5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chacha::{self, Key};
+
+    fn agree(numbers: Numbers, n: usize, rows: &[u8], columns: &[u8]) {
+        let count = rows.len() / (n * numbers.width());
+        let mut expected = vec![0; count * n];
+        Right::new(Engine::PORTABLE, numbers, n, columns.to_vec()).multiply(
+            rows,
+            &mut expected,
+            &mut Scratch::default(),
+        );
+        for engine in Engine::available() {
+            let mut out = vec![1; count * n];
+            Right::new(engine, numbers, n, columns.to_vec()).multiply(
+                rows,
+                &mut out,
+                &mut Scratch::default(),
+            );
+            assert!(out == expected, "{} {numbers:?} {n} {count}", engine.name());
+        }
+    }
+
+    #[test]
+    fn all_engines_multiply_alike() {
+        for numbers in [Numbers::Int8, Numbers::Fp16] {
+            for (n, count) in [(64, 3), (256, 1), (256, 37), (1088, 33)] {
+                let (mut rows, mut columns) = (
+                    vec![0; count * n * numbers.width()],
+                    vec![0; n * n * numbers.width()],
+                );
+                chacha::fill(&Key([5; 32]), 0, &mut rows);
+                chacha::fill(&Key([6; 32]), 0, &mut columns);
+                agree(numbers, n, &rows, &columns);
+            }
+        }
+    }
+
+    /// All -128: the corner at which saturating instructions give 32,767 in the place of 32,768.
+    #[test]
+    fn nothing_saturates() {
+        let n = 256;
+        let (rows, columns) = (vec![0x80; 32 * n], vec![0x80; n * n]);
+        agree(Numbers::Int8, n, &rows, &columns);
+        for engine in Engine::available() {
+            let mut out = vec![0; 32 * n];
+            Right::new(engine, Numbers::Int8, n, columns.clone()).multiply(
+                &rows,
+                &mut out,
+                &mut Scratch::default(),
+            );
+            assert!(
+                out.iter().all(|&sum| sum == 16_384 * n as i32),
+                "{}",
+                engine.name()
+            );
+        }
+        // -256 everywhere: the most negative nine-bit entry.
+        agree(
+            Numbers::Fp16,
+            n,
+            &[0x00, 0x80].repeat(8 * n),
+            &[0x00, 0x80].repeat(n * n),
+        );
+        // Opposite corners.
+        agree(Numbers::Int8, n, &vec![0x80; 32 * n], &vec![0x7f; n * n]);
+    }
+}
