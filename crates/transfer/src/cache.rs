@@ -1,0 +1,429 @@
+//! Inputs that are kept for the next job, named by their digest; one folder for all executors of a machine.
+//!
+//! ```text
+//! blobs/<sha256>     content; whoever uses one holds a shared lock on it, whoever removes one needs the exclusive lock
+//! urls/<sha256>      which content a URL had, and under which entity tag: JSON
+//! incoming/*         what is being fetched, under a shared lock of its process
+//! ```
+//!
+//! The kernel takes locks away however a process ends, so nothing of a dead one is in use. Content is hashed again each
+//! time it is used: a torn write or a bad disk shows, and is fetched again. Everything here blocks.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use muster_protocol::{Digest, Timestamp};
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tempfile::NamedTempFile;
+
+/// An entry of the index is never larger.
+const MAX_INDEX: u64 = 4_096;
+/// A file that nobody holds is nobody's only when its maker had the time to take it.
+const JUST_MADE: Duration = Duration::from_secs(600);
+const BLOCK: usize = 256 * 1024;
+
+/// How much is kept and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Bytes of all content together. What is in use stays even above it.
+    pub bytes: u64,
+    /// Since it was last used.
+    pub age: Duration,
+}
+
+/// The kept inputs of a machine.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+    limits: CacheLimits,
+}
+
+/// Content in use: it is not removed while this lives.
+#[derive(Debug)]
+pub struct Held {
+    /// Open at its beginning, with the lock.
+    pub(crate) file: File,
+    pub(crate) len: u64,
+}
+
+/// What a URL had when it was last fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    pub(crate) etag: String,
+    pub(crate) sha256: Digest,
+}
+
+/// A file on its way in.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) file: NamedTempFile,
+}
+
+/// What a collection removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Files.
+    pub removed: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+struct Blob {
+    path: PathBuf,
+    len: u64,
+    used: SystemTime,
+}
+
+impl Held {
+    /// A file that is not kept: it is gone when it has been used.
+    pub(crate) fn own(file: NamedTempFile, len: u64) -> io::Result<Self> {
+        let mut file = file.into_file();
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Self { file, len })
+    }
+}
+
+impl Cache {
+    /// Makes the folders. Other users of this machine do not come in.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn open(root: &Path, limits: CacheLimits) -> io::Result<Self> {
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700);
+        for part in ["blobs", "urls", "incoming"] {
+            private.create(root.join(part))?;
+        }
+        Ok(Self {
+            root: root.to_owned(),
+            limits,
+        })
+    }
+
+    /// Whether content of this length is kept at all: what would fill half of the cache would only drive out the rest.
+    pub(crate) fn keeps(&self, len: u64) -> bool {
+        len <= self.limits.bytes / 2
+    }
+
+    pub(crate) fn incoming(&self) -> io::Result<Incoming> {
+        let file = NamedTempFile::new_in(self.root.join("incoming"))?;
+        file.as_file().lock_shared()?;
+        Ok(Incoming { file })
+    }
+
+    /// What is known of a URL.
+    pub(crate) fn known(&self, resource: &str) -> Option<Known> {
+        let mut text = Vec::new();
+        let file = File::open(self.index(resource)).ok()?;
+        file.take(MAX_INDEX).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Takes content into use, if it is there and is what its name says.
+    pub(crate) fn hold(&self, sha256: Digest) -> io::Result<Option<Held>> {
+        let path = self.blob(sha256);
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        file.lock_shared()?;
+        // Between opening and locking it may have been removed.
+        if !is_at(&file, &path) {
+            return Ok(None);
+        }
+        let (len, found) = hash(&mut file)?;
+        if found != sha256 {
+            tracing::warn!(path = %path.display(), "kept content is damaged and is fetched again");
+            fs::remove_file(&path)?;
+            return Ok(None);
+        }
+        file.seek(SeekFrom::Start(0))?;
+        // When it was last used decides what goes first. Not worth failing for.
+        let _ = utimensat(
+            AT_FDCWD,
+            &path,
+            &TimeSpec::UTIME_NOW,
+            &TimeSpec::UTIME_NOW,
+            UtimensatFlags::NoFollowSymlink,
+        );
+        Ok(Some(Held { file, len }))
+    }
+
+    /// Keeps what has arrived, and what URL it came from.
+    pub(crate) fn insert(
+        &self,
+        incoming: Incoming,
+        sha256: Digest,
+        resource: Option<(&str, &str)>,
+    ) -> io::Result<Held> {
+        let len = incoming.file.as_file().metadata()?.len();
+        // The lock is on the file, not on its name, so it is never free to be removed in between.
+        let file = match incoming.file.persist_noclobber(self.blob(sha256)) {
+            Ok(file) => file,
+            // Somebody else fetched it at the same time: ours is as good, and vanishes when it has been used.
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => error.file.into_file(),
+            Err(error) => return Err(error.error),
+        };
+        if let Some((resource, etag)) = resource {
+            let known = Known {
+                etag: etag.to_owned(),
+                sha256,
+            };
+            let mut entry = NamedTempFile::new_in(self.root.join("incoming"))?;
+            serde_json::to_writer(&mut entry, &known)?;
+            entry.persist(self.index(resource)).map_err(|error| error.error)?;
+        }
+        let mut file = file;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Held { file, len })
+    }
+
+    /// Removes what has not been used for too long, then the longest unused until the rest is small enough, then what
+    /// dead processes left and what URLs are known of content that is gone. Nothing in use is removed.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn collect(&self, now: Timestamp) -> io::Result<Collected> {
+        let now = SystemTime::from(now.to_chrono());
+        let age = |used: SystemTime| now.duration_since(used).unwrap_or_default();
+        let mut done = Collected::default();
+        let mut blobs = listed(&self.root.join("blobs"))?;
+        blobs.sort_by_key(|blob| blob.used);
+        let mut total = blobs.iter().map(|blob| blob.len).fold(0, u64::saturating_add);
+        for blob in &blobs {
+            if (age(blob.used) > self.limits.age || total > self.limits.bytes) && remove_unused(&blob.path)? {
+                total = total.saturating_sub(blob.len);
+                done.removed += 1;
+                done.bytes = done.bytes.saturating_add(blob.len);
+            }
+        }
+        for left in listed(&self.root.join("incoming"))? {
+            if age(left.used) > JUST_MADE {
+                remove_unused(&left.path)?;
+            }
+        }
+        for entry in listed(&self.root.join("urls"))? {
+            let known = fs::read(&entry.path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+            if known.is_none_or(|known| !self.blob(known.sha256).exists()) {
+                remove_unused(&entry.path)?;
+            }
+        }
+        Ok(done)
+    }
+
+    fn blob(&self, sha256: Digest) -> PathBuf {
+        self.root.join("blobs").join(sha256.hex())
+    }
+
+    fn index(&self, resource: &str) -> PathBuf {
+        self.root.join("urls").join(Digest::of(resource.as_bytes()).hex())
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (ours, there) = (file.metadata().map(id), fs::symlink_metadata(path).map(id));
+    matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
+}
+
+fn hash(file: &mut File) -> io::Result<(u64, Digest)> {
+    let mut sha256 = Sha256::new();
+    let (mut len, mut block) = (0_u64, vec![0; BLOCK]);
+    loop {
+        let read = file.read(&mut block)?;
+        let Some(data) = block.get(..read).filter(|data| !data.is_empty()) else {
+            return Ok((len, Digest::from_bytes(sha256.finalize().into())));
+        };
+        sha256.update(data);
+        len = len.saturating_add(data.len() as u64);
+    }
+}
+
+fn listed(folder: &Path) -> io::Result<Vec<Blob>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        // What vanishes meanwhile was removed by another process.
+        let Ok(metadata) = entry.metadata() else { continue };
+        found.push(Blob {
+            path: entry.path(),
+            len: metadata.len(),
+            used: metadata.modified()?,
+        });
+    }
+    Ok(found)
+}
+
+/// Removes a file unless somebody holds it.
+fn remove_unused(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use muster_kit::{Clock, SystemClock};
+
+    use super::*;
+
+    const LIMITS: CacheLimits = CacheLimits {
+        bytes: 100,
+        age: Duration::from_secs(3_600),
+    };
+
+    fn keep(cache: &Cache, content: &[u8], url: Option<(&str, &str)>) -> Held {
+        let mut incoming = cache.incoming().unwrap();
+        incoming.file.write_all(content).unwrap();
+        cache.insert(incoming, Digest::of(content), url).unwrap()
+    }
+
+    fn read(held: &mut Held) -> Vec<u8> {
+        let mut content = Vec::new();
+        held.file.read_to_end(&mut content).unwrap();
+        content
+    }
+
+    /// Seconds after the epoch of the test, which is when it runs: files get their times from the kernel.
+    fn used(cache: &Cache, content: &[u8], secs: u64) {
+        let file = File::options()
+            .write(true)
+            .open(cache.blob(Digest::of(content)))
+            .unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(secs))
+            .unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_is_found_by_digest_and_by_url() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&root.path().join("a/b"), LIMITS).unwrap();
+        assert_eq!(
+            read(&mut keep(&cache, b"one", Some(("http://x/", "\"1\"")))),
+            b"one"
+        );
+        let known = cache.known("http://x/").unwrap();
+        assert_eq!((known.etag.as_str(), known.sha256), ("\"1\"", Digest::of(b"one")));
+        let mut held = cache.hold(known.sha256).unwrap().unwrap();
+        assert_eq!((read(&mut held), held.len), (b"one".to_vec(), 3));
+        assert!(cache.known("http://y/").is_none());
+        assert!(cache.hold(Digest::of(b"two")).unwrap().is_none());
+        keep(&cache, b"two", Some(("http://x/", "\"2\"")));
+        assert_eq!(cache.known("http://x/").unwrap().etag, "\"2\"");
+        let mode = fs::metadata(root.path().join("a/b/blobs")).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o700);
+        assert_eq!(fs::read_dir(root.path().join("a/b/incoming")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn damaged_content_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path(), LIMITS).unwrap();
+        drop(keep(&cache, b"content", None));
+        fs::write(cache.blob(Digest::of(b"content")), b"c0ntent").unwrap();
+        assert!(cache.hold(Digest::of(b"content")).unwrap().is_none());
+        keep(&cache, b"content", None);
+        assert!(cache.hold(Digest::of(b"content")).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_old_and_the_surplus_go_and_what_is_in_use_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path(), LIMITS).unwrap();
+        let content = |letter: u8| vec![letter; 40];
+        for (letter, secs) in [(b'a', 10), (b'b', 20), (b'c', 30), (b'd', 40)] {
+            let url = format!("http://x/{letter}");
+            drop(keep(&cache, &content(letter), Some((&url, "\"e\""))));
+            used(&cache, &content(letter), secs);
+        }
+        let other = Cache::open(root.path(), LIMITS).unwrap();
+        let mut in_use = other.hold(Digest::of(&content(b'a'))).unwrap().unwrap();
+        used(&cache, &content(b'a'), 10);
+        // 160 bytes of 100: a is the oldest but in use, so b and c go.
+        let collected = cache.collect(Timestamp::from_secs(50)).unwrap();
+        assert_eq!(
+            collected,
+            Collected {
+                removed: 2,
+                bytes: 80
+            }
+        );
+        assert_eq!(read(&mut in_use), content(b'a'));
+        let there = |letter| cache.blob(Digest::of(&content(letter))).exists();
+        assert_eq!([b'a', b'b', b'c', b'd'].map(there), [true, false, false, true]);
+        assert!(cache.known("http://x/98").is_none() && cache.known("http://x/100").is_some());
+        drop(in_use);
+        // An hour later everything is too old.
+        let collected = cache.collect(Timestamp::from_secs(40 + 3_601)).unwrap();
+        assert_eq!(collected.removed, 2);
+    }
+
+    #[test]
+    fn leftovers_of_the_dead_go_and_those_of_the_living_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path(), LIMITS).unwrap();
+        let living = cache.incoming().unwrap();
+        let dead = root.path().join("incoming/dead");
+        fs::write(&dead, "half").unwrap();
+        let later = Timestamp::from_secs(40_000_000_000);
+        cache.collect(later).unwrap();
+        assert!(living.file.path().exists() && !dead.exists());
+    }
+
+    #[test]
+    fn the_same_content_from_two_at_once_is_kept_once() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path(), LIMITS).unwrap();
+        let (mut first, mut second) = (keep(&cache, b"same", None), keep(&cache, b"same", None));
+        assert_eq!(
+            (read(&mut first), read(&mut second)),
+            (b"same".to_vec(), b"same".to_vec())
+        );
+        assert_eq!(fs::read_dir(root.path().join("blobs")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(root.path().join("incoming")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn many_at_once_never_lose_what_they_hold() {
+        let root = tempfile::tempdir().unwrap();
+        let limits = CacheLimits { bytes: 64, ..LIMITS };
+        let work = |worker: u8| {
+            let cache = Cache::open(root.path(), limits).unwrap();
+            for round in 0..60_u8 {
+                let content = vec![round % 5; 30];
+                let mut held = match cache.hold(Digest::of(&content)).unwrap() {
+                    Some(held) => held,
+                    None => keep(&cache, &content, Some(("http://x/", &format!("\"{worker}\"")))),
+                };
+                cache.collect(SystemClock::default().now()).unwrap();
+                assert_eq!(read(&mut held), content);
+            }
+        };
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                scope.spawn(move || work(worker));
+            }
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! Snapshots of the Hugging Face hub: which files a revision has, and where each is. The files are fetched like any other.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use muster_protocol::volume::HuggingfaceVolume;
+use reqwest::header::{self, HeaderValue};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::error::{HttpError, VolumeError};
+use crate::fetch::{causes, detail, text_of};
+use crate::headers::{next_link, retry_after};
+use crate::http::Http;
+use crate::hub_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
+use crate::retry::{Retries, is_passing};
+use crate::target::Target;
+
+/// A page of a listing holds a thousand entries.
+const MAX_ANSWER: usize = 8 << 20;
+const MAX_PAGES: usize = 1_000;
+const MAX_REDIRECTS: usize = 5;
+/// Characters that have a meaning in a URL's path, beside those that the parser escapes by itself.
+const ESCAPED: &[char] = &['%', '?', '#', '\\'];
+
+/// The files of a snapshot that are wanted, with where they are.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) files: Vec<(Target, HubFile)>,
+    pub(crate) authorization: Option<HeaderValue>,
+}
+
+/// Asks the hub about one volume.
+pub(crate) struct Hub<'a> {
+    pub(crate) http: &'a Http,
+    /// `https://huggingface.co`.
+    pub(crate) endpoint: &'a str,
+    /// For volumes without a token of their own.
+    pub(crate) token: &'a str,
+    /// The volume's position.
+    pub(crate) index: usize,
+    /// Files at most.
+    pub(crate) max_files: usize,
+    pub(crate) called_off: &'a CancellationToken,
+}
+
+impl Hub<'_> {
+    /// What a volume consists of.
+    ///
+    /// # Errors
+    /// It is not written as the hub writes it, or the hub refuses it or answers nonsense.
+    pub(crate) async fn snapshot(&self, volume: &HuggingfaceVolume) -> Result<Snapshot, VolumeError> {
+        let index = self.index;
+        let unwritten = |what| VolumeError::Repository { index, what };
+        // What the hub's API and the URLs of its files put before a repository.
+        let (kind, prefix) = match volume.repo_type.as_deref() {
+            None | Some("model") => ("models", ""),
+            Some("dataset") => ("datasets", "datasets/"),
+            Some("space") => ("spaces", "spaces/"),
+            Some(_) => return Err(unwritten("repo_type")),
+        };
+        let repo = Some(volume.repo_id.as_str()).filter(|repo| is_repo(repo));
+        let repo = repo.ok_or(unwritten("repo_id"))?;
+        let revision = Some(volume.revision.as_deref().unwrap_or("main")).filter(|name| is_revision(name));
+        let revision = escaped(revision.ok_or(unwritten("revision"))?, true);
+        let patterns = patterns(volume.allow_patterns.as_ref()).map_err(unwritten)?;
+        let authorization = self.authorization(volume.token.as_deref())?;
+        let authorization = authorization.as_ref();
+
+        let answer = self
+            .ask(&format!("/api/{kind}/{repo}/revision/{revision}"), authorization)
+            .await?;
+        let commit = commit(&answer.0).map_err(|reason| self.nonsense(reason))?;
+        let mut wants = Vec::new();
+        let mut seen = HashSet::new();
+        let mut page = Some(format!(
+            "/api/{kind}/{repo}/tree/{commit}?recursive=true&expand=false"
+        ));
+        for _ in 0..MAX_PAGES {
+            let Some(path) = page.take() else { break };
+            let (text, next) = self.ask(&path, authorization).await?;
+            let listed = files(&text).map_err(|reason| self.nonsense(reason))?;
+            for file in listed
+                .into_iter()
+                .filter(|file| wanted(patterns.as_deref(), &file.path))
+            {
+                if !seen.insert(file.path.clone()) {
+                    return Err(self.nonsense("it lists a file twice".to_owned()));
+                }
+                let path = escaped(&file.path, false);
+                let target = self.target(&format!("/{prefix}{repo}/resolve/{commit}/{path}"))?;
+                wants.push((target, file));
+            }
+            if wants.len() > self.max_files {
+                let limit = self.max_files;
+                return Err(VolumeError::TooMany { index, limit });
+            }
+            page = next;
+        }
+        if page.is_some() {
+            return Err(self.nonsense(format!("its listing has more than {MAX_PAGES} pages")));
+        }
+        if wants.is_empty() && patterns.is_some() {
+            return Err(VolumeError::NothingMatches { index });
+        }
+        Ok(Snapshot {
+            files: wants,
+            authorization: authorization.cloned(),
+        })
+    }
+
+    fn authorization(&self, own: Option<&str>) -> Result<Option<HeaderValue>, VolumeError> {
+        let token = own.filter(|token| !token.is_empty()).unwrap_or(self.token);
+        if token.is_empty() {
+            return Ok(None);
+        }
+        let unwritten = |_| VolumeError::Repository {
+            index: self.index,
+            what: "token",
+        };
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(unwritten)?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    fn target(&self, path: &str) -> Result<Target, VolumeError> {
+        let url = format!("{}{path}", self.endpoint.trim_end_matches('/'));
+        let refused = |error| VolumeError::fetch(self.index)(HttpError::Refused(error));
+        self.http.target(&url).map_err(refused)
+    }
+
+    fn nonsense(&self, reason: String) -> VolumeError {
+        VolumeError::Hub {
+            index: self.index,
+            reason,
+        }
+    }
+
+    /// A small answer, and the path of the page after it.
+    async fn ask(
+        &self,
+        path: &str,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<(Vec<u8>, Option<String>), VolumeError> {
+        let target = self.target(path)?;
+        let mut retries = Retries::new(self.http.pace());
+        loop {
+            let asking = timeout(
+                self.http.pace().head.saturating_mul(2),
+                self.once(&target, authorization),
+            );
+            let answered = tokio::select! {
+                biased;
+                () = self.called_off.cancelled() => return Err(VolumeError::CalledOff),
+                answered = asking => answered,
+            };
+            let (what, asked) = match answered {
+                Ok(Ok(Answer::Whole(text, next))) => return Ok((text, next)),
+                Ok(Ok(Answer::Passing(what, asked))) => (what, asked),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => ("it did not answer in time".to_owned(), None),
+            };
+            let Some(pause) = retries.pause(asked) else {
+                let shown = target.shown();
+                let tries = retries.tries().saturating_add(1);
+                return Err(VolumeError::fetch(self.index)(HttpError::Unreachable {
+                    shown,
+                    what,
+                    tries,
+                }));
+            };
+            tokio::select! {
+                biased;
+                () = self.called_off.cancelled() => return Err(VolumeError::CalledOff),
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn once(
+        &self,
+        target: &Target,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, VolumeError> {
+        let failed = VolumeError::fetch(self.index);
+        let mut at = target.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let client = self.http.client(&at).await.map_err(&failed)?;
+            let mut request = client
+                .get(at.url().clone())
+                .header(header::ACCEPT_ENCODING, "identity");
+            // A repository that was renamed redirects within the hub; a token never leaves it.
+            if let Some(authorization) = authorization.filter(|_| at.same_origin(target)) {
+                request = request.header(header::AUTHORIZATION, authorization);
+            }
+            let mut answer = match request.send().await {
+                Ok(answer) => answer,
+                Err(error) => return Ok(Answer::Passing(causes(&error), None)),
+            };
+            if let Some(next) = self.http.redirect(&at, &answer).map_err(&failed)? {
+                at = next;
+                continue;
+            }
+            let status = answer.status();
+            if is_passing(status) {
+                let asked = text_of(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
+                return Ok(Answer::Passing(format!("it answered {status}"), asked));
+            }
+            if !status.is_success() {
+                let shown = at.shown();
+                let detail = detail(answer.headers());
+                return Err(failed(HttpError::Status {
+                    shown,
+                    status,
+                    detail,
+                }));
+            }
+            let next = self.next_page(&at, text_of(answer.headers(), &header::LINK))?;
+            let mut text = Vec::new();
+            loop {
+                match answer.chunk().await {
+                    Ok(None) => return Ok(Answer::Whole(text, next)),
+                    Ok(Some(piece)) if text.len() + piece.len() > MAX_ANSWER => {
+                        return Err(self.nonsense(format!("it has more than {MAX_ANSWER} bytes")));
+                    }
+                    Ok(Some(piece)) => text.extend_from_slice(&piece),
+                    Err(error) => return Ok(Answer::Passing(causes(&error), None)),
+                }
+            }
+        }
+        let shown = target.shown();
+        Err(failed(HttpError::Redirects {
+            shown,
+            limit: MAX_REDIRECTS,
+        }))
+    }
+
+    /// The path of the next page, which must be the hub's own: a token goes with it.
+    fn next_page(&self, at: &Target, link: Option<&str>) -> Result<Option<String>, VolumeError> {
+        let Some(link) = link.and_then(next_link) else {
+            return Ok(None);
+        };
+        let joined = at
+            .url()
+            .join(link)
+            .map_err(|_| self.nonsense("its next page is not a URL".to_owned()))?;
+        let endpoint = Url::parse(self.endpoint).map_err(|error| self.nonsense(error.to_string()))?;
+        if joined.origin() != endpoint.origin() {
+            return Err(self.nonsense("its next page lies elsewhere".to_owned()));
+        }
+        let query = joined
+            .query()
+            .map(|query| format!("?{query}"))
+            .unwrap_or_default();
+        Ok(Some(format!("{}{query}", joined.path())))
+    }
+}
+
+enum Answer {
+    Whole(Vec<u8>, Option<String>),
+    Passing(String, Option<Duration>),
+}
+
+/// A name inside a URL's path: what would end the path or be read as an escape is escaped. `/` too if it is one part.
+fn escaped(name: &str, one_part: bool) -> String {
+    let mut out = String::with_capacity(name.len());
+    for letter in name.chars() {
+        if ESCAPED.contains(&letter) || (one_part && letter == '/') {
+            out.push_str(&format!("%{:02X}", u32::from(letter)));
+        } else {
+            out.push(letter);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_letters_in_a_url() {
+        assert_eq!(escaped("a b/c#d?e%2f", false), "a b/c%23d%3Fe%252f");
+        assert_eq!(escaped("refs/pr/1", true), "refs%2Fpr%2F1");
+        let url = Url::parse(&format!("http://x/{}", escaped("ä b?.txt", false))).unwrap();
+        assert_eq!(url.path(), "/%C3%A4%20b%3F.txt");
+    }
+}

@@ -1,0 +1,37 @@
+//! A job's data in and out: volumes, uploads, and the addresses they may reach.
+//!
+//! Reading order: [`addresses`] and [`target`] (what may be reached, pure), [`http`] (one request to a pinned address),
+//! `fetch` (one file to the end), [`unpack`] (what archives may do), [`volumes`] (inputs), [`cache`] (inputs that are kept),
+//! `hub` (snapshots of repositories), [`uploads`] (outputs).
+
+pub mod addresses;
+pub mod cache;
+pub mod error;
+mod fetch;
+mod folder;
+mod form;
+mod glob;
+mod headers;
+pub mod http;
+mod hub;
+mod hub_json;
+#[cfg(test)]
+mod mutation;
+mod names;
+pub mod results;
+mod retry;
+mod send;
+pub mod settings;
+mod sink;
+pub mod target;
+pub mod unpack;
+pub mod uploads;
+pub mod volumes;
+mod zipped;
+
+pub use error::{HttpError, UploadError, VolumeError};
+pub use fetch::Progress;
+pub use retry::Pace;
+pub use settings::Settings;
+pub use uploads::{Uploaded, Uploader};
+pub use volumes::Fetcher;

@@ -1,0 +1,142 @@
+//! What servers answered to uploads, as a job's result tells it: `{"headers": {…}, "body": "…"}` as a JSON text for each,
+//! bounded so that a result still fits into its frame. Pure.
+
+use indexmap::IndexMap;
+use muster_protocol::canonical::ascii_literal;
+
+/// Bytes of all results together in the frame, where each is a JSON text inside a JSON text.
+pub const MAX_RESULTS: usize = 4 << 20;
+/// Of one answer's body; ComputeHorde keeps up to ten megabytes, which do not fit into a frame for many uploads.
+pub(crate) const MAX_BODY: usize = 256 << 10;
+const MAX_HEADERS: usize = 64;
+const MAX_HEADER: usize = 4 << 10;
+
+/// A server's answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Lower-case names, in order; a repeated one appears once, its values joined.
+    pub(crate) headers: IndexMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The text of each result. What does not fit keeps its headers, then nothing.
+pub(crate) fn texts(answers: Vec<(String, Answer)>) -> IndexMap<String, String> {
+    let mut left = MAX_RESULTS;
+    let mut results = IndexMap::new();
+    for (key, answer) in answers {
+        let named = in_frame(&key);
+        let none = IndexMap::new();
+        // A body is never shorter in the frame, so one that cannot fit is not even written.
+        let bodies = [
+            Some(answer.body.as_slice()).filter(|body| body.len() < left),
+            Some(&[]),
+        ];
+        let chosen = bodies
+            .into_iter()
+            .flatten()
+            .map(|body| text(&answer.headers, &String::from_utf8_lossy(body)))
+            .find(|text| named + in_frame(text) <= left)
+            .unwrap_or_else(|| text(&none, ""));
+        left = left.saturating_sub(named + in_frame(&chosen));
+        results.insert(key, chosen);
+    }
+    results
+}
+
+/// As Python's `json.dumps` writes it.
+fn text(headers: &IndexMap<String, String>, body: &str) -> String {
+    let headers: Vec<_> = headers
+        .iter()
+        .take(MAX_HEADERS)
+        .filter(|(name, value)| name.len() + value.len() <= MAX_HEADER)
+        .map(|(name, value)| format!("{}: {}", ascii_literal(name), ascii_literal(value)))
+        .collect();
+    format!(
+        "{{\"headers\": {{{}}}, \"body\": {}}}",
+        headers.join(", "),
+        ascii_literal(body)
+    )
+}
+
+/// Bytes of a text inside a frame, with its quotes and separators. It may be overestimated.
+fn in_frame(text: &str) -> usize {
+    let of = |letter: char| match letter {
+        '"' | '\\' => 2,
+        control if u32::from(control) < 0x20 => 6,
+        other => other.len_utf8(),
+    };
+    text.chars().map(of).sum::<usize>() + 4
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn answer(headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        Answer {
+            headers: headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            body: body.to_vec(),
+        }
+    }
+
+    #[test]
+    fn as_python_writes_it() {
+        let results = texts(vec![
+            ("o.bin".to_owned(), answer(&[], b"")),
+            (
+                "p".to_owned(),
+                answer(&[("etag", "\"a\""), ("x", "ä")], "é\"\n".as_bytes()),
+            ),
+        ]);
+        assert_eq!(results["o.bin"], r#"{"headers": {}, "body": ""}"#);
+        assert_eq!(
+            results["p"],
+            "{\"headers\": {\"etag\": \"\\\"a\\\"\", \"x\": \"\\u00e4\"}, \"body\": \"\\u00e9\\\"\\n\"}"
+        );
+        let value: Value = serde_json::from_str(&results["p"]).unwrap();
+        assert_eq!(
+            value,
+            json!({"headers": {"etag": "\"a\"", "x": "ä"}, "body": "é\"\n"})
+        );
+    }
+
+    #[test]
+    fn whatever_servers_answer_the_results_fit() {
+        let body = vec![1_u8; MAX_BODY];
+        let header = "\u{7f}".repeat(3_000);
+        let many: Vec<_> = (0..100)
+            .map(|number| (format!("file-{number}"), answer(&[("h", &header)], &body)))
+            .collect();
+        let results = texts(many);
+        assert_eq!(results.len(), 100);
+        let frame = serde_json::to_string(&results).unwrap();
+        // Empty ones may be a little beyond what is counted.
+        assert!(frame.len() <= MAX_RESULTS + 10_000, "{}", frame.len());
+        assert!(results["file-0"].contains("\\u0001"), "the first is whole");
+        assert!(
+            results
+                .values()
+                .all(|text| serde_json::from_str::<Value>(text).is_ok())
+        );
+    }
+
+    #[test]
+    fn too_many_and_too_long_headers_are_left_out() {
+        let mut headers = IndexMap::from([("long".to_owned(), "x".repeat(5_000))]);
+        headers.extend((0..100).map(|number| (format!("h{number}"), String::new())));
+        let results = texts(vec![(
+            "k".to_owned(),
+            Answer {
+                headers,
+                body: vec![],
+            },
+        )]);
+        let value: Value = serde_json::from_str(&results["k"]).unwrap();
+        assert_eq!(value["headers"].as_object().unwrap().len(), MAX_HEADERS - 1);
+    }
+}

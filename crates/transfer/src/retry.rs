@@ -1,0 +1,124 @@
+//! When a transfer that failed for a reason that may pass is tried again. Pure.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+/// The pauses before the further tries, in first pauses: seconds.
+const PAUSES: [u32; 5] = [1, 2, 4, 8, 16];
+/// A server that lets through a little each time is not tried for ever.
+const MOST_TRIES: u32 = 64;
+/// A try that brings so many bytes that need not be fetched again begins the schedule anew.
+pub(crate) const PROGRESS: u64 = 1 << 20;
+
+/// How long a transfer waits for whatever it waits for. The defaults are what jobs get; tests are less patient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The first pause before another try; the further ones double.
+    pub first_pause: Duration,
+    /// From a request to the head of its answer.
+    pub head: Duration,
+    /// In such a span a download must bring at least 32 KiB, and an upload must get on at all.
+    pub stall: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            first_pause: Duration::from_secs(1),
+            head: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How often and how soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retries {
+    unit: Duration,
+    step: usize,
+    tries: u32,
+}
+
+impl Retries {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self {
+            unit: pace.first_pause,
+            step: 0,
+            tries: 0,
+        }
+    }
+
+    /// The pause before the next try, at least what the server asked for; `None` when it is over.
+    pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
+        let pause = self.unit.saturating_mul(*PAUSES.get(self.step)?);
+        self.step += 1;
+        self.tries += 1;
+        (self.tries < MOST_TRIES).then(|| asked.map_or(pause, |asked| pause.max(asked)))
+    }
+
+    /// The last try came a good way.
+    pub(crate) fn advanced(&mut self) {
+        self.step = 0;
+    }
+
+    /// How often it was tried again.
+    pub(crate) fn tries(&self) -> u32 {
+        self.tries
+    }
+}
+
+/// Whether a server may answer better in a moment.
+pub(crate) fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_pauses_that_double_and_then_no_more() {
+        let mut retries = Retries::new(Pace::default());
+        let pauses: Vec<_> = std::iter::from_fn(|| retries.pause(None))
+            .map(|pause| pause.as_secs() as u32)
+            .collect();
+        assert_eq!(pauses, PAUSES);
+        assert_eq!(retries.tries(), 5);
+    }
+
+    #[test]
+    fn a_server_may_ask_for_more_time_but_not_less() {
+        let mut retries = Retries::new(Pace::default());
+        assert_eq!(
+            retries.pause(Some(Duration::from_secs(9))),
+            Some(Duration::from_secs(9))
+        );
+        assert_eq!(
+            retries.pause(Some(Duration::from_secs(1))),
+            Some(Duration::from_secs(2))
+        );
+    }
+
+    #[test]
+    fn progress_begins_anew_but_not_for_ever() {
+        let mut retries = Retries::new(Pace::default());
+        let mut tries = 0;
+        while retries.pause(None).is_some() {
+            retries.advanced();
+            tries += 1;
+        }
+        assert_eq!(tries, MOST_TRIES - 1);
+    }
+
+    #[test]
+    fn some_answers_pass() {
+        let passing = |code| is_passing(StatusCode::from_u16(code).unwrap());
+        assert!([408, 425, 429, 500, 502, 503, 504].into_iter().all(passing));
+        assert!(
+            ![400, 401, 403, 404, 410, 411, 413, 416, 501, 505, 507]
+                .into_iter()
+                .any(passing)
+        );
+    }
+}

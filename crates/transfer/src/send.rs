@@ -1,0 +1,286 @@
+//! One output to one place, tried again where that may help. The file is read anew for each try and never held in memory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use indexmap::IndexMap;
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Body, Method, Response};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use crate::error::HttpError;
+use crate::fetch::{causes, text_of};
+use crate::headers::retry_after;
+use crate::http::Http;
+use crate::names::shown;
+use crate::results::{Answer, MAX_BODY};
+use crate::retry::{Retries, is_passing};
+use crate::target::Target;
+
+const BLOCK: usize = 256 * 1024;
+const MAX_REDIRECTS: usize = 5;
+const MAX_HEADERS: usize = 64;
+
+/// Something to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel {
+    pub(crate) method: Method,
+    pub(crate) target: Target,
+    /// In the order the job gave.
+    pub(crate) headers: HeaderMap,
+    pub(crate) before: Bytes,
+    pub(crate) file: Arc<File>,
+    /// Of the file.
+    pub(crate) len: u64,
+    pub(crate) after: Bytes,
+}
+
+/// How a try ended badly.
+enum Flaw {
+    Passing(String, Option<Duration>),
+    Final(HttpError),
+}
+
+/// The headers that a job signed. What belongs to the connection is not the job's to set.
+pub(crate) fn signed_headers(
+    headers: Option<&IndexMap<String, String>>,
+    target: &Target,
+) -> Result<HeaderMap, HttpError> {
+    let mut checked = HeaderMap::new();
+    for (name, value) in headers.into_iter().flatten() {
+        let refused = |reason| HttpError::Header {
+            name: shown(name),
+            reason,
+        };
+        if checked.len() >= MAX_HEADERS {
+            return Err(refused("is one of more than 64"));
+        }
+        let lower = HeaderName::try_from(name.as_str()).map_err(|_| refused("is not a header's name"))?;
+        let text = HeaderValue::try_from(value.as_str())
+            .map_err(|_| refused("holds a line break or another character that headers cannot hold"))?;
+        match lower.as_str() {
+            "host" => {
+                let own = target.url().host_str().unwrap_or_default();
+                let with_port = format!("{own}:{}", target.port());
+                if value != own && *value != with_port {
+                    return Err(refused("names another host than the URL"));
+                }
+            }
+            // Ours says the same, or the signature is for another file.
+            "content-length" => {}
+            "connection" | "transfer-encoding" | "te" | "trailer" | "upgrade" | "expect" | "keep-alive" => {
+                return Err(refused("belongs to the connection and cannot be set by a job"));
+            }
+            name if name.starts_with("proxy-") => {
+                return Err(refused("belongs to the connection and cannot be set by a job"));
+            }
+            _ => {
+                checked.append(lower, text);
+            }
+        }
+    }
+    Ok(checked)
+}
+
+/// Sends it until it is taken, or it is clear that it will not be.
+///
+/// # Errors
+/// As [`HttpError`] says.
+pub(crate) async fn send(http: &Http, parcel: &Parcel) -> Result<Answer, HttpError> {
+    let mut retries = Retries::new(http.pace());
+    loop {
+        let (what, asked) = match once(http, parcel).await {
+            Ok(answer) => return Ok(answer),
+            Err(Flaw::Final(error)) => return Err(error),
+            Err(Flaw::Passing(what, asked)) => (what, asked),
+        };
+        let Some(pause) = retries.pause(asked) else {
+            return Err(HttpError::Unreachable {
+                shown: parcel.target.shown(),
+                what,
+                tries: retries.tries().saturating_add(1),
+            });
+        };
+        tracing::info!(what, pause = ?pause, "an upload is tried again");
+        sleep(pause).await;
+    }
+}
+
+async fn once(http: &Http, parcel: &Parcel) -> Result<Answer, Flaw> {
+    let mut target = parcel.target.clone();
+    for _ in 0..=MAX_REDIRECTS {
+        let answer = deliver(http, parcel, &target).await?;
+        let status = answer.status();
+        if let Some(next) = http.redirect(&target, &answer).map_err(Flaw::Final)? {
+            // Another method would lose the body, another host would get what was signed for this one.
+            if !matches!(status.as_u16(), 307 | 308) || next.host() != target.host() {
+                let shown = target.shown();
+                return Err(Flaw::Final(HttpError::Moved { shown, status }));
+            }
+            target = next;
+            continue;
+        }
+        if is_passing(status) {
+            let asked = text_of(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
+            return Err(Flaw::Passing(format!("it answered {status}"), asked));
+        }
+        if !status.is_success() {
+            let detail = match s3_code(&body(answer, http.pace().stall).await.body) {
+                Some(code) => format!(" ({code})"),
+                None => String::new(),
+            };
+            let shown = target.shown();
+            return Err(Flaw::Final(HttpError::Status {
+                shown,
+                status,
+                detail,
+            }));
+        }
+        return Ok(body(answer, http.pace().stall).await);
+    }
+    Err(Flaw::Final(HttpError::Redirects {
+        shown: parcel.target.shown(),
+        limit: MAX_REDIRECTS,
+    }))
+}
+
+async fn deliver(http: &Http, parcel: &Parcel, target: &Target) -> Result<Response, Flaw> {
+    let client = http.client(target).await.map_err(Flaw::Final)?;
+    let sent = Arc::new(AtomicU64::new(0));
+    let len = parcel.len + (parcel.before.len() + parcel.after.len()) as u64;
+    let request = client
+        .request(parcel.method.clone(), target.url().clone())
+        .headers(parcel.headers.clone())
+        .header(header::CONTENT_LENGTH, len)
+        .body(Body::wrap_stream(content(parcel, Arc::clone(&sent))));
+    let mut answering = std::pin::pin!(request.send());
+    let mut before = 0;
+    loop {
+        match timeout(http.pace().stall, &mut answering).await {
+            Ok(answer) => return answer.map_err(|error| Flaw::Passing(causes(&error), None)),
+            Err(_) => {
+                let now = sent.load(Ordering::Relaxed);
+                if now == before {
+                    let what = format!("it stopped after {now} of {len} bytes");
+                    return Err(Flaw::Passing(what, None));
+                }
+                before = now;
+            }
+        }
+    }
+}
+
+fn content(parcel: &Parcel, sent: Arc<AtomicU64>) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    let around = |bytes: &Bytes| stream::iter(Some(Ok(bytes.clone())).filter(|_| !bytes.is_empty()));
+    let file = (Arc::clone(&parcel.file), 0_u64, parcel.len);
+    let blocks = stream::try_unfold(file, |(file, at, len)| async move {
+        let want = usize::try_from(len.saturating_sub(at))
+            .unwrap_or(BLOCK)
+            .min(BLOCK);
+        if want == 0 {
+            return Ok(None);
+        }
+        let (file, block) = spawn_blocking(move || {
+            let mut block = vec![0; want];
+            file.read_exact_at(&mut block, at)?;
+            Ok::<_, io::Error>((file, block))
+        })
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)))?;
+        Ok(Some((Bytes::from(block), (file, at + want as u64, len))))
+    });
+    let pieces = around(&parcel.before).chain(blocks).chain(around(&parcel.after));
+    pieces.inspect(move |piece: &io::Result<Bytes>| {
+        let len = piece.as_ref().map_or(0, Bytes::len);
+        sent.fetch_add(len as u64, Ordering::Relaxed);
+    })
+}
+
+/// Headers and the beginning of the body. The upload is done: what breaks here breaks nothing.
+async fn body(mut answer: Response, stall: Duration) -> Answer {
+    let mut headers: IndexMap<String, String> = IndexMap::new();
+    for (name, value) in answer.headers() {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        headers
+            .entry(name.as_str().to_owned())
+            .and_modify(|joined| {
+                joined.push_str(", ");
+                joined.push_str(&value);
+            })
+            .or_insert_with(|| value.into_owned());
+    }
+    let mut body = Vec::new();
+    while body.len() < MAX_BODY {
+        let Ok(Ok(Some(piece))) = timeout(stall, answer.chunk()).await else {
+            break;
+        };
+        let room = MAX_BODY - body.len();
+        body.extend_from_slice(piece.get(..room.min(piece.len())).unwrap_or_default());
+    }
+    Answer { headers, body }
+}
+
+/// `SignatureDoesNotMatch`, `EntityTooLarge` and the like, out of the XML that S3 answers.
+fn s3_code(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    let (_, after) = text.split_once("<Code>")?;
+    let (code, _) = after.split_once("</Code>")?;
+    let plain = code.len() <= 64 && code.bytes().all(|c| c.is_ascii_alphanumeric());
+    plain.then(|| code.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::AddressRules;
+
+    #[test]
+    fn a_job_sets_its_headers_in_order_but_not_those_of_the_connection() {
+        let target = Target::parse("https://store.example/x", &AddressRules::default()).unwrap();
+        let signed = |pairs: &[(&str, &str)]| {
+            let pairs: IndexMap<_, _> = pairs
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect();
+            signed_headers(Some(&pairs), &target)
+        };
+        let checked = signed(&[
+            ("X-Amz-Meta-b", "1"),
+            ("Content-Type", "text/plain"),
+            ("Host", "store.example"),
+            ("Content-Length", "7"),
+            ("x-amz-acl", "private"),
+        ]);
+        let names: Vec<_> = checked.unwrap().keys().map(ToString::to_string).collect();
+        assert_eq!(names, ["x-amz-meta-b", "content-type", "x-amz-acl"]);
+        for (name, value) in [
+            ("Host", "169.254.169.254"),
+            ("Transfer-Encoding", "chunked"),
+            ("Connection", "close"),
+            ("Proxy-Authorization", "x"),
+            ("a b", "x"),
+            ("X", "a\r\nHost: b"),
+        ] {
+            assert!(signed(&[(name, value)]).is_err(), "{name}");
+        }
+        let many: Vec<_> = (0..65).map(|number| format!("x-{number}")).collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), "")).collect();
+        assert!(signed(&many).is_err());
+    }
+
+    #[test]
+    fn the_reason_of_s3_is_found() {
+        let xml = b"<?xml?><Error><Code>SignatureDoesNotMatch</Code><Message>m</Message></Error>";
+        assert_eq!(s3_code(xml).as_deref(), Some("SignatureDoesNotMatch"));
+        for none in [&b""[..], b"<Code>", b"<Code>a b</Code>", b"<Code><script></Code>"] {
+            assert_eq!(s3_code(none), None);
+        }
+    }
+}

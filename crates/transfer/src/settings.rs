@@ -1,0 +1,100 @@
+//! What an operator decides about a job's data, as it stands in a configuration file.
+
+use std::path::PathBuf;
+
+use muster_kit::config::Problem;
+use serde::Deserialize;
+
+use crate::addresses::AddressRules;
+use crate::target::Target;
+
+/// The table `[transfer]` of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Hosts, addresses and networks that jobs may reach although they are not public.
+    pub allow: Vec<String>,
+    /// Where inputs are kept for the next job; shared by all executors of this machine.
+    pub cache_dir: PathBuf,
+    /// How much is kept, in MiB; 0 keeps nothing.
+    pub cache_mib: u64,
+    /// How long something unused is kept, in hours.
+    pub cache_hours: u64,
+    /// The hub that `huggingface_volume` means.
+    pub hub: String,
+    /// The hub's token for volumes that bring none; empty for none.
+    pub hub_token: String,
+    /// All outputs of a job together, in MiB.
+    pub max_upload_mib: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            cache_dir: PathBuf::from("/var/tmp/muster-inputs"),
+            cache_mib: 20_480,
+            cache_hours: 336,
+            hub: "https://huggingface.co".to_owned(),
+            hub_token: String::new(),
+            max_upload_mib: 2_048,
+        }
+    }
+}
+
+impl Settings {
+    /// Everything that is wrong with it. `table` is its name in the configuration.
+    pub fn problems(&self, table: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut check = |wrong: Option<String>, key: &str| {
+            if let Some(reason) = wrong {
+                problems.push(Problem::at(format!("{table}.{key}"), &reason));
+            }
+        };
+        let rules = AddressRules::parse(&self.allow);
+        check(rules.as_ref().err().map(ToString::to_string), "allow");
+        let hub = rules
+            .ok()
+            .and_then(|rules| Target::parse(&self.hub, &rules).err());
+        check(hub.map(|error| error.to_string()), "hub");
+        let relative = !self.cache_dir.is_absolute();
+        check(
+            relative.then(|| "must be an absolute path".to_owned()),
+            "cache_dir",
+        );
+        let token = self.hub_token.bytes().all(|c| c.is_ascii_graphic());
+        check(
+            (!token).then(|| "holds a space or a control character".to_owned()),
+            "hub_token",
+        );
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_wrong_is_said() {
+        assert!(Settings::default().problems("transfer").is_empty());
+        let wrong = Settings {
+            cache_dir: "relative".into(),
+            hub: "ftp://x".into(),
+            hub_token: "a b".into(),
+            ..Settings::default()
+        };
+        assert_eq!(wrong.problems("transfer").len(), 3);
+        let wrong = Settings {
+            allow: vec!["10.0.0.0/99".into()],
+            ..Settings::default()
+        };
+        assert_eq!(wrong.problems("transfer").len(), 1);
+        let private = Settings {
+            allow: vec!["127.0.0.1".into()],
+            hub: "http://127.0.0.1:8080".into(),
+            ..Settings::default()
+        };
+        assert!(private.problems("transfer").is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! Puts files into a job's folder. Archives come from strangers: nothing is written outside the folder, nothing but plain
+//! files and folders is made. Everything here blocks.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc::O_NOFOLLOW;
+use tokio_util::sync::CancellationToken;
+use zip::ZipArchive;
+use zip::read::ZipFile;
+
+use crate::error::VolumeError;
+use crate::names::{base_path, plain_path, shown};
+
+const BLOCK: usize = 256 * 1024;
+/// The bits of a Unix mode that tell files, folders, links and devices apart.
+const KIND: u32 = 0o170_000;
+const FOLDER: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+/// Data that packs better than this is nobody's data...
+const MAX_RATIO: u64 = 250;
+/// ...once there is so much of it: small files of zeros are harmless.
+const RATIO_FROM: u64 = 64 << 20;
+
+/// How much may be put in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnpackLimits {
+    /// Bytes of all files together.
+    pub bytes: u64,
+    /// Files and folders of all volumes together.
+    pub entries: usize,
+}
+
+/// The folder of a job's inputs while it is filled.
+#[derive(Debug)]
+pub(crate) struct Room {
+    target: PathBuf,
+    limits: UnpackLimits,
+    bytes: u64,
+    entries: usize,
+    /// Which volume is being put in place.
+    pub(crate) index: usize,
+    called_off: CancellationToken,
+}
+
+impl Room {
+    /// Makes the folder.
+    pub(crate) fn make(
+        target: &Path,
+        limits: UnpackLimits,
+        called_off: CancellationToken,
+    ) -> Result<Self, VolumeError> {
+        fs::create_dir(target).map_err(VolumeError::Disk)?;
+        let room = Self {
+            target: target.to_owned(),
+            limits,
+            bytes: 0,
+            entries: 0,
+            index: 0,
+            called_off,
+        };
+        room.folder_mode(target)?;
+        Ok(room)
+    }
+
+    /// Bytes that still have room.
+    pub(crate) fn left(&self) -> u64 {
+        self.limits.bytes.saturating_sub(self.bytes)
+    }
+
+    /// What it was made with.
+    pub(crate) fn limits(&self) -> UnpackLimits {
+        self.limits
+    }
+
+    /// Unpacks an archive of `packed` bytes below `base`.
+    pub(crate) fn archive(
+        &mut self,
+        reader: impl Read + Seek,
+        packed: u64,
+        base: Option<&str>,
+    ) -> Result<(), VolumeError> {
+        let index = self.index;
+        let broken = |source| VolumeError::Zip { index, source };
+        let hostile = |reason| VolumeError::Hostile { index, reason };
+        let base = base_path(base).map_err(|reason| self.name(base.unwrap_or_default(), reason))?;
+        self.folders(&base)?;
+        let mut archive = ZipArchive::new(reader).map_err(broken)?;
+        self.count(archive.len())?;
+        if archive.has_duplicate_names() {
+            return Err(hostile("names a file twice"));
+        }
+        let before = self.bytes;
+        for position in 0..archive.len() {
+            let mut entry = archive.by_index(position).map_err(broken)?;
+            let name = entry.name().map_err(broken)?.into_owned();
+            let path = base.join(self.plain(name.strip_suffix('/').unwrap_or(&name))?);
+            if self.is_folder(&entry, &name)? {
+                self.folders(&path)?;
+                continue;
+            }
+            let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
+            self.file(&mut entry, &path, &name, executable, broken_read)?;
+            let unpacked = self.bytes.saturating_sub(before);
+            if unpacked > RATIO_FROM && unpacked / MAX_RATIO > packed {
+                return Err(hostile("unpacks to more than 250 times its size"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts one file in place. Its path has been written by a stranger.
+    pub(crate) fn single(&mut self, source: File, name: &str) -> Result<(), VolumeError> {
+        let path = self.plain(name)?;
+        self.count(1)?;
+        if let Some(above) = path.parent() {
+            self.folders(above)?;
+        }
+        let unreadable = |_: usize, error| VolumeError::Disk(error);
+        self.file(
+            &mut BufReader::with_capacity(BLOCK, source),
+            &path,
+            name,
+            false,
+            unreadable,
+        )
+    }
+
+    /// As [`Room::single`] for a file that is on this disk and nobody else's: it is moved.
+    pub(crate) fn adopt(&mut self, source: &Path, len: u64, name: &str) -> Result<(), VolumeError> {
+        let path = self.plain(name)?;
+        self.count(1)?;
+        self.take(len)?;
+        if let Some(above) = path.parent() {
+            self.folders(above)?;
+        }
+        let full = self.target.join(&path);
+        if full.is_dir() {
+            return Err(self.name(name, "is a file here and a folder elsewhere"));
+        }
+        fs::set_permissions(source, Permissions::from_mode(0o644)).map_err(VolumeError::Disk)?;
+        fs::rename(source, full).map_err(VolumeError::Disk)
+    }
+
+    /// Whether an entry is a folder; anything but a folder or a regular file is refused.
+    fn is_folder<R: Read>(&self, entry: &ZipFile<'_, R>, name: &str) -> Result<bool, VolumeError> {
+        let kind = entry.unix_mode().map_or(0, |mode| mode & KIND);
+        match (name.ends_with('/'), kind) {
+            (true, 0 | FOLDER) => Ok(true),
+            (false, 0 | REGULAR) if !entry.is_symlink() => Ok(false),
+            _ => Err(self.name(name, "is neither a regular file nor a folder")),
+        }
+    }
+
+    fn file(
+        &mut self,
+        source: &mut impl Read,
+        path: &Path,
+        name: &str,
+        executable: bool,
+        unreadable: fn(usize, io::Error) -> VolumeError,
+    ) -> Result<(), VolumeError> {
+        if let Some(above) = path.parent() {
+            self.folders(above)?;
+        }
+        let full = self.target.join(path);
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(O_NOFOLLOW)
+            .open(&full);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return Err(self.name(name, "is a file here and a folder elsewhere"));
+            }
+            Err(error) => return Err(VolumeError::Disk(error)),
+        };
+        let mut block = vec![0; BLOCK];
+        loop {
+            if self.called_off.is_cancelled() {
+                return Err(VolumeError::CalledOff);
+            }
+            let read = source
+                .read(&mut block)
+                .map_err(|error| unreadable(self.index, error))?;
+            let Some(data) = block.get(..read).filter(|data| !data.is_empty()) else {
+                break;
+            };
+            // What an archive says about its sizes is not believed; what comes out of it counts.
+            self.take(data.len() as u64)?;
+            file.write_all(data).map_err(VolumeError::Disk)?;
+        }
+        let mode = if executable { 0o755 } else { 0o644 };
+        file.set_permissions(Permissions::from_mode(mode))
+            .map_err(VolumeError::Disk)
+    }
+
+    /// Makes the folders of a relative path, readable by whatever user the image runs as.
+    fn folders(&self, path: &Path) -> Result<(), VolumeError> {
+        let mut full = self.target.clone();
+        for part in path.components() {
+            full.push(part);
+            match fs::create_dir(&full) {
+                Ok(()) => self.folder_mode(&full)?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && full.is_dir() => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    return Err(self.name(&path.to_string_lossy(), "is a folder here and a file elsewhere"));
+                }
+                Err(error) => return Err(VolumeError::Disk(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Explicitly, whatever the process's umask is.
+    fn folder_mode(&self, path: &Path) -> Result<(), VolumeError> {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(VolumeError::Disk)
+    }
+
+    fn take(&mut self, more: u64) -> Result<(), VolumeError> {
+        self.bytes = self.bytes.saturating_add(more);
+        if self.bytes > self.limits.bytes {
+            return Err(VolumeError::TooLarge {
+                index: self.index,
+                limit: self.limits.bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), VolumeError> {
+        self.entries = self.entries.saturating_add(more);
+        if self.entries > self.limits.entries {
+            return Err(VolumeError::TooMany {
+                index: self.index,
+                limit: self.limits.entries,
+            });
+        }
+        Ok(())
+    }
+
+    /// A relative path of ordinary names.
+    fn plain(&self, name: &str) -> Result<PathBuf, VolumeError> {
+        plain_path(name).map_err(|reason| self.name(name, reason))
+    }
+
+    pub(crate) fn name(&self, name: &str, reason: &'static str) -> VolumeError {
+        VolumeError::Name {
+            index: self.index,
+            name: shown(name),
+            reason,
+        }
+    }
+}
+
+fn broken_read(index: usize, error: io::Error) -> VolumeError {
+    VolumeError::Zip {
+        index,
+        source: error.into(),
+    }
+}

@@ -1,0 +1,333 @@
+//! Hands a job's outputs over: single files and whole folders, in one request each, some at the same time.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use indexmap::IndexMap;
+use muster_protocol::OutputUpload;
+use muster_protocol::upload::{FileUpload, ZipUpload};
+use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::addresses::{AddressRules, RuleError};
+use crate::error::{HttpError, UploadError};
+use crate::folder::{Folder, Found};
+use crate::form::form;
+use crate::http::Http;
+use crate::names::{plain_path, shown};
+use crate::results::{Answer, texts};
+use crate::retry::Pace;
+use crate::send::{Parcel, send, signed_headers};
+use crate::settings::Settings;
+use crate::target::Target;
+use crate::zipped::zip_folder;
+
+/// ComputeHorde's number.
+const PARALLEL: usize = 3;
+const MAX_UPLOADS: usize = 1_000;
+/// What the whole folder is called, in results and in forms.
+const WHOLE: &str = "output.zip";
+const SYSTEM: &str = "system_output";
+
+/// Uploads under an operator's settings.
+#[derive(Clone, Debug)]
+pub struct Uploader {
+    rules: Arc<AddressRules>,
+    limit: u64,
+    pace: Pace,
+}
+
+/// What came of a job's uploads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uploaded {
+    /// By path, `output.zip` or `system_output`: the JSON text `{"headers": {…}, "body": "…"}` of the server's answer.
+    pub results: IndexMap<String, String>,
+    /// Lines for the job's stderr about what was left out.
+    pub notices: Vec<String>,
+}
+
+/// One request that is to be made.
+#[derive(Debug)]
+struct Plan {
+    key: String,
+    target: Target,
+    headers: HeaderMap,
+    /// A form, with these fields; else the file is the body.
+    form: Option<IndexMap<String, String>>,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    File(PathBuf),
+    /// Everything but these.
+    Folder(Vec<PathBuf>),
+}
+
+impl Uploader {
+    /// Under an operator's settings.
+    ///
+    /// # Errors
+    /// An entry of `allow` cannot be read.
+    pub fn new(settings: &Settings) -> Result<Self, RuleError> {
+        Ok(Self {
+            rules: Arc::new(AddressRules::parse(&settings.allow)?),
+            limit: settings.max_upload_mib.saturating_mul(1 << 20),
+            pace: Pace::default(),
+        })
+    }
+
+    /// With another patience than the usual.
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// Looks for what cannot succeed whatever the job does, so that it need not run for it.
+    ///
+    /// # Errors
+    /// A path that is none, a URL or a header that is refused.
+    pub fn check(&self, upload: &OutputUpload) -> Result<(), UploadError> {
+        for plan in self.plans(upload)? {
+            let name = file_name(&plan);
+            form(plan.form.as_ref(), &name, [0; 16]).map_err(|reason| refused(&plan.key, reason))?;
+        }
+        Ok(())
+    }
+
+    /// Sends everything that `upload` names below `output`. The folder above takes archives on their way. All are tried
+    /// even if one fails: what can be handed over is. Ends soon after it is called off.
+    ///
+    /// # Errors
+    /// The first that failed, in the order of the job.
+    pub async fn upload(
+        &self,
+        upload: &OutputUpload,
+        output: &Path,
+        called_off: &CancellationToken,
+    ) -> Result<Uploaded, UploadError> {
+        tokio::select! {
+            biased;
+            () = called_off.cancelled() => Err(UploadError::CalledOff),
+            uploaded = self.all(upload, output, called_off) => uploaded,
+        }
+    }
+
+    async fn all(
+        &self,
+        upload: &OutputUpload,
+        output: &Path,
+        called_off: &CancellationToken,
+    ) -> Result<Uploaded, UploadError> {
+        let plans = self.plans(upload)?;
+        let http = Http::new(Arc::clone(&self.rules)).paced(self.pace);
+        let root = output.to_owned();
+        let folder = Arc::new(blocking(move || Folder::open(&root).map_err(UploadError::Disk)).await?);
+        let sending = plans
+            .into_iter()
+            .map(|plan| one(&http, plan, Arc::clone(&folder), output, self.limit, called_off));
+        let outcomes: Vec<_> = stream::iter(sending).buffered(PARALLEL).collect().await;
+        let mut answers = Vec::new();
+        let mut notices = Vec::new();
+        for outcome in outcomes {
+            let (key, answer, notice) = outcome?;
+            answers.push((key, answer));
+            notices.extend(notice);
+        }
+        Ok(Uploaded {
+            results: texts(answers),
+            notices,
+        })
+    }
+
+    fn plans(&self, upload: &OutputUpload) -> Result<Vec<Plan>, UploadError> {
+        match upload {
+            OutputUpload::ZipAndHttpPost(post) => {
+                let form = Some(post.form_fields.clone().unwrap_or_default());
+                Ok(vec![self.plan(
+                    WHOLE,
+                    &post.url,
+                    None,
+                    form,
+                    What::Folder(vec![]),
+                )?])
+            }
+            OutputUpload::ZipAndHttpPut(put) => Ok(vec![self.plan(
+                WHOLE,
+                &put.url,
+                None,
+                None,
+                What::Folder(vec![]),
+            )?]),
+            OutputUpload::SingleFilePost(post) => {
+                Ok(vec![self.file(&FileUpload::SingleFilePost(post.clone()))?])
+            }
+            OutputUpload::SingleFilePut(put) => Ok(vec![self.file(&FileUpload::SingleFilePut(put.clone()))?]),
+            OutputUpload::MultiUpload(multi) => {
+                if multi.uploads.len() > MAX_UPLOADS {
+                    return Err(UploadError::TooMany {
+                        what: "uploads",
+                        limit: MAX_UPLOADS,
+                    });
+                }
+                let mut plans = multi
+                    .uploads
+                    .iter()
+                    .map(|upload| self.file(upload))
+                    .collect::<Result<Vec<_>, _>>()?;
+                // What goes by itself does not go a second time.
+                let own = plans.iter().filter_map(|plan| match &plan.what {
+                    What::File(path) => Some(path.clone()),
+                    What::Folder(_) => None,
+                });
+                let rest = What::Folder(own.collect());
+                match &multi.system_output {
+                    None => {}
+                    Some(ZipUpload::ZipAndHttpPost(post)) => {
+                        let form = Some(post.form_fields.clone().unwrap_or_default());
+                        plans.push(self.plan(SYSTEM, &post.url, None, form, rest)?);
+                    }
+                    Some(ZipUpload::ZipAndHttpPut(put)) => {
+                        plans.push(self.plan(SYSTEM, &put.url, None, None, rest)?);
+                    }
+                }
+                Ok(plans)
+            }
+        }
+    }
+
+    fn file(&self, upload: &FileUpload) -> Result<Plan, UploadError> {
+        let (path, url, headers, form) = match upload {
+            FileUpload::SingleFilePost(post) => {
+                let form = Some(post.form_fields.clone().unwrap_or_default());
+                (&post.relative_path, &post.url, &post.signed_headers, form)
+            }
+            FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url, &put.signed_headers, None),
+        };
+        let plain = plain_path(path).map_err(|reason| refused(path, reason))?;
+        self.plan(path, url, headers.as_ref(), form, What::File(plain))
+    }
+
+    fn plan(
+        &self,
+        key: &str,
+        url: &str,
+        headers: Option<&IndexMap<String, String>>,
+        form: Option<IndexMap<String, String>>,
+        what: What,
+    ) -> Result<Plan, UploadError> {
+        let failed = |source| UploadError::Send {
+            name: shown(key),
+            source,
+        };
+        let target = Target::parse(url, &self.rules).map_err(|error| failed(error.into()))?;
+        let headers = signed_headers(headers, &target).map_err(failed)?;
+        Ok(Plan {
+            key: key.to_owned(),
+            target,
+            headers,
+            form,
+            what,
+        })
+    }
+}
+
+/// Opens or packs one output and sends it.
+async fn one(
+    http: &Http,
+    plan: Plan,
+    folder: Arc<Folder>,
+    output: &Path,
+    limit: u64,
+    called_off: &CancellationToken,
+) -> Result<(String, Answer, Option<String>), UploadError> {
+    let name = file_name(&plan);
+    let (key, scratch) = (plan.key.clone(), output.parent().unwrap_or(output).to_owned());
+    let (what, token) = (plan.what, called_off.clone());
+    let (file, len, notice) = blocking(move || match what {
+        What::File(path) => {
+            let (file, len) = regular(&folder, &path, &key, limit)?;
+            Ok((file, len, None))
+        }
+        What::Folder(without) => {
+            let file = tempfile::tempfile_in(scratch).map_err(UploadError::Disk)?;
+            let zipped = zip_folder(&folder, &without, &file, limit, &token)?;
+            Ok((file, zipped.len, zipped.omitted.notice()))
+        }
+    })
+    .await?;
+    let failed = |source| UploadError::Send {
+        name: shown(&plan.key),
+        source,
+    };
+    let mut parcel = Parcel {
+        method: Method::PUT,
+        target: plan.target,
+        headers: plan.headers,
+        before: Bytes::new(),
+        file: Arc::new(file),
+        len,
+        after: Bytes::new(),
+    };
+    if let Some(fields) = plan.form {
+        let mut boundary = [0; 16];
+        getrandom::fill(&mut boundary).map_err(|error| UploadError::Disk(error.into()))?;
+        let form = form(Some(&fields), &name, boundary).map_err(|reason| refused(&plan.key, reason))?;
+        let header = |_| HttpError::Header {
+            name: "content-type".to_owned(),
+            reason: "cannot be written",
+        };
+        let content_type = HeaderValue::try_from(form.content_type)
+            .map_err(header)
+            .map_err(failed)?;
+        parcel.method = Method::POST;
+        parcel.headers.insert(CONTENT_TYPE, content_type);
+        parcel.before = form.before.into();
+        parcel.after = form.after.into();
+    }
+    let answer = send(http, &parcel).await.map_err(failed)?;
+    Ok((plan.key, answer, notice))
+}
+
+fn regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {
+    match folder.file(path).map_err(UploadError::Disk)? {
+        Found::File(_, len) if len > limit => Err(UploadError::TooLarge {
+            name: shown(key),
+            limit,
+        }),
+        Found::File(file, len) => Ok((file, len)),
+        Found::Nothing => Err(UploadError::Missing { name: shown(key) }),
+        Found::Else => Err(refused(key, "is no regular file; links are not followed")),
+    }
+}
+
+fn refused(name: &str, reason: &'static str) -> UploadError {
+    UploadError::Name {
+        name: shown(name),
+        reason,
+    }
+}
+
+/// What a form calls the file: its last component.
+fn file_name(plan: &Plan) -> String {
+    match &plan.what {
+        What::Folder(_) => WHOLE.to_owned(),
+        What::File(path) => path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default(),
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, UploadError> + Send + 'static,
+) -> Result<T, UploadError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(UploadError::Disk(std::io::Error::other(error))))
+}

@@ -1,0 +1,439 @@
+//! Puts a job's inputs in place: what comes inside the message, what is fetched, what is kept from an earlier job. What is
+//! refused leaves nothing behind.
+
+use std::fs::File;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{StreamExt, stream};
+use muster_kit::SharedClock;
+use muster_protocol::Volume;
+use muster_protocol::volume::{HuggingfaceVolume, InlineVolume, SingleFileVolume, VolumePart, ZipUrlVolume};
+use reqwest::header::HeaderValue;
+use tempfile::NamedTempFile;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::addresses::{AddressRules, RuleError};
+use crate::cache::{Cache, CacheLimits, Held, Incoming, Known};
+use crate::error::{HttpError, VolumeError};
+use crate::fetch::{Got, Progress, Promise, Want, fetch};
+use crate::http::Http;
+use crate::hub::Hub;
+use crate::hub_json::HubFile;
+use crate::names::plain_path;
+use crate::retry::Pace;
+use crate::settings::Settings;
+use crate::target::Target;
+use crate::unpack::Room;
+pub use crate::unpack::UnpackLimits;
+
+/// Files of one repository that are fetched at the same time.
+const PARALLEL: usize = 4;
+/// Smaller files of a repository are not worth a place in the cache.
+const KEPT_FROM: u64 = 1 << 20;
+
+/// Everything that putting inputs in place needs beside the inputs.
+#[derive(Clone)]
+pub struct Fetcher {
+    rules: Arc<AddressRules>,
+    settings: Arc<Settings>,
+    clock: SharedClock,
+    progress: Progress,
+    pace: Pace,
+}
+
+/// A file that has arrived.
+enum Arrived {
+    /// Nobody else's: it may be moved.
+    Own(NamedTempFile, u64),
+    /// The cache's: it must be copied.
+    Kept(Held),
+}
+
+/// Inputs on their way into one job's folder.
+struct Placing<'a> {
+    fetcher: &'a Fetcher,
+    http: Http,
+    cache: Option<Cache>,
+    /// On the same disk as the folder.
+    scratch: PathBuf,
+    called_off: &'a CancellationToken,
+}
+
+/// The volume of a job: it comes with the offer or with the request.
+///
+/// # Errors
+/// [`VolumeError::Twice`].
+pub fn only_one(offered: Option<Volume>, requested: Option<Volume>) -> Result<Vec<VolumePart>, VolumeError> {
+    match (offered, requested) {
+        (Some(_), Some(_)) => Err(VolumeError::Twice),
+        (volume, None) | (None, volume) => Ok(volume.map(Volume::into_parts).unwrap_or_default()),
+    }
+}
+
+impl Fetcher {
+    /// Under an operator's settings.
+    ///
+    /// # Errors
+    /// An entry of `allow` cannot be read.
+    pub fn new(settings: Settings, clock: SharedClock) -> Result<Self, RuleError> {
+        Ok(Self {
+            rules: Arc::new(AddressRules::parse(&settings.allow)?),
+            settings: Arc::new(settings),
+            clock,
+            progress: Arc::new(|_, _| {}),
+            pace: Pace::default(),
+        })
+    }
+
+    /// Tells somebody how many bytes of a file have come, every few megabytes.
+    #[must_use]
+    pub fn telling(self, progress: Progress) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// With another patience than the usual.
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    pub(crate) fn rules(&self) -> Arc<AddressRules> {
+        Arc::clone(&self.rules)
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Makes `target` and puts every part into it. A later volume replaces files of an earlier one. The folder above
+    /// `target` takes what is on its way. Ends soon after it is called off.
+    ///
+    /// # Errors
+    /// The first thing that is wrong; `target` is then gone again.
+    pub async fn place(
+        &self,
+        parts: Vec<VolumePart>,
+        target: &Path,
+        limits: UnpackLimits,
+        called_off: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        let (folder, token) = (target.to_owned(), called_off.clone());
+        let room = blocking(move || Room::make(&folder, limits, token)).await?;
+        let outcome = self.fill(room, parts, target, limits, called_off).await;
+        if outcome.is_err() {
+            let folder = target.to_owned();
+            let removed = blocking(move || std::fs::remove_dir_all(folder).map_err(VolumeError::Disk)).await;
+            if let Err(error) = removed {
+                tracing::warn!(%error, "the folder of a refused volume cannot be removed");
+            }
+        }
+        outcome
+    }
+
+    async fn fill(
+        &self,
+        room: Room,
+        parts: Vec<VolumePart>,
+        target: &Path,
+        limits: UnpackLimits,
+        called_off: &CancellationToken,
+    ) -> Result<(), VolumeError> {
+        let placing = Placing {
+            fetcher: self,
+            http: Http::new(self.rules()).paced(self.pace),
+            cache: self.cache(&parts),
+            scratch: target.parent().unwrap_or(target).to_owned(),
+            called_off,
+        };
+        let outcome = placing.all(room, parts, limits.entries).await;
+        if let Some(cache) = placing.cache {
+            let now = self.clock.now();
+            match blocking(move || cache.collect(now).map_err(VolumeError::Disk)).await {
+                Ok(collected) if collected.removed > 0 => {
+                    tracing::info!(?collected, "kept inputs were removed")
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "kept inputs cannot be looked through"),
+            }
+        }
+        outcome
+    }
+
+    /// A cache that cannot be used is done without.
+    fn cache(&self, parts: &[VolumePart]) -> Option<Cache> {
+        let fetched = parts.iter().any(|part| !matches!(part, VolumePart::Inline(_)));
+        if self.settings.cache_mib == 0 || !fetched {
+            return None;
+        }
+        let limits = CacheLimits {
+            bytes: self.settings.cache_mib.saturating_mul(1 << 20),
+            age: std::time::Duration::from_secs(self.settings.cache_hours.saturating_mul(3_600)),
+        };
+        Cache::open(&self.settings.cache_dir, limits)
+            .inspect_err(|error| tracing::warn!(%error, "inputs are not kept: cache_dir cannot be used"))
+            .ok()
+    }
+}
+
+async fn inline(mut room: Room, volume: InlineVolume) -> Result<Room, VolumeError> {
+    blocking(move || {
+        let packed: String = volume.contents.split_ascii_whitespace().collect();
+        let index = room.index;
+        let bytes = STANDARD
+            .decode(packed)
+            .map_err(|source| VolumeError::Base64 { index, source })?;
+        let len = bytes.len() as u64;
+        room.archive(Cursor::new(bytes), len, volume.relative_path.as_deref())?;
+        Ok(room)
+    })
+    .await
+}
+
+impl Placing<'_> {
+    async fn all(&self, mut room: Room, parts: Vec<VolumePart>, max_files: usize) -> Result<(), VolumeError> {
+        for (index, part) in parts.into_iter().enumerate() {
+            room.index = index;
+            room = match part {
+                VolumePart::Inline(volume) => inline(room, volume).await,
+                VolumePart::ZipUrl(volume) => self.zip(room, volume).await,
+                VolumePart::SingleFile(volume) => self.file(room, volume).await,
+                VolumePart::HuggingfaceVolume(volume) => self.repository(room, volume, max_files).await,
+            }?;
+        }
+        Ok(())
+    }
+
+    async fn zip(&self, mut room: Room, volume: ZipUrlVolume) -> Result<Room, VolumeError> {
+        let failed = VolumeError::fetch(room.index);
+        let target = self
+            .http
+            .target(&volume.contents)
+            .map_err(|error| failed(error.into()))?;
+        let arrived = self.arrive(target, room.left()).await.map_err(failed)?;
+        blocking(move || {
+            let base = volume.relative_path.as_deref();
+            match arrived {
+                Arrived::Own(file, len) => {
+                    room.archive(file.reopen().map_err(VolumeError::Disk)?, len, base)?
+                }
+                Arrived::Kept(held) => room.archive(&held.file, held.len, base)?,
+            }
+            Ok(room)
+        })
+        .await
+    }
+
+    async fn file(&self, room: Room, volume: SingleFileVolume) -> Result<Room, VolumeError> {
+        let failed = VolumeError::fetch(room.index);
+        // Before anything is fetched for it.
+        plain_path(&volume.relative_path).map_err(|reason| room.name(&volume.relative_path, reason))?;
+        let target = self
+            .http
+            .target(&volume.url)
+            .map_err(|error| failed(error.into()))?;
+        let arrived = self.arrive(target, room.left()).await.map_err(failed)?;
+        put(room, arrived, volume.relative_path).await
+    }
+
+    async fn repository(
+        &self,
+        mut room: Room,
+        volume: HuggingfaceVolume,
+        max_files: usize,
+    ) -> Result<Room, VolumeError> {
+        let index = room.index;
+        let settings = self.fetcher.settings();
+        let hub = Hub {
+            http: &self.http,
+            endpoint: &settings.hub,
+            token: &settings.hub_token,
+            index,
+            max_files,
+            called_off: self.called_off,
+        };
+        let base = volume.relative_path.as_deref();
+        let base =
+            crate::names::base_path(base).map_err(|reason| room.name(base.unwrap_or_default(), reason))?;
+        let snapshot = hub.snapshot(&volume).await?;
+        let total = snapshot
+            .files
+            .iter()
+            .map(|(_, file)| file.len)
+            .fold(0, u64::saturating_add);
+        if total > room.left() {
+            let limit = room.limits().bytes;
+            return Err(VolumeError::TooLarge { index, limit });
+        }
+        let authorization = snapshot.authorization.as_ref();
+        let fetches = snapshot.files.into_iter().map(|(target, file)| async move {
+            let arrived = self.hub_file(target, &file, authorization).await;
+            arrived
+                .map(|arrived| (file.path, arrived))
+                .map_err(VolumeError::fetch(index))
+        });
+        let mut fetches = std::pin::pin!(stream::iter(fetches).buffer_unordered(PARALLEL));
+        while let Some(fetched) = fetches.next().await {
+            let (path, arrived) = fetched?;
+            plain_path(&path).map_err(|reason| room.name(&path, reason))?;
+            let path = base.join(path).to_string_lossy().into_owned();
+            room = put(room, arrived, path).await?;
+        }
+        Ok(room)
+    }
+
+    /// A file whose digest is known beforehand needs no request where it is kept.
+    async fn hub_file(
+        &self,
+        target: Target,
+        file: &HubFile,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Arrived, HttpError> {
+        let cache = self
+            .cache
+            .as_ref()
+            .filter(|cache| file.len >= KEPT_FROM && cache.keeps(file.len));
+        let cache = cache.filter(|_| file.promise.sha256.is_some());
+        if let (Some(cache), Some(sha256)) = (cache.cloned(), file.promise.sha256)
+            && let Some(held) = disk(move || cache.hold(sha256)).await?
+        {
+            return Ok(Arrived::Kept(held));
+        }
+        let want = Want {
+            target,
+            authorization: authorization.cloned(),
+            limit: file.len,
+            promise: file.promise,
+            unless: None,
+        };
+        self.fetched(want, cache, None).await
+    }
+
+    /// A file by its URL: kept content is used if the server says that it is still the same.
+    async fn arrive(&self, target: Target, limit: u64) -> Result<Arrived, HttpError> {
+        let resource = target.resource();
+        let mut kept = None;
+        if let Some(cache) = self.cache.clone() {
+            let named = resource.clone();
+            kept = disk(move || {
+                let Some(known) = cache.known(&named) else {
+                    return Ok(None);
+                };
+                Ok(cache.hold(known.sha256)?.map(|held| (known, held)))
+            })
+            .await?;
+        }
+        let mut want = Want {
+            target,
+            authorization: None,
+            limit,
+            promise: Promise::default(),
+            unless: None,
+        };
+        let Some((Known { etag, .. }, held)) = kept.filter(|(_, held)| held.len <= limit) else {
+            return self.fetched(want, self.cache.as_ref(), Some(resource)).await;
+        };
+        want.unless = Some(etag);
+        let (incoming, file) = self.incoming(self.cache.as_ref()).await?;
+        match self.fetch(&want, file).await? {
+            Got::Unchanged => Ok(Arrived::Kept(held)),
+            Got::Content { digests, etag } => self.keep(incoming, digests, etag, Some(resource)).await,
+        }
+    }
+
+    async fn fetched(
+        &self,
+        want: Want,
+        cache: Option<&Cache>,
+        resource: Option<String>,
+    ) -> Result<Arrived, HttpError> {
+        let (incoming, file) = self.incoming(cache).await?;
+        match self.fetch(&want, file).await? {
+            // Nothing was known, so nothing can be unchanged.
+            Got::Unchanged => Err(HttpError::Disk(std::io::Error::other("nothing was kept"))),
+            Got::Content { digests, etag } => self.keep(incoming, digests, etag, resource).await,
+        }
+    }
+
+    async fn fetch(&self, want: &Want, file: File) -> Result<Got, HttpError> {
+        fetch(&self.http, want, file, &self.fetcher.progress, self.called_off).await
+    }
+
+    async fn incoming(&self, cache: Option<&Cache>) -> Result<(OnItsWay, File), HttpError> {
+        let (cache, scratch) = (cache.cloned(), self.scratch.clone());
+        disk(move || {
+            let on_its_way = match cache {
+                Some(cache) => OnItsWay::Cached(cache.incoming()?, cache),
+                None => OnItsWay::Own(NamedTempFile::new_in(scratch)?),
+            };
+            let file = match &on_its_way {
+                OnItsWay::Cached(incoming, _) => incoming.file.reopen()?,
+                OnItsWay::Own(file) => file.reopen()?,
+            };
+            Ok((on_its_way, file))
+        })
+        .await
+    }
+
+    async fn keep(
+        &self,
+        incoming: OnItsWay,
+        digests: crate::sink::Digests,
+        etag: Option<String>,
+        resource: Option<String>,
+    ) -> Result<Arrived, HttpError> {
+        disk(move || match incoming {
+            OnItsWay::Own(file) => Ok(Arrived::Own(file, digests.len)),
+            // Without a strong tag nobody could say later that it is still the same.
+            OnItsWay::Cached(incoming, cache) if cache.keeps(digests.len) => {
+                let named = resource.as_deref().zip(etag.as_deref());
+                if resource.is_some() && named.is_none() {
+                    return Ok(Arrived::Kept(Held::own(incoming.file, digests.len)?));
+                }
+                cache.insert(incoming, digests.sha256, named).map(Arrived::Kept)
+            }
+            OnItsWay::Cached(incoming, _) => Ok(Arrived::Kept(Held::own(incoming.file, digests.len)?)),
+        })
+        .await
+    }
+}
+
+enum OnItsWay {
+    Cached(Incoming, Cache),
+    Own(NamedTempFile),
+}
+
+async fn put(mut room: Room, arrived: Arrived, path: String) -> Result<Room, VolumeError> {
+    blocking(move || {
+        match arrived {
+            Arrived::Own(file, len) => room.adopt(file.path(), len, &path)?,
+            Arrived::Kept(held) => room.single(held.file, &path)?,
+        }
+        Ok(room)
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(VolumeError::Disk(std::io::Error::other(error))))
+}
+
+async fn disk<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, HttpError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(HttpError::Disk)
+}
+
+#[cfg(test)]
+mod tests;

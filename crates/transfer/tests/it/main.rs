@@ -1,0 +1,19 @@
+//! A job's data over real sockets: honest servers, hostile ones, the hub's API and S3.
+
+// `cfg(test)` tells clippy that helpers may unwrap, too.
+#[cfg(test)]
+mod downloads;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod hub;
+#[cfg(test)]
+mod hub_server;
+#[cfg(test)]
+mod s3;
+#[cfg(test)]
+mod server;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod uploads;

@@ -1,0 +1,368 @@
+//! Uploads to servers that take them, refuse them, break off and redirect.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Cursor, Read};
+
+use muster_kit::Coded;
+use muster_protocol::ErrorCode;
+use muster_protocol::job::Fault;
+use serde_json::{Value, json};
+use zip::ZipArchive;
+
+use crate::server::{Request, Server, Step, answer, head};
+use crate::support::{Room, noise};
+
+fn put(url: &str) -> Value {
+    json!({"output_upload_type": "single_file_put", "url": url, "relative_path": "o.bin", "signed_headers": null})
+}
+
+fn unzipped(bytes: &[u8]) -> BTreeMap<String, String> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).unwrap();
+    (0..archive.len())
+        .map(|position| {
+            let mut entry = archive.by_index(position).unwrap();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            (entry.name().unwrap().into_owned(), text)
+        })
+        .collect()
+}
+
+/// The parts of a form: the head of each and its content.
+fn parts(request: &Request) -> Vec<(String, Vec<u8>)> {
+    let kind = request.header("content-type").unwrap();
+    let boundary = format!(
+        "--{}",
+        kind.strip_prefix("multipart/form-data; boundary=").unwrap()
+    );
+    let mut rest = request
+        .body
+        .strip_prefix(format!("{boundary}\r\n").as_bytes())
+        .unwrap();
+    let mut found = Vec::new();
+    loop {
+        let end_of_head = rest.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+        let end = format!("\r\n{boundary}").into_bytes();
+        let end_of_part = rest.windows(end.len()).position(|window| window == end).unwrap();
+        found.push((
+            String::from_utf8(rest[..end_of_head].to_vec()).unwrap(),
+            rest[end_of_head + 4..end_of_part].to_vec(),
+        ));
+        rest = &rest[end_of_part + end.len()..];
+        if rest == b"--\r\n" {
+            return found;
+        }
+        rest = rest.strip_prefix(b"\r\n").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_type_of_upload_in_one_as_python_writes_it() {
+    let server = Server::start(|request, _| {
+        let name = request.path.clone();
+        answer("200 OK", &[("ETag", "\"e\"")], name.as_bytes())
+    })
+    .await;
+    let frame = format!(
+        r#"{{"output_upload_type":"multi_upload","uploads":[{{"output_upload_type":"single_file_put","url":"{}","relative_path":"sub/a.bin","signed_headers":{{"X-B":"1","X-A":"2"}}}},{{"output_upload_type":"single_file_post","url":"{}","form_fields":{{"key":"k","policy":"p"}},"relative_path":"b.txt","signed_headers":null}}],"system_output":{{"output_upload_type":"zip_and_http_post","url":"{}","form_fields":null}}}}"#,
+        server.url("/put?sig=1"),
+        server.url("/post"),
+        server.url("/system"),
+    );
+    let outputs = [
+        ("sub/a.bin", &b"A"[..]),
+        ("b.txt", b"B"),
+        ("stdout.txt", b"out"),
+        ("c/d.txt", b"D"),
+    ];
+    let uploaded = Room::new()
+        .upload(serde_json::from_str(&frame).unwrap(), &outputs)
+        .await
+        .unwrap();
+    let keys: Vec<_> = uploaded.results.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["sub/a.bin", "b.txt", "system_output"]);
+    let result: Value = serde_json::from_str(&uploaded.results["sub/a.bin"]).unwrap();
+    assert_eq!(result["body"], "/put?sig=1");
+    assert_eq!(result["headers"]["etag"], "\"e\"");
+
+    let seen = server.seen();
+    let by_path = |path: &str| seen.iter().find(|request| request.path == path).unwrap();
+    let sent = by_path("/put?sig=1");
+    assert_eq!((sent.method.as_str(), sent.body.as_slice()), ("PUT", &b"A"[..]));
+    assert_eq!(sent.header("content-length"), Some("1"));
+    assert_eq!(sent.header("transfer-encoding"), None);
+    let own: Vec<_> = sent
+        .headers
+        .iter()
+        .filter(|(name, _)| name.starts_with("x-"))
+        .collect();
+    assert_eq!(
+        own,
+        [
+            &("x-b".to_owned(), "1".to_owned()),
+            &("x-a".to_owned(), "2".to_owned())
+        ]
+    );
+
+    let form = parts(by_path("/post"));
+    assert_eq!(
+        form[0],
+        (
+            "Content-Disposition: form-data; name=\"key\"".to_owned(),
+            b"k".to_vec()
+        )
+    );
+    assert_eq!(form[1].1, b"p");
+    assert!(
+        form[2].0.contains("name=\"file\"; filename=\"b.txt\""),
+        "{form:?}"
+    );
+    assert_eq!(form[2].1, b"B");
+
+    let form = parts(by_path("/system"));
+    assert!(
+        form[0].0.contains("name=\"file\"; filename=\"output.zip\""),
+        "{form:?}"
+    );
+    let zip = unzipped(&form[0].1);
+    assert_eq!(
+        zip,
+        BTreeMap::from([
+            ("stdout.txt".into(), "out".into()),
+            ("c/d.txt".into(), "D".into())
+        ])
+    );
+}
+
+#[tokio::test]
+async fn a_whole_folder_goes_as_output_zip() {
+    let server = Server::start(|_, _| answer("201 Created", &[], b"")).await;
+    for (kind, method) in [("zip_and_http_put", "PUT"), ("zip_and_http_post", "POST")] {
+        let upload = json!({"output_upload_type": kind, "url": server.url("/z"), "form_fields": {"a": "b"}});
+        let uploaded = Room::new()
+            .upload(upload, &[("x/y", b"1"), ("z", b"2")])
+            .await
+            .unwrap();
+        assert_eq!(uploaded.results.keys().collect::<Vec<_>>(), ["output.zip"]);
+        let request = server.seen().pop().unwrap();
+        assert_eq!(request.method, method);
+        let bytes = if method == "PUT" {
+            request.body.clone()
+        } else {
+            parts(&request).pop().unwrap().1
+        };
+        assert_eq!(
+            unzipped(&bytes),
+            BTreeMap::from([("x/y".into(), "1".into()), ("z".into(), "2".into())])
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_is_sent_again_from_its_beginning() {
+    let content = noise(3_000_000);
+    let server = Server::start(|_, before| match before {
+        0 => vec![],
+        1 => answer("503 Slow Down", &[], b""),
+        2 => answer("500 Internal Server Error", &[], b""),
+        _ => answer("200 OK", &[], b"done"),
+    })
+    .await;
+    Room::new()
+        .upload(put(&server.url("/o")), &[("o.bin", &content)])
+        .await
+        .unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 4);
+    assert!(seen.iter().all(|request| request.body == content));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_listen_is_given_up() {
+    // It closes before it has read anything, so that the connection is reset under the upload.
+    let server = Server::rude(|_, _| vec![]).await;
+    let content = noise(8_000_000);
+    let error = Room::new()
+        .upload(put(&server.url("/o")), &[("o.bin", &content)])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.code(), error.fault()),
+        (Some(ErrorCode::UploadUnreachable), Fault::Network)
+    );
+    assert_eq!(server.seen().len(), 6);
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_and_named() {
+    let xml = b"<?xml version=\"1.0\"?><Error><Code>SignatureDoesNotMatch</Code></Error>";
+    let server = Server::start(|_, _| answer("403 Forbidden", &[], xml)).await;
+    let error = Room::new()
+        .upload(put(&server.url("/o?X-Amz-Signature=secret")), &[("o.bin", b"x")])
+        .await
+        .unwrap_err();
+    let text = muster_kit::error::Causes(&error).to_string();
+    assert_eq!(
+        (error.code(), error.fault()),
+        (Some(ErrorCode::UploadRefused), Fault::User)
+    );
+    assert!(
+        text.contains("403") && text.contains("SignatureDoesNotMatch") && !text.contains("secret"),
+        "{text}"
+    );
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_follows_only_redirects_that_keep_it_whole_and_at_home() {
+    let server = Server::start(|request, _| match request.path.as_str() {
+        "/moved" => answer("307 Temporary Redirect", &[("Location", "/o")], b""),
+        "/see" => answer("303 See Other", &[("Location", "/o")], b""),
+        "/inside" => answer(
+            "307 Temporary Redirect",
+            &[("Location", "http://169.254.169.254/")],
+            b"",
+        ),
+        "/away" => answer(
+            "308 Permanent Redirect",
+            &[("Location", "http://127.0.0.2:8080/")],
+            b"",
+        ),
+        _ => answer("200 OK", &[], b""),
+    })
+    .await;
+    let room = Room::new();
+    room.upload(put(&server.url("/moved")), &[("o.bin", b"x")])
+        .await
+        .unwrap();
+    assert_eq!(server.seen().pop().unwrap().body, b"x");
+    for (path, code) in [
+        ("/see", ErrorCode::UploadRefused),
+        ("/inside", ErrorCode::AddressRefused),
+        ("/away", ErrorCode::UploadRefused),
+    ] {
+        let error = room
+            .upload(put(&server.url(path)), &[("o.bin", b"x")])
+            .await
+            .unwrap_err();
+        assert_eq!(error.code(), Some(code), "{path}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_metadata_service_is_not_asked_with_a_jobs_headers() {
+    for url in [
+        "http://169.254.169.254/latest/api/token",
+        "http://[::ffff:a9fe:a9fe]/",
+        "http://metadata@127.0.0.1/",
+    ] {
+        let mut room = Room::new();
+        room.settings.allow.clear();
+        let mut upload = put(url);
+        upload["signed_headers"] = json!({"X-aws-ec2-metadata-token-ttl-seconds": "21600"});
+        let error = room.upload(upload, &[("o.bin", b"x")]).await.unwrap_err();
+        assert_eq!(
+            (error.code(), error.fault()),
+            (Some(ErrorCode::AddressRefused), Fault::User),
+            "{url}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_the_job_is_not_sent() {
+    let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("output");
+    fs::create_dir_all(output.join("sub")).unwrap();
+    fs::write(root.path().join("secret"), "S").unwrap();
+    std::os::unix::fs::symlink(root.path().join("secret"), output.join("o.bin")).unwrap();
+    std::os::unix::fs::symlink(root.path(), output.join("up")).unwrap();
+    nix::unistd::mkfifo(&output.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let room = Room::new();
+    for path in [
+        "o.bin",
+        "up/secret",
+        "pipe",
+        "sub",
+        "none",
+        "../secret",
+        "/etc/hostname",
+        "a\\b",
+        "",
+        "sub/.",
+    ] {
+        let mut upload = put(&server.url("/o"));
+        upload["relative_path"] = json!(path);
+        let error = room.upload_from(upload, &output).await.unwrap_err();
+        assert_eq!(
+            (error.code(), error.fault()),
+            (Some(ErrorCode::UploadRefused), Fault::User),
+            "{path}: {error}"
+        );
+    }
+    assert!(server.seen().is_empty());
+    let zip = json!({"output_upload_type": "zip_and_http_put", "url": server.url("/z")});
+    let uploaded = room.upload_from(zip, &output).await.unwrap();
+    assert!(
+        uploaded.notices[0].contains("o.bin, pipe, up"),
+        "{:?}",
+        uploaded.notices
+    );
+    assert!(unzipped(&server.seen()[0].body).is_empty());
+    assert_eq!(
+        fs::read_dir(root.path()).unwrap().count(),
+        2,
+        "no archive is left"
+    );
+}
+
+#[tokio::test]
+async fn too_much_is_refused_before_it_is_sent() {
+    let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
+    let mut room = Room::new();
+    room.settings.max_upload_mib = 1;
+    let content = noise(1_100_000);
+    let zip = json!({"output_upload_type": "zip_and_http_put", "url": server.url("/z")});
+    for upload in [put(&server.url("/o")), zip] {
+        let error = room.upload(upload, &[("o.bin", &content)]).await.unwrap_err();
+        assert_eq!(
+            (error.code(), error.fault()),
+            (Some(ErrorCode::UploadRefused), Fault::User)
+        );
+    }
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn what_can_be_handed_over_is_even_if_another_fails() {
+    let server = Server::start(|request, _| match request.path.as_str() {
+        "/bad" => answer("404 Not Found", &[], b""),
+        _ => answer("200 OK", &[], b""),
+    })
+    .await;
+    let upload = |path: &str, name: &str| json!({"output_upload_type": "single_file_put", "url": server.url(path), "relative_path": name});
+    let multi = json!({"output_upload_type": "multi_upload", "uploads": [upload("/bad", "a"), upload("/good", "b"), upload("/fine", "c")], "system_output": null});
+    let error = Room::new()
+        .upload(multi, &[("a", b"1"), ("b", b"2"), ("c", b"3")])
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("\"a\""), "{error}");
+    let mut paths: Vec<_> = server.seen().into_iter().map(|request| request.path).collect();
+    paths.sort();
+    assert_eq!(paths, ["/bad", "/fine", "/good"]);
+}
+
+#[tokio::test]
+async fn answers_without_end_are_cut() {
+    let block = vec![b'x'; 64 << 10];
+    let server =
+        Server::start(move |_, _| vec![Step::Bytes(head("200 OK", &[])), Step::Endless(block.clone())]).await;
+    let uploaded = Room::new()
+        .upload(put(&server.url("/o")), &[("o.bin", b"x")])
+        .await
+        .unwrap();
+    let result: Value = serde_json::from_str(&uploaded.results["o.bin"]).unwrap();
+    assert_eq!(result["body"].as_str().unwrap().len(), 256 << 10);
+}
