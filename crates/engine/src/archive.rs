@@ -1,0 +1,482 @@
+//! Container images without a registry: writes docker-archive files, and reads what an archive holds.
+//!
+//! The id of an image is the digest of its config document, so it is known before any engine has seen the image. The
+//! bytes are a function of the content alone: the same program gives the same archive and the same id everywhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::path::Path;
+
+use muster_protocol::{Digest, ImageId};
+use serde::Deserialize;
+use serde_json::json;
+use tar::{EntryType, Header};
+
+/// No document inside an archive is larger than this.
+const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
+const MANIFEST: &str = "manifest.json";
+
+/// An archive that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// A path that cannot stand in an image.
+    #[error("image content: {0:?} is not an absolute path of plain components")]
+    Path(String),
+    /// Reading failed, or it is no tar archive.
+    #[error("image archive: cannot be read; is it an uncompressed tar as `docker save` writes it?")]
+    Io(#[from] io::Error),
+    /// A tar archive without the documents of an image.
+    #[error("image archive: {0}")]
+    Malformed(String),
+}
+
+/// A file of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Absolute path in the image.
+    pub path: String,
+    /// Permission bits, for example `0o755` for a program.
+    pub mode: u32,
+    /// Its content.
+    pub contents: Vec<u8>,
+}
+
+/// What goes into an image: static programs and texts, one layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageContent {
+    /// The name it will have, for example `muster/hello:latest`.
+    pub tag: String,
+    /// Its files; folders above them are made.
+    pub files: Vec<ImageFile>,
+    /// Program and first arguments.
+    pub entrypoint: Vec<String>,
+    /// Arguments where a job gives none.
+    pub command: Vec<String>,
+    /// `NAME=value`.
+    pub environment: Vec<String>,
+    /// Who runs it: empty for root, else `name` or `uid:gid`.
+    pub user: String,
+}
+
+/// A finished archive, ready to be loaded or saved.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ImageArchive {
+    /// The id that every engine will give the image.
+    pub id: ImageId,
+    /// The docker-archive tar.
+    pub bytes: Vec<u8>,
+}
+
+/// An image inside an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchivedImage {
+    /// Its id, computed from its config here.
+    pub id: ImageId,
+    /// Its names.
+    pub tags: Vec<String>,
+}
+
+// === impl ImageArchive ===
+
+impl ImageArchive {
+    /// Writes the archive for this machine's architecture.
+    ///
+    /// # Errors
+    /// A path in `content` that is not absolute or not plain.
+    pub fn new(content: &ImageContent) -> Result<Self, ArchiveError> {
+        let layer = write_layer(&content.files)?;
+        let diff_id = Digest::of(&layer);
+        let config = config_document(content, diff_id);
+        let id = ImageId(Digest::of(config.as_bytes()));
+        let config_name = format!("{}.json", id.0.hex());
+        let layer_name = format!("{}/layer.tar", diff_id.hex());
+        let manifest =
+            json!([{"Config": config_name, "RepoTags": [content.tag], "Layers": [layer_name]}]).to_string();
+
+        let mut tar = tar::Builder::new(Vec::new());
+        append_file(&mut tar, &config_name, 0o644, config.as_bytes())?;
+        append_file(&mut tar, &layer_name, 0o644, &layer)?;
+        append_file(&mut tar, MANIFEST, 0o644, manifest.as_bytes())?;
+        let bytes = tar.into_inner()?;
+        Ok(Self { id, bytes })
+    }
+}
+
+impl std::fmt::Debug for ImageArchive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageArchive")
+            .field("id", &self.id)
+            .field("bytes", &self.bytes.len())
+            .finish()
+    }
+}
+
+/// The images in an archive on disk, each with the id its own config gives it.
+///
+/// # Errors
+/// A file that cannot be read, is compressed, or lacks the documents of an image.
+pub fn images_in(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    let manifest = documents(path, |name| name == MANIFEST)?;
+    let manifest = manifest
+        .get(MANIFEST)
+        .ok_or_else(|| ArchiveError::Malformed("has no manifest.json".into()))?;
+    let entries: Vec<ManifestEntry> = serde_json::from_slice(manifest)
+        .map_err(|error| ArchiveError::Malformed(format!("its manifest.json cannot be read: {error}")))?;
+    let configs = documents(path, |name| entries.iter().any(|entry| entry.config == name))?;
+    let image = |entry: ManifestEntry| {
+        let config = configs.get(&entry.config);
+        let config = config.ok_or_else(|| ArchiveError::Malformed(format!("lacks {:?}", entry.config)))?;
+        Ok(ArchivedImage {
+            id: ImageId(Digest::of(config)),
+            tags: entry.repo_tags.unwrap_or_default(),
+        })
+    };
+    entries.into_iter().map(image).collect()
+}
+
+/// Copies an archive without the names of its images. What names images otherwise (`repositories`, the index of an OCI
+/// layout) is left out; a link that could put a name back is refused.
+///
+/// # Errors
+/// No archive, or one that hides its names behind links.
+pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(), ArchiveError> {
+    let mut copy = tar::Builder::new(copy);
+    let mut archive = tar::Archive::new(archive);
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let leaf = |name: &str| name.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned);
+        let names_images = |name: &str| {
+            let leaf = leaf(name);
+            leaf.as_deref()
+                .is_some_and(|leaf| matches!(leaf, MANIFEST | "repositories" | "index.json" | "oci-layout"))
+        };
+        let kind = entry.header().entry_type();
+        let target = entry
+            .link_name_bytes()
+            .map(|target| String::from_utf8_lossy(&target).into_owned());
+        if kind.is_symlink() || kind.is_hard_link() {
+            if names_images(&name) || target.as_deref().is_none_or(names_images) {
+                return Err(ArchiveError::Malformed(format!(
+                    "{name:?} is a link to or in place of its names"
+                )));
+            }
+            copy.append(&entry.header().clone(), io::empty())?;
+        } else if !names_images(&name) {
+            let mut header = entry.header().clone();
+            let path = entry.path()?.into_owned();
+            copy.append_data(&mut header, path, &mut entry)?;
+        } else if kind.is_file() && leaf(&name).as_deref() == Some(MANIFEST) {
+            // Of all that names images it alone goes on.
+            if entry.size() > MAX_DOCUMENT {
+                return Err(ArchiveError::Malformed(format!(
+                    "{name:?} is larger than {MAX_DOCUMENT} bytes"
+                )));
+            }
+            let mut bytes = Vec::new();
+            entry.take(MAX_DOCUMENT).read_to_end(&mut bytes)?;
+            append_file_to(&mut copy, &name, &untagged(&bytes)?)?;
+        }
+    }
+    copy.into_inner()?.flush()?;
+    Ok(())
+}
+
+/// A manifest with every `RepoTags` taken out.
+fn untagged(manifest: &[u8]) -> Result<Vec<u8>, ArchiveError> {
+    let unreadable = |error| ArchiveError::Malformed(format!("its manifest.json cannot be read: {error}"));
+    let mut entries: Vec<serde_json::Map<String, serde_json::Value>> =
+        serde_json::from_slice(manifest).map_err(unreadable)?;
+    for entry in &mut entries {
+        entry.retain(|key, _| !key.eq_ignore_ascii_case("RepoTags"));
+    }
+    serde_json::to_vec(&entries).map_err(unreadable)
+}
+
+fn append_file_to(
+    tar: &mut tar::Builder<impl io::Write>,
+    path: &str,
+    contents: &[u8],
+) -> Result<(), ArchiveError> {
+    let mut header = header(EntryType::Regular, 0o644, contents.len() as u64);
+    tar.append_data(&mut header, path, contents)?;
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ManifestEntry {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+}
+
+fn documents(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
+    let mut archive = tar::Archive::new(std::fs::File::open(path)?);
+    let mut found = BTreeMap::new();
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if !wanted(&name) {
+            continue;
+        }
+        if entry.size() > MAX_DOCUMENT {
+            return Err(ArchiveError::Malformed(format!(
+                "{name:?} is larger than {MAX_DOCUMENT} bytes"
+            )));
+        }
+        let mut bytes = Vec::new();
+        entry.take(MAX_DOCUMENT).read_to_end(&mut bytes)?;
+        found.insert(name, bytes);
+    }
+    Ok(found)
+}
+
+fn write_layer(files: &[ImageFile]) -> Result<Vec<u8>, ArchiveError> {
+    let mut sorted: Vec<(&str, &ImageFile)> = Vec::new();
+    let mut folders = BTreeSet::new();
+    for file in files {
+        let path = plain(&file.path)?;
+        folders.extend(path.match_indices('/').filter_map(|(at, _)| path.get(..at)));
+        sorted.push((path, file));
+    }
+    sorted.sort_by_key(|(path, _)| *path);
+
+    let mut tar = tar::Builder::new(Vec::new());
+    for folder in folders {
+        let mut header = header(EntryType::Directory, 0o755, 0);
+        tar.append_data(&mut header, format!("{folder}/"), io::empty())?;
+    }
+    for (path, file) in sorted {
+        append_file(&mut tar, path, file.mode, &file.contents)?;
+    }
+    Ok(tar.into_inner()?)
+}
+
+/// The path without its leading slash, if every component is an ordinary name.
+fn plain(path: &str) -> Result<&str, ArchiveError> {
+    let refused = || ArchiveError::Path(path.to_owned());
+    let relative = path.strip_prefix('/').ok_or_else(refused)?;
+    let ordinary = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+    if relative.split('/').all(ordinary) {
+        Ok(relative)
+    } else {
+        Err(refused())
+    }
+}
+
+fn append_file(
+    tar: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    mode: u32,
+    contents: &[u8],
+) -> Result<(), ArchiveError> {
+    let mut header = header(EntryType::Regular, mode, contents.len() as u64);
+    tar.append_data(&mut header, path, contents)?;
+    Ok(())
+}
+
+/// Owner root, time zero: nothing in an archive depends on when, where or by whom it was written.
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+fn config_document(content: &ImageContent, diff_id: Digest) -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    json!({
+        "architecture": architecture,
+        "config": {
+            "User": content.user,
+            "Env": content.environment,
+            "Entrypoint": content.entrypoint,
+            "Cmd": content.command,
+            "WorkingDir": "/",
+        },
+        "created": "1970-01-01T00:00:00Z",
+        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "muster"}],
+        "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content() -> ImageContent {
+        ImageContent {
+            tag: "muster/test:1".into(),
+            files: vec![
+                ImageFile {
+                    path: "/usr/bin/b".into(),
+                    mode: 0o755,
+                    contents: b"program".to_vec(),
+                },
+                ImageFile {
+                    path: "/etc/a".into(),
+                    mode: 0o644,
+                    contents: b"text".to_vec(),
+                },
+            ],
+            entrypoint: vec!["/usr/bin/b".into()],
+            ..ImageContent::default()
+        }
+    }
+
+    #[test]
+    fn the_same_content_gives_the_same_bytes_in_any_order() {
+        let first = ImageArchive::new(&content()).unwrap();
+        let mut reordered = content();
+        reordered.files.reverse();
+        assert_eq!(ImageArchive::new(&reordered).unwrap(), first);
+        let mut other = content();
+        other.files[0].contents.push(0);
+        assert_ne!(ImageArchive::new(&other).unwrap().id, first.id);
+    }
+
+    #[test]
+    fn an_archive_tells_what_is_in_it() {
+        let archive = ImageArchive::new(&content()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.tar");
+        std::fs::write(&path, &archive.bytes).unwrap();
+        let held = ArchivedImage {
+            id: archive.id,
+            tags: vec!["muster/test:1".into()],
+        };
+        assert_eq!(images_in(&path).unwrap(), [held]);
+    }
+
+    #[test]
+    fn names_are_left_out_and_everything_else_is_kept() {
+        let archive = ImageArchive::new(&content()).unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut whole = tar::Archive::new(&archive.bytes[..]);
+        for entry in whole.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let (mut header, path) = (entry.header().clone(), entry.path().unwrap().into_owned());
+            tar.append_data(&mut header, path, &mut entry).unwrap();
+        }
+        // Every other way of naming, the second manifest being the one that would count.
+        for (path, text) in [
+            ("repositories", "{\"helper\": {\"latest\": \"0\"}}"),
+            (
+                "./manifest.json",
+                "[{\"Config\": \"c\", \"repotags\": [\"helper:1\"]}]",
+            ),
+            ("index.json", "{\"manifests\": []}"),
+        ] {
+            append_file(&mut tar, path, 0o644, text.as_bytes()).unwrap();
+        }
+        let mut copy = Vec::new();
+        without_tags(&tar.into_inner().unwrap()[..], &mut copy).unwrap();
+        let text = String::from_utf8_lossy(&copy);
+        for name in [
+            "muster/test:1",
+            "helper",
+            "RepoTags",
+            "repotags",
+            "repositories",
+            "index.json",
+        ] {
+            assert!(!text.contains(name), "{name}");
+        }
+        assert!(text.contains("program") && text.contains(&archive.id.0.hex()));
+    }
+
+    #[test]
+    fn a_link_that_could_name_an_image_is_refused() {
+        for (path, target) in [
+            ("x", "manifest.json"),
+            ("./manifest.json", "x"),
+            ("x", "../repositories/"),
+        ] {
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = header(EntryType::Symlink, 0o777, 0);
+            tar.append_link(&mut header, path, target).unwrap();
+            let error = without_tags(&tar.into_inner().unwrap()[..], Vec::new()).unwrap_err();
+            assert!(error.to_string().contains("link"), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_files_are_not_archives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.tar");
+        assert!(matches!(images_in(&path), Err(ArchiveError::Io(_))));
+        for bytes in [&b""[..], b"hello", &[0x1f, 0x8b, 8, 0], &[7; 2048]] {
+            std::fs::write(&path, bytes).unwrap();
+            images_in(&path).unwrap_err();
+        }
+        let mut tar = tar::Builder::new(Vec::new());
+        append_file(&mut tar, MANIFEST, 0o644, b"[{\"Config\":\"gone.json\"}]").unwrap();
+        std::fs::write(&path, tar.into_inner().unwrap()).unwrap();
+        assert_eq!(
+            images_in(&path).unwrap_err().to_string(),
+            "image archive: lacks \"gone.json\""
+        );
+    }
+
+    /// One to four injuries: a flipped byte, a cut, a truncation, a repetition.
+    fn damaged(mut bytes: Vec<u8>, injuries: &[(u8, u16, u8)]) -> Vec<u8> {
+        for &(kind, place, value) in injuries {
+            let at = usize::from(place) * bytes.len() / (usize::from(u16::MAX) + 1);
+            let end = (at + usize::from(value)).min(bytes.len());
+            match kind % 4 {
+                0 if !bytes.is_empty() => bytes[at] = value,
+                1 => drop(bytes.drain(at..end)),
+                2 => bytes.truncate(at),
+                _ => {
+                    let copy = bytes[at..end].to_vec();
+                    bytes.splice(at..at, copy);
+                }
+            }
+        }
+        bytes
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn damaged_archives_are_read_or_refused(
+            injuries in proptest::collection::vec(proptest::prelude::any::<(u8, u16, u8)>(), 1..5),
+            long in proptest::prelude::any::<bool>(),
+        ) {
+            let mut content = content();
+            if long {
+                content.tag = "x".repeat(300);
+                content.files[0].path = format!("/{}", ["y"; 120].join("/"));
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("image.tar");
+            std::fs::write(&path, damaged(ImageArchive::new(&content).unwrap().bytes, &injuries)).unwrap();
+            if let Ok(images) = images_in(&path) {
+                proptest::prop_assert!(images.len() <= 1);
+            }
+            proptest::prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn odd_paths_are_refused() {
+        for bad in ["", "relative", "/", "/a/../b", "/a//b", "/./a", "/a\0"] {
+            let mut content = content();
+            content.files[0].path = bad.into();
+            assert!(
+                matches!(ImageArchive::new(&content), Err(ArchiveError::Path(_))),
+                "{bad:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What goes when images take too much room: the oldest first, never one that is in use, never one that is not ours.
+
+use std::time::Duration;
+
+use bollard::errors::Error as ApiError;
+use bollard::query_parameters::RemoveImageOptions;
+use muster_kit::SharedClock;
+use muster_kit::error::Causes;
+use muster_protocol::{ImageId, Timestamp};
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, EngineError, failed};
+use crate::images::ImageSettings;
+use crate::lease::{self, LeaseError, Removal};
+
+/// What is known of an image that executors have used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub image: ImageId,
+    /// Bytes that it takes; layers it shares with another count for both.
+    pub size: u64,
+    /// Its last use.
+    pub last: Timestamp,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Images removed.
+    pub removed: usize,
+    /// Images that should go and stay: in use, or somebody else has a name for them.
+    pub kept: usize,
+}
+
+/// Why nothing could be done.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The engine does not answer.
+    #[error("unused images cannot be removed")]
+    Engine(#[from] EngineError),
+    /// The record of used images cannot be read.
+    #[error("unused images cannot be found")]
+    Leases(#[from] LeaseError),
+    /// This process is ending.
+    #[error("removing unused images was interrupted")]
+    Interrupted(#[from] tokio::task::JoinError),
+}
+
+/// The images that should go, the longest unused first: those unused for longer than `age`, then as many more as brings
+/// the rest under `bytes`.
+pub fn overdue(held: &[Held], age: Duration, bytes: u64, now: Timestamp) -> Vec<ImageId> {
+    let mut oldest_first = held.to_vec();
+    oldest_first.sort_by_key(|held| (held.last, held.image));
+    let mut left = held.iter().fold(0_u64, |sum, held| sum.saturating_add(held.size));
+    let mut going = Vec::new();
+    for held in oldest_first {
+        if now.since(held.last) > age || left > bytes {
+            left = left.saturating_sub(held.size);
+            going.push(held.image);
+        }
+    }
+    going
+}
+
+/// Removes images that executors of this machine have not used for long, or that take more room than they may. Safe at
+/// any time and beside other executors: one that is leased or in a container stays.
+///
+/// # Errors
+/// The engine or the record of uses cannot be used at all.
+pub async fn collect(
+    engine: &Engine,
+    settings: &ImageSettings,
+    clock: &SharedClock,
+) -> Result<Collected, CacheError> {
+    let folder = settings.cache_dir.clone();
+    let used = spawn_blocking(move || lease::used(&folder)).await??;
+    let mut held = Vec::new();
+    for used in used {
+        match engine.image(&used.image.to_string()).await? {
+            Some(image) => held.push(Held {
+                image: used.image,
+                size: image.size,
+                last: used.last,
+            }),
+            None => {
+                // Somebody removed it by other means.
+                if let Some(removal) = right_to_remove(settings, used.image).await? {
+                    removal.done();
+                }
+            }
+        }
+    }
+    let mut collected = Collected::default();
+    for image in overdue(&held, settings.keep(), settings.keep_bytes(), clock.now()) {
+        let gone = match right_to_remove(settings, image).await? {
+            Some(removal) => remove(engine, image, removal).await?,
+            None => false,
+        };
+        if gone {
+            collected.removed += 1;
+        } else {
+            collected.kept += 1;
+        }
+    }
+    if collected != Collected::default() {
+        tracing::info!(
+            removed = collected.removed,
+            kept = collected.kept,
+            "removed unused images"
+        );
+    }
+    Ok(collected)
+}
+
+async fn right_to_remove(settings: &ImageSettings, image: ImageId) -> Result<Option<Removal>, CacheError> {
+    let folder = settings.cache_dir.clone();
+    Ok(spawn_blocking(move || Removal::of(&folder, image)).await??)
+}
+
+/// Whether it is gone. It stays where it has a name that no executor gave it, and where a container is made of it.
+async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<bool, EngineError> {
+    let names = engine.names_of(image).await?;
+    let foreign = names.iter().find(|name| {
+        name.parse().map_or(true, |name: crate::reference::Reference| {
+            !removal.names().contains(&name.to_string())
+        })
+    });
+    if let Some(name) = foreign {
+        tracing::debug!(%image, name, "an unused image has a name that is not ours; it stays");
+        return Ok(false);
+    }
+    // The last name takes the image with it; one without a name goes by its id.
+    for name in names.iter().cloned().chain([image.to_string()]) {
+        match engine.forget(&name).await {
+            Ok(()) => {}
+            Err(error) if error.refusal().is_some() => {
+                tracing::debug!(%image, error = %Causes(&error), "an unused image stays");
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    removal.done();
+    Ok(true)
+}
+
+impl Engine {
+    /// The tags of an image.
+    ///
+    /// # Errors
+    /// The engine's. An image that is not there has none.
+    pub async fn names_of(&self, image: ImageId) -> Result<Vec<String>, EngineError> {
+        match self.docker().inspect_image(&image.to_string()).await {
+            Ok(found) => Ok(found.repo_tags.unwrap_or_default()),
+            Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => Ok(vec![]),
+            Err(error) => Err(failed("look at an image")(error)),
+        }
+    }
+
+    /// Takes a name from an image, and with its last name the image, unless a container is made of it. One that is not
+    /// there is no error.
+    ///
+    /// # Errors
+    /// The engine's; [`EngineError::refusal`] where the image is in use.
+    pub async fn forget(&self, name: &str) -> Result<(), EngineError> {
+        let options = RemoveImageOptions::default();
+        match self.docker().remove_image(name, Some(options), None).await {
+            Ok(_) | Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+            Err(error) => Err(failed("remove an image")(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::Digest;
+
+    use super::*;
+
+    fn held(name: &str, size: u64, last: i64) -> Held {
+        Held {
+            image: ImageId(Digest::of(name.as_bytes())),
+            size,
+            last: Timestamp::from_secs(last),
+        }
+    }
+
+    #[test]
+    fn the_old_go_by_age_and_the_oldest_by_size() {
+        let (a, b, c) = (held("a", 10, 100), held("b", 20, 900), held("c", 30, 1_000));
+        let now = Timestamp::from_secs(1_000);
+        let hour = Duration::from_secs(3_600);
+        let going = |age, bytes| overdue(&[c, a, b], age, bytes, now);
+        assert_eq!(going(hour, 60), []);
+        assert_eq!(going(Duration::from_secs(899), 60), [a.image]);
+        assert_eq!(going(hour, 59), [a.image]);
+        assert_eq!(going(hour, 49), [a.image, b.image]);
+        assert_eq!(going(hour, 0), [a.image, b.image, c.image]);
+        assert_eq!(overdue(&[], hour, 0, now), []);
+        // A clock that went back ages nothing.
+        assert_eq!(overdue(&[c], Duration::ZERO, 60, Timestamp::from_secs(10)), []);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_stays_is_young_and_fits(
+            sizes in proptest::collection::vec((0_u64..1_000, 0_i64..1_000), 0..20),
+            age in 0_u64..1_000, bytes in 0_u64..5_000,
+        ) {
+            let all: Vec<Held> = sizes.iter().enumerate()
+                .map(|(number, (size, last))| held(&number.to_string(), *size, *last)).collect();
+            let now = Timestamp::from_secs(1_000);
+            let age = Duration::from_secs(age);
+            let going = overdue(&all, age, bytes, now);
+            let stays: Vec<_> = all.iter().filter(|held| !going.contains(&held.image)).collect();
+            proptest::prop_assert!(stays.iter().all(|held| now.since(held.last) <= age));
+            proptest::prop_assert!(stays.iter().map(|held| held.size).sum::<u64>() <= bytes);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A GPU belongs to one job at a time, whatever executor of the machine runs it.
+//!
+//! Each UUID has a file in a folder that the machine's executors share, and who holds the lock on it has the GPU. The
+//! kernel takes the lock away with the process.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// GPUs that nobody else has while this lives.
+#[derive(Debug)]
+pub struct GpuClaim {
+    uuids: Vec<String>,
+    _locks: Vec<File>,
+}
+
+/// GPUs that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// Another job has one of them.
+    #[error("the GPU {0} is in use by another job of this machine")]
+    Busy(String),
+    /// No UUID of a GPU.
+    #[error("{0:?} is no UUID of a GPU; `nvidia-smi -L` lists them")]
+    Uuid(String),
+    /// The folder of claims.
+    #[error("the claims on GPUs in {path} cannot be kept; the folder must be writable by the executor")]
+    Folder {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl GpuClaim {
+    /// Claims all of them or none.
+    ///
+    /// # Errors
+    /// One is in use, or is none.
+    pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
+        let failed = |source| GpuError::Folder {
+            path: folder.to_owned(),
+            source,
+        };
+        let mut private = DirBuilder::new();
+        private
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(failed)?;
+        // In one order, so that two who want the same GPUs do not each get half.
+        let mut sorted = uuids.to_vec();
+        sorted.sort();
+        sorted.dedup();
+        let mut locks = Vec::new();
+        for uuid in &sorted {
+            if !is_uuid(uuid) {
+                return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
+            }
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(folder.join(format!("{uuid}.gpu")))
+                .map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => locks.push(file),
+                Err(TryLockError::WouldBlock) => return Err(GpuError::Busy(uuid.clone())),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+        Ok(Self {
+            uuids: sorted,
+            _locks: locks,
+        })
+    }
+
+    /// Which, for [`crate::sandbox::Gpus::These`].
+    pub fn uuids(&self) -> &[String] {
+        &self.uuids
+    }
+}
+
+/// `GPU-` or, for a slice of one, `MIG-`, then letters, digits and dashes.
+fn is_uuid(text: &str) -> bool {
+    let rest = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
+    rest.is_some_and(|rest| {
+        (1..=64).contains(&rest.len())
+            && rest
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_belongs_to_one_job_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let take = |uuids: &[&str]| {
+            let uuids: Vec<_> = uuids.iter().map(|&uuid| uuid.to_owned()).collect();
+            GpuClaim::take(folder.path(), &uuids)
+        };
+        let one = take(&["GPU-a", "GPU-a"]).unwrap();
+        assert_eq!(one.uuids(), ["GPU-a"]);
+        assert!(matches!(take(&["GPU-b", "GPU-a"]), Err(GpuError::Busy(uuid)) if uuid == "GPU-a"));
+        let other = take(&["GPU-b"]).unwrap();
+        drop((one, other));
+        take(&["GPU-b", "GPU-a"]).unwrap();
+        for bad in [
+            "",
+            "0",
+            "all",
+            "GPU-",
+            "GPU-../x",
+            "GPU-a/b",
+            &format!("GPU-{}", "a".repeat(65)),
+        ] {
+            assert!(matches!(take(&[bad]), Err(GpuError::Uuid(_))), "{bad}");
+        }
+    }
+}

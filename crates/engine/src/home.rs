@@ -1,0 +1,118 @@
+//! Whether the home folder of an image's user may be scratch space: not where the image keeps something there.
+//!
+//! An image cannot be looked into, a container can: one is created, never started, and removed again.
+
+use std::collections::HashMap;
+
+use bollard::models::ContainerCreateBody;
+
+use crate::engine::{Engine, EngineError, LocalImage};
+use crate::sandbox::home_of;
+
+/// What a distribution puts into every home for login shells. A job does not miss it.
+const SHELL_FILES: [&str; 5] = [".bashrc", ".profile", ".bash_profile", ".bash_logout", ".cshrc"];
+/// A home whose archive is larger keeps something.
+const LOOKED_AT: usize = 256 * 1024;
+
+/// The home folder of the image's user if the image keeps nothing there, so that scratch space may cover it.
+///
+/// `name` is for the container that looks; by its `labels` it is found where this process could not remove it.
+///
+/// # Errors
+/// The engine's.
+pub async fn bare_home(
+    engine: &Engine,
+    image: &LocalImage,
+    name: &str,
+    labels: HashMap<String, String>,
+) -> Result<Option<String>, EngineError> {
+    let Some(home) = home_of(image) else {
+        return Ok(None);
+    };
+    let body = ContainerCreateBody {
+        image: Some(image.id.to_string()),
+        // An image without a program of its own cannot be created without one either. It is never started.
+        entrypoint: Some(vec!["look".to_owned()]),
+        labels: Some(labels),
+        network_disabled: Some(true),
+        ..ContainerCreateBody::default()
+    };
+    engine.create(name, body).await?;
+    let held = engine.archive_of(name, &home, LOOKED_AT).await;
+    engine.remove(name).await?;
+    let bare = held?.is_none_or(|archive| archive.len() <= LOOKED_AT && is_bare(&archive));
+    if !bare {
+        tracing::info!(
+            home,
+            "the image keeps files in its home folder; it stays as it is, read-only"
+        );
+    }
+    Ok(bare.then_some(home))
+}
+
+/// Whether an archive of a home holds nothing but folders and shell files. What cannot be read holds something.
+fn is_bare(archive: &[u8]) -> bool {
+    let mut archive = tar::Archive::new(archive);
+    let Ok(mut entries) = archive.entries() else {
+        return false;
+    };
+    entries.all(|entry| {
+        entry.is_ok_and(|entry| {
+            let kind = entry.header().entry_type();
+            let path = entry.path_bytes();
+            let shell_file = || {
+                let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                SHELL_FILES.iter().any(|file| file.as_bytes() == name)
+            };
+            kind.is_dir() || (kind.is_file() && shell_file())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tar::{Builder, EntryType, Header};
+
+    use super::*;
+
+    fn archive(entries: &[(&str, EntryType)]) -> Vec<u8> {
+        let mut tar = Builder::new(Vec::new());
+        for (path, kind) in entries {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_size(0);
+            if kind.is_symlink() {
+                header.set_link_name("/elsewhere").unwrap();
+            }
+            tar.append_data(&mut header, path, std::io::empty()).unwrap();
+        }
+        tar.into_inner().unwrap()
+    }
+
+    #[test]
+    fn folders_and_shell_files_are_nothing_and_everything_else_is_something() {
+        let (folder, file, link) = (EntryType::Directory, EntryType::Regular, EntryType::Symlink);
+        let bare = [
+            &[("root/", folder)][..],
+            &[("root/", folder), ("root/.bashrc", file), ("root/.ssh/", folder)],
+        ];
+        for entries in bare {
+            assert!(is_bare(&archive(entries)), "{entries:?}");
+        }
+        let kept = [
+            &[("root/", folder), ("root/model", file)][..],
+            &[
+                ("root/", folder),
+                ("root/.cache/", folder),
+                ("root/.cache/model", file),
+            ],
+            &[("root/", folder), ("root/.bashrc", link)],
+            &[("root", link)],
+            &[("root", file)],
+        ];
+        for entries in kept {
+            assert!(!is_bare(&archive(entries)), "{entries:?}");
+        }
+        assert!(!is_bare(&[7; 2_048]));
+    }
+}

@@ -1,0 +1,383 @@
+//! Getting a job's image: the engine has it, an archive that the operator named holds it, or a registry gives it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bollard::auth::DockerCredentials;
+use indexmap::IndexMap;
+use muster_kit::SharedClock;
+use muster_kit::error::{Causes, Coded};
+use muster_protocol::job::Fault;
+use muster_protocol::{Digest, ErrorCode, ImageId};
+use serde::Deserialize;
+use tokio::task::spawn_blocking;
+
+use crate::archive::{ArchiveError, ArchivedImage, images_in};
+use crate::credentials::{self, CredentialsError, Login};
+use crate::engine::{Engine, EngineError, LocalImage};
+use crate::lease::{Lease, LeaseError};
+use crate::pull::{Progress, PullError, pull};
+use crate::reference::{ImageName, Pin, Reference, ReferenceError};
+
+/// An image that was removed between its arrival and its lease is fetched again so often.
+const ATTEMPTS: usize = 3;
+
+/// Where images come from and how long they stay.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImageSettings {
+    /// Archives to load from where an image is missing.
+    pub preload: Vec<PathBuf>,
+    /// Whether missing images may be pulled from registries.
+    pub pull: bool,
+    /// Who this executor is to a registry, by the registry's host.
+    pub registries: IndexMap<String, Login>,
+    /// A file of `docker login` for the others; empty for none.
+    pub docker_config: PathBuf,
+    /// Where the executors of this machine record which images they use.
+    pub cache_dir: PathBuf,
+    /// Images unused for so many days go.
+    pub keep_days: u64,
+    /// Used images may take so many MiB together.
+    pub keep_mib: u64,
+}
+
+/// An image that is there, and stays while this lives.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The image.
+    pub image: LocalImage,
+    /// The digest of its manifest in the registry that the name leads to; `None` for one that never came from there.
+    pub manifest: Option<Digest>,
+    /// Keeps it from being removed.
+    pub lease: Lease,
+}
+
+/// Why an image cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The text names no image.
+    #[error(transparent)]
+    Name(#[from] ReferenceError),
+    /// It is not here and may not be fetched, or is an id, which no registry knows.
+    #[error("the image {0} is neither on this executor nor in an archive it may load")]
+    Missing(String),
+    /// The registry did not give it.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// The operator's credentials cannot be read.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The record of uses.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// This process is ending.
+    #[error("getting the image was interrupted")]
+    Interrupted(#[from] tokio::task::JoinError),
+}
+
+// === impl ImageSettings ===
+
+impl Default for ImageSettings {
+    fn default() -> Self {
+        Self {
+            preload: Vec::new(),
+            pull: true,
+            registries: IndexMap::new(),
+            docker_config: PathBuf::new(),
+            cache_dir: PathBuf::from("/var/tmp/muster-executor-images"),
+            keep_days: 30,
+            keep_mib: 204_800,
+        }
+    }
+}
+
+impl ImageSettings {
+    /// The defaults as an operator's file shows them, for a table `[images]`.
+    pub const COMMENTED: &'static str = r#"# Archives (as `docker save` writes them) to load where a job's image is missing. Their tags are not taken over.
+preload = []
+# Whether missing images are pulled from the registry that their name leads to.
+pull = true
+# A file that `docker login` has written, for registries not named below. Its credential helpers are not started.
+docker_config = ""
+# Where all executors of this machine record which images they use. Absolute.
+cache_dir = "/var/tmp/muster-executor-images"
+# Images that no executor has used for so many days are removed,
+keep_days = 30
+# and the longest unused of the rest once they take more MiB together.
+keep_mib = 204800
+
+# Who this executor is to a registry.
+# [images.registries."ghcr.io"]
+# username = "somebody"
+# password = "a token that may read packages"
+"#;
+
+    pub(crate) const fn keep(&self) -> Duration {
+        Duration::from_secs(self.keep_days.saturating_mul(86_400))
+    }
+
+    pub(crate) const fn keep_bytes(&self) -> u64 {
+        self.keep_mib.saturating_mul(1 << 20)
+    }
+
+    /// Who we are to a registry; `None` for nobody in particular.
+    fn credentials(&self, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
+        match self.registries.get(registry) {
+            Some(login) => Ok(Some(login.at(registry))),
+            None if self.docker_config.as_os_str().is_empty() => Ok(None),
+            None => credentials::from_file(&self.docker_config, registry),
+        }
+    }
+}
+
+// === impl ImageError ===
+
+impl ImageError {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Name(_) | Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Fault::User,
+            // Which of them is at fault cannot be told; the user can choose an image that everybody may have.
+            Self::Pull(PullError::Unauthorised { .. }) => Fault::User,
+            Self::Pull(PullError::Interrupted { .. } | PullError::BadDigest { .. }) => Fault::Network,
+            Self::Pull(PullError::DiskFull { .. })
+            | Self::Credentials(_)
+            | Self::Engine(_)
+            | Self::Lease(_)
+            | Self::Interrupted(_) => Fault::Executor,
+        }
+    }
+}
+
+impl Coded for ImageError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Name(_)
+            | Self::Missing(_)
+            | Self::Pull(PullError::NotFound { .. } | PullError::Unauthorised { .. }) => {
+                Some(ErrorCode::ImageMissing)
+            }
+            Self::Engine(error) => error.code(),
+            Self::Pull(
+                PullError::Interrupted { .. } | PullError::BadDigest { .. } | PullError::DiskFull { .. },
+            )
+            | Self::Credentials(_)
+            | Self::Lease(_)
+            | Self::Interrupted(_) => None,
+        }
+    }
+}
+
+/// Has the image at hand and leases it. Pulling takes as long as it takes: the caller's stage clock bounds it by dropping
+/// this future, and what has been pulled by then stays with the engine.
+///
+/// # Errors
+/// It cannot be had; [`ImageError::fault`] says by whose fault.
+pub async fn ensure(
+    engine: &Engine,
+    settings: &ImageSettings,
+    name: &str,
+    progress: &Progress,
+    clock: &SharedClock,
+) -> Result<Resolved, ImageError> {
+    let wanted: ImageName = name.parse()?;
+    for _ in 0..ATTEMPTS {
+        let image = obtain(engine, settings, &wanted, progress, clock).await?;
+        let (folder, id, label, clock) = (
+            settings.cache_dir.clone(),
+            image.id,
+            wanted.to_string(),
+            clock.clone(),
+        );
+        let lease = spawn_blocking(move || Lease::take(&folder, id, &label, &clock)).await??;
+        // Between its arrival and its lease another executor may have removed it.
+        if let Some(image) = engine.image(&id.to_string()).await? {
+            let manifest = manifest_of(&image, &wanted);
+            return Ok(Resolved {
+                image,
+                manifest,
+                lease,
+            });
+        }
+    }
+    Err(ImageError::Missing(wanted.to_string()))
+}
+
+/// Loads every image of the operator's archives that the engine lacks, so that no job waits for it. An archive that
+/// cannot be read is logged and passed over.
+///
+/// # Errors
+/// The engine's.
+pub async fn preload(engine: &Engine, settings: &ImageSettings) -> Result<Vec<ImageId>, EngineError> {
+    let mut held = Vec::new();
+    for archive in &settings.preload {
+        for image in listed(archive).await {
+            if engine.image(&image.id.to_string()).await?.is_none() {
+                tracing::info!(archive = %archive.display(), image = %image.id, "loading an image archive");
+                engine.load_untagged(archive).await?;
+            }
+            held.push(image.id);
+        }
+    }
+    Ok(held)
+}
+
+/// Finds an image by name or id; loads the first of `archives` that holds it if the engine does not have it, without the
+/// tags that the archive brings. `None` if it is in neither.
+///
+/// # Errors
+/// The engine's. An archive that cannot be read is passed over and logged.
+pub async fn find_or_load(
+    engine: &Engine,
+    name: &str,
+    archives: &[PathBuf],
+) -> Result<Option<LocalImage>, EngineError> {
+    if let Some(image) = engine.image(name).await? {
+        return Ok(Some(image));
+    }
+    for archive in archives {
+        let images = listed(archive).await;
+        let Some(meant) = images.iter().find(|image| is_meant(image, name)) else {
+            continue;
+        };
+        // Its name stays with the archive: only its content says what it is.
+        let id = meant.id.to_string();
+        if let Some(image) = engine.image(&id).await? {
+            return Ok(Some(image));
+        }
+        tracing::info!(archive = %archive.display(), image = name, "loading an image archive");
+        engine.load_untagged(archive).await?;
+        if let Some(image) = engine.image(&id).await? {
+            return Ok(Some(image));
+        }
+    }
+    Ok(None)
+}
+
+async fn obtain(
+    engine: &Engine,
+    settings: &ImageSettings,
+    wanted: &ImageName,
+    progress: &Progress,
+    clock: &SharedClock,
+) -> Result<LocalImage, ImageError> {
+    let label = wanted.to_string();
+    if let Some(image) = find_or_load(engine, &label, &settings.preload).await? {
+        return Ok(image);
+    }
+    let reference = match wanted {
+        ImageName::Registry(reference) if settings.pull => reference,
+        ImageName::Registry(_) | ImageName::Id(_) => return Err(ImageError::Missing(label)),
+    };
+    let (settings, registry) = (settings.clone(), reference.registry.clone());
+    let credentials = spawn_blocking(move || settings.credentials(&registry)).await??;
+    tracing::info!(image = label, "pulling");
+    pull(engine, reference, credentials, progress, clock).await?;
+    let pulled = engine.image(&label).await?;
+    // Removed again by somebody who does not know of leases.
+    let words = "it came and is gone again".to_owned();
+    pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
+}
+
+/// The digest under which the registry of the name knows the image.
+fn manifest_of(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
+    let ImageName::Registry(wanted) = wanted else {
+        return None;
+    };
+    if let Pin::Digest(digest) = wanted.pin {
+        return Some(digest);
+    }
+    image.manifests.iter().find_map(|text| {
+        let known: Reference = text.parse().ok()?;
+        match known.pin {
+            Pin::Digest(digest) if known.place() == wanted.place() => Some(digest),
+            Pin::Digest(_) | Pin::Tag(_) => None,
+        }
+    })
+}
+
+async fn listed(archive: &Path) -> Vec<ArchivedImage> {
+    let path = archive.to_owned();
+    match spawn_blocking(move || images_in(&path)).await {
+        Ok(Ok(images)) => images,
+        Ok(Err(error)) => {
+            let error: ArchiveError = error;
+            tracing::warn!(archive = %archive.display(), error = %Causes(&error), "a preload archive is passed over");
+            vec![]
+        }
+        Err(error) => {
+            tracing::error!(%error, "reading a preload archive was interrupted");
+            vec![]
+        }
+    }
+}
+
+fn is_meant(image: &ArchivedImage, name: &str) -> bool {
+    match name.parse::<ImageName>() {
+        Ok(ImageName::Id(id)) => id == image.id,
+        Ok(ImageName::Registry(wanted)) => image
+            .tags
+            .iter()
+            .any(|tag| tag.parse::<Reference>().is_ok_and(|tag| tag == wanted)),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archived_image_is_known_by_id_and_by_every_form_of_its_name() {
+        let id = ImageId(Digest::of(b"x"));
+        let image = ArchivedImage {
+            id,
+            tags: vec!["alpine:latest".into(), "host:5000/a/b:1".into()],
+        };
+        let id = id.to_string();
+        for name in [
+            &id,
+            "alpine",
+            "alpine:latest",
+            "docker.io/library/alpine",
+            "library/alpine",
+            "host:5000/a/b:1",
+        ] {
+            assert!(is_meant(&image, name), "{name}");
+        }
+        let other = ImageId(Digest::of(b"y")).to_string();
+        for name in [&other, "alpine:3", "b:1", "host:5000/a/b", ""] {
+            assert!(!is_meant(&image, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_registry_asked() {
+        let (ours, theirs) = (Digest::of(b"1"), Digest::of(b"2"));
+        let image = LocalImage {
+            manifests: vec![format!("other/a@{theirs}"), format!("host:5000/a@{ours}")],
+            ..LocalImage::default_for(ImageId(Digest::of(b"x")))
+        };
+        let of = |name: &str| manifest_of(&image, &name.parse().unwrap());
+        assert_eq!(of("host:5000/a:1"), Some(ours));
+        assert_eq!(of("docker.io/other/a"), Some(theirs));
+        assert_eq!(of("third/a"), None);
+        assert_eq!(of(&format!("third/a@{ours}")), Some(ours));
+        assert_eq!(of(&image.id.to_string()), None);
+    }
+
+    #[test]
+    fn the_commented_settings_are_the_defaults() {
+        let read: ImageSettings = toml::from_str(ImageSettings::COMMENTED).unwrap();
+        assert_eq!(read, ImageSettings::default());
+        let with = "[registries.\"ghcr.io\"]\nusername = \"u\"\npassword = \"p\"\n";
+        let settings: ImageSettings = toml::from_str(with).unwrap();
+        let known = settings.credentials("ghcr.io").unwrap().unwrap();
+        assert_eq!(known.password.as_deref(), Some("p"));
+        assert_eq!(settings.credentials("docker.io").unwrap(), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! Who on this machine uses which image, and when it was last used: one small file per image in a folder that all
+//! executors of the machine share.
+//!
+//! A lease is a shared lock on the image's file, so any number of executors may hold one and the kernel ends it with the
+//! process. An image may be removed by whoever gets the exclusive lock. The file's time is the last use; its content is
+//! the names under which executors got the image, for an image that has other names belongs to somebody else, too. Images
+//! without a file are not ours at all.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use muster_kit::SharedClock;
+use muster_protocol::{Digest, ImageId, Timestamp};
+
+/// No more names are added to a longer file: that an image has a name nobody knows only makes it stay.
+const MAX_NAMES: u64 = 64 * 1024;
+const SUFFIX: &str = ".image";
+
+/// Keeps an image from being removed for as long as it lives.
+#[derive(Debug)]
+pub struct Lease {
+    image: ImageId,
+    file: File,
+    clock: SharedClock,
+}
+
+/// The right to remove an image: nobody uses it, and nobody can begin to.
+#[derive(Debug)]
+pub struct Removal {
+    path: PathBuf,
+    names: BTreeSet<String>,
+    _lock: File,
+}
+
+/// An image that executors of this machine have used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Which.
+    pub image: ImageId,
+    /// When a lease of it last began or ended.
+    pub last: Timestamp,
+}
+
+/// The folder of leases cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the record of used images in {path} cannot be kept; cache_dir must be writable by the executor")]
+pub struct LeaseError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// Takes part in using an image and remembers the name it was got by.
+    ///
+    /// # Errors
+    /// The disk is full or not ours.
+    pub fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> Result<Self, LeaseError> {
+        take(folder, image, name, clock).map_err(|source| LeaseError {
+            path: folder.to_owned(),
+            source,
+        })
+    }
+
+    /// Which image.
+    pub fn image(&self) -> ImageId {
+        self.image
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A lost time makes the image look older than it is, no more.
+        let _ = touch(&self.file, self.clock.now());
+    }
+}
+
+fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::Result<Lease> {
+    let mut private = DirBuilder::new();
+    private.recursive(true).mode(0o700).create(folder)?;
+    let path = path_of(folder, image);
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(true)
+            .open(&path)?;
+        file.lock_shared()?;
+        if !is_still(&file, &path)? {
+            // It was removed between being opened and being locked.
+            continue;
+        }
+        // Two who add the same name at once write it twice, which does no harm; appending is one step.
+        if !read_names(&file)?.contains(name) && file.metadata()?.len() < MAX_NAMES {
+            (&file).write_all(format!("{name}\n").as_bytes())?;
+        }
+        touch(&file, clock.now())?;
+        return Ok(Lease {
+            image,
+            file,
+            clock: clock.clone(),
+        });
+    }
+}
+
+/// Every image that was ever leased here and not removed.
+///
+/// # Errors
+/// The folder cannot be read. That there is none is no error.
+pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
+    let listed = || -> io::Result<Vec<Used>> {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+            let digest = digits.and_then(|digits| format!("sha256:{digits}").parse::<Digest>().ok());
+            let (Some(digest), Ok(metadata)) = (digest, entry.metadata()) else {
+                continue;
+            };
+            found.push(Used {
+                image: ImageId(digest),
+                last: Timestamp::from_secs(metadata.mtime()),
+            });
+        }
+        Ok(found)
+    };
+    listed().map_err(|source| LeaseError {
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+// === impl Removal ===
+
+impl Removal {
+    /// The right to remove an image; `None` while anybody uses it.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn of(folder: &Path, image: ImageId) -> Result<Option<Self>, LeaseError> {
+        let path = path_of(folder, image);
+        let locked = || -> io::Result<Option<Self>> {
+            let file = match File::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            if !is_still(&file, &path)? {
+                return Ok(None);
+            }
+            let names = read_names(&file)?;
+            Ok(Some(Self {
+                path: path.clone(),
+                names,
+                _lock: file,
+            }))
+        };
+        locked().map_err(|source| LeaseError {
+            path: path.clone(),
+            source,
+        })
+    }
+
+    /// The names under which executors got it.
+    pub fn names(&self) -> &BTreeSet<String> {
+        &self.names
+    }
+
+    /// The image is gone: so is its record.
+    pub fn done(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "the record of a removed image stays");
+        }
+    }
+}
+
+fn path_of(folder: &Path, image: ImageId) -> PathBuf {
+    folder.join(format!("{}{SUFFIX}", image.0.hex()))
+}
+
+/// Whether the path still leads to the open file.
+fn is_still(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_names(mut file: &File) -> io::Result<BTreeSet<String>> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.take(2 * MAX_NAMES).read_to_string(&mut text)?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn touch(file: &File, now: Timestamp) -> io::Result<()> {
+    file.set_modified(now.to_chrono().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use muster_kit::{Clock, TestClock};
+
+    use super::*;
+
+    fn image(text: &str) -> ImageId {
+        ImageId(Digest::of(text.as_bytes()))
+    }
+
+    #[test]
+    fn what_anybody_uses_cannot_be_removed_and_its_last_use_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let test = Arc::new(TestClock::new(Timestamp::from_secs(1_000)));
+        let clock: SharedClock = test.clone();
+        let id = image("a");
+        assert!(Removal::of(folder, id).unwrap().is_none(), "never used: not ours");
+        let one = Lease::take(folder, id, "x/a:1", &clock).unwrap();
+        let two = Lease::take(folder, id, "x/a:2", &clock).unwrap();
+        assert!(Removal::of(folder, id).unwrap().is_none());
+        drop(one);
+        test.advance(Duration::from_secs(50));
+        assert!(Removal::of(folder, id).unwrap().is_none());
+        drop(two);
+        assert_eq!(
+            used(folder).unwrap(),
+            [Used {
+                image: id,
+                last: test.now()
+            }]
+        );
+        let removal = Removal::of(folder, id).unwrap().unwrap();
+        assert_eq!(
+            removal.names().iter().map(String::as_str).collect::<Vec<_>>(),
+            ["x/a:1", "x/a:2"]
+        );
+        removal.done();
+        assert_eq!(used(folder).unwrap(), []);
+    }
+
+    #[test]
+    fn leases_and_removals_at_once_never_both_succeed() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock: SharedClock = Arc::new(TestClock::new(Timestamp::from_secs(1)));
+        let id = image("b");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let lease = Lease::take(folder.path(), id, "n", &clock).unwrap();
+                        assert!(Removal::of(folder.path(), id).unwrap().is_none());
+                        assert!(path_of(folder.path(), lease.image()).exists());
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    if let Some(removal) = Removal::of(folder.path(), id).unwrap() {
+                        removal.done();
+                    }
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn other_files_are_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(used(&folder.path().join("none")).unwrap(), []);
+        for name in ["x.image", "README", &format!("{}.other", image("c").0.hex())] {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        assert_eq!(used(folder.path()).unwrap(), []);
+        fs::write(folder.path().join("file"), "").unwrap();
+        let clock: SharedClock = Arc::new(TestClock::new(Timestamp::from_secs(1)));
+        assert!(Lease::take(&folder.path().join("file"), image("c"), "n", &clock).is_err());
+    }
+}

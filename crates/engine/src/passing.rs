@@ -1,0 +1,91 @@
+//! Which failures of an engine pass: what is worth trying again, and what would only fail again.
+
+use std::error::Error;
+use std::io::ErrorKind;
+
+use bollard::errors::Error as ApiError;
+
+use crate::EngineError;
+
+impl EngineError {
+    /// Whether the same request may well succeed in a while: the engine was not there, or had trouble of its own. What it
+    /// refused it will refuse again.
+    pub fn is_recoverable(&self) -> bool {
+        match self {
+            Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_passing(source),
+            Self::HungUp(_) => true,
+            Self::Archive { .. } | Self::Incomplete(_) => false,
+        }
+    }
+}
+
+fn is_passing(error: &ApiError) -> bool {
+    if let ApiError::DockerResponseServerError { status_code, .. } = error {
+        return *status_code >= 500 && !is_full(error);
+    }
+    matches!(error, ApiError::RequestTimeoutError) || lost_connection(error)
+}
+
+/// A full disk does not empty itself.
+fn is_full(error: &ApiError) -> bool {
+    error.to_string().contains("no space left")
+}
+
+/// A connection that broke. A socket that was never there is no engine to wait for.
+fn lost_connection(error: &ApiError) -> bool {
+    // This one is transparent: it does not name what it carries as its source.
+    let mut cause: Option<&(dyn Error + 'static)> = if let ApiError::IOError { err } = error {
+        Some(err)
+    } else {
+        Some(error)
+    };
+    let mut broke = false;
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            if io.kind() == ErrorKind::NotFound {
+                return false;
+            }
+            broke = true;
+        }
+        broke |= error.to_string().contains("connection closed");
+        cause = error.source();
+    }
+    broke
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status_code: u16, message: &str) -> EngineError {
+        EngineError::Failed {
+            operation: "do it",
+            source: ApiError::DockerResponseServerError {
+                status_code,
+                message: message.to_owned(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_passes_and_what_does_not() {
+        let broken = |kind| EngineError::Failed {
+            operation: "do it",
+            source: ApiError::IOError {
+                err: std::io::Error::from(kind),
+            },
+        };
+        assert!(refused(500, "shim reaped").is_recoverable());
+        assert!(broken(ErrorKind::ConnectionRefused).is_recoverable());
+        assert!(broken(ErrorKind::ConnectionReset).is_recoverable());
+        for fatal in [
+            refused(404, "no such image"),
+            refused(409, "conflict"),
+            refused(500, "write /x: no space left on device"),
+            broken(ErrorKind::NotFound),
+            EngineError::Incomplete("an id"),
+        ] {
+            assert!(!fatal.is_recoverable(), "{fatal:?}");
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Pulling an image through the engine: progress, what a failure means, and when to try again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::auth::DockerCredentials;
+use bollard::errors::Error as ApiError;
+use bollard::models::{CreateImageInfo, PushImageInfo};
+use bollard::query_parameters::{CreateImageOptions, PushImageOptions, TagImageOptions};
+use futures_util::{Stream, StreamExt};
+use muster_kit::SharedClock;
+use muster_kit::backoff::Backoff;
+
+use crate::engine::{Engine, EngineError, failed};
+use crate::reference::{Pin, Reference};
+
+/// Told, as often as something arrives, how many bytes have come and how many are known to come.
+pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
+
+/// After a recoverable failure: 1, 2, 4, 8, 16 seconds.
+const RETRIES: u32 = 5;
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    max: Duration::from_secs(16),
+};
+/// A pull of which nothing has been heard for so long has died. The engine itself waits up to half a minute between two
+/// of its own tries for a layer.
+const SILENCE: Duration = Duration::from_secs(180);
+
+/// Why an image did not come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PullError {
+    /// The registry refuses this executor.
+    #[error(
+        "the registry refuses to give {image} to this executor ({words}); its operator must add or correct the registry's credentials, or the user must choose a public image"
+    )]
+    Unauthorised {
+        /// What was asked for.
+        image: String,
+        /// The registry's words.
+        words: String,
+    },
+    /// There is no such image.
+    #[error(
+        "the registry has no {image} for this machine ({words}); the user must check name, tag and platform"
+    )]
+    NotFound {
+        /// What was asked for.
+        image: String,
+        /// The registry's words.
+        words: String,
+    },
+    /// What came is not what its digest says.
+    #[error("what the registry sent for {image} does not have the digest it should ({words})")]
+    BadDigest {
+        /// What was asked for.
+        image: String,
+        /// The engine's words.
+        words: String,
+    },
+    /// The engine's disk is full.
+    #[error("the engine's disk has no room for {image} ({words}); its operator must free some")]
+    DiskFull {
+        /// What was asked for.
+        image: String,
+        /// The engine's words.
+        words: String,
+    },
+    /// It may work another time: the network, a registry in trouble, the engine restarting.
+    #[error("{image} could not be pulled ({words})")]
+    Interrupted {
+        /// What was asked for.
+        image: String,
+        /// Somebody's words.
+        words: String,
+    },
+}
+
+impl PullError {
+    /// Whether trying again may help.
+    pub const fn is_recoverable(&self) -> bool {
+        match self {
+            Self::Interrupted { .. } => true,
+            Self::Unauthorised { .. }
+            | Self::NotFound { .. }
+            | Self::BadDigest { .. }
+            | Self::DiskFull { .. } => false,
+        }
+    }
+}
+
+/// Pulls `reference`, trying again after failures that may pass. Dropping the future ends the pull; layers that are
+/// complete stay with the engine for the next one.
+///
+/// # Errors
+/// The last failure.
+pub async fn pull(
+    engine: &Engine,
+    reference: &Reference,
+    credentials: Option<DockerCredentials>,
+    progress: &Progress,
+    clock: &SharedClock,
+) -> Result<(), PullError> {
+    let mut attempt = 0;
+    loop {
+        let answers = engine.start_pull(reference, credentials.clone());
+        let error = match drain(answers, reference, progress, clock).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if !error.is_recoverable() || attempt >= RETRIES {
+            return Err(error);
+        }
+        let wait = BACKOFF.delay(attempt, u32::MAX);
+        tracing::warn!(%error, attempt, wait_s = wait.as_secs(), "trying again");
+        clock.sleep(wait).await;
+        attempt += 1;
+    }
+}
+
+impl Engine {
+    fn start_pull(
+        &self,
+        reference: &Reference,
+        credentials: Option<DockerCredentials>,
+    ) -> impl Stream<Item = Result<CreateImageInfo, ApiError>> + use<> {
+        let tag = match &reference.pin {
+            Pin::Tag(tag) => tag.clone(),
+            Pin::Digest(digest) => digest.to_string(),
+        };
+        let options = CreateImageOptions {
+            from_image: Some(reference.place()),
+            tag: Some(tag),
+            ..CreateImageOptions::default()
+        };
+        self.docker().create_image(Some(options), None, credentials)
+    }
+
+    /// Gives an image another name and sends it to that name's registry.
+    ///
+    /// # Errors
+    /// The engine's or the registry's.
+    pub async fn push(
+        &self,
+        image: &str,
+        target: &Reference,
+        credentials: Option<DockerCredentials>,
+    ) -> Result<(), EngineError> {
+        let Pin::Tag(tag) = &target.pin else {
+            return Err(EngineError::Incomplete("a tag to push to"));
+        };
+        let place = target.place();
+        let named = TagImageOptions {
+            repo: Some(place.clone()),
+            tag: Some(tag.clone()),
+        };
+        self.docker()
+            .tag_image(image, Some(named))
+            .await
+            .map_err(failed("name an image"))?;
+        let options = PushImageOptions {
+            tag: Some(tag.clone()),
+            ..PushImageOptions::default()
+        };
+        let mut answers = Box::pin(self.docker().push_image(&place, Some(options), credentials));
+        while let Some(answer) = answers.next().await {
+            let PushImageInfo { error_detail, .. } = answer.map_err(failed("push an image"))?;
+            if let Some(detail) = error_detail {
+                let error = detail.message.unwrap_or_default();
+                return Err(failed("push an image")(ApiError::DockerStreamError { error }));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn drain(
+    answers: impl Stream<Item = Result<CreateImageInfo, ApiError>>,
+    reference: &Reference,
+    progress: &Progress,
+    clock: &SharedClock,
+) -> Result<(), PullError> {
+    let mut answers = Box::pin(answers);
+    let mut layers = Layers::default();
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = answers.next() => answer,
+            () = clock.sleep(SILENCE) => {
+                return Err(judge(reference, None, "nothing was heard of it for three minutes"));
+            }
+        };
+        match answer {
+            None => return Ok(()),
+            Some(Ok(info)) => {
+                if let Some(detail) = &info.error_detail {
+                    let words = detail.message.as_deref().unwrap_or("the engine gives no reason");
+                    return Err(judge(reference, None, words));
+                }
+                if layers.note(&info) {
+                    let (done, total) = layers.sum();
+                    progress(done, total);
+                }
+            }
+            Some(Err(ApiError::DockerResponseServerError { status_code, message })) => {
+                return Err(judge(reference, Some(status_code), &message));
+            }
+            Some(Err(error)) => return Err(judge(reference, None, &error.to_string())),
+        }
+    }
+}
+
+/// What somebody's words mean. Registries and engines answer in prose: these are the phrases of the distribution
+/// protocol's error codes and of the kernel, which do not change between versions.
+fn judge(reference: &Reference, status: Option<u16>, words: &str) -> PullError {
+    let image = reference.to_string();
+    let said = words.to_ascii_lowercase();
+    let any = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
+    let words: String = words.trim().chars().take(500).collect();
+    if any(&["no space left on device", "disk quota exceeded"]) {
+        PullError::DiskFull { image, words }
+    } else if any(&[
+        "verification failed",
+        "digest mismatch",
+        "does not match digest",
+        "unexpected digest",
+        "invalid checksum",
+    ]) {
+        PullError::BadDigest { image, words }
+    } else if any(&[
+        "unauthorized",
+        "access denied",
+        "denied:",
+        "authentication required",
+        "no basic auth",
+    ]) || matches!(status, Some(401 | 403))
+    {
+        PullError::Unauthorised { image, words }
+    } else if any(&[
+        "manifest unknown",
+        "name unknown",
+        "no matching manifest",
+        "repository does not exist",
+    ]) || status == Some(404)
+    {
+        PullError::NotFound { image, words }
+    } else {
+        PullError::Interrupted { image, words }
+    }
+}
+
+/// Bytes of each layer that is on its way.
+#[derive(Default)]
+struct Layers(HashMap<String, (u64, Option<u64>)>);
+
+impl Layers {
+    /// More layers than this are not counted: an image has at most 127.
+    const MOST: usize = 1_024;
+
+    /// Whether the answer was about bytes.
+    fn note(&mut self, info: &CreateImageInfo) -> bool {
+        let (Some(layer), Some(status)) = (&info.id, &info.status) else {
+            return false;
+        };
+        let detail = info.progress_detail.as_ref();
+        let number = |given: Option<i64>| given.and_then(|given| u64::try_from(given).ok());
+        match status.as_str() {
+            "Downloading" if self.0.len() < Self::MOST || self.0.contains_key(layer) => {
+                let current = number(detail.and_then(|detail| detail.current)).unwrap_or_default();
+                let total = number(detail.and_then(|detail| detail.total));
+                self.0.insert(layer.clone(), (current, total));
+                true
+            }
+            "Download complete" | "Pull complete" => match self.0.get_mut(layer) {
+                Some((current, Some(total))) => {
+                    *current = *total;
+                    true
+                }
+                Some((_, None)) | None => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The total grows while layers begin.
+    fn sum(&self) -> (u64, Option<u64>) {
+        let done = self
+            .0
+            .values()
+            .fold(0_u64, |sum, (done, _)| sum.saturating_add(*done));
+        let total = self.0.values().try_fold(0_u64, |sum, (_, total)| {
+            total.map(|total| sum.saturating_add(total))
+        });
+        (done, total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::ProgressDetail;
+
+    use super::*;
+
+    #[test]
+    fn words_of_registries_and_kernels_are_understood() {
+        let reference = "ghcr.io/a/b:1".parse().unwrap();
+        let kind = |status, words: &str| match judge(&reference, status, words) {
+            PullError::Unauthorised { .. } => "unauthorised",
+            PullError::NotFound { .. } => "not found",
+            PullError::BadDigest { .. } => "bad digest",
+            PullError::DiskFull { .. } => "disk full",
+            PullError::Interrupted { .. } => "interrupted",
+        };
+        for (status, words, expected) in [
+            (
+                Some(500),
+                "Get https://x/v2/: unauthorized: authentication required",
+                "unauthorised",
+            ),
+            (
+                Some(500),
+                "Head \"https://x/v2/\": no basic auth credentials",
+                "unauthorised",
+            ),
+            (
+                Some(404),
+                "pull access denied for a/b, repository does not exist or may require 'docker login': denied: requested",
+                "unauthorised",
+            ),
+            (
+                Some(404),
+                "manifest for x:nope not found: manifest unknown: manifest unknown",
+                "not found",
+            ),
+            (
+                None,
+                "no matching manifest for linux/amd64 in the manifest list entries",
+                "not found",
+            ),
+            (
+                None,
+                "filesystem layer verification failed for digest sha256:00",
+                "bad digest",
+            ),
+            (
+                None,
+                "write /var/lib/docker/tmp/x: no space left on device",
+                "disk full",
+            ),
+            (
+                Some(500),
+                "Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused",
+                "interrupted",
+            ),
+            (None, "unexpected EOF", "interrupted"),
+            (
+                Some(500),
+                "received unexpected HTTP status: 502 Bad Gateway",
+                "interrupted",
+            ),
+            (Some(500), "toomanyrequests: rate exceeded", "interrupted"),
+        ] {
+            assert_eq!(kind(status, words), expected, "{words}");
+        }
+        let long = judge(&reference, None, &"x".repeat(10_000));
+        assert!(long.to_string().len() < 700, "nobody's prose fills a log");
+    }
+
+    #[test]
+    fn bytes_of_all_layers_are_added_up() {
+        let info = |id: &str, status: &str, current, total| CreateImageInfo {
+            id: Some(id.into()),
+            status: Some(status.into()),
+            progress_detail: Some(ProgressDetail { current, total }),
+            error_detail: None,
+        };
+        let mut layers = Layers::default();
+        assert!(!layers.note(&info("a", "Pulling fs layer", None, None)));
+        assert!(layers.note(&info("a", "Downloading", Some(3), Some(10))));
+        assert_eq!(layers.sum(), (3, Some(10)));
+        assert!(layers.note(&info("b", "Downloading", Some(5), None)));
+        assert_eq!(layers.sum(), (8, None));
+        assert!(layers.note(&info("a", "Download complete", None, None)));
+        assert!(
+            !layers.note(&info("c", "Pull complete", None, None)),
+            "it was there already"
+        );
+        assert_eq!(layers.sum(), (15, None));
+        assert!(layers.note(&info("b", "Downloading", Some(-1), Some(-1))));
+        for number in 0..2_000 {
+            layers.note(&info(
+                &number.to_string(),
+                "Downloading",
+                Some(i64::MAX),
+                Some(i64::MAX),
+            ));
+        }
+        assert!(layers.0.len() <= Layers::MOST);
+    }
+}

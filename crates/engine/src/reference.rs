@@ -1,0 +1,235 @@
+//! The name of an image as a user writes it: an id, or a place in a registry with a tag or a digest.
+
+use std::fmt;
+use std::str::FromStr;
+
+use muster_protocol::{Digest, ImageId};
+
+/// Where Docker looks for names without a registry.
+const HUB: &str = "docker.io";
+
+/// A text that names no image: its user's mistake.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no image name; write registry/repository:tag, registry/repository@sha256:… or an image id sha256:…"
+)]
+pub struct ReferenceError(String);
+
+/// An image's name, understood.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ImageName {
+    /// The digest of its config: it can be held, never pulled.
+    Id(ImageId),
+    /// A place in a registry.
+    Registry(Reference),
+}
+
+/// A place in a registry. Its text form is what the engine's API takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// Host, with its port if it has one; `docker.io` where none was written.
+    pub registry: String,
+    /// Path inside it, for example `library/alpine`.
+    pub repository: String,
+    /// Which one of the repository.
+    pub pin: Pin,
+}
+
+/// Which image of a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Pin {
+    /// The one a name points to now.
+    Tag(String),
+    /// The one whose manifest has this digest.
+    Digest(Digest),
+}
+
+// === impl ImageName ===
+
+impl FromStr for ImageName {
+    type Err = ReferenceError;
+
+    fn from_str(text: &str) -> Result<Self, ReferenceError> {
+        match text.parse() {
+            Ok(id) => Ok(Self::Id(id)),
+            Err(_) => text.parse().map(Self::Registry),
+        }
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Registry(reference) => reference.fmt(f),
+        }
+    }
+}
+
+// === impl Reference ===
+
+impl Reference {
+    /// Registry and repository, without tag or digest; the engine lists digests under it.
+    pub fn place(&self) -> String {
+        format!("{}/{}", self.registry, self.repository)
+    }
+
+    /// The same repository, another image of it.
+    pub fn at(&self, pin: Pin) -> Self {
+        Self { pin, ..self.clone() }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = ReferenceError;
+
+    fn from_str(text: &str) -> Result<Self, ReferenceError> {
+        let refused = || ReferenceError(text.chars().take(200).collect());
+        if text.len() > 512 {
+            return Err(refused());
+        }
+        let (name, digest) = match text.split_once('@') {
+            Some((name, digest)) => (name, Some(digest.parse().map_err(|_| refused())?)),
+            None => (text, None),
+        };
+        let (registry, path) = match name.split_once('/') {
+            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host, path),
+            Some(_) | None => (HUB, name),
+        };
+        let (repository, tag) = match path.rsplit_once(':') {
+            Some((repository, tag)) => (repository, Some(tag)),
+            None => (path, None),
+        };
+        let fine = is_host(registry)
+            && repository.split('/').all(is_component)
+            && tag.is_none_or(is_tag)
+            && repository.len() <= 255;
+        if !fine {
+            return Err(refused());
+        }
+        let registry = match registry {
+            "index.docker.io" | "registry-1.docker.io" => HUB,
+            other => other,
+        };
+        let repository = if registry == HUB && !repository.contains('/') {
+            format!("library/{repository}")
+        } else {
+            repository.to_owned()
+        };
+        // Where both are written the digest decides, as it does for every other client.
+        let pin = digest.map_or_else(|| Pin::Tag(tag.unwrap_or("latest").to_owned()), Pin::Digest);
+        Ok(Self {
+            registry: registry.to_owned(),
+            repository,
+            pin,
+        })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pin {
+            Pin::Tag(tag) => write!(f, "{}/{}:{tag}", self.registry, self.repository),
+            Pin::Digest(digest) => write!(f, "{}/{}@{digest}", self.registry, self.repository),
+        }
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    let (host, port) = text.split_once(':').unwrap_or((text, "443"));
+    let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    port.parse::<u16>().is_ok()
+        && host.len() <= 253
+        && host
+            .split('.')
+            .all(|label| !label.is_empty() && label.bytes().all(ordinary))
+}
+
+/// Lower case, digits, and separators that neither begin nor end it.
+fn is_component(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.bytes().all(inner)
+        && text.as_bytes().first().is_some_and(edge)
+        && text.as_bytes().last().is_some_and(edge)
+        && !text.contains("..")
+}
+
+fn is_tag(text: &str) -> bool {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|byte| word(byte) || b".-".contains(&byte))
+        && text.bytes().next().is_some_and(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_completed_as_every_client_completes_them() {
+        let digest = Digest::of(b"manifest");
+        let pinned = format!("host:5000/a/b:1@{digest}");
+        for (text, whole) in [
+            ("alpine", "docker.io/library/alpine:latest".to_owned()),
+            ("a/b:1", "docker.io/a/b:1".to_owned()),
+            (
+                "index.docker.io/alpine",
+                "docker.io/library/alpine:latest".to_owned(),
+            ),
+            ("ghcr.io/a/b", "ghcr.io/a/b:latest".to_owned()),
+            ("localhost/b", "localhost/b:latest".to_owned()),
+            ("127.0.0.1:5000/x_y-z:V.1", "127.0.0.1:5000/x_y-z:V.1".to_owned()),
+            (&pinned, format!("host:5000/a/b@{digest}")),
+        ] {
+            let name: ImageName = text.parse().unwrap();
+            assert_eq!(name.to_string(), whole, "{text}");
+            assert_eq!(whole.parse::<ImageName>().unwrap(), name, "{text}");
+        }
+        let id = ImageId(digest);
+        assert_eq!(id.to_string().parse::<ImageName>().unwrap(), ImageName::Id(id));
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        let (long, tag) = ("a".repeat(513), format!("a:{}", "t".repeat(129)));
+        for bad in [
+            "",
+            "A",
+            "a b",
+            "a?x=1",
+            "../b",
+            "a/../b",
+            "a//b",
+            "/a",
+            "a/",
+            "a%2e",
+            "ä",
+            "a\n",
+            ":1",
+            "a:",
+            "a:-1",
+            "a@sha256:00",
+            "a@md5:00",
+            "host:99999/a",
+            "-/a:5:6",
+            ".x.io/a",
+            "http://x/a",
+            &long,
+            &tag,
+        ] {
+            assert!(bad.parse::<ImageName>().is_err(), "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_name_that_reads_back_or_is_refused(text in "[a-zA-Z0-9:/@._?%-]{0,80}|.{0,40}") {
+            if let Ok(name) = text.parse::<ImageName>() {
+                let whole = name.to_string();
+                proptest::prop_assert!(crate::engine::is_image_name(&whole), "{}", whole);
+                proptest::prop_assert_eq!(whole.parse::<ImageName>().unwrap(), name);
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Ordinary images run in the sandbox: root users, Python with an installed package, shell scripts, programs that write
+//! to their home and to /tmp.
+
+use std::collections::HashMap;
+
+use futures_util::StreamExt;
+use muster_engine::home::bare_home;
+use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_engine::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use uuid::Uuid;
+
+use crate::support::{LABEL, clock, engine, have, image};
+
+const ALLOWANCE: Allowance = Allowance {
+    nano_cpus: 2_000_000_000,
+    memory: 256 << 20,
+    shm: 8 << 20,
+    tmpfs: 32 << 20,
+    pids: 100,
+    disk: 8 << 20,
+};
+
+fn labels() -> HashMap<String, String> {
+    HashMap::from([(LABEL.to_owned(), String::new())])
+}
+
+/// Runs one command in the sandbox: its exit code and what it printed.
+async fn run(
+    engine: &Engine,
+    image: &LocalImage,
+    command: &[&str],
+    run_as: RunAs,
+    root: Root,
+) -> (i64, String) {
+    let name = format!("muster-compatible-{}", Uuid::new_v4());
+    let home = bare_home(engine, image, &name, labels()).await.unwrap();
+    let sandbox = Sandbox {
+        image,
+        command: Some(command.iter().map(|&word| word.to_owned()).collect()),
+        environment: vec![],
+        binds: vec![],
+        labels: labels(),
+        bare_home: home.as_deref(),
+        allowance: ALLOWANCE,
+        runtime: "",
+        gpus: Gpus::None,
+        run_as,
+        root,
+    };
+    engine.create(&name, sandbox.container().unwrap()).await.unwrap();
+    let mut output = engine.attach(&name).await.unwrap();
+    engine.start(&name).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(Ok(piece)) = output.next().await {
+        text.extend_from_slice(&piece.into_bytes());
+    }
+    let code = engine.wait(&name).await.unwrap();
+    engine.remove(&name).await.unwrap();
+    (code, String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Debian's static shell, alone in an image.
+async fn shell(engine: &Engine, user: &str) -> Option<(String, LocalImage)> {
+    if !have("busybox") {
+        return None;
+    }
+    let busybox = std::fs::read("/bin/busybox")
+        .or_else(|_| std::fs::read("/usr/bin/busybox"))
+        .unwrap();
+    let tag = format!("muster/engine-test:{}", Uuid::new_v4());
+    let file = |path: &str, contents: &[u8]| ImageFile {
+        path: path.into(),
+        mode: 0o755,
+        contents: contents.to_vec(),
+    };
+    let content = ImageContent {
+        tag: tag.clone(),
+        files: vec![
+            file("/bin/sh", &busybox),
+            file(
+                "/etc/passwd",
+                b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n",
+            ),
+            file("/mark", tag.as_bytes()),
+        ],
+        environment: vec!["PATH=/bin".into()],
+        user: user.into(),
+        ..ImageContent::default()
+    };
+    let archive = ImageArchive::new(&content).unwrap();
+    engine.load(archive.bytes).await.unwrap();
+    let image = engine.image(&tag).await.unwrap().unwrap();
+    Some((tag, image))
+}
+
+const SCRIPT: &str = "set -e; for folder in /tmp /var/tmp /run \"$HOME\"; do echo x > \"$folder/file\"; \
+    [ \"$(cat $folder/file)\" = x ]; done; (sleep 0; echo child) | cat; echo done";
+
+#[tokio::test]
+async fn shell_scripts_of_any_user_write_where_scripts_write() {
+    let Some(engine) = engine().await else { return };
+    for (user, run_as) in [("", RunAs::Image), ("app", RunAs::Image), ("", RunAs::Nobody)] {
+        let Some((tag, image)) = shell(&engine, user).await else {
+            return;
+        };
+        let (code, text) = run(
+            &engine,
+            &image,
+            &["/bin/sh", "-c", SCRIPT],
+            run_as,
+            Root::ReadOnly,
+        )
+        .await;
+        assert_eq!((code, text.as_str()), (0, "child\ndone\n"), "{user:?} {run_as:?}");
+        let (code, text) = run(
+            &engine,
+            &image,
+            &["/bin/sh", "-c", "echo x > /file"],
+            run_as,
+            Root::ReadOnly,
+        )
+        .await;
+        assert!(code != 0 && text.contains("Read-only"), "{text}");
+        engine.forget(&tag).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
+    let Some(engine) = engine().await else { return };
+    let Some((tag, image)) = shell(&engine, "").await else {
+        return;
+    };
+    let (code, text) = run(
+        &engine,
+        &image,
+        &["/bin/sh", "-c", "echo x > /file; cat /file"],
+        RunAs::Image,
+        Root::Writable,
+    )
+    .await;
+    assert_eq!((code, text.as_str()), (0, "x\n"));
+    let name = format!("muster-root-{}", Uuid::new_v4());
+    let command = [
+        "/bin/sh",
+        "-c",
+        "dd if=/dev/zero of=/filler bs=1048576 count=4; sleep 600",
+    ];
+    let sandbox = Sandbox {
+        image: &image,
+        command: Some(command.map(str::to_owned).to_vec()),
+        environment: vec![],
+        binds: vec![],
+        labels: labels(),
+        bare_home: None,
+        allowance: ALLOWANCE,
+        runtime: "",
+        gpus: Gpus::None,
+        run_as: RunAs::Image,
+        root: Root::Writable,
+    };
+    engine.create(&name, sandbox.container().unwrap()).await.unwrap();
+    engine.start(&name).await.unwrap();
+    let watch = muster_engine::disk::watch_root(engine.clone(), name.clone(), 3 << 20, clock());
+    tokio::time::timeout(crate::support::PATIENCE, watch)
+        .await
+        .expect("4 MiB are more than 3");
+    engine.remove(&name).await.unwrap();
+    engine.forget(&tag).await.unwrap();
+}
+
+#[tokio::test]
+async fn python_with_an_installed_package_runs() {
+    let Some(engine) = engine().await else { return };
+    let Some(image) = image::python(&engine).await.unwrap() else {
+        return;
+    };
+    let script = "import json, os, six, tempfile, threading, subprocess, sys\n\
+        open(os.path.expanduser('~/x'), 'w').write('home')\n\
+        tempfile.NamedTemporaryFile().write(b'x')\n\
+        t = threading.Thread(target=lambda: None); t.start(); t.join()\n\
+        print(json.dumps([six.__name__, os.getuid(), subprocess.check_output([sys.executable, '-c', 'print(6*7)']).decode()]))";
+    let (code, text) = run(
+        &engine,
+        &image,
+        &["python3", "-c", script],
+        RunAs::Image,
+        Root::ReadOnly,
+    )
+    .await;
+    assert_eq!((code, text.as_str()), (0, "[\"six\", 0, \"42\\n\"]\n"));
+    let (code, text) = run(
+        &engine,
+        &image,
+        &["python3", "-c", script],
+        RunAs::Nobody,
+        Root::ReadOnly,
+    )
+    .await;
+    assert_eq!((code, text.as_str()), (0, "[\"six\", 65532, \"42\\n\"]\n"));
+}

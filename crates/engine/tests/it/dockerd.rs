@@ -1,0 +1,156 @@
+//! An engine that dies and comes back, a disk that is full, another runtime: on engines of the tests' own.
+
+use std::collections::HashMap;
+
+use bollard::models::ContainerCreateBody;
+use futures_util::StreamExt;
+use muster_engine::Engine;
+use muster_engine::images::{ImageError, ImageSettings, ensure};
+use muster_engine::pull::PullError;
+use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_protocol::job::Fault;
+
+use crate::support::dockerd::Dockerd;
+use crate::support::registry::Registry;
+use crate::support::{LABEL, clock, engine, have, image, unwatched};
+
+fn listening(image: &str) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        cmd: Some(["listen", "7000"].map(str::to_owned).to_vec()),
+        network_disabled: Some(true),
+        labels: Some(HashMap::from([(LABEL.to_owned(), String::new())])),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// A container from creation to removal; what it printed.
+async fn run(engine: &Engine, name: &str, body: ContainerCreateBody) -> String {
+    engine.create(name, body).await.unwrap();
+    let mut output = engine.attach(name).await.unwrap();
+    engine.start(name).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(Ok(piece)) = output.next().await {
+        text.extend_from_slice(&piece.into_bytes());
+    }
+    engine.wait(name).await.unwrap();
+    engine.remove(name).await.unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test]
+async fn an_engine_that_was_killed_is_used_again_when_it_is_back() {
+    let Some(mut dockerd) = Dockerd::start(None).await.unwrap() else {
+        return;
+    };
+    let engine = dockerd.connect().await.unwrap();
+    let probe = image::load_probe(&engine).await.unwrap().id.to_string();
+    engine.create("job", listening(&probe)).await.unwrap();
+    engine.start("job").await.unwrap();
+    let (lost, ()) = tokio::join!(engine.wait("job"), async { dockerd.kill().unwrap() });
+    let (lost, gone) = (lost.unwrap_err(), engine.ping().await.unwrap_err());
+    assert!(
+        lost.is_recoverable(),
+        "the engine's end is not the job's: {lost:?}"
+    );
+    assert!(gone.is_recoverable(), "{gone:?}");
+    dockerd.revive().await.unwrap();
+    engine.ping().await.unwrap();
+    // The engine ends what it does not know the state of; what is left of it can be removed as ever.
+    assert_eq!(engine.labelled(LABEL).await.unwrap(), ["job"]);
+    engine.remove("job").await.unwrap();
+    let mut body = listening(&probe);
+    body.cmd = Some(vec!["list".into()]);
+    assert!(run(&engine, "next", body).await.contains("host-loopback"));
+    assert_eq!(engine.labelled(LABEL).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_full_disk_is_named_and_survived() {
+    let Some(outside) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let Some(dockerd) = Dockerd::start(Some(40)).await.unwrap() else {
+        return;
+    };
+    let small_disk = dockerd.connect().await.unwrap();
+    let mut registry = Registry::start(false).await.unwrap();
+    let (tag, large) = image::unique(64 << 20).unwrap();
+    outside.load(large.bytes.clone()).await.unwrap();
+    let name = format!("{}/muster/large:1", registry.address());
+    outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
+    for name in [&tag, &name] {
+        outside.forget(name).await.unwrap();
+    }
+
+    registry.move_to(dockerd.pid()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ImageSettings {
+        cache_dir: folder.path().to_owned(),
+        ..ImageSettings::default()
+    };
+    let error = ensure(&small_disk, &settings, &name, &unwatched(), &clock())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::Pull(PullError::DiskFull { .. })),
+        "{error:?}"
+    );
+    assert_eq!(error.fault(), Fault::Executor);
+    let path = folder.path().join("large.tar");
+    std::fs::write(&path, &large.bytes).unwrap();
+    let error = small_disk.load_untagged(&path).await.unwrap_err();
+    assert!(
+        muster_kit::error::Causes(&error)
+            .to_string()
+            .contains("no space left"),
+        "{error:?}"
+    );
+
+    // What fits still works.
+    small_disk.ping().await.unwrap();
+    let (_, small) = image::unique(1 << 20).unwrap();
+    small_disk.load(small.bytes.clone()).await.unwrap();
+    assert_eq!(
+        small_disk.image(&small.id.to_string()).await.unwrap().unwrap().id,
+        small.id
+    );
+}
+
+#[tokio::test]
+async fn the_sandbox_runs_in_gvisor_too() {
+    if !have("runsc") {
+        return;
+    }
+    let Some(dockerd) = Dockerd::start(None).await.unwrap() else {
+        return;
+    };
+    let engine = dockerd.connect().await.unwrap();
+    let archive = image::load_probe(&engine).await.unwrap();
+    let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
+    for (probe, worked) in [("write-root", false), ("metadata", false), ("memory", true)] {
+        let sandbox = Sandbox {
+            image: &image,
+            command: Some(["run", probe, "1"].map(str::to_owned).to_vec()),
+            environment: vec![],
+            binds: vec![],
+            labels: HashMap::from([(LABEL.to_owned(), String::new())]),
+            bare_home: None,
+            allowance: Allowance {
+                nano_cpus: 1_000_000_000,
+                memory: 256 << 20,
+                shm: 8 << 20,
+                tmpfs: 8 << 20,
+                pids: 100,
+                disk: 8 << 20,
+            },
+            runtime: "runsc",
+            gpus: Gpus::None,
+            run_as: RunAs::Nobody,
+            root: Root::ReadOnly,
+        };
+        let said = run(&engine, "sealed", sandbox.container().unwrap()).await;
+        assert!(said.contains(&format!("\"worked\":{worked}")), "{probe}: {said}");
+    }
+}

@@ -1,0 +1,77 @@
+//! The engine itself: archives of ours are what we say they are, and bring no names.
+
+use std::path::PathBuf;
+
+use muster_engine::images::{ImageSettings, find_or_load, preload};
+
+use crate::support::{engine, image};
+
+fn saved(folder: &std::path::Path, bytes: &[u8]) -> PathBuf {
+    let path = folder.join("image.tar");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn a_loaded_archive_has_the_id_we_computed_and_no_name() {
+    let Some(engine) = engine().await else { return };
+    let (tag, archive) = image::unique(100).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = saved(folder.path(), &archive.bytes);
+    let found = find_or_load(&engine, &tag, std::slice::from_ref(&path))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(found.id, archive.id);
+    assert_eq!(engine.names_of(archive.id).await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        engine.image(&tag).await.unwrap(),
+        None,
+        "its name stays with the archive"
+    );
+    assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
+    // Found again by name, without being loaded again, though the engine does not know the name.
+    find_or_load(&engine, &tag, &[path]).await.unwrap().unwrap();
+    engine.forget(&archive.id.to_string()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
+    let Some(engine) = engine().await else { return };
+    let (helper, theirs) = image::unique(100).unwrap();
+    engine.load(theirs.bytes.clone()).await.unwrap();
+    let content = muster_engine::ImageContent {
+        tag: helper.clone(),
+        ..Default::default()
+    };
+    let evil = muster_engine::ImageArchive::new(&content).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ImageSettings {
+        preload: vec![
+            folder.path().join("absent.tar"),
+            saved(folder.path(), &evil.bytes),
+        ],
+        ..ImageSettings::default()
+    };
+    assert_eq!(preload(&engine, &settings).await.unwrap(), [evil.id]);
+    let named = engine.image(&helper).await.unwrap().unwrap();
+    assert_eq!(named.id, theirs.id, "the name still means what it meant");
+    for name in [helper, evil.id.to_string()] {
+        engine.forget(&name).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_archive_is_refused_by_name() {
+    let Some(engine) = engine().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = saved(folder.path(), b"this is not a tar archive");
+    let error = engine.load_untagged(&path).await.unwrap_err().to_string();
+    assert!(error.contains("image.tar"), "{error}");
+    let error = engine
+        .load_untagged(&folder.path().join("none"))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("none"), "{error}");
+}

@@ -1,0 +1,265 @@
+//! Images from a real registry: by tag and digest, with and without a password, over a wire that breaks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use muster_engine::credentials::Login;
+use muster_engine::images::{ImageError, ImageSettings, ensure};
+use muster_engine::pull::PullError;
+use muster_engine::{Engine, ImageArchive};
+use muster_kit::Coded;
+use muster_protocol::job::Fault;
+use muster_protocol::{Digest, ErrorCode, ImageId};
+
+use crate::support::registry::{PASSWORD, Registry, USER, Wire};
+use crate::support::{clock, engine, have, image, unwatched};
+
+fn settings(folder: &std::path::Path) -> ImageSettings {
+    ImageSettings {
+        cache_dir: folder.to_owned(),
+        ..ImageSettings::default()
+    }
+}
+
+fn login(password: &str) -> Login {
+    Login {
+        username: USER.into(),
+        password: password.into(),
+    }
+}
+
+/// Brings an image into a registry and out of the engine again. Returns its name there.
+async fn published(
+    engine: &Engine,
+    address: &str,
+    bytes: usize,
+    who: Option<Login>,
+) -> (String, ImageArchive) {
+    let (tag, archive) = image::unique(bytes).unwrap();
+    engine.load(archive.bytes.clone()).await.unwrap();
+    let name = format!("{address}/muster/x:{}", tag.rsplit_once(':').unwrap().1);
+    let credentials = who.map(|login| bollard::auth::DockerCredentials {
+        username: Some(login.username),
+        password: Some(login.password),
+        serveraddress: Some(address.to_owned()),
+        ..Default::default()
+    });
+    engine
+        .push(&archive.id.to_string(), &name.parse().unwrap(), credentials)
+        .await
+        .unwrap();
+    for name in [&tag, &name] {
+        engine.forget(name).await.unwrap();
+    }
+    assert_eq!(engine.image(&archive.id.to_string()).await.unwrap(), None);
+    (name, archive)
+}
+
+async fn forget(engine: &Engine, id: ImageId) {
+    for name in engine.names_of(id).await.unwrap() {
+        engine.forget(&name).await.unwrap();
+    }
+    engine.forget(&id.to_string()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let (name, archive) = published(&engine, &registry.address(), 3 << 20, None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path());
+
+    let seen = Arc::new(AtomicU64::new(0));
+    let progress = {
+        let seen = Arc::clone(&seen);
+        Arc::new(move |done: u64, _total: Option<u64>| {
+            seen.fetch_max(done, Ordering::SeqCst);
+        })
+    };
+    let resolved = ensure(&engine, &settings, &name, &(progress as _), &clock())
+        .await
+        .unwrap();
+    assert_eq!(
+        resolved.image.id, archive.id,
+        "the id is the digest of the config, wherever it comes from"
+    );
+    // The layer is sent compressed, a little smaller.
+    assert!(seen.load(Ordering::SeqCst) > 2 << 20, "{seen:?}");
+    let manifest = resolved.manifest.expect("the registry's digest");
+    drop(resolved);
+    forget(&engine, archive.id).await;
+
+    let place = name.rsplit_once(':').unwrap().0;
+    let pinned = format!("{place}@{manifest}");
+    let resolved = ensure(&engine, &settings, &pinned, &unwatched(), &clock())
+        .await
+        .unwrap();
+    assert_eq!(
+        (resolved.image.id, resolved.manifest),
+        (archive.id, Some(manifest))
+    );
+    drop(registry);
+    // It is here now: the registry is not asked again.
+    ensure(&engine, &settings, &pinned, &unwatched(), &clock())
+        .await
+        .unwrap();
+    forget(&engine, archive.id).await;
+}
+
+#[tokio::test]
+async fn what_a_registry_does_not_have_is_the_users_fault_and_not_tried_again() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let wire = Wire::to(&registry).await.unwrap();
+    let (name, _) = published(&engine, &registry.address(), 10, None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let place = name
+        .rsplit_once(':')
+        .unwrap()
+        .0
+        .replace(&registry.address(), &wire.address());
+    let before = wire.connections();
+    for missing in [
+        format!("{place}:none"),
+        format!("{place}@{}", Digest::of(b"none")),
+        format!("{}/none/none:1", wire.address()),
+    ] {
+        let error = ensure(
+            &engine,
+            &settings(folder.path()),
+            &missing,
+            &unwatched(),
+            &clock(),
+        )
+        .await
+        .unwrap_err();
+        assert!(
+            matches!(error, ImageError::Pull(PullError::NotFound { .. })),
+            "{missing}: {error:?}"
+        );
+        assert_eq!(
+            (error.fault(), error.code()),
+            (Fault::User, Some(ErrorCode::ImageMissing))
+        );
+    }
+    assert!(
+        wire.connections() - before < 20,
+        "asked once each, on few connections"
+    );
+    let refused = ImageSettings {
+        pull: false,
+        ..settings(folder.path())
+    };
+    let error = ensure(&engine, &refused, &name, &unwatched(), &clock())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ImageError::Missing(_)), "{error:?}");
+    let id = ImageId(Digest::of(b"none")).to_string();
+    let error = ensure(&engine, &settings(folder.path()), &id, &unwatched(), &clock())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ImageError::Missing(_)), "{error:?}");
+    let error = ensure(&engine, &settings(folder.path()), "../x", &unwatched(), &clock())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ImageError::Name(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_password_opens_a_registry_and_a_wrong_one_is_named() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(true).await.unwrap();
+    let (name, archive) = published(&engine, &registry.address(), 10, Some(login(PASSWORD))).await;
+    let folder = tempfile::tempdir().unwrap();
+    let open = settings(folder.path());
+    for registries in [vec![], vec![(registry.address(), login("wrong"))]] {
+        let closed = ImageSettings {
+            registries: registries.into_iter().collect(),
+            ..open.clone()
+        };
+        let error = ensure(&engine, &closed, &name, &unwatched(), &clock())
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, ImageError::Pull(PullError::Unauthorised { .. })),
+            "{error:?}"
+        );
+        assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    let by_table = ImageSettings {
+        registries: [(registry.address(), login(PASSWORD))].into_iter().collect(),
+        ..open.clone()
+    };
+    ensure(&engine, &by_table, &name, &unwatched(), &clock())
+        .await
+        .unwrap();
+    forget(&engine, archive.id).await;
+
+    // As `docker login` writes it: base64 of name and password.
+    let docker_config = folder.path().join("config.json");
+    let pair = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        format!("{USER}:{PASSWORD}"),
+    );
+    let document = serde_json::json!({"auths": {registry.address(): {"auth": pair}}});
+    std::fs::write(&docker_config, document.to_string()).unwrap();
+    let by_file = ImageSettings {
+        docker_config,
+        ..open
+    };
+    let resolved = ensure(&engine, &by_file, &name, &unwatched(), &clock())
+        .await
+        .unwrap();
+    assert_eq!(resolved.image.id, archive.id);
+    forget(&engine, archive.id).await;
+}
+
+#[tokio::test]
+async fn a_registry_that_is_gone_for_a_moment_is_tried_again() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let wire = Wire::to(&registry).await.unwrap();
+    let (name, archive) = published(&engine, &registry.address(), 10, None).await;
+    let name = name.replace(&registry.address(), &wire.address());
+    let folder = tempfile::tempdir().unwrap();
+    // The engine knocks at two ports of the protocol, https and http, before it gives up.
+    wire.refuse_next(3);
+    let resolved = ensure(&engine, &settings(folder.path()), &name, &unwatched(), &clock())
+        .await
+        .unwrap();
+    assert_eq!(resolved.image.id, archive.id);
+    forget(&engine, archive.id).await;
+}
+
+#[tokio::test]
+async fn a_pull_that_is_cut_in_the_middle_of_a_layer_goes_on() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let wire = Wire::to(&registry).await.unwrap();
+    let (name, archive) = published(&engine, &registry.address(), 6 << 20, None).await;
+    let name = name.replace(&registry.address(), &wire.address());
+    let folder = tempfile::tempdir().unwrap();
+    wire.cut_after(2 << 20);
+    let resolved = ensure(&engine, &settings(folder.path()), &name, &unwatched(), &clock())
+        .await
+        .unwrap();
+    assert_eq!(resolved.image.id, archive.id);
+    assert_eq!(wire.cuts(), 1, "the layer was on its way when the wire was cut");
+    forget(&engine, archive.id).await;
+}

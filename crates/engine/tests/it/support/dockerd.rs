@@ -1,0 +1,208 @@
+//! An engine of a test's own, with its own containerd, folders and socket, which may be killed and filled up.
+//!
+//! It lives in a network namespace of its own: a `dockerd` without a bridge begins by removing `docker0`, which belongs to
+//! the machine's engine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use muster_engine::Engine;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
+
+use super::{have, until};
+
+/// Ends with everything it started.
+pub(crate) struct Dockerd {
+    folder: TempDir,
+    containerd: Child,
+    dockerd: Child,
+    mounted: bool,
+}
+
+impl Dockerd {
+    /// One whose images and containers have this many MiB on a disk of their own; `None`, with the reason on stderr,
+    /// where it cannot be had.
+    pub(crate) async fn start(mebibytes: Option<u64>) -> anyhow::Result<Option<Self>> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: an engine of our own needs root");
+            return Ok(None);
+        }
+        if !(have("dockerd") && have("containerd") && have("unshare") && have("ip")) {
+            return Ok(None);
+        }
+        let folder = tempfile::Builder::new().prefix("muster-dockerd-").tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("data"))?;
+        if let Some(mebibytes) = mebibytes {
+            let size = format!("size={mebibytes}m");
+            mount(
+                Some("tmpfs"),
+                &at("data"),
+                Some("tmpfs"),
+                MsFlags::empty(),
+                Some(size.as_str()),
+            )
+            .context("no disk of our own")?;
+        }
+        let root = folder.path().display();
+        std::fs::write(
+            at("containerd.toml"),
+            format!(
+                "version = 2\nroot = \"{root}/containerd\"\nstate = \"{root}/containerd-run\"\n\
+                 disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{root}/containerd.sock\"\n"
+            ),
+        )?;
+        std::fs::write(
+            at("daemon.json"),
+            "{\"runtimes\": {\"runsc\": {\"path\": \"/usr/bin/runsc\", \
+             \"runtimeArgs\": [\"--platform=ptrace\", \"--network=none\", \"--ignore-cgroups\"]}}}",
+        )?;
+        let containerd = Command::new("containerd")
+            .arg("--config")
+            .arg(at("containerd.toml"))
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(at("containerd.log"))?)
+            .spawn()
+            .context("containerd does not start")?;
+        let socket = at("containerd.sock");
+        let dockerd = spawn(folder.path())?;
+        let mut engine = Self {
+            folder,
+            containerd,
+            dockerd,
+            mounted: mebibytes.is_some(),
+        };
+        until("containerd listens", || async { socket.exists() }).await?;
+        engine.answers().await?;
+        Ok(Some(engine))
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("unix://{}/docker.sock", self.folder.path().display())
+    }
+
+    pub(crate) async fn connect(&self) -> anyhow::Result<Engine> {
+        Ok(Engine::connect(&self.address()).await?)
+    }
+
+    /// Whose network namespace it is.
+    pub(crate) fn pid(&self) -> u32 {
+        self.dockerd.id()
+    }
+
+    /// Killed, as by the kernel for its memory.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.dockerd.kill()?;
+        self.dockerd.wait()?;
+        Ok(())
+    }
+
+    /// Started anew over what the killed one left.
+    pub(crate) async fn revive(&mut self) -> anyhow::Result<()> {
+        let _ = std::fs::remove_file(self.folder.path().join("docker.pid"));
+        self.dockerd = spawn(self.folder.path())?;
+        self.answers().await
+    }
+
+    async fn answers(&mut self) -> anyhow::Result<()> {
+        let address = self.address();
+        let up = until("dockerd answers", || async {
+            Engine::connect(&address).await.is_ok()
+        })
+        .await;
+        if up.is_err() || self.dockerd.try_wait()?.is_some() {
+            let log = std::fs::read_to_string(self.folder.path().join("dockerd.log")).unwrap_or_default();
+            let tail: Vec<_> = log.lines().rev().take(10).collect();
+            bail!("dockerd does not answer:\n{}", tail.join("\n"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Dockerd {
+    fn drop(&mut self) {
+        // Containers are gone by then: each test removes its own. Asked first, so that it lets go of its mounts.
+        let pid = i32::try_from(self.dockerd.id()).unwrap_or_default();
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+        let _ = self.dockerd.wait();
+        // Where the test failed, containers run on; whoever watches them has our folder on its command line.
+        for pid in processes_of(self.folder.path()) {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = self.containerd.kill();
+        let _ = self.containerd.wait();
+        for left in mounts_under(self.folder.path()) {
+            let _ = umount2(&left, MntFlags::MNT_DETACH);
+        }
+        if self.mounted {
+            let _ = umount2(&self.folder.path().join("data"), MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+fn spawn(folder: &Path) -> anyhow::Result<Child> {
+    let at = |name: &str| folder.join(name);
+    let socket = format!("unix://{}", at("docker.sock").display());
+    ensure!(socket.len() < 100, "a socket's path may not be longer");
+    // The shell becomes dockerd, so that its process id is dockerd's.
+    Command::new("unshare")
+        .args([
+            "--net",
+            "sh",
+            "-c",
+            "ip link set lo up; exec dockerd \"$@\"",
+            "dockerd",
+        ])
+        .args([
+            "--iptables=false",
+            "--bridge=none",
+            "--storage-driver=vfs",
+            "--host",
+            &socket,
+        ])
+        .arg("--config-file")
+        .arg(at("daemon.json"))
+        .arg("--containerd")
+        .arg(at("containerd.sock"))
+        .arg("--data-root")
+        .arg(at("data"))
+        .arg("--exec-root")
+        .arg(at("run"))
+        .arg("--pidfile")
+        .arg(at("docker.pid"))
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(at("dockerd.log"))?)
+        .spawn()
+        .context("dockerd does not start")
+}
+
+/// The shims of our containerd.
+fn processes_of(folder: &Path) -> Vec<i32> {
+    let folder = folder.display().to_string();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let shims = processes.filter(|entry| {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command);
+        command.contains("containerd-shim") && command.contains(&folder)
+    });
+    shims
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Innermost first.
+fn mounts_under(folder: &Path) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut found: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(PathBuf::from)
+        .filter(|path| path.starts_with(folder) && path != &folder.join("data"))
+        .collect();
+    found.sort();
+    found.reverse();
+    found
+}

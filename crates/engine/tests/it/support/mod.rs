@@ -1,0 +1,73 @@
+//! What these tests share: an engine, programs of ours as images, registries, engines of their own.
+
+pub(crate) mod dockerd;
+pub(crate) mod image;
+pub(crate) mod registry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use muster_engine::Engine;
+use muster_engine::pull::Progress;
+use muster_kit::{SharedClock, SystemClock};
+
+/// The label of every container that these tests make.
+pub(crate) const LABEL: &str = "muster.engine-test";
+/// Nothing takes longer, even where all processors are busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The engine of this machine; `None`, with the reason on stderr, where there is none.
+pub(crate) async fn engine() -> Option<Engine> {
+    match Engine::connect("").await {
+        Ok(engine) => Some(engine),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+pub(crate) fn clock() -> SharedClock {
+    Arc::new(SystemClock::new())
+}
+
+/// Nobody watches.
+pub(crate) fn unwatched() -> Progress {
+    Arc::new(|_, _| {})
+}
+
+/// Polls until `ready` says so, for as long as patience lasts.
+pub(crate) async fn until<F: Future<Output = bool>>(
+    what: &str,
+    mut ready: impl FnMut() -> F,
+) -> anyhow::Result<()> {
+    let poll = async {
+        while !ready().await {
+            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
+        }
+    };
+    match tokio::time::timeout(PATIENCE, poll).await {
+        Ok(()) => Ok(()),
+        Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
+    }
+}
+
+/// A port that nothing listened on a moment ago.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Whether a program of Debian's is here; says what is skipped where it is not.
+pub(crate) fn have(program: &str) -> bool {
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin".into(), "/sbin".into()])
+            .any(|folder| folder.join(program).is_file())
+    });
+    if !found {
+        eprintln!("skipped: no {program}; `cargo xtask test` installs it");
+    }
+    found
+}
