@@ -4,9 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use muster_engine::sandbox::Allowance;
 use muster_kit::config::{Problem, RoleConfig};
 use muster_protocol::ExecutorClass;
+use muster_transfer::Settings;
 use serde::Deserialize;
+
+use crate::stages::Patience;
 
 const MIB: u64 = 1024 * 1024;
 /// The most that [`ArtifactLimits::max_total_mib`] may be: a result travels in one frame.
@@ -22,8 +26,10 @@ pub struct Config {
     pub work_dir: PathBuf,
     /// Image archives to load where a job's image is missing.
     pub preload: Vec<PathBuf>,
-    /// Seconds from the start of the process to a ready image.
+    /// Seconds for the miner to offer the job.
     pub startup_s: u64,
+    /// Seconds an image may take to get ready, however it comes.
+    pub pull_s: u64,
     /// Seconds a job has between being asked to stop and being killed.
     pub stop_grace_s: u64,
     /// The OCI runtime of jobs without a GPU; empty for the engine's default.
@@ -36,6 +42,24 @@ pub struct Config {
     pub volumes: VolumeLimits,
     /// How much of a job's output travels inside its result.
     pub artifacts: ArtifactLimits,
+    /// Inputs that are fetched and outputs that are uploaded.
+    pub transfer: Settings,
+    /// How much of what a job prints is kept on disk, of either stream, in MiB; 0 keeps nothing.
+    pub log_mib: u64,
+    /// For an executor that stays connected.
+    pub standing: Standing,
+}
+
+/// What a standing executor is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Standing {
+    /// The file that enrolling makes: its own key, and which miner is its.
+    pub membership: PathBuf,
+    /// Its class.
+    pub class: ExecutorClass,
+    /// Jobs at once.
+    pub capacity: u32,
 }
 
 /// What one job may use.
@@ -84,23 +108,6 @@ pub struct Machine {
     pub memory: u64,
 }
 
-/// [`Limits`] in the engine's units, with the machine's share filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// Billionths of a processor.
-    pub nano_cpus: i64,
-    /// Bytes, tmpfs and shared memory included.
-    pub memory: i64,
-    /// Bytes.
-    pub shm: i64,
-    /// Bytes, each.
-    pub tmpfs: u64,
-    /// Processes and threads.
-    pub pids: i64,
-    /// Bytes.
-    pub disk: u64,
-}
-
 // === impl Config ===
 
 impl Default for Config {
@@ -110,12 +117,26 @@ impl Default for Config {
             work_dir: PathBuf::from("/var/tmp/muster-executor"),
             preload: Vec::new(),
             startup_s: 300,
+            pull_s: 1_200,
             stop_grace_s: 3,
             runtime: String::new(),
             limits: Limits::default(),
             class: IndexMap::new(),
             volumes: VolumeLimits::default(),
             artifacts: ArtifactLimits::default(),
+            transfer: Settings::default(),
+            log_mib: 256,
+            standing: Standing::default(),
+        }
+    }
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            membership: PathBuf::from("executor-membership.json"),
+            class: ExecutorClass::AlwaysOnTest,
+            capacity: 1,
         }
     }
 }
@@ -154,9 +175,13 @@ impl Config {
         self.class.get(&class).copied().unwrap_or(self.limits)
     }
 
-    /// From the start of the process to a ready image.
-    pub const fn startup_limit(&self) -> Duration {
-        Duration::from_secs(self.startup_s)
+    /// How long an attempt waits for what is not the job's own time.
+    pub const fn patience(&self) -> Patience {
+        Patience {
+            offer: Duration::from_secs(self.startup_s),
+            image: Duration::from_secs(self.pull_s),
+            grace: self.stop_grace(),
+        }
     }
 
     /// Between being asked to stop and being killed.
@@ -177,11 +202,15 @@ work_dir = "/var/tmp/muster-executor"
 # Image archives (as `docker save` writes them) to load where a job's image is missing.
 preload = []
 
-# Seconds from the start of the process to a ready image.
+# Seconds for the miner to offer the job; then, for the image to get ready, however it comes.
 startup_s = 300
+pull_s = 1200
 
 # Seconds a job has between being asked to stop and being killed.
 stop_grace_s = 3
+
+# What a job prints, kept on disk while it runs, MiB of either stream; 0 keeps nothing. Results hold 1 000 000 characters.
+log_mib = 256
 
 # The OCI runtime of jobs without a GPU, for example "runsc". Empty: the engine's default.
 runtime = ""
@@ -216,6 +245,29 @@ max_entries = 100000
 [artifacts]
 # All together in MiB, names included; at most 16. Each must also be smaller than 1 000 000 bytes; at most 1000 are taken.
 max_total_mib = 8
+
+# Inputs that are fetched and outputs that are uploaded.
+[transfer]
+# Hosts, addresses and networks (CIDR) that jobs may reach although they are not on the public Internet.
+allow = []
+# Where inputs are kept for the next job, for all executors of this machine. Absolute.
+cache_dir = "/var/tmp/muster-inputs"
+# How much is kept, in MiB (0: nothing), and for how many hours after its last use.
+cache_mib = 20480
+cache_hours = 336
+# The hub that huggingface_volume means, and its token for volumes that bring none: every user can read with it.
+hub = "https://huggingface.co"
+hub_token = ""
+# All outputs of a job together, in MiB.
+max_upload_mib = 2048
+
+# For muster executor --standing, which stays connected and takes one job after another.
+[standing]
+# The file that --enrol makes: this executor's key, and which miner is its. Nobody else may read it.
+membership = "executor-membership.json"
+# Its class, as the miner enrolled it, and how many jobs it runs at once.
+class = "always_on.test"
+capacity = 1
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -243,7 +295,15 @@ max_total_mib = 8
             "must be an absolute path: the engine mounts folders from it",
         );
         check(self.startup_s > 0, "startup_s", "must be at least 1");
-        check(self.stop_grace_s <= 600, "stop_grace_s", "must be at most 600");
+        check(self.pull_s > 0, "pull_s", "must be at least 1");
+        // The engine is given two minutes to answer.
+        check(self.stop_grace_s <= 100, "stop_grace_s", "must be at most 100");
+        check(self.log_mib <= 1 << 20, "log_mib", "must be at most 1048576");
+        check(
+            (1..=64).contains(&self.standing.capacity),
+            "standing.capacity",
+            "must be 1 to 64",
+        );
         check(
             self.volumes.max_entries > 0,
             "volumes.max_entries",
@@ -254,6 +314,7 @@ max_total_mib = 8
             "artifacts.max_total_mib",
             "must be at most 16: a result travels in one frame of 50 MiB",
         );
+        problems.extend(self.transfer.problems("transfer"));
         problems
     }
 }

@@ -1,7 +1,4 @@
-//! Running one container from creation to exit, and watching what it writes meanwhile.
-
-use std::path::PathBuf;
-use std::time::Duration;
+//! Running one container from creation to exit.
 
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
@@ -13,13 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::{Engine, EngineError, OutputStream};
 use crate::images::engine_failed;
 use crate::outputs::Capture;
+use crate::retry;
 use crate::stages::{Exit, Failure};
-use crate::workspace;
 
-/// How often the job's folders are measured, at most.
-const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// Measuring may take this part of the time, however many files there are.
-const WATCH_SHARE: u32 = 20;
 /// What a shell says of a program that it does not find, or may not execute.
 const NOT_FOUND: i64 = 127;
 const NOT_EXECUTABLE: i64 = 126;
@@ -33,10 +26,11 @@ pub(crate) async fn run(
     name: String,
     body: ContainerCreateBody,
     capture: Capture,
+    clock: SharedClock,
     called_off: CancellationToken,
 ) -> Result<Exit, Failure> {
-    engine
-        .create(&name, body)
+    let create = || engine.create(&name, body.clone());
+    retry::through(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
     let output = engine
@@ -53,7 +47,7 @@ pub(crate) async fn run(
     if let Err(error) = engine.start(&name).await {
         return not_started(&engine, &name, &error).await;
     }
-    let (outcome, ()) = tokio::join!(engine.wait(&name), drain(output, &capture));
+    let (outcome, ()) = tokio::join!(wait(&engine, &name, &clock), drain(output, &capture));
     let lost = |error: EngineError| {
         Failure::horde(
             HordeFailureReason::GenericError,
@@ -61,13 +55,35 @@ pub(crate) async fn run(
             Causes(&error).to_string(),
         )
     };
-    let code = outcome.map_err(lost)?;
+    let (code, interrupted) = outcome.map_err(lost)?;
+    if interrupted && code != 0 {
+        let message = "the docker engine went away while the job ran, and the job with it";
+        return Err(Failure::horde(
+            HordeFailureReason::GenericError,
+            JobStage::Execution,
+            message,
+        ));
+    }
     let oom_killed = engine.ended(&name).await.map_err(lost)?.oom_killed;
     Ok(Exit {
         code,
         oom_killed,
         not_started: None,
     })
+}
+
+/// The exit code, and whether the engine was away meanwhile: it may have been restarted under a container that goes on.
+async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, bool), EngineError> {
+    let first = match engine.wait(name).await {
+        Ok(code) => return Ok((code, false)),
+        Err(error) => error,
+    };
+    if !first.is_recoverable() {
+        return Err(first);
+    }
+    tracing::warn!(error = %Causes(&first), container = name, "the engine is away; waiting for it");
+    let code = retry::through(clock, "wait for a container", || engine.wait(name)).await?;
+    Ok((code, true))
 }
 
 /// A command that the image does not have is its user's mistake; everything else is the machine's.
@@ -93,27 +109,4 @@ async fn drain(mut output: OutputStream, capture: &Capture) {
             }
         }
     }
-}
-
-/// Ends when `folder` has grown by more than `limit` bytes.
-pub(crate) async fn watch_disk(folder: PathBuf, limit: u64, clock: SharedClock) {
-    let start = measure(&folder).await;
-    let mut pause = WATCH_EVERY;
-    loop {
-        clock.sleep(pause).await;
-        let began = clock.now();
-        if measure(&folder).await.saturating_sub(start) > limit {
-            return;
-        }
-        pause = WATCH_EVERY.max(clock.now().since(began) * WATCH_SHARE);
-    }
-}
-
-async fn measure(folder: &std::path::Path) -> u64 {
-    let folder = folder.to_owned();
-    let measured = tokio::task::spawn_blocking(move || workspace::used(&folder)).await;
-    measured.unwrap_or_else(|error| {
-        tracing::error!(%error, "measuring the job's folders was interrupted");
-        0
-    })
 }

@@ -10,11 +10,12 @@ use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
+use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, ToMiner,
 };
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
-use muster_rpc::{Session, SessionError, SocketError};
+use muster_rpc::SocketError;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -22,29 +23,30 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::engine::{Engine, LocalImage};
 use crate::error::Error;
-use crate::miner::Miner;
-use crate::outputs::{Artifacts, Capture};
+use crate::line::{Heard, Line};
+use crate::live::Live;
+use crate::memory::Memory;
+use crate::outputs::Capture;
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
 use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
-use crate::work::{self, Done, Placed};
+use crate::work::{self, Done, Placed, Results};
 use crate::workspace::Workspace;
 use crate::{container, specs};
 
 /// How long tidying up may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
-/// How long the miner may take to agree to the end.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
-/// The normal end of a websocket.
-const CLOSE_NORMAL: u16 = 1_000;
+/// How often it is told for how long the program has run.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 type Work = BoxFuture<'static, Done>;
 
 /// One attempt in progress.
 pub(crate) struct Driver {
     config: Arc<Config>,
+    memory: Memory,
     token: ExecutorToken,
-    session: Session<Miner>,
+    line: Line,
     /// This process is told to stop.
     shutdown: CancellationToken,
     clock: SharedClock,
@@ -52,6 +54,7 @@ pub(crate) struct Driver {
     /// Work of this attempt is to stop.
     called_off: CancellationToken,
     work: FuturesUnordered<Work>,
+    live: Live,
     capture: Capture,
     offer: Option<Box<InitialJobRequest>>,
     job: Option<Arc<JobRequest>>,
@@ -61,28 +64,34 @@ pub(crate) struct Driver {
     workspace: Option<Workspace>,
     /// Where the job may have scratch space at home.
     bare_home: Option<String>,
-    results: Option<(Artifacts, Value)>,
+    results: Option<Box<Results>>,
 }
 
 impl Driver {
     pub(crate) fn new(
-        config: Config,
+        config: Arc<Config>,
+        memory: Memory,
         token: ExecutorToken,
-        session: Session<Miner>,
+        line: Line,
         shutdown: CancellationToken,
         clock: SharedClock,
         started: Timestamp,
     ) -> Self {
+        // What is live is for Muster only.
+        let live = Live::default();
+        let capture = Capture::new(line.is_muster().then(|| live.clone()));
         Self {
-            attempt: Attempt::new(started, config.startup_limit(), config.stop_grace()),
-            config: Arc::new(config),
+            attempt: Attempt::new(started, config.patience()),
+            config,
+            memory,
             token,
-            session,
+            line,
             shutdown,
             clock,
             called_off: CancellationToken::new(),
             work: FuturesUnordered::new(),
-            capture: Capture::default(),
+            live,
+            capture,
             offer: None,
             job: None,
             engine: None,
@@ -95,11 +104,19 @@ impl Driver {
 
     /// Until the end of the attempt.
     pub(crate) async fn drive(mut self) -> Result<(), Error> {
+        if self.line.is_muster() {
+            let (live, miner) = (self.live.clone(), self.line.mouth());
+            let (attempt, clock) = (self.attempt_id(), Arc::clone(&self.clock));
+            self.begin_until_called_off(async move {
+                live.tell(attempt, miner, clock).await;
+                Done::Stopped
+            });
+        }
         loop {
             let event = tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => Some(Event::Parted(Parting::ShutDown)),
-                heard = self.session.recv() => self.heard(heard),
+                heard = self.line.recv() => self.heard(heard),
                 Some(done) = self.work.next() => self.done(done),
                 () = self.clock.sleep_until(self.attempt.deadline()) => Some(Event::Tick),
             };
@@ -118,23 +135,13 @@ impl Driver {
 
     // === what happens ===
 
-    fn heard(&mut self, heard: Result<Option<ToMiner>, SessionError<WireError>>) -> Option<Event> {
+    fn heard(&mut self, heard: Heard) -> Option<Event> {
         match heard {
-            Ok(Some(message)) => self.message(message),
-            Ok(None) => {
-                let closed = self
-                    .session
-                    .closed()
-                    .map(|closed| format!("it closed with {} {}", closed.code, closed.reason));
-                let reason = closed.unwrap_or_else(|| "its connection ended".to_owned());
-                Some(Event::Parted(Parting::MinerLost(reason.trim_end().to_owned())))
-            }
-            Err(SessionError::Malformed(error)) => self.malformed(&error),
-            Err(error) if error.is_fatal() => {
-                Some(Event::Parted(Parting::MinerLost(Causes(&error).to_string())))
-            }
-            Err(error) => {
-                tracing::warn!(error = %Causes(&error), "a frame of the miner is passed over");
+            Heard::Message(message) => self.message(message),
+            Heard::Lost(reason) => Some(Event::Parted(Parting::MinerLost(reason))),
+            Heard::Unreadable(error) => self.malformed(&error),
+            Heard::Noise(what) => {
+                tracing::warn!(what, "a frame of the miner is passed over");
                 None
             }
         }
@@ -182,7 +189,8 @@ impl Driver {
             | ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::V0JobAcceptedReceiptRequest(_)
-            | ToMiner::V0JobFinishedReceiptRequest(_) => {
+            | ToMiner::V0JobFinishedReceiptRequest(_)
+            | ToMiner::MusterExecutorEnrolled(_) => {
                 tracing::warn!("a message that is not for this attempt is passed over");
                 None
             }
@@ -199,6 +207,7 @@ impl Driver {
             | State::Running(_)
             | State::Stopping(_)
             | State::Collecting
+            | State::Salvaging
             | State::Over => {
                 tracing::warn!(%error, "a frame of the miner is passed over");
                 return None;
@@ -222,6 +231,8 @@ impl Driver {
                 image,
                 bare_home,
             }) => {
+                let log_limit = self.config.log_mib.saturating_mul(1 << 20);
+                self.capture.keep_in(&workspace.folders().logs, log_limit);
                 self.workspace = Some(workspace);
                 self.bare_home = bare_home;
                 self.image = self.job.as_ref().map(|job| (job.docker_image.clone(), image));
@@ -230,8 +241,8 @@ impl Driver {
             Done::Exited(exit) => Some(Event::Exited(exit)),
             Done::DiskFull(limit) => Some(Event::DiskFull(limit)),
             Done::Stopped => None,
-            Done::Collected(artifacts, specs) => {
-                self.results = Some((artifacts, specs));
+            Done::Collected(results) => {
+                self.results = Some(results);
                 Some(Event::Collected)
             }
             Done::Failed(failure) => Some(Event::Failed(failure)),
@@ -270,23 +281,13 @@ impl Driver {
                     job_uuid: notice.job_uuid,
                     executor_token: None,
                 };
-                self.session
-                    .send(&FromMiner::V0ExecutorReadyRequest(ready))
-                    .await?;
+                self.line.send(&FromMiner::V0ExecutorReadyRequest(ready)).await?;
             }
             Effect::PlaceVolumes => self.place_volumes(),
-            Effect::SayVolumesReady => {
-                self.session
-                    .send(&FromMiner::V0VolumesReadyRequest(notice))
-                    .await?
-            }
+            Effect::SayVolumesReady => self.line.send(&FromMiner::V0VolumesReadyRequest(notice)).await?,
             Effect::Run => self.run(),
             Effect::Stop => self.stop(),
-            Effect::SayExecutionDone => {
-                self.session
-                    .send(&FromMiner::V0ExecutionDoneRequest(notice))
-                    .await?
-            }
+            Effect::SayExecutionDone => self.line.send(&FromMiner::V0ExecutionDoneRequest(notice)).await?,
             Effect::Collect => self.collect(),
             Effect::Conclude(conclusion) => return Ok(Some(conclusion)),
         }
@@ -297,6 +298,8 @@ impl Driver {
         self.begin_until_called_off(work::prepare_image(
             Arc::clone(&self.config),
             self.offered_image(),
+            self.memory.clone(),
+            Arc::clone(&self.clock),
         ));
     }
 
@@ -312,6 +315,9 @@ impl Driver {
             job: Arc::clone(job),
             offered_volume,
             prepared: self.image.clone(),
+            clock: Arc::clone(&self.clock),
+            memory: self.memory.clone(),
+            live: self.live.clone(),
             called_off: self.called_off.clone(),
         };
         self.begin(work::place_volumes(inputs));
@@ -348,10 +354,11 @@ impl Driver {
             container,
             body,
             self.capture.clone(),
+            Arc::clone(&self.clock),
             self.called_off.clone(),
         );
         self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
-        let watching = container::watch_disk(
+        let watching = muster_engine::disk::watch(
             workspace.folders().root.clone(),
             allowance.disk,
             Arc::clone(&self.clock),
@@ -360,6 +367,18 @@ impl Driver {
             watching.await;
             Done::DiskFull(allowance.disk)
         });
+        if self.line.is_muster() {
+            let (live, clock) = (self.live.clone(), Arc::clone(&self.clock));
+            let limit = Timing::of(offer).execution.as_secs();
+            self.begin_until_called_off(async move {
+                let since = clock.now();
+                loop {
+                    let run = clock.now().since(since).as_secs();
+                    live.progress(ProgressOf::Execution, run, Some(limit));
+                    clock.sleep(TELL_EVERY).await;
+                }
+            });
+        }
     }
 
     fn stop(&self) {
@@ -380,11 +399,12 @@ impl Driver {
         let (Some(job), Some(workspace)) = (&self.job, &self.workspace) else {
             return self.defect("no outputs");
         };
-        let max_total = self.config.artifacts.max_total_mib.saturating_mul(1 << 20);
         self.begin(work::collect(
+            Arc::clone(&self.config),
             Arc::clone(job),
             workspace.folders().clone(),
-            max_total,
+            self.attempt.state() == State::Collecting,
+            self.called_off.clone(),
         ));
     }
 
@@ -428,14 +448,19 @@ impl Driver {
                 "the container may still be there; the next executor tries again"
             );
         }
-        let muster = self.session.is_muster();
-        let (artifacts, machine) = self.results.take().unzip();
+        let muster = self.line.is_muster();
+        let (artifacts, uploaded, machine) = match self.results.take().map(|results| *results) {
+            Some(results) => (results.artifacts, results.uploaded, Some(results.specs)),
+            None => Default::default(),
+        };
         let image = self.job.as_ref().map(|job| job.docker_image.clone());
         let report = Report {
             attempt: self.token.attempt(),
             image: image.or_else(|| self.offered_image()),
             printed: self.capture.printed(),
-            artifacts: artifacts.unwrap_or_default(),
+            artifacts,
+            uploaded,
+            muster,
             specs: machine.map(|specs| {
                 if muster {
                     with_image(specs, self.image.as_ref())
@@ -446,7 +471,7 @@ impl Driver {
         };
         let mut unheard = None;
         for message in report.messages(&conclusion) {
-            if let Err(error) = self.session.send(&message).await {
+            if let Err(error) = self.line.send(&message).await {
                 unheard = Some(Error::MinerLost(Causes(&error).to_string()));
                 break;
             }
@@ -461,7 +486,7 @@ impl Driver {
             }
             None => {}
         }
-        say_goodbye(self.session).await;
+        self.line.goodbye().await;
         match (conclusion, unheard) {
             (Conclusion::Parted(parting), _) => Err(parting.into()),
             (Conclusion::Finished | Conclusion::Failed(_), Some(error)) => Err(error),
@@ -495,24 +520,6 @@ impl Driver {
         }
         removed.is_ok()
     }
-}
-
-/// Closes and listens until the miner agrees: a connection dropped with unread bytes would be reset, and what the miner
-/// has not read yet would be lost with it.
-async fn say_goodbye(session: Session<Miner>) {
-    let (mut receiver, sender) = session.split();
-    sender.close(CLOSE_NORMAL, "").await;
-    let agrees = async {
-        loop {
-            match receiver.recv().await {
-                Ok(None) => return,
-                Err(error) if error.is_fatal() => return,
-                Ok(Some(_)) | Err(_) => {}
-            }
-        }
-    };
-    // A miner that does not agree is left.
-    let _ = timeout(GOODBYE_LIMIT, agrees).await;
 }
 
 /// Ours, for Muster peers: which image a name stood for on this executor.

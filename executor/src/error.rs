@@ -2,6 +2,7 @@
 //!
 //! A job that fails is no error of its executor: it is reported, and the process ends with 0.
 
+use muster_enrol::MembershipError;
 use muster_kit::Coded;
 use muster_protocol::ErrorCode;
 use muster_rpc::ConnectError;
@@ -23,6 +24,12 @@ pub enum Error {
     /// The miner does not know the lease, or offers another attempt under it.
     #[error("executor: the miner refused the lease: {0}")]
     Refused(String),
+    /// The membership of a standing executor cannot be used.
+    #[error("executor: not enrolled")]
+    Membership(#[from] MembershipError),
+    /// The miner took this executor off its roll, or never had it there.
+    #[error("executor: the miner does not take this executor: {0}")]
+    StruckOff(String),
     /// The miner offered no job.
     #[error("executor: the miner offered no job within the startup limit")]
     NoOffer,
@@ -44,6 +51,8 @@ impl Coded for Error {
         match self {
             Self::Connect(_) | Self::MinerLost(_) => Some(ErrorCode::MinerLost),
             Self::Unfit { code, .. } => Some(*code),
+            Self::Membership(error) => error.code(),
+            Self::StruckOff(_) => Some(ErrorCode::NotEnrolled),
             Self::Cancelled(_) | Self::Refused(_) | Self::NoOffer | Self::ShutDown => None,
         }
     }

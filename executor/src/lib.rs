@@ -1,41 +1,44 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`volumes`] and
-//! [`outputs`] (what goes in and comes out), [`report`] (what the miner is told, pure), [`engine`] and [`archive`]
-//! (Docker), `driver`, which connects them, then [`reap`](mod@reap) (what is left of executors that were killed).
+//! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
+//! comes out; files come and go through [`muster_transfer`]), [`report`] (what the miner is told, pure), `driver`, which
+//! connects them to [`muster_engine`], then [`reap`](mod@reap) (what is left of executors that were killed).
 //!
-//! An executor stands next to untrusted code: it holds no key, knows no chain, and listens nowhere.
+//! An executor stands next to untrusted code: it knows no chain, listens nowhere, and holds no key but the one by which its
+//! miner knows it, if it is a standing one ([`standing`]).
 
-pub mod archive;
 pub mod config;
 mod container;
 mod driver;
-pub mod engine;
 pub mod error;
-mod home;
+mod gpu;
 mod images;
+mod line;
+mod live;
+mod memory;
+mod meter;
 mod miner;
-#[cfg(test)]
-mod mutation;
 pub mod outputs;
 pub mod reap;
 pub mod report;
+mod retry;
 pub mod sandbox;
 pub mod specs;
 pub mod stages;
-pub mod volumes;
+pub mod standing;
 mod work;
 pub mod workspace;
+
+use std::sync::Arc;
 
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::ExecutorToken;
 use muster_rpc::{Greeting, Limits, connect};
 use tracing::Instrument;
 
-pub use archive::{ImageArchive, ImageContent, ImageFile};
 pub use config::Config;
-pub use engine::{Engine, EngineError};
 pub use error::Error;
+pub use muster_engine::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
 pub use reap::reap;
 
 /// What a miner says on the command line of the executor that it starts.
@@ -76,6 +79,14 @@ async fn serve(
     tracing::info!(miner = %socket.peer(), "connected");
     // The miner started this process and handed it the token: it needs no further greeting.
     let session = Greeting::new(socket).accept(miner::Miner);
-    let driver = driver::Driver::new(config, invocation.token, session, tasks.token(), clock, started);
+    let driver = driver::Driver::new(
+        Arc::new(config),
+        memory::Memory::default(),
+        invocation.token,
+        line::Line::own(session),
+        tasks.token(),
+        clock,
+        started,
+    );
     driver.drive().await
 }

@@ -8,20 +8,27 @@
 //! and in [`crate::config`] add up to less than a frame whatever a job does.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bollard::container::LogOutput;
 use indexmap::IndexMap;
+use muster_protocol::wire::executor::LogStream;
 use muster_rpc::Limits;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use crate::config::MAX_ARTIFACTS_MIB;
+use crate::live::Live;
+
+/// The copies of both streams.
+pub const STDOUT_FILE: &str = "stdout.txt";
+/// See [`STDOUT_FILE`].
+pub const STDERR_FILE: &str = "stderr.txt";
 
 /// A text of more characters than this is cut in the middle.
 const MAX_CHARS: usize = 1_000_000;
@@ -41,11 +48,15 @@ const MAX_NAMED: usize = 20;
 /// The longest form of a character in JSON: `\u001f`.
 const LONGEST_IN_JSON: usize = 6;
 
-/// The largest result: both texts, files in base64 with their names, and what holds them together.
+/// A thousand uploads whose answers have no room any more: their paths, and what is left of each answer.
+const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
+
+/// The largest result: both texts, files in base64 with their names, what servers answered to uploads, and what holds
+/// them together.
 const LARGEST_RESULT: usize = {
     let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
     let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
-    texts + files + MAX_ENTRIES * 16 + 4_096
+    texts + files + MAX_ENTRIES * 16 + muster_transfer::results::MAX_RESULTS + LONGEST_KEYS + 4_096
 };
 const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
 
@@ -59,7 +70,27 @@ pub struct Captured {
 
 /// Both streams of a job, filled while it runs and readable at any moment. Clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Capture(Arc<Mutex<(Captured, Captured)>>);
+pub struct Capture(Arc<Mutex<Streams>>);
+
+#[derive(Debug, Default)]
+struct Streams {
+    stdout: Stream,
+    stderr: Stream,
+    live: Option<Live>,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    captured: Captured,
+    kept: Option<Kept>,
+}
+
+/// A stream's copy on disk, whole up to a limit.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    room: u64,
+}
 
 /// Texts as they travel in a final message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,23 +189,74 @@ fn join(head: &str, tail: &str, half: usize) -> String {
 // === impl Capture ===
 
 impl Capture {
+    /// One that tells what is printed as it comes, if somebody listens.
+    pub(crate) fn new(live: Option<Live>) -> Self {
+        Self(Arc::new(Mutex::new(Streams {
+            live,
+            ..Streams::default()
+        })))
+    }
+
+    /// Keeps what is printed from now on in `folder` too, as `stdout.txt` and `stderr.txt`, up to `limit` bytes each. A disk
+    /// that fails costs this copy and nothing else.
+    pub fn keep_in(&self, folder: &Path, limit: u64) {
+        if limit == 0 {
+            return;
+        }
+        let make = |name: &str| {
+            let made = File::create(folder.join(name));
+            if let Err(error) = &made {
+                tracing::warn!(%error, name, "what the job prints is not kept on disk");
+            }
+            made.ok().map(|file| Kept { file, room: limit })
+        };
+        let mut streams = self.lock();
+        streams.stdout.kept = make(STDOUT_FILE);
+        streams.stderr.kept = make(STDERR_FILE);
+    }
+
     /// Adds a piece of either stream.
     pub fn push(&self, piece: &LogOutput) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match piece {
-            LogOutput::StdErr { message } => streams.1.push(message),
+        let mut streams = self.lock();
+        let streams = &mut *streams;
+        let (name, stream, bytes) = match piece {
+            LogOutput::StdErr { message } => (LogStream::Stderr, &mut streams.stderr, message),
             LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
-                streams.0.push(message);
+                (LogStream::Stdout, &mut streams.stdout, message)
             }
+        };
+        stream.push(bytes);
+        if let Some(live) = &streams.live {
+            live.print(name, bytes);
         }
     }
 
     /// What was printed so far.
     pub fn printed(&self) -> Printed {
-        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.lock();
         Printed {
-            stdout: streams.0.text(),
-            stderr: streams.1.text(),
+            stdout: streams.stdout.captured.text(),
+            stderr: streams.stderr.captured.text(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Streams> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stream {
+    fn push(&mut self, bytes: &[u8]) {
+        self.captured.push(bytes);
+        let Some(kept) = &mut self.kept else { return };
+        let length = bytes.len().min(usize::try_from(kept.room).unwrap_or(usize::MAX));
+        let written = kept.file.write_all(bytes.get(..length).unwrap_or_default());
+        kept.room = kept.room.saturating_sub(length as u64);
+        if let Err(error) = &written {
+            tracing::warn!(%error, "what the job prints is no longer kept on disk");
+        }
+        if written.is_err() || kept.room == 0 {
+            self.kept = None;
         }
     }
 }
@@ -364,6 +446,29 @@ mod tests {
         let text = "😀".repeat(1_000_000) + "z";
         assert_eq!(captured(&[text.as_bytes()]), shortened(&text));
         assert!(captured(&[text.as_bytes()]).ends_with("😀z"));
+    }
+
+    #[test]
+    fn both_streams_are_kept_whole_up_to_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let capture = Capture::default();
+        capture.keep_in(folder.path(), 10);
+        let out = |text: &'static str| LogOutput::StdOut { message: text.into() };
+        for text in ["12345", "678", "9abc", "def"] {
+            capture.push(&out(text));
+        }
+        capture.push(&LogOutput::StdErr { message: "e".into() });
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(
+            (read(STDOUT_FILE), read(STDERR_FILE)),
+            ("123456789a".into(), "e".into())
+        );
+        assert_eq!(capture.printed().stdout, "123456789abcdef");
+        // A disk that is not there costs the copy only.
+        let capture = Capture::default();
+        capture.keep_in(Path::new("/nonexistent"), 10);
+        capture.push(&out("x"));
+        assert_eq!(capture.printed().stdout, "x");
     }
 
     #[test]

@@ -1,48 +1,9 @@
-//! What killed executors leave behind, and how the next one removes it.
-//!
-//! An executor that is killed cannot remove its container. The engine bounds a container's processors, memory and
-//! processes but not its life, so it runs on until the next executor of the same `work_dir` starts, or until a supervisor
-//! calls [`reap`]. Whoever keeps executors should call it when one of them has died.
-//!
-//! Several executors share a machine and several operators may share an engine. What is removed is therefore found from
-//! the folders in `work_dir`, never from the engine's list: a folder of ours whose lock can be had has no living owner
-//! ([`crate::workspace::abandoned`]), and the containers whose label names exactly that folder were its owner's. A
-//! container whose folder is in another place, in use, or gone is left alone.
+//! What killed executors of this configuration left behind: see [`muster_engine::reap`](mod@muster_engine::reap).
 
-use std::path::{Path, PathBuf};
-
-use muster_kit::error::Causes;
-use tokio::task::{JoinError, spawn_blocking};
+use muster_engine::Engine;
+pub use muster_engine::reap::{ReapError, Reaped};
 
 use crate::config::Config;
-use crate::engine::{Engine, EngineError};
-use crate::sandbox::LABEL_EXECUTOR;
-use crate::workspace::{Abandoned, WorkspaceError, abandoned};
-
-/// What was done about dead executors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reaped {
-    /// Folders removed.
-    pub folders: usize,
-    /// Containers removed.
-    pub containers: usize,
-    /// Folders that are still there, with their containers or files. The log says why.
-    pub left: usize,
-}
-
-/// Why nothing could be done.
-#[derive(Debug, thiserror::Error)]
-pub enum ReapError {
-    /// The engine does not answer.
-    #[error("what dead executors left cannot be removed")]
-    Engine(#[from] EngineError),
-    /// The folders cannot be looked at.
-    #[error("what dead executors left cannot be found")]
-    WorkDir(#[from] WorkspaceError),
-    /// This process is ending.
-    #[error("removing what dead executors left was interrupted")]
-    Interrupted(#[from] JoinError),
-}
 
 /// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, beside
 /// running executors and beside another call of itself.
@@ -51,59 +12,5 @@ pub enum ReapError {
 /// The engine or `work_dir` cannot be used at all; what cannot be removed is counted in [`Reaped::left`].
 pub async fn reap(config: &Config) -> Result<Reaped, ReapError> {
     let engine = Engine::connect(&config.engine).await?;
-    with(&engine, &config.work_dir).await
-}
-
-/// As [`reap`], with an engine that is connected already.
-///
-/// # Errors
-/// As [`reap`].
-pub(crate) async fn with(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError> {
-    let work_dir = PathBuf::from(work_dir);
-    let mut reaped = Reaped::default();
-    let mut emptied = Vec::new();
-    // Containers first, all of them: they hold memory, processors and GPUs, folders only hold disk.
-    for folder in spawn_blocking(move || abandoned(&work_dir)).await?? {
-        match containers_of(engine, &folder).await {
-            Ok(removed) => {
-                reaped.containers += removed;
-                emptied.push(folder);
-            }
-            Err(error) => {
-                tracing::warn!(error = %Causes(&error), folder = %folder.path().display(), "a dead executor's container stays");
-                reaped.left += 1;
-            }
-        }
-    }
-    for removed in spawn_blocking(move || remove_all(emptied)).await? {
-        match removed {
-            Ok(()) => reaped.folders += 1,
-            Err(error) => {
-                tracing::warn!(error = %Causes(&error), "a dead executor's folder stays");
-                reaped.left += 1;
-            }
-        }
-    }
-    if reaped != Reaped::default() {
-        tracing::info!(
-            containers = reaped.containers,
-            folders = reaped.folders,
-            left = reaped.left,
-            "removed what dead executors left"
-        );
-    }
-    Ok(reaped)
-}
-
-async fn containers_of(engine: &Engine, folder: &Abandoned) -> Result<usize, EngineError> {
-    let label = format!("{LABEL_EXECUTOR}={}", folder.path().display());
-    let names = engine.labelled(&label).await?;
-    for name in &names {
-        engine.remove(name).await?;
-    }
-    Ok(names.len())
-}
-
-fn remove_all(folders: Vec<Abandoned>) -> Vec<Result<(), WorkspaceError>> {
-    folders.into_iter().map(Abandoned::remove).collect()
+    muster_engine::reap(&engine, &config.work_dir).await
 }

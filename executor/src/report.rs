@@ -1,8 +1,8 @@
 //! What the miner is told at the end: from a conclusion to the messages that carry it. Pure.
 
-use indexmap::IndexMap;
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
+use muster_transfer::Uploaded;
 use serde_json::{Map, Value, json};
 
 use crate::outputs::{Artifacts, Printed, shortened, shortened_to};
@@ -22,8 +22,12 @@ pub struct Report {
     pub image: Option<String>,
     /// Both streams so far.
     pub printed: Printed,
-    /// Its small files, if it finished.
+    /// Its small files, as far as they could be read.
     pub artifacts: Artifacts,
+    /// What servers answered to its uploads, if it finished.
+    pub uploaded: Uploaded,
+    /// The miner is Muster.
+    pub muster: bool,
     /// The machine, if the job finished.
     pub specs: Option<Value>,
 }
@@ -47,7 +51,11 @@ impl Report {
             })
         });
         let mut stderr = self.printed.stderr;
-        let notice = self.artifacts.notice();
+        let mut notice = self.artifacts.notice();
+        for line in &self.uploaded.notices {
+            notice.push_str(line);
+            notice.push('\n');
+        }
         if !notice.is_empty() {
             if !stderr.is_empty() && !stderr.ends_with('\n') {
                 stderr.push('\n');
@@ -60,7 +68,7 @@ impl Report {
             docker_process_stderr: stderr,
             artifacts: Some(self.artifacts.files),
             // ComputeHorde's SDK reads neither as null.
-            upload_results: Some(IndexMap::new()),
+            upload_results: Some(self.uploaded.results),
         });
         specs.into_iter().chain([finished]).collect()
     }
@@ -100,12 +108,17 @@ impl Report {
             context.insert("image".to_owned(), json!(shortened_to(image, MAX_IMAGE)));
         }
         context.insert("fault".to_owned(), json!(failure.fault));
+        // ComputeHorde's failures have no place for files.
+        if self.muster && !self.artifacts.files.is_empty() {
+            context.insert("artifacts".to_owned(), json!(self.artifacts.files));
+        }
         Value::Object(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use indexmap::IndexMap;
     use muster_protocol::job::Fault;
     use muster_protocol::wire::encode;
     use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
@@ -127,6 +140,8 @@ mod tests {
                 files: IndexMap::from([("/artifacts/a".to_owned(), "QQ==".to_owned())]),
                 ..Artifacts::default()
             },
+            uploaded: Uploaded::default(),
+            muster: false,
             specs: Some(json!({"os": "Debian"})),
         }
     }
@@ -239,6 +254,21 @@ mod tests {
         );
         let failed = largest(Conclusion::Failed(failure));
         assert!((10 << 20..13 << 20).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn a_muster_miner_gets_what_a_failed_job_left() {
+        for muster in [true, false] {
+            let report = Report { muster, ..report() };
+            let failure = Failure::job(JobFailureReason::Timeout, JobStage::Execution, "late");
+            let message = report.messages(&Conclusion::Failed(failure)).remove(0);
+            let FromMiner::V0JobFailedRequest(failed) = message else {
+                panic!("{message:?}")
+            };
+            let left = failed.context.unwrap().get("artifacts").cloned();
+            assert_eq!(left, muster.then(|| json!({"/artifacts/a": "QQ=="})));
+            assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
+        }
     }
 
     #[test]

@@ -1,57 +1,16 @@
-//! From a job to the container that holds it: a pure function, so that what a job may do can be read in one place.
-//!
-//! What a job gets: no network but its own loopback, no capability, no new privileges, a read-only root, tmpfs where
-//! programs expect to write, bounded memory, processors and processes, no devices, the system calls of `seccomp.json`.
-//! What it shares with the machine: its own folders under the executor's `work_dir`, and GPUs for GPU classes.
-//!
-//! A tmpfs hides what the image has at its place. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
-//! volumes always start empty. The home folder of the image's user starts empty only where the image keeps nothing in it
-//! (see `home.rs`); where it keeps anything, say a model in `~/.cache`, the job finds that there and cannot write beside
-//! it. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
+//! From a job to the sandbox that holds it: what ComputeHorde's fields mean for [`muster_engine::sandbox`].
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use bollard::models::{
-    ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
-    ResourcesUlimits,
-};
-use indexmap::IndexMap;
+use bollard::models::ContainerCreateBody;
+use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox, is_system};
+pub use muster_engine::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, ImageId};
+use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 
-use crate::config::Allowance;
 use crate::engine::LocalImage;
 
-/// The label that names the attempt a container serves.
-pub const LABEL_ATTEMPT: &str = "muster.attempt";
-/// The label every container of an executor carries; its value is the folder of the job.
-pub const LABEL_EXECUTOR: &str = "muster.executor";
-
-/// The system calls a job may make, in the structure that Docker documents for `--security-opt seccomp=`.
-const SECCOMP: &str = include_str!("../seccomp.json");
 const SCRIPT: &str = "/script.py";
-/// Where programs expect to be able to write.
-const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
-/// Folders that must not be covered by a mount of the job's choosing.
-const SYSTEM: [&str; 9] = [
-    "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc",
-];
-
-/// Why a job cannot be put into a container: its user's fault.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SandboxError {
-    /// A folder that cannot be mounted.
-    #[error(
-        "artifacts_dir {0:?} must be an absolute path of plain components outside the system's own folders"
-    )]
-    ArtifactsDir(String),
-    /// A name that cannot stand in an environment.
-    #[error(
-        "the environment variable {0:?} has a name that is empty or holds '=' or NUL, or a value that holds NUL"
-    )]
-    Environment(String),
-}
 
 /// The folders of one job on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +27,8 @@ pub struct JobFolders {
     pub artifacts: PathBuf,
     /// The job's script, if it brought one.
     pub script: PathBuf,
+    /// What the job prints. Not mounted.
+    pub logs: PathBuf,
 }
 
 /// Everything a container is made of.
@@ -106,6 +67,7 @@ impl JobFolders {
             specs: root.join("specs"),
             artifacts: root.join("artifacts"),
             script: root.join("script.py"),
+            logs: root.join("logs"),
         }
     }
 }
@@ -123,8 +85,7 @@ pub fn artifacts_dir(job: &JobRequest) -> Result<Option<String>, SandboxError> {
     let parts = trimmed.strip_prefix('/').ok_or_else(refused)?;
     let plain =
         |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255 && !part.contains(['\0', '\n']);
-    let system = SYSTEM.iter().any(|folder| within(trimmed, folder));
-    if !parts.split('/').all(plain) || trimmed.len() > 1_024 || system {
+    if !parts.split('/').all(plain) || trimmed.len() > 1_024 || is_system(trimmed) {
         return Err(refused());
     }
     Ok(Some(trimmed.to_owned()))
@@ -146,58 +107,23 @@ impl Sealed<'_> {
     /// # Errors
     /// What the job asks for cannot be put into one.
     pub fn container(&self) -> Result<ContainerCreateBody, SandboxError> {
-        Ok(ContainerCreateBody {
-            image: Some(self.image.id.to_string()),
-            hostname: Some("job".to_owned()),
-            cmd: self.command(),
-            env: Some(environment(&self.job.env)?),
-            labels: Some(labels(self.job.job_uuid, &self.folders.root)),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            network_disabled: Some(true),
-            // A health check would be a second program, started by the engine for as long as the job runs.
-            healthcheck: Some(HealthConfig {
-                test: Some(vec!["NONE".to_owned()]),
-                ..HealthConfig::default()
-            }),
-            host_config: Some(self.host()?),
-            ..ContainerCreateBody::default()
-        })
-    }
-
-    fn host(&self) -> Result<HostConfig, SandboxError> {
-        let mounts = self.mounts()?;
-        let gpu = self.has_gpu();
-        let runtime = if gpu { "nvidia" } else { self.runtime };
-        let limits = self.allowance;
-        Ok(HostConfig {
-            network_mode: Some("none".to_owned()),
-            ipc_mode: Some("private".to_owned()),
-            cap_drop: Some(vec!["ALL".to_owned()]),
-            security_opt: Some(vec![
-                "no-new-privileges:true".to_owned(),
-                format!("seccomp={SECCOMP}"),
-            ]),
-            privileged: Some(false),
-            readonly_rootfs: Some(true),
-            tmpfs: Some(self.scratch(&mounts)),
-            mounts: Some(mounts),
-            memory: Some(limits.memory),
-            // The same number: no swap.
-            memory_swap: Some(limits.memory),
-            nano_cpus: Some(limits.nano_cpus),
-            pids_limit: Some(limits.pids),
-            shm_size: Some(limits.shm.min(limits.memory)),
-            ulimits: Some(vec![no_core_dumps()]),
-            // Output is taken from the attached streams; the engine keeps no copy that could fill the disk.
-            log_config: Some(HostConfigLogConfig {
-                typ: Some("none".to_owned()),
-                config: None,
-            }),
-            runtime: (!runtime.is_empty()).then(|| runtime.to_owned()),
-            device_requests: gpu.then(|| vec![every_gpu()]),
-            ..HostConfig::default()
-        })
+        let environment = self.job.env.iter();
+        let sandbox = Sandbox {
+            image: self.image,
+            command: self.command(),
+            environment: environment
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect(),
+            binds: self.binds()?,
+            labels: labels(self.job.job_uuid, &self.folders.root),
+            bare_home: self.bare_home,
+            allowance: self.allowance,
+            runtime: self.runtime,
+            gpus: if self.has_gpu() { Gpus::All } else { Gpus::None },
+            run_as: RunAs::Image,
+            root: Root::ReadOnly,
+        };
+        sandbox.container()
     }
 
     fn has_gpu(&self) -> bool {
@@ -216,10 +142,10 @@ impl Sealed<'_> {
         }
     }
 
-    fn mounts(&self) -> Result<Vec<Mount>, SandboxError> {
+    fn binds(&self) -> Result<Vec<Bind>, SandboxError> {
         let folders = self.folders;
         // Writable, as in ComputeHorde, whose jobs unpack and cache beside their inputs. The copy is this attempt's own.
-        let mut mounts = vec![
+        let mut binds = vec![
             bind(&folders.volume, "/volume"),
             bind(&folders.output, "/output"),
             bind(&folders.specs, "/specs"),
@@ -227,111 +153,24 @@ impl Sealed<'_> {
         if let Some(target) = artifacts_dir(self.job)? {
             let source = artifacts_folder(folders, &target);
             if source == folders.artifacts {
-                mounts.push(bind(source, &target));
+                binds.push(bind(source, &target));
             }
         }
         if self.job.raw_script.is_some() {
-            mounts.push(Mount {
-                read_only: Some(true),
+            binds.push(Bind {
+                writable: false,
                 ..bind(&folders.script, SCRIPT)
             });
         }
-        Ok(mounts)
-    }
-
-    /// tmpfs by path. Counted as the job's memory.
-    fn scratch(&self, mounts: &[Mount]) -> HashMap<String, String> {
-        let options = format!("rw,exec,nosuid,nodev,mode=1777,size={}", self.allowance.tmpfs);
-        let taken = |path: &str| mounts.iter().any(|mount| mount.target.as_deref() == Some(path));
-        // A volume that the image declares would be an unbounded folder on the engine's disk.
-        let declared = self
-            .image
-            .volumes
-            .iter()
-            .filter(|path| path.starts_with('/'))
-            .cloned();
-        let paths = SCRATCH
-            .map(str::to_owned)
-            .into_iter()
-            .chain(self.bare_home.map(str::to_owned))
-            .chain(declared);
-        paths
-            .filter(|path| !taken(path))
-            .map(|path| (path, options.clone()))
-            .collect()
+        Ok(binds)
     }
 }
 
-/// By which a container is found again.
-pub(crate) fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
-    HashMap::from([
-        (LABEL_ATTEMPT.to_owned(), attempt.to_string()),
-        (LABEL_EXECUTOR.to_owned(), folder.display().to_string()),
-    ])
-}
-
-/// The home folder of the image's user, as far as it can be told without looking into the image.
-pub(crate) fn home_of(image: &LocalImage) -> Option<String> {
-    let declared = image
-        .environment
-        .iter()
-        .find_map(|line| line.strip_prefix("HOME="));
-    let user = image.user.split(':').next().unwrap_or_default();
-    let home = match (declared, user) {
-        (Some(home), _) => home.trim_end_matches('/').to_owned(),
-        (None, "" | "root" | "0") => "/root".to_owned(),
-        (None, number) if number.bytes().all(|byte| byte.is_ascii_digit()) => return None,
-        (None, name) => format!("/home/{name}"),
-    };
-    let plain = home.starts_with('/')
-        && home
-            .split('/')
-            .skip(1)
-            .all(|part| !matches!(part, "" | "." | ".."));
-    let system = SYSTEM.iter().any(|folder| within(&home, folder));
-    (plain && !system).then_some(home)
-}
-
-fn within(path: &str, folder: &str) -> bool {
-    path.strip_prefix(folder)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-fn environment(given: &IndexMap<String, String>) -> Result<Vec<String>, SandboxError> {
-    let line = |(name, value): (&String, &String)| {
-        let refused = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
-        if refused {
-            Err(SandboxError::Environment(name.chars().take(100).collect()))
-        } else {
-            Ok(format!("{name}={value}"))
-        }
-    };
-    given.iter().map(line).collect()
-}
-
-fn bind(source: &Path, target: &str) -> Mount {
-    Mount {
-        typ: Some(MountType::BIND),
-        source: Some(source.display().to_string()),
-        target: Some(target.to_owned()),
-        read_only: Some(false),
-        ..Mount::default()
-    }
-}
-
-fn no_core_dumps() -> ResourcesUlimits {
-    ResourcesUlimits {
-        name: Some("core".to_owned()),
-        soft: Some(0),
-        hard: Some(0),
-    }
-}
-
-fn every_gpu() -> DeviceRequest {
-    DeviceRequest {
-        count: Some(-1),
-        capabilities: Some(vec![vec!["gpu".to_owned()]]),
-        ..DeviceRequest::default()
+fn bind(source: &Path, target: &str) -> Bind {
+    Bind {
+        source: source.to_owned(),
+        target: target.to_owned(),
+        writable: true,
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::Machine;
+use crate::gpu::Gpus;
 
 /// Processors and memory, for the limits of a job.
 pub fn machine() -> Machine {
@@ -29,7 +30,12 @@ pub fn gather(disk: &Path) -> Value {
         Ok(value) => specs.insert(part.to_owned(), value),
         Err(reason) => specs.insert(format!("{part}_scrape_error"), Value::String(reason)),
     };
-    put("gpu", gpu(Path::new("/proc/driver/nvidia/gpus")));
+    let gpus = match Gpus::open().specs() {
+        Some(Ok(gpus)) => Ok(gpus),
+        Some(Err(error)) => Err(error.to_string()),
+        None => gpu(Path::new("/proc/driver/nvidia/gpus")),
+    };
+    put("gpu", gpus);
     put("cpu", text("/proc/cpuinfo").map(|text| cpu(&text)));
     put("ram", text("/proc/meminfo").and_then(|text| ram(&text)));
     put("hard_disk", hard_disk(disk));
@@ -41,7 +47,7 @@ fn text(path: &str) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
 
-/// From the driver's own folder: its presence is the presence of a GPU. Clocks and power need the vendor's library.
+/// Without the vendor's library, from the driver's own folder: its presence is the presence of a GPU.
 fn gpu(folder: &Path) -> Result<Value, String> {
     let mut details = Vec::new();
     if folder.exists() {

@@ -29,6 +29,17 @@ pub struct Timing {
     pub upload: Duration,
 }
 
+/// How long an attempt waits for what is not the job's own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For the miner to offer the job.
+    pub offer: Duration,
+    /// For the image to get ready.
+    pub image: Duration,
+    /// For the program to stop by itself.
+    pub grace: Duration,
+}
+
 /// What an offer says that matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -75,6 +86,8 @@ pub enum State {
     Stopping(Halt),
     /// The program has ended well; its outputs are being gathered.
     Collecting,
+    /// The program has failed or was stopped; what it left is being gathered all the same.
+    Salvaging,
     /// The end.
     Over,
 }
@@ -187,7 +200,11 @@ pub enum Parting {
 pub struct Attempt {
     state: State,
     deadline: Timestamp,
-    grace: Duration,
+    patience: Patience,
+    /// Slack and time for outputs, once they are known.
+    last: Duration,
+    /// Why the program's outputs are salvaged rather than gathered.
+    failure: Option<Failure>,
 }
 
 // === impl Timing ===
@@ -308,12 +325,14 @@ impl Failure {
 // === impl Attempt ===
 
 impl Attempt {
-    /// An attempt whose process began at `now`. `grace` is how long its program has to stop by itself.
-    pub fn new(now: Timestamp, startup_limit: Duration, grace: Duration) -> Self {
+    /// An attempt that began at `now`.
+    pub fn new(now: Timestamp, patience: Patience) -> Self {
         Self {
             state: State::AwaitingOffer,
-            deadline: now.plus(startup_limit),
-            grace,
+            deadline: now.plus(patience.offer),
+            patience,
+            last: Duration::ZERO,
+            failure: None,
         }
     }
 
@@ -333,11 +352,13 @@ impl Attempt {
         match (state, event) {
             (State::Over, _) => vec![],
             (_, Event::Parted(parting)) => self.conclude(Conclusion::Parted(parting)),
+            // What went wrong first is what is told.
+            (State::Salvaging, Event::Failed(_) | Event::Collected) => self.salvaged(),
             (_, Event::Failed(failure)) => self.conclude(Conclusion::Failed(failure)),
             (_, Event::Tick) if now < self.deadline => vec![],
             (_, Event::Tick) => self.late(now),
 
-            (State::AwaitingOffer, Event::Offered(terms)) => self.offered(terms),
+            (State::AwaitingOffer, Event::Offered(terms)) => self.offered(terms, now),
             (State::PreparingImage(timing), Event::ImageReady) => {
                 self.state = State::AwaitingJob(timing);
                 self.deadline = now.plus(timing.leeway).plus(timing.download);
@@ -355,7 +376,7 @@ impl Attempt {
             (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit, now),
             (State::Running(_), Event::DiskFull(limit)) => self.halt(Halt::DiskFull(limit), now),
             (State::Stopping(halt), Event::Exited(exit)) => {
-                self.conclude(Conclusion::Failed(Failure::of_halt(halt, Some(&exit))))
+                self.salvage(Failure::of_halt(halt, Some(&exit)), now)
             }
             (State::Collecting, Event::Collected) => self.conclude(Conclusion::Finished),
 
@@ -367,7 +388,8 @@ impl Attempt {
                 | State::PlacingVolumes(_)
                 | State::Running(_)
                 | State::Stopping(_)
-                | State::Collecting,
+                | State::Collecting
+                | State::Salvaging,
                 Event::Offered(_)
                 | Event::ImageReady
                 | Event::Requested
@@ -379,7 +401,7 @@ impl Attempt {
         }
     }
 
-    fn offered(&mut self, terms: Terms) -> Vec<Effect> {
+    fn offered(&mut self, terms: Terms, now: Timestamp) -> Vec<Effect> {
         if terms.streaming {
             let message = "this executor does not run streaming jobs";
             let reason = HordeFailureReason::StreamingFailed;
@@ -390,12 +412,14 @@ impl Attempt {
             )));
         }
         self.state = State::PreparingImage(terms.timing);
+        self.deadline = now.plus(self.patience.image);
+        self.last = terms.timing.leeway.saturating_add(terms.timing.upload);
         vec![Effect::PrepareImage]
     }
 
     fn exited(&mut self, timing: Timing, exit: &Exit, now: Timestamp) -> Vec<Effect> {
         if exit.code != 0 || exit.not_started.is_some() {
-            return self.conclude(Conclusion::Failed(Failure::of_exit(exit)));
+            return self.salvage(Failure::of_exit(exit), now);
         }
         self.state = State::Collecting;
         self.deadline = now.plus(timing.leeway).plus(timing.upload);
@@ -404,8 +428,24 @@ impl Attempt {
 
     fn halt(&mut self, halt: Halt, now: Timestamp) -> Vec<Effect> {
         self.state = State::Stopping(halt);
-        self.deadline = now.plus(self.grace).plus(KILL_LIMIT);
+        self.deadline = now.plus(self.patience.grace).plus(KILL_LIMIT);
         vec![Effect::Stop]
+    }
+
+    /// The job has failed; what it left is worth having all the same.
+    fn salvage(&mut self, failure: Failure, now: Timestamp) -> Vec<Effect> {
+        self.state = State::Salvaging;
+        self.deadline = now.plus(self.last);
+        self.failure = Some(failure);
+        vec![Effect::Collect]
+    }
+
+    fn salvaged(&mut self) -> Vec<Effect> {
+        match self.failure.take() {
+            Some(failure) => self.conclude(Conclusion::Failed(failure)),
+            // Nothing is salvaged without a failure.
+            None => vec![],
+        }
     }
 
     /// The deadline has passed.
@@ -413,7 +453,7 @@ impl Attempt {
         let failure = match self.state {
             State::AwaitingOffer => return self.conclude(Conclusion::Parted(Parting::NoOffer)),
             State::PreparingImage(_) => {
-                let message = "the image was not ready within the executor's startup limit";
+                let message = "the image was not ready within the time that the executor allows for one";
                 Failure::horde(
                     HordeFailureReason::ExecutorSpinupFailed,
                     JobStage::ExecutorStartup,
@@ -441,6 +481,7 @@ impl Attempt {
                 Failure::job(JobFailureReason::Timeout, JobStage::ResultUpload, message)
                     .coded(ErrorCode::JobTimeout)
             }
+            State::Salvaging => return self.salvaged(),
             State::Over => return vec![],
         };
         self.conclude(Conclusion::Failed(failure))

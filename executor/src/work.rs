@@ -3,9 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_engine::home::bare_home;
 use muster_kit::error::Causes;
+use muster_kit::{Coded, SharedClock};
+use muster_protocol::job::Fault;
+use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::JobRequest;
-use muster_protocol::{ErrorCode, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
+use muster_protocol::{ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
+use muster_transfer::volumes::{UnpackLimits, only_one};
+use muster_transfer::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -13,12 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::engine::{Engine, LocalImage};
+use crate::live::Live;
+use crate::memory::Memory;
 use crate::outputs::Artifacts;
-use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder};
+use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels};
 use crate::stages::{Exit, Failure};
-use crate::volumes::{self, UnpackLimits, VolumeError};
 use crate::workspace::Workspace;
-use crate::{home, images, reap, specs};
+use crate::{images, specs};
 
 /// How long a job waits for what dead executors left to be removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
@@ -36,10 +43,19 @@ pub(crate) enum Done {
     DiskFull(u64),
     /// Called off, or nothing to tell.
     Stopped,
-    /// Outputs are read.
-    Collected(Artifacts, Value),
+    /// Outputs are read and handed over.
+    Collected(Box<Results>),
     /// It cannot be done.
     Failed(Failure),
+}
+
+/// What a job that ended well leaves behind.
+#[derive(Debug)]
+pub(crate) struct Results {
+    pub(crate) artifacts: Artifacts,
+    pub(crate) uploaded: Uploaded,
+    /// The machine.
+    pub(crate) specs: Value,
 }
 
 /// What a job needs to run.
@@ -61,17 +77,25 @@ pub(crate) struct Inputs {
     pub(crate) offered_volume: Option<Volume>,
     /// The image that was prepared for the offer, by name.
     pub(crate) prepared: Option<(String, LocalImage)>,
+    pub(crate) clock: SharedClock,
+    pub(crate) memory: Memory,
+    pub(crate) live: Live,
     pub(crate) called_off: CancellationToken,
 }
 
 /// Connects to the engine and gets the image of the offer ready.
-pub(crate) async fn prepare_image(config: Arc<Config>, image: Option<String>) -> Done {
-    let engine = match Engine::connect(&config.engine).await {
+pub(crate) async fn prepare_image(
+    config: Arc<Config>,
+    image: Option<String>,
+    memory: Memory,
+    clock: SharedClock,
+) -> Done {
+    let engine = match memory.engine(&config.engine, &clock).await {
         Ok(engine) => engine,
         Err(error) => return Done::Failed(images::engine_failed(&error)),
     };
     // Before the job's own container: a dead one may hold the memory or the GPU that it needs.
-    match timeout(REAP_LIMIT, reap::with(&engine, &config.work_dir)).await {
+    match timeout(REAP_LIMIT, muster_engine::reap(&engine, &config.work_dir)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "dead executors are passed over"),
         Err(_) => tracing::warn!("removing what dead executors left takes long; the job does not wait"),
@@ -101,41 +125,57 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         job,
         offered_volume,
         prepared,
+        clock,
+        memory,
+        live,
         called_off,
     } = inputs;
-    if job.output_upload.is_some() {
-        let message = "this executor does not upload outputs; return them as artifacts";
-        return Err(Failure::job(
-            JobFailureReason::UploadFailed,
-            JobStage::ResultUpload,
-            message,
-        ));
+    let fetcher = Fetcher::new(config.transfer.clone(), clock)
+        .map_err(|error| unfit(&error))?
+        .telling(live.sink(ProgressOf::Download));
+    if let Some(upload) = &job.output_upload {
+        // Before anything is fetched for a job whose outputs have nowhere to go.
+        let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
+        uploader.check(upload).map_err(|error| upload_failed(&error))?;
     }
     let image = match prepared {
         Some((name, image)) if name == job.docker_image => image,
         Some(_) | None => images::prepare(&engine, &job.docker_image, &config.preload).await?,
     };
+    let parts = only_one(offered_volume, job.volume.clone()).map_err(|error| volume_failed(&error))?;
+    let limits = UnpackLimits {
+        bytes: config.volumes.max_mib.saturating_mul(1 << 20),
+        entries: config.volumes.max_entries,
+    };
     let work = move || {
-        let parts =
-            volumes::only_one(offered_volume, job.volume.clone()).map_err(|error| volume_failed(&error))?;
         let workspace = Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?;
         if let Some(script) = &job.raw_script {
             workspace.write_script(script).map_err(|error| unfit(&error))?;
         }
-        let limits = UnpackLimits {
-            bytes: config.volumes.max_mib.saturating_mul(1 << 20),
-            entries: config.volumes.max_entries,
-        };
-        volumes::place(&parts, &workspace.folders().volume, limits, &called_off)
-            .map_err(|error| volume_failed(&error))?;
         Ok(workspace)
     };
     let workspace = spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))?;
-    let bare_home = home::bare_home(&engine, &image, &token, &workspace.folders().root)
+    fetcher
+        .place(parts, &workspace.folders().volume, limits, &called_off)
+        .await
+        .map_err(|error| volume_failed(&error))?;
+    if let Some(bare_home) = memory.home(image.id) {
+        return Ok(Placed {
+            workspace,
+            image,
+            bare_home,
+        });
+    }
+    let (look, labels) = (
+        format!("{}-look", container_name(&token)),
+        labels(token.attempt(), &workspace.folders().root),
+    );
+    let bare_home = bare_home(&engine, &image, &look, labels)
         .await
         .map_err(|error| images::engine_failed(&error))?;
+    memory.learn_home(image.id, bare_home.clone());
     Ok(Placed {
         workspace,
         image,
@@ -143,8 +183,36 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
     })
 }
 
-/// Reads the job's artifacts and this machine's specs.
-pub(crate) async fn collect(job: Arc<JobRequest>, folders: JobFolders, max_total: u64) -> Done {
+/// Hands the job's outputs over if it ended well, reads its artifacts and this machine's specs.
+pub(crate) async fn collect(
+    config: Arc<Config>,
+    job: Arc<JobRequest>,
+    folders: JobFolders,
+    ended_well: bool,
+    called_off: CancellationToken,
+) -> Done {
+    match collected(&config, job, folders, ended_well, &called_off).await {
+        Ok(results) => Done::Collected(Box::new(results)),
+        Err(failure) => Done::Failed(failure),
+    }
+}
+
+async fn collected(
+    config: &Config,
+    job: Arc<JobRequest>,
+    folders: JobFolders,
+    ended_well: bool,
+    called_off: &CancellationToken,
+) -> Result<Results, Failure> {
+    let uploaded = match job.output_upload.as_ref().filter(|_| ended_well) {
+        Some(upload) => {
+            let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
+            let uploading = uploader.upload(upload, &folders.output, called_off);
+            uploading.await.map_err(|error| upload_failed(&error))?
+        }
+        None => Uploaded::default(),
+    };
+    let max_total = config.artifacts.max_total_mib.saturating_mul(1 << 20);
     let work = move || {
         let artifacts = match artifacts_dir(&job) {
             Ok(Some(dir)) => Artifacts::collect(artifacts_folder(&folders, &dir), &dir, max_total),
@@ -155,32 +223,47 @@ pub(crate) async fn collect(job: Arc<JobRequest>, folders: JobFolders, max_total
             let message = format!("the job's artifacts cannot be read: {error}");
             Failure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, message)
         })?;
-        Ok((artifacts, specs::gather(&folders.root)))
+        Ok(Results {
+            artifacts,
+            uploaded,
+            specs: specs::gather(&folders.root),
+        })
     };
-    match spawn_blocking(work)
+    spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))
-    {
-        Ok((artifacts, specs)) => Done::Collected(artifacts, specs),
-        Err(failure) => Done::Failed(failure),
-    }
 }
 
 fn volume_failed(error: &VolumeError) -> Failure {
+    let (reason, stage) = (JobFailureReason::DownloadFailed, JobStage::VolumeDownload);
+    transfer_failed(error, error.fault(), reason, stage)
+}
+
+fn upload_failed(error: &UploadError) -> Failure {
+    let (reason, stage) = (JobFailureReason::UploadFailed, JobStage::ResultUpload);
+    transfer_failed(error, error.fault(), reason, stage)
+}
+
+/// The job's own failure where its user is at fault; else the subnet's, which another executor may not have.
+fn transfer_failed(
+    error: &(impl Coded + 'static),
+    fault: Fault,
+    reason: JobFailureReason,
+    stage: JobStage,
+) -> Failure {
     let message = Causes(error).to_string();
-    if error.is_users_fault() {
-        Failure::job(
-            JobFailureReason::DownloadFailed,
-            JobStage::VolumeDownload,
-            message,
-        )
-        .coded(ErrorCode::VolumeRefused)
-    } else {
-        Failure::horde(
-            HordeFailureReason::GenericError,
-            JobStage::VolumeDownload,
-            message,
-        )
+    let failure = match fault {
+        Fault::User => Failure::job(reason, stage, message),
+        Fault::Nobody
+        | Fault::Executor
+        | Fault::Miner
+        | Fault::Validator
+        | Fault::Facilitator
+        | Fault::Network => Failure::horde(HordeFailureReason::GenericError, stage, message).blame(fault),
+    };
+    match error.code() {
+        Some(code) => failure.coded(code),
+        None => failure,
     }
 }
 

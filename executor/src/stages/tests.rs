@@ -5,6 +5,11 @@ use proptest::prelude::*;
 use super::*;
 
 const GRACE: Duration = Duration::from_secs(3);
+const PATIENCE: Patience = Patience {
+    offer: Duration::from_secs(60),
+    image: Duration::from_secs(90),
+    grace: GRACE,
+};
 const TIMING: Timing = Timing {
     leeway: Duration::from_secs(5),
     download: Duration::from_secs(10),
@@ -32,7 +37,7 @@ fn exit(code: i64) -> Exit {
 }
 
 fn new() -> Attempt {
-    Attempt::new(at(0), Duration::from_secs(60), GRACE)
+    Attempt::new(at(0), PATIENCE)
 }
 
 /// An attempt that is running since second 32.
@@ -55,6 +60,13 @@ fn failure(effects: &[Effect]) -> &Failure {
         [Effect::Conclude(Conclusion::Failed(failure))] => failure,
         other => panic!("{other:?}"),
     }
+}
+
+/// What is told of a program that ended like this, once what it left is gathered.
+fn after_exit(mut attempt: Attempt, exit: Exit, secs: i64) -> Vec<Effect> {
+    assert_eq!(attempt.apply(Event::Exited(exit), at(secs)), [Effect::Collect]);
+    assert_eq!(attempt.state(), State::Salvaging);
+    attempt.apply(Event::Collected, at(secs))
 }
 
 fn job_reason(failure: &Failure) -> (JobFailureReason, Option<i64>) {
@@ -88,7 +100,7 @@ fn a_job_that_works_goes_through_every_stage_once() {
 fn each_stage_has_a_clock_of_its_own() {
     let mut attempt = new();
     attempt.apply(Event::Offered(terms()), at(1));
-    assert_eq!(attempt.deadline(), at(60));
+    assert_eq!(attempt.deadline(), at(1 + 90));
     attempt.apply(Event::ImageReady, at(50));
     assert_eq!(attempt.deadline(), at(50 + 5 + 10));
     attempt.apply(Event::Requested, at(51));
@@ -113,7 +125,8 @@ fn a_program_that_runs_too_long_is_stopped_and_then_reported() {
     assert_eq!(attempt.apply(Event::Tick, late), [Effect::Stop]);
     assert_eq!(attempt.state(), State::Stopping(Halt::TimedOut));
     // A program that ends well after being told to stop has still run too long.
-    let effects = attempt.apply(Event::Exited(exit(0)), late);
+    assert_eq!(attempt.apply(Event::Exited(exit(0)), late), [Effect::Collect]);
+    let effects = attempt.apply(Event::Collected, late);
     let failure = failure(&effects);
     assert_eq!(job_reason(failure), (JobFailureReason::Timeout, Some(0)));
     assert_eq!(
@@ -134,7 +147,7 @@ fn a_container_that_cannot_be_killed_is_given_up() {
 
 #[test]
 fn a_program_that_fails_is_its_users_failure() {
-    let effects = running().apply(Event::Exited(exit(3)), at(40));
+    let effects = after_exit(running(), exit(3), 40);
     let failed = failure(&effects);
     assert_eq!(job_reason(failed), (JobFailureReason::NonzeroReturnCode, Some(3)));
     assert_eq!(failed.code, Some(ErrorCode::JobExitCode));
@@ -145,7 +158,7 @@ fn a_program_that_fails_is_its_users_failure() {
         oom_killed: true,
         not_started: None,
     };
-    let effects = running().apply(Event::Exited(killed), at(40));
+    let effects = after_exit(running(), killed, 40);
     assert!(failure(&effects).message.contains("memory"));
 
     let absent = Exit {
@@ -153,15 +166,35 @@ fn a_program_that_fails_is_its_users_failure() {
         oom_killed: false,
         not_started: Some("no such file".into()),
     };
-    let effects = running().apply(Event::Exited(absent), at(40));
+    let effects = after_exit(running(), absent, 40);
     assert!(failure(&effects).message.contains("no such file"));
+}
+
+#[test]
+fn what_went_wrong_first_is_told_however_gathering_ends() {
+    let gathering = || {
+        let mut attempt = running();
+        attempt.apply(Event::Exited(exit(3)), at(40));
+        attempt
+    };
+    let broken = Failure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, "disk");
+    let late = gathering().deadline();
+    assert_eq!(late, at(40 + 5 + 20));
+    for (event, when) in [
+        (Event::Collected, at(41)),
+        (Event::Failed(broken), at(41)),
+        (Event::Tick, late),
+    ] {
+        let effects = gathering().apply(event, when);
+        assert_eq!(job_reason(failure(&effects)).1, Some(3));
+    }
 }
 
 #[test]
 fn a_job_that_fills_the_disk_is_stopped() {
     let mut attempt = running();
     assert_eq!(attempt.apply(Event::DiskFull(5), at(40)), [Effect::Stop]);
-    let effects = attempt.apply(Event::Exited(exit(143)), at(41));
+    let effects = after_exit(attempt, exit(143), 41);
     let failed = failure(&effects);
     assert_eq!(
         job_reason(failed),
@@ -195,7 +228,7 @@ fn every_wait_ends() {
 
     let mut attempt = new();
     attempt.apply(Event::Offered(terms()), at(1));
-    let effects = attempt.apply(Event::Tick, at(60));
+    let effects = attempt.apply(Event::Tick, at(91));
     assert_eq!(
         failure(&effects).kind,
         FailureKind::Horde(HordeFailureReason::ExecutorSpinupFailed)
@@ -302,7 +335,9 @@ proptest! {
         let finished = done.last() == Some(&Effect::Conclude(Conclusion::Finished));
         let order = [Effect::PrepareImage, Effect::SayReady, Effect::PlaceVolumes, Effect::SayVolumesReady, Effect::Run, Effect::SayExecutionDone, Effect::Collect];
         let stages: Vec<_> = done.into_iter().filter(|effect| order.contains(effect)).collect();
-        prop_assert_eq!(&stages[..], &order[..stages.len()]);
+        // A program that failed is not said to be done.
+        let failed: Vec<_> = order.iter().filter(|effect| **effect != Effect::SayExecutionDone).cloned().collect();
+        prop_assert!(order.starts_with(&stages) || failed == stages);
         prop_assert!(!finished || stages.len() == order.len());
     }
 }

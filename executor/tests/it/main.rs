@@ -10,4 +10,6 @@ mod jobs;
 #[cfg(test)]
 mod reap;
 #[cfg(test)]
+mod standing;
+#[cfg(test)]
 mod support;

@@ -1,0 +1,83 @@
+//! What is tried again when the engine fails, and when: after 1, 2, 4, 8 and 16 seconds.
+
+use std::time::Duration;
+
+use muster_engine::EngineError;
+use muster_kit::SharedClock;
+use muster_kit::error::Causes;
+
+/// The pauses: long enough for an engine to be restarted, short enough for a job to wait.
+pub(crate) const PAUSES: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(16),
+];
+
+/// Does something, again if it may help.
+///
+/// # Errors
+/// One that waiting does not help, or the last.
+pub(crate) async fn through<T, F>(
+    clock: &SharedClock,
+    doing: &'static str,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, EngineError>
+where
+    F: Future<Output = Result<T, EngineError>>,
+{
+    for pause in PAUSES {
+        match attempt().await {
+            Err(error) if error.is_recoverable() => {
+                tracing::warn!(error = %Causes(&error), ?pause, "cannot {doing}; trying again");
+                clock.sleep(pause).await;
+            }
+            done => return done,
+        }
+    }
+    attempt().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bollard::errors::Error as ApiError;
+    use muster_kit::TestClock;
+    use muster_kit::clock::TokioClock;
+    use muster_protocol::Timestamp;
+
+    use super::*;
+
+    fn refused(status_code: u16, message: &str) -> EngineError {
+        EngineError::Failed {
+            operation: "do it",
+            source: ApiError::DockerResponseServerError {
+                status_code,
+                message: message.to_owned(),
+            },
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pauses_are_1_2_4_8_16_seconds() {
+        let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
+        let (start, tries) = (clock.now(), AtomicUsize::new(0));
+        let failed = through(&clock, "do it", || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            async { Err::<(), _>(refused(503, "busy")) }
+        });
+        assert!(failed.await.is_err());
+        assert_eq!(tries.load(Ordering::Relaxed), 6);
+        assert_eq!(clock.now().since(start), Duration::from_secs(31));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_not_repeated() {
+        let shared: SharedClock = Arc::new(TestClock::default());
+        let failed = through(&shared, "do it", || async { Err::<(), _>(refused(400, "no")) });
+        assert!(failed.await.is_err());
+    }
+}

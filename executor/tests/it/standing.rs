@@ -1,0 +1,227 @@
+//! A standing executor and a miner that lends it one job after another over TLS.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_enrol::{Membership, StoredIdentity};
+use muster_executor::Error;
+use muster_executor::standing::stand;
+use muster_kit::task::Task;
+use muster_kit::{Coded as _, SystemClock, Tasks, tls};
+use muster_protocol::{Digest, ErrorCode};
+use muster_rpc::tls::{Callers, listen};
+use muster_rpc::{Limits, Socket};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::support::lease::{Job, Lease};
+use crate::support::{engine, image};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Hands every connection to the test.
+struct Hall(mpsc::UnboundedSender<Socket>);
+
+impl Callers for Hall {
+    async fn admits(&self, _certificate: Digest) -> bool {
+        true
+    }
+
+    async fn serve(&self, socket: Socket, _certificate: Digest) {
+        let _ = self.0.send(socket);
+    }
+}
+
+struct Place {
+    sockets: mpsc::UnboundedReceiver<Socket>,
+    tasks: Tasks,
+    executor: Task<Result<(), Error>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// An enrolled executor with the settings of `lease`, and its miner.
+    async fn open(lease: &Lease, capacity: u32) -> Self {
+        tls::install_provider();
+        let (tasks, clock) = (Tasks::new(), Arc::new(SystemClock::new()));
+        let identity = StoredIdentity::generate("miner").unwrap().open("memory").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let membership = Membership {
+            address: listener.local_addr().unwrap().to_string(),
+            miner: identity.fingerprint(),
+            own: StoredIdentity::generate("executor").unwrap(),
+        };
+        let mut config = lease.config.clone();
+        let folder = tempfile::tempdir().unwrap();
+        config.standing.membership = folder.path().join("membership.json");
+        config.standing.capacity = capacity;
+        membership.keep(&config.standing.membership).unwrap();
+        let (hall, sockets) = mpsc::unbounded_channel();
+        let server = tls::server(&identity).unwrap();
+        let hall = Arc::new(Hall(hall));
+        let listening = listen(
+            listener,
+            server,
+            Limits::miner(),
+            hall,
+            tasks.clone(),
+            clock.clone(),
+            tasks.token(),
+        );
+        tasks.spawn("miner", listening);
+        let executor = tasks.spawn("executor", stand(config, tasks.clone(), clock));
+        Self {
+            sockets,
+            tasks,
+            executor,
+            _folder: folder,
+        }
+    }
+
+    /// The next connection, after its first message.
+    async fn comes(&mut self) -> Line {
+        let socket = timeout(PATIENCE, self.sockets.recv()).await.unwrap().unwrap();
+        let mut line = Line(socket);
+        assert_eq!(line.hear().await["message_type"], "MusterExecutorHello");
+        line
+    }
+
+    async fn stop(self) {
+        self.tasks.shutdown();
+        self.executor.join().await.unwrap().unwrap();
+    }
+}
+
+struct Line(Socket);
+
+impl Line {
+    async fn say(&mut self, message: &Value) {
+        self.0.send(message.to_string()).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> Value {
+        let frame = timeout(PATIENCE, self.0.recv()).await.expect("silence").unwrap();
+        serde_json::from_str(&frame.expect("the executor left")).unwrap()
+    }
+
+    /// Everything up to a message of this kind that is not about the machine.
+    async fn until(&mut self, kind: &str) -> Vec<Value> {
+        let mut heard = Vec::new();
+        loop {
+            let message = self.hear().await;
+            if message["message_type"] == "MusterExecutorMetrics" {
+                assert!(message["memory_total"].as_u64().unwrap() > 0, "{message}");
+                continue;
+            }
+            let last = message["message_type"] == kind;
+            heard.push(message);
+            if last {
+                return heard;
+            }
+        }
+    }
+
+    /// Lends it a job up to the moment when the program runs.
+    async fn lend(&mut self, lease: &Lease, job: &Job) {
+        self.say(&lease.offer(job)).await;
+        self.until("V0ExecutorReadyRequest").await;
+        self.say(&lease.request(job)).await;
+        self.until("V0VolumesReadyRequest").await;
+    }
+}
+
+#[tokio::test]
+async fn one_lease_after_another_with_output_told_as_it_comes() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let place_of = Lease::new();
+    let mut place = Place::open(&place_of, 1).await;
+    let mut line = place.comes().await;
+    for _ in 0..2 {
+        let lease = Lease::new();
+        line.lend(&lease, &Job::new(&["probe", "print", "100000"])).await;
+        let heard = line.until("MusterLeaseOver").await;
+        let of = |kind: &'static str| {
+            heard
+                .iter()
+                .filter(move |message| message["message_type"] == kind)
+        };
+        let finished = of("V0JobFinishedRequest").next().unwrap();
+        let stdout = finished["docker_process_stdout"].as_str().unwrap();
+        let mut told = 0;
+        for log in of("MusterJobLog") {
+            let data = STANDARD.decode(log["data"].as_str().unwrap()).unwrap();
+            assert_eq!((&log["offset"], &log["stream"]), (&json!(told), &json!("stdout")));
+            assert!(stdout.as_bytes()[told..].starts_with(&data));
+            told += data.len();
+        }
+        assert!(told > 0, "{heard:?}");
+        lease.assert_clean(&engine).await;
+    }
+    place.stop().await;
+    place_of.assert_clean(&engine).await;
+}
+
+#[tokio::test]
+async fn several_at_once_and_one_is_cancelled() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let place_of = Lease::new();
+    let mut place = Place::open(&place_of, 2).await;
+    let mut line = place.comes().await;
+    let (long, short) = (Lease::new(), Lease::new());
+    line.lend(&long, &Job::new(&["probe", "sleep", "3600"])).await;
+    line.lend(&short, &Job::new(&["probe", "exit", "3"])).await;
+    let heard = line.until("MusterLeaseOver").await;
+    let failed = heard
+        .iter()
+        .find(|message| message["message_type"] == "V0JobFailedRequest")
+        .unwrap();
+    assert_eq!(failed["docker_process_exit_status"], 3);
+    assert_eq!(failed["job_uuid"], json!(short.token.attempt()));
+    let job_uuid = json!(long.token.attempt());
+    line.say(&json!({"message_type": "MusterCancelJob", "job_uuid": job_uuid, "reason": "enough"}))
+        .await;
+    let over = line.until("MusterLeaseOver").await.pop().unwrap();
+    assert_eq!(over["job_uuid"], job_uuid);
+    long.assert_clean(&engine).await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_miner_loses_its_job_and_is_dialled_again() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let place_of = Lease::new();
+    let mut place = Place::open(&place_of, 1).await;
+    let mut line = place.comes().await;
+    let lease = Lease::new();
+    line.lend(&lease, &Job::new(&["probe", "sleep", "3600"])).await;
+    lease.container_appears(&engine).await;
+    drop(line);
+    let mut line = place.comes().await;
+    // It comes again only once nothing of the old connection is left.
+    lease.assert_clean(&engine).await;
+    let lease = Lease::new();
+    line.lend(&lease, &Job::new(&["probe", "print", "0"])).await;
+    line.until("V0JobFinishedRequest").await;
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn an_executor_that_is_turned_away_says_so_and_stops() {
+    let place_of = Lease::new();
+    let mut place = Place::open(&place_of, 1).await;
+    let line = place.comes().await;
+    line.0.close(1008, "it was struck off the roll").await;
+    let error = timeout(PATIENCE, place.executor.join())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NotEnrolled), "{error}");
+}
