@@ -1,18 +1,18 @@
-//! What the miner does with the chain: announces its address once, and keeps the list of validators fresh.
+//! Which validators are served: those of the metagraph with a permit, and those the configuration lists. And what the
+//! miner does with the chain: announces its address once, and keeps that list fresh.
 
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use muster_chain::{ChainClient, ChainError, Metagraph, Netuid};
+use muster_chain::{ChainClient, ChainError, Metagraph, Netuid, Patience};
 use muster_identity::Keypair;
 use muster_kit::backoff::random_jitter;
 use muster_kit::error::Causes;
 use muster_kit::{Backoff, SharedClock};
 use muster_protocol::{MinerKey, ValidatorKey};
 use tokio_util::sync::CancellationToken;
-
-use crate::served::Served;
 
 /// How a chain that does not answer is tried again.
 const RETRY: Backoff = Backoff {
@@ -22,8 +22,8 @@ const RETRY: Backoff = Backoff {
 
 /// What is needed to follow the chain.
 pub struct Follower {
-    /// The endpoint.
-    pub url: String,
+    /// The endpoints, the preferred one first.
+    pub urls: Vec<String>,
     /// The subnet.
     pub netuid: Netuid,
     /// How often the metagraph is read again.
@@ -50,7 +50,9 @@ impl Follower {
 
     async fn follow(&self) {
         let client = self
-            .until_done("connect", || ChainClient::connect(&self.url))
+            .until_done("connect", || {
+                ChainClient::connect_any(&self.urls, Patience::default(), Arc::clone(&self.clock))
+            })
             .await;
         tokio::join!(self.announce(&client), self.refresh(&client));
     }
@@ -99,5 +101,80 @@ impl Follower {
                 }
             }
         }
+    }
+}
+
+/// How the miner stands to a validator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may come in.
+    Served,
+    /// Registered, and without a permit.
+    Inactive,
+    /// Never heard of.
+    Unknown,
+}
+
+/// The list, shared: refreshed by one task, read by every session. The last good metagraph stays in force while the
+/// chain is away.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    listed: Arc<HashSet<ValidatorKey>>,
+    metagraph: Arc<RwLock<HashMap<ValidatorKey, bool>>>,
+}
+
+impl Served {
+    /// Those of the configuration; the metagraph comes later.
+    pub fn new(listed: impl IntoIterator<Item = ValidatorKey>) -> Self {
+        Self {
+            listed: Arc::new(listed.into_iter().collect()),
+            metagraph: Arc::default(),
+        }
+    }
+
+    /// How the miner stands to `validator` now.
+    pub fn standing(&self, validator: ValidatorKey) -> Standing {
+        if self.listed.contains(&validator) {
+            return Standing::Served;
+        }
+        // The map is whole between any two statements, so a panic elsewhere cannot have spoilt it.
+        let metagraph = self.metagraph.read().unwrap_or_else(PoisonError::into_inner);
+        match metagraph.get(&validator) {
+            Some(true) => Standing::Served,
+            Some(false) => Standing::Inactive,
+            None => Standing::Unknown,
+        }
+    }
+
+    /// Takes a fresh metagraph: hotkeys, each with whether it has a permit.
+    pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, bool)>) {
+        let fresh = hotkeys.into_iter().collect();
+        *self.metagraph.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_protocol::Hotkey;
+
+    #[test]
+    fn listed_or_permitted() {
+        let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
+        let served = Served::new([key(1)]);
+        assert_eq!(served.standing(key(1)), Standing::Served);
+        assert_eq!(served.standing(key(2)), Standing::Unknown);
+        served.refresh([(key(1), false), (key(2), true), (key(3), false)]);
+        assert_eq!(
+            [1, 2, 3, 4].map(|n| served.standing(key(n))),
+            [
+                Standing::Served,
+                Standing::Served,
+                Standing::Inactive,
+                Standing::Unknown
+            ]
+        );
+        served.refresh([]);
+        assert_eq!(served.standing(key(2)), Standing::Unknown);
     }
 }

@@ -35,8 +35,10 @@ pub struct Config {
     pub wallet: WalletPath,
     /// The chain.
     pub chain: Chain,
-    /// The executors.
+    /// The executors that it starts itself.
     pub executor: Executor,
+    /// The executors that stay connected.
+    pub standing: Standing,
 }
 
 /// Which chain, and which subnet on it.
@@ -45,6 +47,8 @@ pub struct Config {
 pub struct Chain {
     /// Its endpoint. Empty: no chain at all.
     pub url: String,
+    /// More endpoints of the same chain, tried in this order when the first fails.
+    pub urls: Vec<String>,
     /// The subnet.
     pub netuid: Netuid,
     /// How often the metagraph is read again, in seconds.
@@ -67,10 +71,29 @@ pub struct Executor {
     pub prepare_s: u64,
 }
 
+/// Executors that enrolled once and stay connected.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Standing {
+    /// Where they connect, over TLS. Without it there are none.
+    pub bind: Option<SocketAddr>,
+    /// `host:port` where they find that port from outside; the bound address if it is empty.
+    pub announce: String,
+    /// The folder of the roll: who is enrolled, and which tokens are good.
+    pub roll: PathBuf,
+}
+
 impl Config {
-    /// What the miner has.
+    /// What the miner has without standing executors.
     pub fn manifest(&self) -> Manifest {
         Manifest::new([(self.executor.class, self.executor.count)])
+    }
+}
+
+impl Chain {
+    /// Every endpoint, the preferred one first.
+    pub fn endpoints(&self) -> Vec<String> {
+        std::iter::once(&self.url).chain(&self.urls).cloned().collect()
     }
 }
 
@@ -89,6 +112,29 @@ impl Default for Config {
             wallet: WalletPath::default(),
             chain: Chain::default(),
             executor: Executor::default(),
+            standing: Standing::default(),
+        }
+    }
+}
+
+impl Standing {
+    /// `host:port` where executors dial; `None` if there are none.
+    pub fn address(&self) -> Option<String> {
+        let bind = self.bind?;
+        Some(if self.announce.is_empty() {
+            bind.to_string()
+        } else {
+            self.announce.clone()
+        })
+    }
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            announce: String::new(),
+            roll: PathBuf::from("miner/standing"),
         }
     }
 }
@@ -97,6 +143,7 @@ impl Default for Chain {
     fn default() -> Self {
         Self {
             url: "ws://127.0.0.1:9944".to_owned(),
+            urls: Vec::new(),
             netuid: Netuid(1),
             refresh_s: 12,
         }
@@ -154,12 +201,14 @@ hotkey = "default"
 # The endpoint. Empty means no chain: only the validators listed above are served and no address is announced. That is
 # for tests and private subnets.
 url = "ws://127.0.0.1:9944"
+# More endpoints of the same chain, tried in this order when the one before fails or its blocks stand still.
+urls = []
 netuid = 1
 # How often the metagraph is read again.
 refresh_s = 12
 
 [executor]
-# What this miner has: executors of one class, and how many jobs run at once.
+# What this miner starts itself: executors of one class, and how many jobs run at once. 0: standing executors only.
 class = "always_on.test"
 count = 1
 # Starts one executor for one job; --miner-address ws://… and --token … are added.
@@ -167,6 +216,16 @@ command = ["muster", "executor"]
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
 prepare_s = 1200
+
+# Executors on other machines that enrol once (muster miner --enrol) and stay connected. They count as capacity while
+# they are connected.
+[standing]
+# Where they connect, over TLS. Not set: there are none.
+# bind = "0.0.0.0:8093"
+# HOST:PORT where they find that port. The bound address if it is empty.
+announce = ""
+# Who is enrolled, this miner's key towards them, and which tokens are good.
+roll = "miner/standing"
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -181,6 +240,10 @@ prepare_s = 1200
                     "chain.url",
                     "must begin with ws:// or wss://, or be empty",
                 ));
+            }
+            let bad = |url: &String| !url.starts_with("ws://") && !url.starts_with("wss://");
+            if self.chain.urls.iter().any(bad) {
+                problems.push(Problem::at("chain.urls", "must begin with ws:// or wss://"));
             }
             if self.announce.is_none() && self.bind.ip().is_unspecified() {
                 let text =
@@ -200,8 +263,16 @@ prepare_s = 1200
         if self.chain.refresh_s == 0 {
             problems.push(Problem::at("chain.refresh_s", "must be at least 1"));
         }
-        if self.executor.count == 0 {
-            problems.push(Problem::at("executor.count", "must be at least 1"));
+        if self.executor.count == 0 && self.standing.bind.is_none() {
+            let text = "must be at least 1, or standing.bind must be set";
+            problems.push(Problem::at("executor.count", text));
+        }
+        if let Some(bind) = self.standing.bind
+            && self.standing.announce.is_empty()
+            && (bind.ip().is_unspecified() || bind.port() == 0)
+        {
+            let text = "must be set where standing.bind is for every address or any port";
+            problems.push(Problem::at("standing.announce", text));
         }
         if self.executor.command.first().is_none_or(String::is_empty) {
             problems.push(Problem::at("executor.command", "must name a program"));

@@ -9,9 +9,9 @@ use muster_rpc::Limits;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::Inbox;
+use crate::chain::Served;
 use crate::pages::Pages;
-use crate::served::Served;
+use crate::queues::Inbox;
 use crate::store::Store;
 
 /// Shared by all sessions.

@@ -19,12 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::book::{Book, ConnectionId, DialId, Effect, Event, Write};
 use crate::manager::{ExecutorManager, Order};
-use crate::outbox::{Outbox, Outgoing};
 use crate::pages::{self, Pages};
+use crate::queues::{Attachment, Inbox, Input, Outbox, Outgoing};
 use crate::store::{PageLine, Store};
 
-/// Events that wait; beyond it sessions wait, and their sockets with them.
-const QUEUE: usize = 1024;
 /// Events decided together at most.
 const BATCH: usize = 256;
 /// How a store that fails is tried again, and how often.
@@ -35,59 +33,6 @@ const RETRY: Backoff = Backoff {
 const RETRIES: u32 = 6;
 /// How often old pages and greetings are thrown away.
 const TIDY_EVERY: Duration = Duration::from_secs(300);
-
-/// An event with the handles that the book must not see.
-#[derive(Debug)]
-pub struct Input {
-    /// What happened.
-    pub event: Event,
-    /// What came with it.
-    pub attachment: Attachment,
-}
-
-/// What comes with an event.
-#[derive(Debug)]
-pub enum Attachment {
-    /// Nothing.
-    None,
-    /// With [`Event::Joined`]: where to send.
-    Validator(Outbox),
-    /// With [`Event::Dialled`]: where to send, whether ours is understood, and who waits for the answer.
-    Executor {
-        /// Where to send once it is admitted.
-        outbox: Outbox,
-        /// It showed the header of Muster.
-        muster: bool,
-        /// Admitted, or why not.
-        verdict: oneshot::Sender<Result<(), String>>,
-    },
-}
-
-impl From<Event> for Input {
-    fn from(event: Event) -> Self {
-        Self {
-            event,
-            attachment: Attachment::None,
-        }
-    }
-}
-
-/// How sessions and managers reach the dispatcher. It waits where the dispatcher is behind.
-#[derive(Clone, Debug)]
-pub struct Inbox(mpsc::Sender<Input>);
-
-impl Inbox {
-    /// Hands an event over; false once the miner has stopped.
-    pub async fn send(&self, input: impl Into<Input>) -> bool {
-        self.0.send(input.into()).await.is_ok()
-    }
-}
-
-/// The queue between sessions and dispatcher.
-pub fn inbox() -> (Inbox, mpsc::Receiver<Input>) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    (Inbox(sender), receiver)
-}
 
 /// What the dispatcher works with.
 pub struct Dispatcher {
@@ -261,6 +206,11 @@ enum ToPeers {
         to: Vec<ConnectionId>,
         outgoing: Outgoing,
     },
+    /// What a validator may miss.
+    Live {
+        to: Vec<ConnectionId>,
+        outgoing: Outgoing,
+    },
     Admit {
         dial: DialId,
         attempt: AttemptId,
@@ -290,6 +240,10 @@ fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
             Effect::Tell { to, message } => {
                 let frame = Outgoing::Frame(encode(&*message).into());
                 Outward::Peers(ToPeers::Validators { to, outgoing: frame })
+            }
+            Effect::Live { to, message } => {
+                let outgoing = Outgoing::Frame(encode(&*message).into());
+                Outward::Peers(ToPeers::Live { to, outgoing })
             }
             Effect::Retell { to, attempt } => Outward::Peers(ToPeers::Validators {
                 to: vec![to],
@@ -358,6 +312,7 @@ impl Peers {
                 | Event::Cancelled { .. }
                 | Event::ReceiptOffered { .. }
                 | Event::Said { .. }
+                | Event::Capacity(_)
                 | Event::Drain
                 | Event::Stop
                 | Event::Tick,
@@ -378,6 +333,11 @@ impl Peers {
                         tracing::warn!(?connection, "a validator does not keep up and is cut off");
                         self.validators.remove(&connection);
                     }
+                }
+            }
+            ToPeers::Live { to, outgoing } => {
+                for outbox in to.iter().filter_map(|connection| self.validators.get(connection)) {
+                    outbox.push_live(outgoing.clone());
                 }
             }
             ToPeers::Admit { dial, attempt } => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use muster_identity::sign_streaming_ready;
 use muster_kit::error::Causes;
+use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS};
 use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, StreamingJobReady, ToMiner};
 use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, ParticipantType};
@@ -13,9 +14,8 @@ use tokio::sync::oneshot;
 
 use crate::book::{DialId, Event};
 use crate::context::Context;
-use crate::dispatcher::{Attachment, Input};
 use crate::lease::Report;
-use crate::outbox::{Outgoing, Outgoings, outbox};
+use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
 
 const NORMAL: u16 = 1000;
 /// Enough of a stranger's text to recognise it.
@@ -23,10 +23,10 @@ const MAX_ECHO: usize = 100;
 
 /// An executor that was admitted to a lease.
 #[derive(Debug)]
-struct ExecutorPeer;
+pub(crate) struct ExecutorPeer;
 
 /// A frame on its way out.
-struct Frame(Arc<str>);
+pub(crate) struct Frame(pub(crate) Arc<str>);
 
 impl Peer for ExecutorPeer {
     type In = FromMiner;
@@ -154,7 +154,11 @@ impl Reader<'_> {
                 ))
                 .await;
         }
-        match self.report(message) {
+        if let FromMiner::MusterExecutorMetrics(metrics) = &message {
+            note_metrics(&self.executor_ip, metrics);
+            return Ok(());
+        }
+        match report(message, self.attempt, &self.executor_ip, self.context) {
             Ok(report) => {
                 let event = Event::Said {
                     dial: self.dial,
@@ -168,75 +172,119 @@ impl Reader<'_> {
         }
     }
 
-    /// What an executor may say; else the name of what it may not.
-    fn report(&self, message: FromMiner) -> Result<Report, &'static str> {
-        Ok(match message {
-            FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,
-            FromMiner::V0VolumesReadyRequest(_) => Report::VolumesReady,
-            FromMiner::V0StreamingJobReadyRequest(ready) => {
-                Report::StreamingReady(Box::new(self.attest(ready)))
-            }
-            FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
-            FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
-            FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
-            FromMiner::V0JobFailedRequest(failure) => Report::Failed(Box::new(failure)),
-            FromMiner::V0HordeFailedRequest(failure) => Report::HordeFailed(Box::new(failure)),
-            FromMiner::GenericError(GenericError { details }) => Report::Error(
-                details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
-            ),
-            FromMiner::V0ExecutorFailedRequest(_) => self.failed(
-                HordeFailureReason::ExecutorSpinupFailed,
-                "the executor could not start",
-            ),
-            FromMiner::V0StreamingJobNotReadyRequest(_) => self.failed(
-                HordeFailureReason::StreamingFailed,
-                "the streaming job did not start",
-            ),
-            FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
-            FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
-            FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),
-            FromMiner::V0DeclineJobRequest(_) => return Err("V0DeclineJobRequest"),
-            FromMiner::UnauthorizedError(_) => return Err("UnauthorizedError"),
-            FromMiner::MusterReceiptCountersigned(_) => return Err("MusterReceiptCountersigned"),
-        })
-    }
-
-    /// The address a streaming job answers at is the miner's word: it fills it in and signs it.
-    fn attest(&self, ready: StreamingJobReady) -> StreamingJobReady {
-        let ip = ready.ip.unwrap_or_else(|| self.executor_ip.clone());
-        let signature = sign_streaming_ready(
-            &self.context.key,
-            self.attempt,
-            &ip,
-            ready.port,
-            &ready.public_key,
-        );
-        StreamingJobReady {
-            ip: Some(ip),
-            miner_signature: Some(signature),
-            ..ready
-        }
-    }
-
-    fn failed(&self, reason: HordeFailureReason, message: &str) -> Report {
-        let message = message.to_owned();
-        let reported_by = ParticipantType::Executor;
-        Report::HordeFailed(Box::new(HordeFailed {
-            job_uuid: self.attempt,
-            reported_by,
-            message,
-            reason,
-            context: None,
-        }))
-    }
-
     async fn say(&self, details: String) -> Result<(), SocketError> {
         self.sender.send(&Frame(error_frame(details).into())).await
     }
 }
 
+/// What an executor may say about its attempt; else the name of what it may not.
+pub(crate) fn report(
+    message: FromMiner,
+    attempt: AttemptId,
+    executor_ip: &str,
+    context: &Context,
+) -> Result<Report, &'static str> {
+    Ok(match message {
+        FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,
+        FromMiner::V0VolumesReadyRequest(_) => Report::VolumesReady,
+        FromMiner::V0StreamingJobReadyRequest(ready) => {
+            Report::StreamingReady(Box::new(attest(ready, attempt, executor_ip, context)))
+        }
+        FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
+        FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
+        FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
+        FromMiner::V0JobFailedRequest(failure) => Report::Failed(Box::new(failure)),
+        FromMiner::V0HordeFailedRequest(failure) => Report::HordeFailed(Box::new(failure)),
+        FromMiner::GenericError(GenericError { details }) => Report::Error(
+            details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
+        ),
+        FromMiner::V0ExecutorFailedRequest(_) => failed(
+            attempt,
+            HordeFailureReason::ExecutorSpinupFailed,
+            "the executor could not start",
+        ),
+        FromMiner::V0StreamingJobNotReadyRequest(_) => failed(
+            attempt,
+            HordeFailureReason::StreamingFailed,
+            "the streaming job did not start",
+        ),
+        live @ (FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_)) => Report::Live(Box::new(live)),
+        FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
+        FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
+        FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),
+        FromMiner::V0DeclineJobRequest(_) => return Err("V0DeclineJobRequest"),
+        FromMiner::UnauthorizedError(_) => return Err("UnauthorizedError"),
+        FromMiner::MusterReceiptCountersigned(_) => return Err("MusterReceiptCountersigned"),
+        FromMiner::MusterExecutorMetrics(_) => return Err("MusterExecutorMetrics about an attempt"),
+        FromMiner::MusterExecutorHello(_) => return Err("a second MusterExecutorHello"),
+        FromMiner::MusterEnrolExecutor(_) => return Err("MusterEnrolExecutor in a lease"),
+        FromMiner::MusterLeaseOver(_) => {
+            return Err("MusterLeaseOver of an executor that was started for its lease");
+        }
+    })
+}
+
+/// The address a streaming job answers at is the miner's word: it fills it in and signs it.
+fn attest(
+    ready: StreamingJobReady,
+    attempt: AttemptId,
+    executor_ip: &str,
+    context: &Context,
+) -> StreamingJobReady {
+    let ip = ready.ip.unwrap_or_else(|| executor_ip.to_owned());
+    let signature = sign_streaming_ready(&context.key, attempt, &ip, ready.port, &ready.public_key);
+    StreamingJobReady {
+        ip: Some(ip),
+        miner_signature: Some(signature),
+        ..ready
+    }
+}
+
+fn failed(attempt: AttemptId, reason: HordeFailureReason, message: &str) -> Report {
+    Report::HordeFailed(Box::new(HordeFailed {
+        job_uuid: attempt,
+        reported_by: ParticipantType::Executor,
+        message: message.to_owned(),
+        reason,
+        context: None,
+    }))
+}
+
+/// What an executor's machine does, for Prometheus.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a gauge is a float, and nobody counts single bytes on one"
+)]
+pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
+    let set = |name: &'static str, value: u64| {
+        metrics::gauge!(name, "executor" => executor.to_owned()).set(value as f64);
+    };
+    set("muster_miner_executor_cpu_permille", seen.cpu_permille.into());
+    set("muster_miner_executor_memory_total_bytes", seen.memory_total);
+    set("muster_miner_executor_memory_used_bytes", seen.memory_used);
+    set("muster_miner_executor_disk_total_bytes", seen.disk_total);
+    set("muster_miner_executor_disk_used_bytes", seen.disk_used);
+    set(
+        "muster_miner_executor_network_received_bytes",
+        seen.network_received,
+    );
+    set("muster_miner_executor_network_sent_bytes", seen.network_sent);
+    for gpu in seen.gpus.iter().take(MAX_GPUS) {
+        let set = |name: &'static str, value: u64| {
+            let labels = [("executor", executor.to_owned()), ("gpu", gpu.uuid.clone())];
+            metrics::gauge!(name, &labels).set(value as f64);
+        };
+        set(
+            "muster_miner_executor_gpu_utilisation_percent",
+            gpu.utilisation_percent.into(),
+        );
+        set("muster_miner_executor_gpu_memory_used_bytes", gpu.memory_used);
+        set("muster_miner_executor_gpu_power_milliwatts", gpu.power_mw.into());
+    }
+}
+
 /// A generic error as a frame for an executor.
-fn error_frame(details: String) -> String {
+pub(crate) fn error_frame(details: String) -> String {
     encode(&ToMiner::GenericError(GenericError {
         details: Some(details),
     }))

@@ -13,8 +13,8 @@ use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{Signature, ValidatorKey};
 use muster_rpc::{Greeting, SocketError};
 
+use crate::chain::Standing;
 use crate::context::Context;
-use crate::served::Standing;
 
 /// How old a greeting may be, and how far ahead of ours its clock.
 const MAX_AGE: Duration = Duration::from_secs(10);
@@ -128,7 +128,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::V0JobAcceptedReceiptRequest(_)
                 | ToMiner::V0JobFinishedReceiptRequest(_)
                 | ToMiner::GenericError(_)
-                | ToMiner::MusterCancelJob(_),
+                | ToMiner::MusterCancelJob(_)
+                | ToMiner::MusterExecutorEnrolled(_),
             ) => return Err(NoSession::Refused(Refusal::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`admission`], [`lease`] and [`book`] decide, purely; [`dispatcher`] feeds them and carries out
 //! what they say; [`store`] and [`pages`] keep; [`greeting`], [`validators`], [`executors`] and [`http`] talk;
-//! [`manager`] starts executors; [`chain`] and [`served`] know who may come in.
+//! [`manager`] starts executors and [`standing`] lends those that stay; [`chain`] knows which validators may come in.
 //!
 //! Absent on purpose: scoring, and any knowledge of what a job does.
 
@@ -17,10 +17,9 @@ pub mod greeting;
 pub mod http;
 pub mod lease;
 pub mod manager;
-pub mod outbox;
 pub mod pages;
-pub mod receipts;
-pub mod served;
+pub mod queues;
+pub mod standing;
 pub mod store;
 #[cfg(test)]
 mod testing;
@@ -31,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use muster_enrol::{Roll, RollError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_kit::error::Coded;
@@ -43,17 +43,18 @@ use muster_rpc::Limits;
 use tokio::sync::Semaphore;
 
 use crate::book::{Book, Rules};
-use crate::chain::Follower;
+use crate::chain::{Follower, Served};
 use crate::context::Context;
-use crate::dispatcher::{Dispatcher, inbox};
+use crate::dispatcher::Dispatcher;
 use crate::greeting::MAX_STRANGERS;
 use crate::lease::Patience;
 use crate::manager::{ExecutorManager, LocalProcesses};
 use crate::pages::{PageError, Pages, oldest_page};
-use crate::served::Served;
+use crate::queues::{Inbox, inbox};
+use crate::standing::{Door, Fleet, Pool};
 use crate::store::Store;
 
-pub use config::{Chain, Config, Executor};
+pub use config::{Chain, Config, Executor, Standing};
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
@@ -79,6 +80,12 @@ pub enum Error {
     /// It cannot listen.
     #[error("cannot open the miner's port")]
     Bind(#[from] BindError),
+    /// Its executors cannot come in.
+    #[error("cannot open the door for standing executors")]
+    Standing(#[from] RollError),
+    /// Its key towards them is none.
+    #[error("cannot use the miner's key towards its executors")]
+    Tls(#[from] rustls::Error),
     /// It cannot say that it is up.
     #[error("cannot announce that the miner is up")]
     Ready(#[from] ReadyError),
@@ -90,7 +97,7 @@ impl Coded for Error {
             Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
-            Self::Pages(_) | Self::Ready(_) => None,
+            Self::Pages(_) | Self::Ready(_) | Self::Standing(_) | Self::Tls(_) => None,
         }
     }
 }
@@ -145,6 +152,16 @@ pub async fn run_with(
         strangers: Semaphore::new(MAX_STRANGERS),
         next: AtomicU64::new(0),
     });
+    let manager = match config.standing.bind {
+        Some(address) => {
+            let pool = Pool::default();
+            let roll = Roll::new(&config.standing.roll);
+            open_door(address, roll, pool.clone(), Arc::clone(&context), &own).await?;
+            let class = config.executor.class;
+            Arc::new(Fleet::new(pool, manager, class, config.executor.count)) as Arc<dyn ExecutorManager>
+        }
+        None => manager,
+    };
     let serving = http::serve(listener, context, own.clone(), own.token());
     own.spawn("http", async {
         if let Err(error) = serving.await {
@@ -153,7 +170,7 @@ pub async fn run_with(
     });
     if !config.chain.url.is_empty() {
         let follower = Follower {
-            url: config.chain.url.clone(),
+            urls: config.chain.endpoints(),
             netuid: config.chain.netuid,
             refresh: Duration::from_secs(config.chain.refresh_s),
             key,
@@ -183,6 +200,47 @@ pub async fn run_with(
     }
     store.close().await;
     Ok(outcome?)
+}
+
+/// Lets standing executors in, and tells the dispatcher what they can do.
+async fn open_door(
+    address: SocketAddr,
+    roll: Roll,
+    pool: Pool,
+    context: Arc<Context>,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    let reading = roll.clone();
+    let identity = tokio::task::spawn_blocking(move || reading.identity());
+    let identity = identity.await.unwrap_or_else(|error| {
+        let (path, source) = ("roll".into(), std::io::Error::other(error));
+        Err(RollError::File { path, source })
+    })?;
+    let listener = bind(address).await?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| BindError { address, source })?;
+    tracing::info!(%address, certificate = %identity.fingerprint(), "standing executors may connect");
+    let inbox: Inbox = context.inbox.clone();
+    let (limits, clock) = (context.limits, Arc::clone(&context.clock));
+    let door = Door {
+        context,
+        pool: pool.clone(),
+        roll,
+    };
+    let config = muster_kit::tls::server(&identity)?;
+    let listening = muster_rpc::tls::listen(
+        listener,
+        config,
+        limits,
+        Arc::new(door),
+        tasks.clone(),
+        clock,
+        tasks.token(),
+    );
+    tasks.spawn("standing executors", listening);
+    tasks.spawn("capacity", pool.publish(inbox, tasks.token()));
+    Ok(())
 }
 
 fn rules(config: &Config) -> Rules {

@@ -287,7 +287,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::receipts;
     use crate::testing::{miner_pair, offer, validator_pair};
 
     fn attempt(n: u128) -> AttemptId {
@@ -303,7 +302,7 @@ mod tests {
     }
 
     fn started(n: u128) -> Receipt {
-        receipts::started(&miner_pair(), &offer(attempt(n)), validator(), now()).unwrap()
+        crate::validators::started(&miner_pair(), &offer(attempt(n)), validator(), now()).unwrap()
     }
 
     fn opened(n: u128) -> Write {

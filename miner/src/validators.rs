@@ -2,26 +2,24 @@
 
 use std::sync::Arc;
 
-use muster_identity::{FrameSignature, verify_frame};
+use muster_identity::{FrameSignature, Keypair, countersign, verify_frame, verify_offered};
 use muster_kit::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
 use muster_protocol::wire::{WireError, encode};
-use muster_protocol::{ExecutorToken, ReceiptPayload, ValidatorKey};
+use muster_protocol::{ExecutorToken, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_rpc::session::{Receiver, Sender};
 use muster_rpc::{Greeting, Peer, SessionError, Socket, SocketError};
 use uuid::Uuid;
 
 use crate::admission::Flaw;
 use crate::book::{ConnectionId, Event, Offered};
+use crate::chain::Standing;
 use crate::context::Context;
-use crate::dispatcher::{Attachment, Input};
 use crate::greeting::{NoSession, error_frame, greet, malformed};
-use crate::outbox::{Outgoing, Outgoings, outbox};
-use crate::receipts;
-use crate::served::Standing;
+use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
 
 /// The close code of every ordinary end.
 const NORMAL: u16 = 1000;
@@ -193,6 +191,9 @@ impl Reader<'_> {
                 tracing::warn!(validator = %self.validator, details, "a validator reports an error");
                 Ok(())
             }
+            ToMiner::MusterExecutorEnrolled(_) => {
+                self.say(malformed("executors are enrolled, not miners")).await
+            }
             ToMiner::MusterCancelJob(cancel) => {
                 self.post(Event::Cancelled {
                     connection: self.connection,
@@ -219,7 +220,7 @@ impl Reader<'_> {
         let context = self.context;
         let receipt = signed
             .map_err(Flaw::Signature)
-            .and_then(|()| receipts::started(&context.key, &request, self.validator, context.clock.now()));
+            .and_then(|()| started(&context.key, &request, self.validator, context.clock.now()));
         let served = context.served.standing(self.validator) == Standing::Served;
         let token = ExecutorToken::new(request.job_uuid, Uuid::new_v4());
         let offer = Box::new(Offered {
@@ -257,7 +258,7 @@ impl Reader<'_> {
 
     async fn receipt(&self, offered: OfferedReceipt) -> Result<(), SocketError> {
         let (attempt, kind) = (offered.payload.attempt(), offered.payload.kind());
-        match receipts::complete(
+        match complete(
             &self.context.key,
             offered,
             self.validator,
@@ -289,4 +290,66 @@ impl Reader<'_> {
         // Once the miner has stopped the session ends by its outbox.
         self.context.inbox.send(event).await;
     }
+}
+
+// === the miner's half of receipts: a validator's half is checked, then signed too ===
+
+/// Signs as the miner what a validator has signed.
+///
+/// # Errors
+/// In words for the validator: it names others than the two of us, lies outside the limits or in the future, or is not
+/// signed by the validator.
+fn complete(
+    key: &Keypair,
+    payload: OfferedReceipt,
+    validator: ValidatorKey,
+    now: Timestamp,
+) -> Result<Receipt, String> {
+    if payload.payload.validator() != validator {
+        return Err(format!(
+            "the receipt names validator {}, not {validator}",
+            payload.payload.validator()
+        ));
+    }
+    if payload.payload.miner() != MinerKey(key.hotkey()) {
+        return Err(format!(
+            "the receipt names miner {}, not {}",
+            payload.payload.miner(),
+            key.hotkey()
+        ));
+    }
+    let verified = verify_offered(payload, now).map_err(|error| error.to_string())?;
+    let receipt = countersign(key, verified).map_err(|error| error.to_string())?;
+    Ok(receipt.into_inner())
+}
+
+/// The started receipt of an offer, completed.
+///
+/// ComputeHorde's miner at its head runs a job whose started receipt is forged and stores nothing; since 0.0.27 it
+/// declines with `invalid_receipt`, and so do we: work without a receipt can neither be paid nor excuse anything.
+///
+/// # Errors
+/// What does not hold.
+pub(crate) fn started(
+    key: &Keypair,
+    offer: &InitialJobRequest,
+    validator: ValidatorKey,
+    now: Timestamp,
+) -> Result<Receipt, Flaw> {
+    let payload = &offer.job_started_receipt_payload;
+    if payload.job_uuid != offer.job_uuid {
+        return Err(Flaw::Receipt(
+            "the started receipt is about another job".to_owned(),
+        ));
+    }
+    if payload.executor_class != offer.executor_class {
+        return Err(Flaw::Receipt(
+            "the started receipt is for another executor class".to_owned(),
+        ));
+    }
+    let offered = OfferedReceipt {
+        payload: ReceiptPayload::Started(payload.clone()),
+        validator_signature: offer.job_started_receipt_signature,
+    };
+    complete(key, offered, validator, now).map_err(Flaw::Receipt)
 }

@@ -1,9 +1,10 @@
 //! The book's answers to executors.
 
-use muster_protocol::{AttemptId, ExecutorToken, Timestamp};
+use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
+use muster_protocol::{AttemptId, ExecutorToken, Manifest, Timestamp};
 
 use super::validators::executor_complaint;
-use super::{Book, DialId, Effect};
+use super::{Book, ConnectionId, DialId, Effect};
 use crate::lease::{self, LeaseState, Report};
 
 impl Book {
@@ -74,6 +75,33 @@ impl Book {
         }
         self.drive(attempt, lease::Event::ExecutorGone, now)
             .unwrap_or_default()
+    }
+
+    /// Everything that the miner has now.
+    pub(super) fn manifest(&self) -> Manifest {
+        self.rules.manifest.plus(&self.standing)
+    }
+
+    /// Muster validators hear of it at once. Others ask by connecting, and might take another manifest amiss.
+    pub(super) fn on_capacity(&mut self, standing: Manifest) -> Vec<Effect> {
+        if self.standing == standing {
+            return vec![];
+        }
+        self.standing = standing;
+        let mut everyone: Vec<_> = self.connections.keys().copied().collect();
+        everyone.sort_unstable();
+        let manifest = self.manifest();
+        let message = FromMiner::V0ExecutorManifestRequest(ExecutorManifest { manifest });
+        vec![Effect::Tell {
+            to: self.muster_only(&everyone),
+            message: Box::new(message),
+        }]
+    }
+
+    /// Those of the connections whose other side is Muster.
+    pub(super) fn muster_only(&self, connections: &[ConnectionId]) -> Vec<ConnectionId> {
+        let muster = |id: &&ConnectionId| self.connections.get(id).is_some_and(|known| known.muster);
+        connections.iter().filter(muster).copied().collect()
     }
 
     fn serves(&self, dial: DialId, attempt: AttemptId) -> bool {

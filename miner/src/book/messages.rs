@@ -3,7 +3,7 @@
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
-    AttemptId, ExecutorClass, ExecutorToken, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, ExecutorToken, Manifest, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
 
 use crate::admission::Flaw;
@@ -104,6 +104,8 @@ pub enum Event {
         /// In words.
         how: String,
     },
+    /// Standing executors came or went: so many jobs all of them run at once.
+    Capacity(Manifest),
     /// Take nothing more on.
     Drain,
     /// End what is open.
@@ -120,6 +122,13 @@ pub enum Effect {
     Write(Write),
     /// Tell validators.
     Tell {
+        /// Their connections.
+        to: Vec<ConnectionId>,
+        /// What.
+        message: Box<FromMiner>,
+    },
+    /// Tell Muster validators what they may miss.
+    Live {
         /// Their connections.
         to: Vec<ConnectionId>,
         /// What.

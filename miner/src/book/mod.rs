@@ -33,7 +33,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// What the miner promises and how long it waits. Fixed while it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// What the miner has.
+    /// What the miner has besides standing executors.
     pub manifest: Manifest,
     /// How long leases wait.
     pub patience: Patience,
@@ -73,6 +73,8 @@ struct Connection {
 #[derive(Debug)]
 pub struct Book {
     rules: Rules,
+    /// What standing executors add.
+    standing: Manifest,
     active: HashMap<AttemptId, Active>,
     past: HashMap<AttemptId, Past>,
     /// Ended and not yet acknowledged, by validator.
@@ -88,6 +90,7 @@ impl Book {
     pub fn open(rules: Rules, records: Vec<Record>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,
+            standing: Manifest::default(),
             active: HashMap::new(),
             past: HashMap::new(),
             owed: HashMap::new(),
@@ -157,6 +160,7 @@ impl Book {
             Event::ExecutorExited { attempt, how } => self
                 .drive(attempt, lease::Event::ExecutorExited(how), now)
                 .unwrap_or_default(),
+            Event::Capacity(standing) => self.on_capacity(standing),
             Event::Drain => {
                 self.draining = true;
                 vec![]
@@ -263,6 +267,10 @@ impl Book {
                 lease::Effect::Ended(ending) => out.extend(self.close(attempt, ending, now)),
                 lease::Effect::Tell(message) => out.push(Effect::Tell {
                     to: audience.clone(),
+                    message,
+                }),
+                lease::Effect::Live(message) => out.push(Effect::Live {
+                    to: self.muster_only(&audience),
                     message,
                 }),
                 lease::Effect::Order(message) => out.push(Effect::Order { attempt, message }),

@@ -564,6 +564,7 @@ proptest! {
                         message.attempt().filter(|_| is_final).map(|id| ("final", id))
                     }
                     Effect::Write(Write::Receipt(_) | Write::Forgotten(_))
+                    | Effect::Live { .. }
                     | Effect::Retell { .. }
                     | Effect::RepeatReceipt { .. }
                     | Effect::Dismiss { .. }
@@ -586,4 +587,31 @@ proptest! {
             prop_assert_eq!(times("open"), times("end") + u32::from(open));
         }
     }
+}
+
+#[test]
+fn standing_executors_are_capacity_and_only_muster_is_told_at_once() {
+    let (mut book, now) = (open(), start());
+    for (connection, muster) in [(ConnectionId(71), false), (ConnectionId(72), true)] {
+        let validator = validator();
+        book.apply(
+            Event::Joined {
+                connection,
+                validator,
+                muster,
+            },
+            now,
+        );
+    }
+    let more = Manifest::new([(ExecutorClass::AlwaysOnTest, 3)]);
+    let effects = book.apply(Event::Capacity(more.clone()), now);
+    let [Effect::Tell { to, message }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(to, &[ConnectionId(72)]);
+    let FromMiner::V0ExecutorManifestRequest(told) = &**message else {
+        panic!("{message:?}")
+    };
+    assert_eq!(told.manifest.count(ExecutorClass::AlwaysOnTest), COUNT + 3);
+    assert_eq!(book.apply(Event::Capacity(more), now), [], "nothing has changed");
 }

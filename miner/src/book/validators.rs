@@ -26,7 +26,7 @@ impl Book {
     ) -> Vec<Effect> {
         self.connections.insert(id, Connection { validator, muster });
         let manifest = ExecutorManifest {
-            manifest: self.rules.manifest.clone(),
+            manifest: self.manifest(),
         };
         let mut effects = vec![tell(id, FromMiner::V0ExecutorManifestRequest(manifest))];
         let mut open: Vec<_> = self
@@ -83,8 +83,9 @@ impl Book {
             class: request.executor_class,
             validator,
         };
+        let manifest = self.manifest();
         let facts = Facts {
-            manifest: &self.rules.manifest,
+            manifest: &manifest,
             leased: self.leased(offer.class),
             known: self.known(attempt),
             served,

@@ -189,6 +189,7 @@ impl Lease {
                 let message = self.horde_failed(ParticipantType::Executor, reason, details);
                 self.fail("an error", Ending::HordeFailed, message)
             }
+            Report::Live(message) => self.on_live(message),
         }
     }
 
@@ -223,6 +224,15 @@ impl Lease {
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_)
             | LeaseState::Ended(_) => Err(self.out_of_order("machine specs")),
+        }
+    }
+
+    fn on_live(&self, message: Box<FromMiner>) -> Step {
+        match self.state {
+            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
+                Ok(vec![Effect::Live(message)])
+            }
+            LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order("output")),
         }
     }
 

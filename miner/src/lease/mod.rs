@@ -92,6 +92,8 @@ pub enum Report {
     HordeFailed(Box<HordeFailed>),
     /// A generic error, in its words.
     Error(String),
+    /// What the job prints, or how far it is: for whoever listens now.
+    Live(Box<FromMiner>),
 }
 
 /// What can happen to a lease.
@@ -128,6 +130,8 @@ pub enum Effect {
     Ended(Ending),
     /// Tell the validator.
     Tell(Box<FromMiner>),
+    /// Tell the validator if it listens now. No part of the story.
+    Live(Box<FromMiner>),
     /// Tell the executor.
     Order(Box<ToMiner>),
     /// Let the executor go: it has a while to leave by itself.

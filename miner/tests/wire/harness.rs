@@ -188,6 +188,11 @@ impl Miner {
 
     /// As kill -9 and a new start would.
     pub(crate) async fn killed_and_restarted(self) -> Self {
+        self.killed_and_restarted_with(|_| {}).await
+    }
+
+    /// The same, with this configuration from then on.
+    pub(crate) async fn killed_and_restarted_with(self, change: impl FnOnce(&mut Config)) -> Self {
         let Self {
             folder,
             clock,
@@ -196,7 +201,7 @@ impl Miner {
         } = self;
         drop(process);
         std::fs::remove_file(folder.path().join("ready.json")).unwrap();
-        Self::start_in(folder, clock, |_| {}).await
+        Self::start_in(folder, clock, change).await
     }
 
     /// Asks it to stop and waits until it has.

@@ -18,3 +18,5 @@ mod jobs;
 mod receipts;
 #[cfg(test)]
 mod restarts;
+#[cfg(test)]
+mod standing;

@@ -1,0 +1,315 @@
+//! Standing executors: enrolled machines that stay connected and take one lease after another.
+//!
+//! A [`Pool`] knows who is connected and how many jobs each can take; [`Fleet`] lends from it and starts a process of the
+//! miner's own where nobody in it is free; [`Door`] is where they come in. A standing executor serves a lease exactly as one
+//! that was started for it: its connection dials in, as it were, with the lease's token, and everything after that is
+//! the same.
+
+mod door;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use muster_protocol::{ExecutorClass, Manifest};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::book::Event;
+use crate::manager::{ExecutorManager, ManagerError, Order, Running};
+use crate::queues::Inbox;
+
+pub use door::Door;
+
+/// A lease on its way to a standing executor.
+#[derive(Debug)]
+pub(crate) struct Assigned {
+    /// What to serve.
+    pub(crate) order: Order,
+    /// Cancelled once the lease has ended.
+    pub(crate) stop: CancellationToken,
+    /// To be told, in words, when the executor is free again; dropped if it has vanished.
+    pub(crate) over: oneshot::Sender<String>,
+}
+
+/// The standing executors that are connected. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    seats: Mutex<Seats>,
+    /// Counts whatever could make a waiting order go on.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Seats {
+    next: u64,
+    taken: BTreeMap<u64, Seat>,
+}
+
+/// One connected executor.
+#[derive(Debug)]
+struct Seat {
+    class: ExecutorClass,
+    capacity: u32,
+    busy: u32,
+    hand: mpsc::UnboundedSender<Assigned>,
+}
+
+/// A connected executor's place in the pool. Dropping it is leaving.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    pool: Pool,
+    id: u64,
+}
+
+/// One job's worth of a connected executor. Dropping it gives it back.
+#[derive(Debug)]
+struct Slot {
+    pool: Pool,
+    id: u64,
+    hand: mpsc::UnboundedSender<Assigned>,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// An executor is there. Leases for it come out of the receiver.
+    pub(crate) fn join(
+        &self,
+        class: ExecutorClass,
+        capacity: u32,
+    ) -> (Attendance, mpsc::UnboundedReceiver<Assigned>) {
+        let (hand, orders) = mpsc::unbounded_channel();
+        let mut seats = self.seats();
+        let id = seats.next;
+        seats.next += 1;
+        seats.taken.insert(
+            id,
+            Seat {
+                class,
+                capacity,
+                busy: 0,
+                hand,
+            },
+        );
+        drop(seats);
+        self.notify();
+        let pool = self.clone();
+        (Attendance { pool, id }, orders)
+    }
+
+    /// How many jobs all of them run at once, by class.
+    pub fn manifest(&self) -> Manifest {
+        let mut sum = Manifest::default();
+        for seat in self.seats().taken.values() {
+            sum = sum.plus(&Manifest::new([(seat.class, seat.capacity)]));
+        }
+        sum
+    }
+
+    /// Tells the dispatcher what they can do, whenever that changes.
+    pub async fn publish(self, inbox: Inbox, stop: CancellationToken) {
+        let mut changed = self.0.changed.subscribe();
+        let mut told = Manifest::default();
+        loop {
+            changed.borrow_and_update();
+            let manifest = self.manifest();
+            if manifest != told {
+                told = manifest.clone();
+                inbox.send(Event::Capacity(manifest)).await;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // The sender lives as long as this pool.
+                _ = changed.changed() => {}
+            }
+        }
+    }
+
+    /// A slot of the least busy executor of a class.
+    fn take(&self, class: ExecutorClass) -> Option<Slot> {
+        let mut seats = self.seats();
+        let free = seats
+            .taken
+            .iter_mut()
+            .filter(|(_, seat)| seat.class == class && seat.busy < seat.capacity);
+        let (id, seat) = free.min_by_key(|(_, seat)| seat.busy)?;
+        seat.busy += 1;
+        Some(Slot {
+            pool: self.clone(),
+            id: *id,
+            hand: seat.hand.clone(),
+        })
+    }
+
+    fn notify(&self) {
+        self.0.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn seats(&self) -> MutexGuard<'_, Seats> {
+        // The seats are whole between any two statements, so a panic elsewhere cannot have spoilt them.
+        self.0.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.pool.seats().taken.remove(&self.id);
+        self.pool.notify();
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
+            seat.busy = seat.busy.saturating_sub(1);
+        }
+        self.pool.notify();
+    }
+}
+
+/// Lends standing executors, and runs one of the miner's own where none of them is free.
+#[derive(Clone)]
+pub struct Fleet {
+    pool: Pool,
+    own: Arc<dyn ExecutorManager>,
+    own_class: ExecutorClass,
+    own_free: Arc<Semaphore>,
+}
+
+impl Fleet {
+    /// `count` executors of `class` may be brought to life by `own`.
+    pub fn new(pool: Pool, own: Arc<dyn ExecutorManager>, class: ExecutorClass, count: u32) -> Self {
+        Self {
+            pool,
+            own,
+            own_class: class,
+            own_free: Arc::new(Semaphore::new(
+                usize::try_from(count).unwrap_or(Semaphore::MAX_PERMITS),
+            )),
+        }
+    }
+
+    async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
+        let mut changed = self.pool.0.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            if let Some(slot) = self.pool.take(order.class) {
+                let (over, ended) = oneshot::channel();
+                let assigned = Assigned {
+                    order: order.clone(),
+                    stop: stop.clone(),
+                    over,
+                };
+                if slot.hand.send(assigned).is_ok() {
+                    let how = ended.await;
+                    return Ok(how.unwrap_or_else(|_| "its connection ended".to_owned()));
+                }
+                // It is just leaving; another may be free.
+            } else if order.class == self.own_class
+                && let Ok(permit) = Arc::clone(&self.own_free).try_acquire_owned()
+            {
+                let how = self.own.run(order, stop).await;
+                drop(permit);
+                self.pool.notify();
+                return how;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok("no executor became free in time".to_owned()),
+                _ = changed.changed() => {}
+            }
+        }
+    }
+}
+
+impl ExecutorManager for Fleet {
+    fn run(&self, order: Order, stop: CancellationToken) -> Running {
+        Box::pin(self.clone().live(order, stop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use muster_protocol::{AttemptId, ExecutorToken};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+    struct Own;
+
+    impl ExecutorManager for Own {
+        fn run(&self, _order: Order, stop: CancellationToken) -> Running {
+            Box::pin(async move {
+                stop.cancelled().await;
+                Ok("own".to_owned())
+            })
+        }
+    }
+
+    fn order(class: ExecutorClass) -> Order {
+        Order {
+            token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
+            class,
+            miner_address: "ws://127.0.0.1:1".to_owned(),
+        }
+    }
+
+    fn fleet(own: u32) -> (Pool, Fleet) {
+        let pool = Pool::default();
+        let fleet = Fleet::new(pool.clone(), Arc::new(Own), CLASS, own);
+        (pool, fleet)
+    }
+
+    #[tokio::test]
+    async fn standing_executors_first_then_our_own_then_whoever_is_free_first() {
+        let (pool, fleet) = fleet(1);
+        let (_seat, mut orders) = pool.join(CLASS, 1);
+        assert_eq!(pool.manifest(), Manifest::new([(CLASS, 1)]));
+        let stops: Vec<_> = (0..3).map(|_| CancellationToken::new()).collect();
+        let mut runs: Vec<_> = stops
+            .iter()
+            .map(|stop| fleet.run(order(CLASS), stop.clone()))
+            .collect();
+        for run in &mut runs {
+            assert!(run.now_or_never().is_none());
+        }
+        let first = orders.try_recv().unwrap();
+        assert!(
+            orders.try_recv().is_err(),
+            "the second is the miner's own, the third waits"
+        );
+        stops[1].cancel();
+        assert_eq!((&mut runs[1]).await.unwrap(), "own");
+        first.over.send("free again".to_owned()).unwrap();
+        assert_eq!((&mut runs[0]).await.unwrap(), "free again");
+        assert!((&mut runs[2]).now_or_never().is_none());
+        assert!(orders.try_recv().is_ok(), "the slot that was given back");
+    }
+
+    #[tokio::test]
+    async fn an_executor_that_vanishes_ends_its_lease_and_leaves_no_capacity() {
+        let (pool, fleet) = fleet(0);
+        let (seat, mut orders) = pool.join(CLASS, 2);
+        let mut run = fleet.run(order(CLASS), CancellationToken::new());
+        assert!((&mut run).now_or_never().is_none());
+        drop((orders.try_recv().unwrap(), seat, orders));
+        assert_eq!(run.await.unwrap(), "its connection ended");
+        assert_eq!(pool.manifest(), Manifest::default());
+    }
+
+    #[tokio::test]
+    async fn an_order_for_which_nobody_comes_ends_when_it_is_given_up() {
+        let (pool, fleet) = fleet(1);
+        let stop = CancellationToken::new();
+        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1);
+        let mut run = fleet.run(order(ExecutorClass::AlwaysOnGpu24Gb), stop.clone());
+        assert!((&mut run).now_or_never().is_none());
+        stop.cancel();
+        assert_eq!(run.await.unwrap(), "no executor became free in time");
+    }
+}

@@ -1,0 +1,396 @@
+//! Standing executors: how they come in, who does not, and what happens when one of the two vanishes.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_enrol::{Invitation, Roll, StoredIdentity};
+use muster_kit::Clock as _;
+use muster_kit::tls::{self, TlsIdentity};
+use muster_miner::Config;
+use muster_protocol::wire::encode;
+use muster_protocol::wire::executor::{
+    EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, ProgressOf,
+};
+use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::{Digest, ExecutorClass, HordeFailureReason};
+use muster_rpc::tls::connect_known;
+use muster_rpc::{ConnectError, Limits, Socket};
+
+use crate::harness::{CLASS, Executor, Miner, Party, Validator, job, new_attempt, soon};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A miner with a door for standing executors and none of its own.
+struct Place {
+    miner: Miner,
+    roll: Roll,
+    address: SocketAddr,
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn with_door(address: SocketAddr) -> impl FnOnce(&mut Config) {
+    move |config| {
+        config.executor.count = 0;
+        config.standing.bind = Some(address);
+        config.standing.roll = config.receipts_dir.with_file_name("standing");
+    }
+}
+
+impl Place {
+    async fn open() -> Self {
+        let address = free_address();
+        let miner = Miner::start_with(with_door(address)).await;
+        let roll = Roll::new(miner.folder.path().join("standing"));
+        Self { miner, roll, address }
+    }
+
+    fn invite(&self) -> Invitation {
+        let (address, now) = (self.address.to_string(), self.miner.clock.now());
+        self.roll.invite(address, CLASS, 2, HOUR, now).unwrap()
+    }
+
+    fn miner_certificate(&self) -> Digest {
+        self.roll.identity().unwrap().fingerprint()
+    }
+
+    async fn dial(&self, identity: &TlsIdentity) -> Result<Party, ConnectError> {
+        self.dial_expecting(identity, self.miner_certificate()).await
+    }
+
+    async fn dial_expecting(&self, identity: &TlsIdentity, miner: Digest) -> Result<Party, ConnectError> {
+        let config = tls::client(identity, miner).unwrap();
+        let address = self.address.to_string();
+        let socket: Socket =
+            connect_known(&address, "/v0/standing", Arc::new(config), &Limits::miner()).await?;
+        Ok(Party { socket })
+    }
+
+    /// Shows a token; the answer in words.
+    async fn enrol(&self, identity: &TlsIdentity, invitation: &Invitation) -> Result<ExecutorClass, String> {
+        let mut party = self.dial(identity).await.map_err(|error| error.to_string())?;
+        let request = EnrolExecutor {
+            secret: invitation.secret.clone(),
+            name: "box".to_owned(),
+        };
+        party.send(encode(&FromMiner::MusterEnrolExecutor(request))).await;
+        match party.recv().await {
+            ToMiner::MusterExecutorEnrolled(enrolled) => Ok(enrolled.class),
+            ToMiner::GenericError(error) => Err(error.details.unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn enrolled(&self) -> TlsIdentity {
+        let identity = identity();
+        assert_eq!(self.enrol(&identity, &self.invite()).await, Ok(CLASS));
+        identity
+    }
+
+    /// Comes to work.
+    async fn hello(&self, identity: &TlsIdentity, class: ExecutorClass, capacity: u32) -> Executor {
+        let mut party = self.dial(identity).await.unwrap();
+        let hello = ExecutorHello {
+            class,
+            capacity,
+            version: "test".to_owned(),
+        };
+        party.send(encode(&FromMiner::MusterExecutorHello(hello))).await;
+        Executor {
+            party,
+            attempt: new_attempt(),
+        }
+    }
+
+    /// A validator that sees this many executors: the miner hears of them in its own time.
+    async fn validator_sees(&self, count: u32) -> Validator {
+        soon(async {
+            loop {
+                let mut validator = Validator::dial(&self.miner).await;
+                // Greetings are taken once each.
+                self.miner.clock.advance(Duration::from_secs(1));
+                validator.now = self.miner.clock.now();
+                validator.greet().await;
+                let FromMiner::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
+                    panic!("the manifest comes first")
+                };
+                if manifest.manifest.count(CLASS) == count {
+                    return validator;
+                }
+            }
+        })
+        .await
+    }
+}
+
+fn identity() -> TlsIdentity {
+    StoredIdentity::generate("box").unwrap().open("memory").unwrap()
+}
+
+/// The lease that comes next on a standing connection.
+async fn takes_lease(executor: &mut Executor) {
+    let ToMiner::V0InitialJobRequest(offer) = executor.hear().await else {
+        panic!("the offer comes first")
+    };
+    executor.attempt = offer.job_uuid;
+}
+
+async fn over(executor: &mut Executor) {
+    let job_uuid = executor.attempt;
+    executor
+        .say(&FromMiner::MusterLeaseOver(LeaseOver { job_uuid }))
+        .await;
+}
+
+/// The next message that is about a job.
+async fn hears(validator: &mut Validator) -> FromMiner {
+    loop {
+        match validator.hear().await {
+            FromMiner::V0ExecutorManifestRequest(_) | FromMiner::MusterReceiptCountersigned(_) => {}
+            message => return message,
+        }
+    }
+}
+
+fn horde_reason(message: FromMiner) -> HordeFailureReason {
+    match message {
+        FromMiner::V0HordeFailedRequest(failed) => failed.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_enrols_one_executor_once() {
+    let place = Place::open().await;
+    let (first, second, third) = (identity(), identity(), identity());
+    let (token, other, old) = (place.invite(), place.invite(), place.invite());
+    assert_eq!(place.enrol(&first, &token).await, Ok(CLASS));
+    let refused = place.enrol(&second, &token).await.unwrap_err();
+    assert!(refused.contains("was used"), "{refused}");
+    assert_eq!(place.enrol(&second, &other).await, Ok(CLASS));
+    place.miner.clock.advance(HOUR);
+    // Somebody is expected, so that this one comes as far as its token.
+    place.invite();
+    let refused = place.enrol(&third, &old).await.unwrap_err();
+    assert!(refused.contains("expired"), "{refused}");
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn strangers_do_not_come_in() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    // No token is open now.
+    let stranger = place.dial(&identity()).await;
+    assert!(
+        matches!(stranger, Err(ConnectError::Tls { .. })),
+        "no known certificate"
+    );
+    let elsewhere = place
+        .dial_expecting(&enrolled, Digest::of(b"another miner"))
+        .await;
+    assert!(
+        matches!(elsewhere, Err(ConnectError::Tls { .. })),
+        "another miner"
+    );
+    let plain = format!("ws://{}/v0/standing", place.address);
+    let plain = soon(muster_rpc::connect(&plain, &Limits::miner())).await;
+    assert!(plain.is_err(), "no TLS");
+    let nobody = Place::open().await;
+    let nobody = nobody.dial(&enrolled).await;
+    assert!(nobody.is_err(), "a miner that has never heard of it");
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn an_executor_is_what_it_was_enrolled_as() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    for (class, capacity, word) in [
+        (ExecutorClass::AlwaysOnLlmA6000, 1, "class"),
+        (CLASS, 3, "1 to 2 jobs"),
+        (CLASS, 0, "1 to 2 jobs"),
+    ] {
+        let mut executor = place.hello(&enrolled, class, capacity).await;
+        let refused = executor.hear_error().await;
+        assert!(refused.contains(word), "{refused}");
+        assert_eq!(executor.party.closed().await.code, 1008);
+    }
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    place.validator_sees(0).await;
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    for _ in 0..3 {
+        let attempt = new_attempt();
+        validator.offer(attempt).await;
+        takes_lease(&mut executor).await;
+        assert_eq!(executor.attempt, attempt);
+        let progress = JobProgress {
+            job_uuid: attempt,
+            of: ProgressOf::ImagePull,
+            done: 1,
+            total: Some(2),
+        };
+        executor.say(&FromMiner::MusterJobProgress(progress)).await;
+        executor.ready().await;
+        assert_eq!(
+            hears(&mut validator).await,
+            FromMiner::MusterJobProgress(progress)
+        );
+        assert!(matches!(
+            hears(&mut validator).await,
+            FromMiner::V0ExecutorReadyRequest(_)
+        ));
+        validator
+            .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+            .await;
+        let log = JobLog {
+            job_uuid: attempt,
+            stream: LogStream::Stdout,
+            offset: 0,
+            data: LogBytes::new(b"hello".to_vec()).unwrap(),
+        };
+        let log = FromMiner::MusterJobLog(Box::new(log));
+        executor.say(&log).await;
+        assert_eq!(hears(&mut validator).await, log);
+        executor.run().await;
+        for _ in 0..3 {
+            hears(&mut validator).await;
+        }
+        assert!(matches!(
+            hears(&mut validator).await,
+            FromMiner::V0JobFinishedRequest(_)
+        ));
+        over(&mut executor).await;
+    }
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn an_executor_that_vanishes_ends_its_lease_and_is_no_capacity_any_more() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    validator.offer(new_attempt()).await;
+    takes_lease(&mut executor).await;
+    drop(executor);
+    let lost = hears(&mut validator).await;
+    assert_eq!(horde_reason(lost), HordeFailureReason::ExecutorDisconnected);
+    place.validator_sees(0).await;
+    // It comes back and works on.
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    assert_eq!(
+        horde_reason(skip_to_horde_failure(&mut validator).await),
+        HordeFailureReason::ExecutorDisconnected,
+        "told again until it is acknowledged"
+    );
+    validator.offer(new_attempt()).await;
+    takes_lease(&mut executor).await;
+    place.miner.stop().await;
+}
+
+async fn skip_to_horde_failure(validator: &mut Validator) -> FromMiner {
+    loop {
+        let message = hears(validator).await;
+        if matches!(message, FromMiner::V0HordeFailedRequest(_)) {
+            return message;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_struck_off_is_let_go_and_does_not_come_back() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    validator.offer(new_attempt()).await;
+    takes_lease(&mut executor).await;
+    place.roll.revoke(&enrolled.fingerprint().hex()).unwrap();
+    let closed = soon(async {
+        let advancing = async {
+            loop {
+                place.miner.clock.wait_for_sleepers(1).await;
+                place.miner.clock.advance(Duration::from_millis(500));
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            closed = executor.party.closed() => closed,
+            () = advancing => unreachable!("it does not end"),
+        }
+    })
+    .await;
+    assert_eq!((closed.code, closed.reason.contains("struck off")), (1008, true));
+    let lost = hears(&mut validator).await;
+    assert_eq!(horde_reason(lost), HordeFailureReason::ExecutorDisconnected);
+    assert!(place.dial(&enrolled).await.is_err());
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn a_miner_that_restarts_reports_the_lease_lost_and_takes_its_executor_back() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    takes_lease(&mut executor).await;
+    executor.ready().await;
+    let Place { miner, roll, address } = place;
+    let miner = miner.killed_and_restarted_with(with_door(address)).await;
+    drop(executor);
+    let place = Place { miner, roll, address };
+    let mut executor = place.hello(&enrolled, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    let lost = skip_to_horde_failure(&mut validator).await;
+    assert_eq!(horde_reason(lost), HordeFailureReason::ExecutorDisconnected);
+    validator.offer(new_attempt()).await;
+    takes_lease(&mut executor).await;
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_said_about_another_lease_counts_for_nothing() {
+    let place = Place::open().await;
+    let (one, two) = (place.enrolled().await, place.enrolled().await);
+    let mut first = place.hello(&one, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    takes_lease(&mut first).await;
+    let mut second = place.hello(&two, CLASS, 1).await;
+    second.attempt = attempt;
+    second.ready().await;
+    assert!(
+        second
+            .hear_error()
+            .await
+            .contains("not served on this connection")
+    );
+    over(&mut second).await;
+    assert!(
+        second
+            .hear_error()
+            .await
+            .contains("not served on this connection")
+    );
+    first.ready().await;
+    assert!(matches!(
+        hears(&mut validator).await,
+        FromMiner::V0ExecutorReadyRequest(_)
+    ));
+    place.miner.stop().await;
+}
