@@ -1,0 +1,120 @@
+//! `POST /v1/score`: the probabilities and margins of an answer that is there already.
+
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::request::{Common, checked_prompt, model_of, parameters, seed_of};
+use super::{ApiError, Service};
+use crate::engine::{Margin, Score, Scored};
+use crate::noise::ONE;
+use crate::sampler::{Slack, q24};
+
+const MOST_LIKELY: usize = 20;
+
+#[derive(Deserialize)]
+struct Request {
+    /// What came before the answer.
+    prompt_token_ids: Vec<u32>,
+    /// The answer, the token that ended it included.
+    token_ids: Vec<u32>,
+    /// Which of a request's answers it was.
+    #[serde(default)]
+    choice: u32,
+    top_likely: Option<usize>,
+    slack: Option<Given>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+#[derive(Deserialize)]
+struct Given {
+    share: f64,
+    logit: f64,
+    clip: f64,
+}
+
+pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiError> {
+    let request: Request = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
+    model_of(service, &request.common)?;
+    let likely = request.top_likely.unwrap_or(0);
+    if likely > MOST_LIKELY {
+        return Err(ApiError::param(
+            "top_likely",
+            format!("at most {MOST_LIKELY} likely tokens are reported"),
+        ));
+    }
+    let answer = request.token_ids;
+    if answer.is_empty() || answer.iter().any(|id| *id as usize >= service.shape.vocabulary) {
+        return Err(ApiError::param(
+            "token_ids",
+            "it is empty or has tokens outside the vocabulary",
+        ));
+    }
+    let mut tokens = checked_prompt(service, request.prompt_token_ids, Some(answer.len()))?;
+    let prompt = tokens.len();
+    tokens.extend(answer);
+    let scored = Score {
+        tokens,
+        prompt,
+        parameters: parameters(service, &request.common)?,
+        seed: seed_of(&request.common)?.map(|seed| seed.choice(request.choice)),
+        slack: slack(request.slack)?,
+        likely,
+    };
+    let answer = scored.tokens.len() - prompt;
+    let scores = service
+        .engine
+        .score(scored)?
+        .await
+        .map_err(|_| ApiError::failed())?;
+    Ok(axum::Json(json!({
+        "object": "score", "model": service.name, "digest": service.id,
+        "tokens": scores.tokens.iter().map(document).collect::<Vec<_>>(),
+        "ends": scores.ends.iter().map(document).collect::<Vec<_>>(),
+        "usage": {
+            "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": scores.cached},
+        },
+    }))
+    .into_response())
+}
+
+fn slack(given: Option<Given>) -> Result<Slack, ApiError> {
+    let Some(given) = given else {
+        return Ok(Slack::default());
+    };
+    let within = |value: f64, most: f64| (0.0..=most).contains(&value);
+    if !within(given.share, 1.0) || !within(given.logit, 100.0) || !within(given.clip, 1000.0) {
+        return Err(ApiError::param(
+            "slack",
+            "share is 0 to 1, logit 0 to 100, clip 0 to 1000",
+        ));
+    }
+    Ok(Slack {
+        share: q24(given.share),
+        logit: q24(given.logit),
+        clip: q24(given.clip),
+    })
+}
+
+fn document(scored: &Scored) -> Value {
+    let mut document = json!({"token_id": scored.id, "logprob": scored.logprob, "entropy": scored.entropy});
+    let margin = match scored.margin {
+        Margin::Unknown => None,
+        Margin::Known(q24) => Some(json!(q24 as f64 / ONE as f64)),
+        Margin::Impossible => Some(json!("impossible")),
+    };
+    if let Some(object) = document.as_object_mut() {
+        object.extend(margin.map(|margin| ("margin".to_owned(), margin)));
+        if !scored.likely.is_empty() {
+            let likely = scored
+                .likely
+                .iter()
+                .map(|likely| json!([likely.id, likely.logprob]))
+                .collect();
+            object.insert("likely".to_owned(), Value::Array(likely));
+        }
+    }
+    document
+}

@@ -1,0 +1,75 @@
+//! What multiplies. One trait, so that a second tensor library can be held against the first.
+
+mod candle;
+mod kernels;
+
+use crate::model::Shape;
+
+pub use candle::Candle;
+
+/// Which of a job's logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// None: there is more of the text to come.
+    Nothing,
+    /// Those after its last token.
+    Last,
+    /// Those after each of its tokens.
+    All,
+}
+
+/// Tokens that go on from what a slot holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Whose text.
+    pub slot: usize,
+    /// What comes next in it; at least one.
+    pub tokens: &'a [u32],
+    /// What to give back.
+    pub want: Want,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// As they come.
+    F32,
+    /// Rounded to eight bits with one scale for each head at each position: what a cheaper engine would keep.
+    Int8,
+}
+
+/// A backend failed. Its own fault, never the peer's: what peers send is checked before.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The tensor library refused.
+    #[error("the tensor library failed")]
+    Candle(#[from] candle_core::Error),
+    /// Weights could not be taken over.
+    #[error("weights could not be taken over")]
+    Model(#[from] crate::model::ModelError),
+    /// A job that no caller may make.
+    #[error("a job names no slot, a token outside the vocabulary, or goes beyond the context")]
+    Job,
+}
+
+/// A model that can be run, with the keys and values of a number of texts.
+pub trait Backend: Send {
+    /// The model's size.
+    fn shape(&self) -> &Shape;
+
+    /// How many texts it can hold.
+    fn slots(&self) -> usize;
+
+    /// Keeps only the first `length` tokens of a slot.
+    fn truncate(&mut self, slot: usize, length: usize);
+
+    /// Makes slot `to` begin with the first `length` tokens of slot `from`.
+    fn copy(&mut self, from: usize, to: usize, length: usize);
+
+    /// Goes on with several texts at once, at most one job a slot. Gives rows of `vocabulary` logits for each job, as many as
+    /// it wants, one after the other.
+    ///
+    /// # Errors
+    /// A job that cannot be, or the library's own failure.
+    fn forward(&mut self, jobs: &[Job<'_>]) -> Result<Vec<Vec<f32>>, BackendError>;
+}

@@ -1,0 +1,13 @@
+//! The reference engine for language models of the Llama architecture: serves with a seeded sampler that a replay can check,
+//! and scores a given answer in one pass.
+//!
+//! `model` reads files, `backend` multiplies, `sampler` chooses (in integers, over `noise`), `engine` makes rounds over many
+//! texts, `text` turns tokens into words, `api` speaks OpenAI's HTTP.
+
+pub mod api;
+pub mod backend;
+pub mod engine;
+pub mod model;
+pub mod noise;
+pub mod sampler;
+pub mod text;

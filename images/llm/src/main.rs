@@ -1,0 +1,204 @@
+//! `muster-llm`: serves one model over OpenAI's HTTP.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Parser, Subcommand};
+use muster_image_llm::api::{Address, Service, router, serve, unix_seconds};
+use muster_image_llm::backend::{Backend, Cache, Candle};
+use muster_image_llm::engine::{Engine, Limits};
+use muster_image_llm::model::{Loaded, Storage, load, model_id};
+use muster_image_llm::text::{Template, Tokenizer};
+
+/// The reference engine for language models of the Llama architecture.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve a model.
+    Serve(Serve),
+    /// Print a model's id.
+    Id(Model),
+}
+
+#[derive(Args)]
+struct Model {
+    /// A folder with config.json and *.safetensors, or a .gguf file with tokenizer.json beside it.
+    #[arg(long, env = "MUSTER_LLM_MODEL", default_value = "/model")]
+    model: PathBuf,
+    /// Hold the weights as as-given, f16, bf16, q8_0 or q4_0.
+    #[arg(long, default_value = "as-given", value_parser = storage)]
+    weights: Storage,
+    /// Keep keys and values as f32 or int8.
+    #[arg(long, default_value = "f32", value_parser = cache)]
+    cache: Cache,
+}
+
+#[derive(Args)]
+struct Serve {
+    #[command(flatten)]
+    model: Model,
+    /// What clients call the model; the folder's name unless given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Listen on this Unix socket.
+    #[arg(long, env = "MUSTER_LLM_SOCKET", conflicts_with = "port")]
+    socket: Option<PathBuf>,
+    /// Listen on this port.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Threads that multiply; as many as there are processors unless given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Texts that are worked on at once.
+    #[arg(long, default_value_t = 32)]
+    streams: usize,
+    /// Finished texts that are kept as prefixes.
+    #[arg(long, default_value_t = 32)]
+    kept: usize,
+    /// Requests that may wait.
+    #[arg(long, default_value_t = 256)]
+    waiting: usize,
+    /// Connections at once.
+    #[arg(long, default_value_t = 1024)]
+    connections: usize,
+    /// A shorter context than the model's.
+    #[arg(long)]
+    context: Option<usize>,
+}
+
+fn storage(name: &str) -> Result<Storage, String> {
+    Storage::named(name).ok_or_else(|| "it is as-given, f16, bf16, q8_0 or q4_0".to_owned())
+}
+
+fn cache(name: &str) -> Result<Cache, String> {
+    match name {
+        "f32" => Ok(Cache::F32),
+        "int8" => Ok(Cache::Int8),
+        _ => Err("it is f32 or int8".to_owned()),
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match Cli::parse().command {
+        Command::Serve(arguments) => start(&arguments),
+        Command::Id(model) => print_id(&model),
+    }
+}
+
+/// What lies beside the weights.
+struct Texts {
+    tokenizer: Tokenizer,
+    template: Template,
+    id: String,
+}
+
+fn read(model: &Model) -> anyhow::Result<(Loaded, Texts)> {
+    let loaded = load(&model.model, model.weights)?;
+    let folder = if model.model.is_file() {
+        model.model.parent().unwrap_or(Path::new("."))
+    } else {
+        &model.model
+    };
+    let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"), loaded.shape.vocabulary)?;
+    let template = Template::load(&folder.join("tokenizer_config.json"))?;
+    let id = hex::encode(model_id(
+        &loaded.digest,
+        model.weights,
+        tokenizer.digest(),
+        template.digest(),
+    ));
+    let texts = Texts {
+        tokenizer,
+        template,
+        id,
+    };
+    Ok((loaded, texts))
+}
+
+#[expect(clippy::print_stdout, reason = "it is what was asked for")]
+fn print_id(model: &Model) -> anyhow::Result<()> {
+    println!("{}", read(model)?.1.id);
+    Ok(())
+}
+
+fn start(arguments: &Serve) -> anyhow::Result<()> {
+    let (mut loaded, texts) = read(&arguments.model)?;
+    if let Some(context) = arguments.context {
+        if context > loaded.shape.context || context < 2 {
+            bail!("--context is 2 to the model's {}", loaded.shape.context);
+        }
+        loaded.shape.context = context;
+    }
+    if let Some(threads) = arguments.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()?;
+    }
+    let name = match (&arguments.name, arguments.model.model.file_stem()) {
+        (Some(name), _) => name.clone(),
+        (None, Some(stem)) => stem.to_string_lossy().into_owned(),
+        (None, None) => "model".to_owned(),
+    };
+    let shape = loaded.shape.clone();
+    tracing::info!(model = %texts.id, name, layers = shape.layers, context = shape.context, "model read");
+    let limits = Limits {
+        streams: arguments.streams.max(1),
+        waiting: arguments.waiting.max(1),
+        ..Limits::default()
+    };
+    let backend = backend(&arguments.model, loaded, limits.streams + arguments.kept)?;
+    let service = Service {
+        engine: Engine::start(backend, limits)?,
+        shape,
+        tokenizer: texts.tokenizer,
+        template: texts.template,
+        name,
+        id: texts.id,
+        started: unix_seconds(),
+    };
+    let address = match &arguments.socket {
+        Some(path) => Address::Socket(path.clone()),
+        None => Address::Port(arguments.port),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let stop = stopped()?;
+        tracing::info!(?address, "listening");
+        serve(&address, arguments.connections.max(1), router(service), stop)
+            .await
+            .with_context(|| format!("cannot listen on {address:?}"))
+    })
+}
+
+fn backend(model: &Model, loaded: Loaded, slots: usize) -> anyhow::Result<Box<dyn Backend>> {
+    let Loaded { shape, weights, .. } = loaded;
+    Ok(Box::new(Candle::new(shape, weights, model.cache, slots)?))
+}
+
+/// Resolves when the process is asked to end.
+fn stopped() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,252 @@
+//! Which token is chosen: penalties, bias, temperature, min-p, top-k, top-p, then noise, then the largest.
+//!
+//! A pure function of the logits, the tokens chosen before, the parameters and the seed. docs/proofs.md, "Audit: the seeded
+//! sampler", gives it bit for bit. Logits are taken to Q24 first and everything after that is exact.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::noise::{ONE, Position, Seed, gumbel, gumbel_at_most, weight};
+
+/// Logits beyond this are taken to it; further apart nothing is ever chosen.
+const FARTHEST: f64 = 16_384.0;
+
+/// How a token is chosen. Real numbers are in Q24.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// 0: the likeliest token, without noise.
+    pub temperature: i64,
+    /// One or more: off.
+    pub top_p: i64,
+    /// 0: off.
+    pub top_k: u32,
+    /// 0: off. A share of the likeliest token's probability.
+    pub min_p: i64,
+    /// Taken once from each token that the answer contains already.
+    pub presence_penalty: i64,
+    /// Taken for each time that the answer contains it.
+    pub frequency_penalty: i64,
+    /// Added to the logits of these tokens.
+    pub logit_bias: BTreeMap<u32, i64>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            temperature: ONE,
+            top_p: ONE,
+            top_k: 0,
+            min_p: 0,
+            presence_penalty: 0,
+            frequency_penalty: 0,
+            logit_bias: BTreeMap::new(),
+        }
+    }
+}
+
+/// A number in Q24, half to even. What is no number becomes 0.
+#[must_use]
+pub fn q24(value: f64) -> i64 {
+    // The product is exact; the conversion saturates.
+    (value * ONE as f64).round_ties_even() as i64
+}
+
+/// How far a replay may be off before it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slack {
+    /// Of a probability, in Q24, where min-p and top-p cut.
+    pub share: i64,
+    /// Of a logit, in Q24, where top-k cuts.
+    pub logit: i64,
+    /// Margins end here, in Q24.
+    pub clip: i64,
+}
+
+impl Default for Slack {
+    /// 1/256, 1/16 and 16.
+    fn default() -> Self {
+        Self {
+            share: ONE / 256,
+            logit: ONE / 16,
+            clip: 16 * ONE,
+        }
+    }
+}
+
+/// A set that a token is chosen from: as it is, or what is surely, or possibly, in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edge {
+    Exact,
+    Surely(Slack),
+    Possibly(Slack),
+}
+
+/// One position of one answer.
+pub struct Draw<'a> {
+    parameters: &'a Parameters,
+    seed: Seed,
+    position: u32,
+    /// Logits in Q24 after penalties and bias, with their tokens; a masked token is absent.
+    live: Vec<(i64, u32)>,
+}
+
+impl<'a> Draw<'a> {
+    /// `counts` says how often each token stands in the answer already; `position` is how many there are.
+    #[must_use]
+    pub fn new(
+        logits: &[f32],
+        counts: &BTreeMap<u32, u32>,
+        parameters: &'a Parameters,
+        seed: Seed,
+        position: u32,
+    ) -> Self {
+        let masked = |logit: f32| logit.is_nan() || logit == f32::NEG_INFINITY;
+        let plain = |logit: f32| q24(f64::from(logit).clamp(-FARTHEST, FARTHEST));
+        let mut live: Vec<(i64, u32)> = (0..)
+            .zip(logits)
+            .filter(|(_, logit)| !masked(**logit))
+            .map(|(token, logit)| (plain(*logit), token))
+            .collect();
+        let penalised = parameters.presence_penalty != 0 || parameters.frequency_penalty != 0;
+        if (penalised && !counts.is_empty()) || !parameters.logit_bias.is_empty() {
+            for (x, token) in &mut live {
+                if let Some(count) = counts.get(token).filter(|count| **count > 0) {
+                    *x -= parameters.frequency_penalty * i64::from(*count) + parameters.presence_penalty;
+                }
+                *x += parameters.logit_bias.get(token).copied().unwrap_or(0);
+            }
+        }
+        Self {
+            parameters,
+            seed,
+            position,
+            live,
+        }
+    }
+
+    /// The token that is chosen; none where all are masked.
+    #[must_use]
+    pub fn choose(&self) -> Option<u32> {
+        self.best(self.kept(Edge::Exact)).map(|(_, token)| token)
+    }
+
+    /// How far `token` is behind what would have been chosen, in Q24; none where it cannot have been chosen.
+    #[must_use]
+    pub fn margin(&self, token: u32, slack: Slack) -> Option<i64> {
+        let x = self.live.iter().find(|(_, other)| *other == token)?.0;
+        if !self
+            .kept(Edge::Possibly(slack))
+            .iter()
+            .any(|(_, other)| *other == token)
+        {
+            return None;
+        }
+        let (best, _) = self.best(self.kept(Edge::Surely(slack)))?;
+        Some((best - self.noised(x, token)).clamp(0, slack.clip))
+    }
+
+    fn noised(&self, x: i64, token: u32) -> i64 {
+        let t = self.parameters.temperature;
+        if t == 0 {
+            return x;
+        }
+        let word = Position::new(&self.seed, self.position).word(token);
+        x + ((t * gumbel(word)) >> 24)
+    }
+
+    /// The largest noised logit among `tokens`, and whose it is: the smaller token's where two are equal.
+    fn best(&self, mut tokens: Vec<(i64, u32)>) -> Option<(i64, u32)> {
+        let t = self.parameters.temperature;
+        if t == 0 {
+            return tokens.into_iter().max_by_key(|(x, token)| (*x, Reverse(*token)));
+        }
+        // Neighbours share their random block.
+        if !tokens.is_sorted_by_key(|(_, token)| *token) {
+            tokens.sort_unstable_by_key(|(_, token)| *token);
+        }
+        let mut position = Position::new(&self.seed, self.position);
+        let mut best: Option<(i64, u32)> = None;
+        for (x, token) in tokens {
+            let word = position.word(token);
+            // Most tokens cannot win whatever the logarithm's digits are. Rounding down keeps the order of the two.
+            if best.is_some_and(|(score, _)| x + ((t * gumbel_at_most(word)) >> 24) < score) {
+                continue;
+            }
+            let score = x + ((t * gumbel(word)) >> 24);
+            if best.is_none_or(|(other, _)| score > other) {
+                best = Some((score, token));
+            }
+        }
+        best
+    }
+
+    /// The tokens that are left after min-p, top-k and top-p.
+    fn kept(&self, edge: Edge) -> Vec<(i64, u32)> {
+        let p = self.parameters;
+        let mut kept = self.live.clone();
+        let (share, logit) = match edge {
+            Edge::Exact => (0, 0),
+            Edge::Surely(slack) => (slack.share, slack.logit),
+            Edge::Possibly(slack) => (-slack.share, -slack.logit),
+        };
+        let Some(top) = kept.iter().map(|(x, _)| *x).max().filter(|_| p.temperature > 0) else {
+            return kept;
+        };
+        let weigh = |x: i64| weight(top - x, p.temperature);
+        if p.min_p > 0 {
+            let least = ((p.min_p + share).clamp(0, ONE) as u64) << 16;
+            kept.retain(|(x, _)| weigh(*x) >= least);
+        }
+        let k = p.top_k as usize;
+        if k > 0 && k < kept.len() {
+            keep_likeliest(&mut kept, k, logit);
+        }
+        let target = if p.top_p < ONE { p.top_p - share } else { ONE };
+        if target < ONE {
+            keep_share(&mut kept, target, weigh);
+        }
+        kept
+    }
+}
+
+/// Likelier first, the smaller token first where two are equal.
+fn order(entry: &(i64, u32)) -> (Reverse<i64>, u32) {
+    (Reverse(entry.0), entry.1)
+}
+
+/// The `k` likeliest; by `logit` fewer or more.
+fn keep_likeliest(kept: &mut Vec<(i64, u32)>, k: usize, logit: i64) {
+    let (_, next, _) = kept.select_nth_unstable_by_key(k, order);
+    let next = next.0;
+    let (likeliest, _) = kept.split_at(k);
+    let last = likeliest.iter().map(|(x, _)| *x).min().unwrap_or(next);
+    let first = likeliest.iter().copied().min_by_key(order);
+    if logit < 0 {
+        kept.retain(|(x, _)| *x >= last + logit);
+        return;
+    }
+    kept.truncate(k);
+    if logit > 0 {
+        kept.retain(|entry| Some(*entry) == first || entry.0 >= next + logit);
+    }
+}
+
+/// The fewest of the likeliest that make up `target` (Q24) of the sum of all weights.
+fn keep_share(kept: &mut Vec<(i64, u32)>, target: i64, weigh: impl Fn(i64) -> u64) {
+    let mut weighed: Vec<(i64, u32, u64)> = kept
+        .iter()
+        .map(|(x, token)| (*x, *token, weigh(*x)))
+        .filter(|(_, _, w)| *w > 0)
+        .collect();
+    weighed.sort_unstable_by_key(|(x, token, _)| order(&(*x, *token)));
+    let total: i128 = weighed.iter().map(|(_, _, w)| i128::from(*w)).sum();
+    let mut sum = 0_i128;
+    kept.clear();
+    for (x, token, w) in weighed {
+        kept.push((x, token));
+        sum += i128::from(w);
+        if sum << 24 >= i128::from(target) * total {
+            break;
+        }
+    }
+}

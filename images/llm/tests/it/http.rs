@@ -1,0 +1,369 @@
+//! OpenAI's interface and the scoring endpoint, over the Unix socket of a real process.
+
+use std::io::{Read as _, Write as _};
+
+use serde_json::{Value, json};
+
+use crate::client::{Server, read};
+use crate::support::{CONTEXT, VOCABULARY};
+
+fn server() -> Server {
+    Server::start(&["--threads", "1"]).unwrap()
+}
+
+fn complete(server: &Server, changes: Value) -> Value {
+    let mut body = json!({"model": "test", "prompt": "the prompt", "max_tokens": 12, "seed": 7, "logprobs": 3, "return_token_ids": true});
+    body.as_object_mut()
+        .unwrap()
+        .extend(changes.as_object().unwrap().clone());
+    let (status, answer) = server.post("/v1/completions", &body).unwrap();
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn ids(answer: &Value) -> Vec<u64> {
+    answer["choices"][0]["token_ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_u64().unwrap())
+        .collect()
+}
+
+fn error(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let (status, answer) = server.post(path, body).unwrap();
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty()),
+        "{answer}"
+    );
+    (status, answer["error"]["code"].clone())
+}
+
+#[test]
+fn a_seed_names_its_answer_and_other_seeds_have_others() {
+    let server = server();
+    let first = complete(&server, json!({}));
+    assert_eq!(first["usage"]["completion_tokens"], ids(&first).len());
+    assert_eq!(first["choices"][0]["finish_reason"], "length");
+    assert_eq!(ids(&first), ids(&complete(&server, json!({}))));
+    assert_ne!(ids(&first), ids(&complete(&server, json!({"seed": 8}))));
+    let none = json!({"seed": null});
+    assert_ne!(
+        ids(&complete(&server, none.clone())),
+        ids(&complete(&server, none))
+    );
+}
+
+#[test]
+fn probabilities_come_with_their_tokens() {
+    let server = server();
+    let answer = complete(&server, json!({"temperature": 0}));
+    let logprobs = &answer["choices"][0]["logprobs"];
+    for (i, id) in ids(&answer).iter().enumerate() {
+        assert_eq!(logprobs["token_ids"][i], *id);
+        assert_eq!(logprobs["top_token_ids"][i][0], *id, "greedy takes the likeliest");
+        assert!(logprobs["token_logprobs"][i].as_f64().unwrap() <= 0.0);
+    }
+    let body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "logprobs": true, "top_logprobs": 2, "seed": 1});
+    let (_, answer) = server.post("/v1/chat/completions", &body).unwrap();
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 3);
+    assert!(
+        content
+            .iter()
+            .all(|token| token["top_logprobs"].as_array().unwrap().len() == 2 && token["token_id"].is_u64())
+    );
+}
+
+#[test]
+fn a_stream_says_what_the_whole_says() {
+    let server = server();
+    let body = json!({"prompt": "abc", "max_tokens": 20, "seed": 3, "n": 2, "return_token_ids": true});
+    let (_, whole) = server.post("/v1/completions", &body).unwrap();
+    let mut streaming = body.clone();
+    streaming["stream"] = json!(true);
+    streaming["stream_options"] = json!({"include_usage": true});
+    let events = server.events("/v1/completions", &streaming).unwrap();
+    for index in 0..2 {
+        let mine = || {
+            events
+                .iter()
+                .filter(|event| event["choices"][0]["index"] == index)
+        };
+        let text: String = mine()
+            .map(|event| event["choices"][0]["text"].as_str().unwrap())
+            .collect();
+        assert_eq!(whole["choices"][index]["text"], text);
+        let ids: Vec<Value> = mine()
+            .flat_map(|event| event["choices"][0]["token_ids"].as_array().unwrap().clone())
+            .collect();
+        assert_eq!(whole["choices"][index]["token_ids"], json!(ids));
+    }
+    let last = events.last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"]["completion_tokens"],
+        whole["usage"]["completion_tokens"]
+    );
+    assert_ne!(whole["choices"][0]["text"], whole["choices"][1]["text"]);
+}
+
+#[test]
+fn stop_sequences_end_answers_and_stay_outside() {
+    let server = server();
+    // Letters only: of bytes that make no letter there is no text to stop at.
+    let letters: Value = (32..127).map(|byte| (byte.to_string(), json!(100))).collect();
+    let asked = json!({"temperature": 0, "max_tokens": 30, "logit_bias": letters});
+    let plain = complete(&server, asked.clone());
+    let text = plain["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(text.len(), 30, "{text:?}");
+    let stop: String = text.chars().skip(4).take(2).collect();
+    let before = text.split(&stop).next().unwrap();
+    let mut asked = asked;
+    asked["stop"] = json!([stop]);
+    let stopped = complete(&server, asked);
+    assert_eq!(stopped["choices"][0]["text"], before);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn the_model_may_end_its_answer() {
+    let server = server();
+    let answer = complete(&server, json!({"logit_bias": {"256": 100}}));
+    assert_eq!(
+        (ids(&answer), &answer["choices"][0]["finish_reason"]),
+        (vec![256], &json!("stop"))
+    );
+    assert_eq!(answer["choices"][0]["text"], "");
+}
+
+#[test]
+fn an_honest_answer_scores_without_margins() {
+    let server = server();
+    for parameters in [
+        json!({"seed": 11}),
+        json!({"seed": 12, "temperature": 0}),
+        json!({"muster_seed": "ab".repeat(32), "temperature": 0.8, "top_p": 0.9, "top_k": 40, "frequency_penalty": 0.5, "logit_bias": {"65": 2.5}}),
+    ] {
+        let mut asked = parameters.clone();
+        asked["max_tokens"] = json!(60);
+        if asked.get("muster_seed").is_some() {
+            asked["seed"] = Value::Null;
+        }
+        let answer = complete(&server, asked);
+        let mut body = parameters.clone();
+        body["prompt_token_ids"] = answer["choices"][0]["prompt_token_ids"].clone();
+        body["token_ids"] = answer["choices"][0]["token_ids"].clone();
+        body["top_likely"] = json!(2);
+        let (status, scores) = server.post("/v1/score", &body).unwrap();
+        assert_eq!(status, 200, "{scores}");
+        let tokens = scores["tokens"].as_array().unwrap();
+        assert_eq!(tokens.len(), ids(&answer).len());
+        for (i, token) in tokens.iter().enumerate() {
+            assert!(token["margin"].as_f64().unwrap() < 0.01, "{i}: {token}");
+            let said = answer["choices"][0]["logprobs"]["token_logprobs"][i]
+                .as_f64()
+                .unwrap();
+            assert!((token["logprob"].as_f64().unwrap() - said).abs() < 1e-3);
+        }
+        assert_eq!(scores["ends"][0]["token_id"], 256);
+        // Another seed would not have chosen these.
+        let mut other = body.clone();
+        other["seed"] = json!(99);
+        other.as_object_mut().unwrap().remove("muster_seed");
+        if parameters.get("temperature") != Some(&json!(0)) {
+            let (_, scores) = server.post("/v1/score", &other).unwrap();
+            let off = scores["tokens"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|token| token["margin"].as_f64().unwrap_or(16.0) > 0.5);
+            assert!(off.count() > 20);
+        }
+    }
+}
+
+#[test]
+fn a_known_beginning_is_not_computed_again() {
+    let server = Server::start(&["--threads", "1"]).unwrap();
+    let prompt: Vec<u64> = (0..100).map(|i| i * 7 % 256).collect();
+    let of = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    let first = complete(&server, json!({"prompt": prompt}));
+    assert_eq!(of(&first), 0);
+    let second = complete(&server, json!({"prompt": prompt}));
+    assert_eq!(of(&second), 99);
+    assert_eq!(ids(&first), ids(&second));
+    let branch = [&prompt[..50], &[1, 2, 3]].concat();
+    let third = complete(&server, json!({"prompt": branch}));
+    assert_eq!(of(&third), 50);
+}
+
+#[test]
+fn a_client_that_goes_is_forgotten() {
+    let server = Server::start(&["--threads", "1", "--streams", "2", "--waiting", "4"]).unwrap();
+    for stream in [true, false] {
+        let body = json!({"prompt": "x", "max_tokens": CONTEXT - 1, "stream": stream, "n": 2, "logit_bias": {"256": -100}});
+        let connections: Vec<_> = (0..2)
+            .map(|_| server.send("/v1/completions", &body).unwrap())
+            .collect();
+        drop(connections);
+        server.idle().unwrap();
+    }
+    assert_eq!(complete(&server, json!({}))["usage"]["completion_tokens"], 12);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_openais_words() {
+    let server = server();
+    let over = json!({"prompt": vec![1; CONTEXT], "max_tokens": 1});
+    assert_eq!(
+        error(&server, "/v1/completions", &over),
+        (400, json!("context_length_exceeded"))
+    );
+    let body = |changes: Value| {
+        let mut body = json!({"prompt": "x"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        body
+    };
+    for changes in [
+        json!({"temperature": -1}),
+        json!({"temperature": 1e308}),
+        json!({"top_p": 2}),
+        json!({"top_k": -7}),
+        json!({"n": 0}),
+        json!({"n": 1_000_000}),
+        json!({"max_tokens": 0}),
+        json!({"logprobs": 1000}),
+        json!({"stop": vec!["a"; 100]}),
+        json!({"stop": ""}),
+        json!({"logit_bias": {"99999999": 1}}),
+        json!({"logit_bias": {"x": 1}}),
+        json!({"logit_bias": {"1": 1e9}}),
+        json!({"presence_penalty": 3}),
+        json!({"echo": true}),
+        json!({"best_of": 5}),
+        json!({"prompt": [VOCABULARY]}),
+        json!({"muster_seed": "zz"}),
+        json!({"suffix": "y"}),
+        json!({"min_p": -0.1}),
+    ] {
+        assert_eq!(
+            error(&server, "/v1/completions", &body(changes.clone())),
+            (400, json!("invalid_value")),
+            "{changes}"
+        );
+    }
+    for wrong in [
+        json!({}),
+        json!([1]),
+        json!({"prompt": {"a": 1}}),
+        json!({"prompt": "x", "n": -1}),
+        json!({"prompt": "x", "seed": "y"}),
+    ] {
+        assert_eq!(error(&server, "/v1/completions", &wrong).0, 400, "{wrong}");
+    }
+    let chat = |message: Value| json!({"messages": [message]});
+    for message in [
+        json!({"role": "wizard", "content": "x"}),
+        json!({"role": "user", "content": [{"type": "image_url"}]}),
+    ] {
+        assert_eq!(
+            error(&server, "/v1/chat/completions", &chat(message)),
+            (400, json!("invalid_value"))
+        );
+    }
+    assert_eq!(
+        error(&server, "/v1/completions", &body(json!({"model": "gpt-9"}))),
+        (404, json!("model_not_found"))
+    );
+    assert_eq!(error(&server, "/v1/nothing", &json!({})).0, 404);
+    assert_eq!(server.get("/v1/completions").unwrap().0, 405);
+    for wrong in [
+        json!({"prompt_token_ids": [1], "token_ids": []}),
+        json!({"prompt_token_ids": [1], "token_ids": [VOCABULARY]}),
+    ] {
+        assert_eq!(error(&server, "/v1/score", &wrong), (400, json!("invalid_value")));
+    }
+    let long = json!({"prompt": "x".repeat(2 << 20)});
+    assert_eq!(
+        error(&server, "/v1/completions", &long),
+        (413, json!("request_too_large"))
+    );
+}
+
+#[test]
+fn models_are_listed_with_their_digest() {
+    let server = server();
+    let (_, list) = server.get("/v1/models").unwrap();
+    assert_eq!(list["data"][0]["id"], "test");
+    assert_eq!(list["data"][0]["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(server.get("/v1/models/test").unwrap().0, 200);
+    assert_eq!(server.get("/v1/models/other").unwrap().0, 404);
+}
+
+#[test]
+fn a_thousand_connections_are_borne() {
+    let server = Server::start(&[
+        "--threads",
+        "1",
+        "--connections",
+        "1100",
+        "--waiting",
+        "64",
+        "--streams",
+        "8",
+    ])
+    .unwrap();
+    let before = server.memory().unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..500 {
+        let mut stream = server.connect().unwrap();
+        stream
+            .write_all(b"POST /v1/completions HTTP/1.1\r\nhost")
+            .unwrap();
+        idle.push(stream);
+    }
+    let body = json!({"prompt": "x", "max_tokens": 4});
+    let asking: Vec<_> = (0..500)
+        .map(|_| server.send("/v1/completions", &body).unwrap())
+        .collect();
+    let (mut answered, mut refused) = (0, 0);
+    for stream in asking {
+        let (status, text) = read(stream).unwrap();
+        match status {
+            200 => answered += 1,
+            503 => {
+                assert!(text.contains("engine_full"), "{text}");
+                refused += 1;
+            }
+            other => panic!("{other}: {text}"),
+        }
+    }
+    assert_eq!(answered + refused, 500);
+    assert!(answered >= 64, "{answered} answered");
+    let grown = server.memory().unwrap().saturating_sub(before);
+    assert!(grown < 200 << 10, "{grown} KiB for 1,000 connections");
+    drop(idle);
+    assert_eq!(complete(&server, json!({}))["usage"]["completion_tokens"], 12);
+}
+
+#[test]
+fn connections_beyond_the_limit_wait() {
+    let server = Server::start(&["--threads", "1", "--connections", "2"]).unwrap();
+    let first = server.connect().unwrap();
+    let second = server.connect().unwrap();
+    let mut third = server.connect().unwrap();
+    third
+        .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    third
+        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
+        .unwrap();
+    assert!(third.read(&mut [0; 1]).is_err(), "it waits");
+    drop((first, second));
+    assert_eq!(read(third).unwrap().0, 200);
+}
