@@ -1,0 +1,305 @@
+//! A trivial job on a standing executor, from its offer to its result, against the bare engine: create, start, wait, remove.
+//! Then a thousand jobs in a row, and what they leave behind.
+//!
+//! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bollard::Docker;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters::{
+    CreateContainerOptions, RemoveContainerOptions, StartContainerOptions, WaitContainerOptions,
+};
+use futures_util::StreamExt as _;
+use muster_bench::{Direction, Report, Row, take_turns, timed};
+use muster_enrol::{Membership, StoredIdentity};
+use muster_executor::Config;
+use muster_executor::standing::stand;
+use muster_kit::{SharedClock, SystemClock, Tasks, tls};
+use muster_protocol::wire::decode;
+use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, Digest};
+use muster_rpc::{Greeting, Limits, Peer, Session, Socket};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+const ROUNDS: usize = 25;
+const IN_A_ROW: usize = 1_000;
+/// Jobs before the first look at what is left behind: allocators and caches fill up first.
+const SETTLING: usize = 50;
+const COMMAND: [&str; 3] = ["probe", "print", "0"];
+
+fn main() -> anyhow::Result<()> {
+    tls::install_provider();
+    let image = std::env::var("MUSTER_BENCH_IMAGE").unwrap_or_else(|_| "muster/hello:latest".to_owned());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let folder = tempfile::tempdir()?;
+    let mut miner = runtime.block_on(Miner::start(folder.path(), &image))?;
+    let docker = Docker::connect_with_defaults()?;
+    let turns = take_turns(
+        ROUNDS,
+        || millis(&runtime, miner.job()),
+        || millis(&runtime, bare(&docker, &image)),
+    )?;
+    let row = Row::against(
+        "a trivial job, executor idle before",
+        "ms",
+        Direction::LowerIsBetter,
+        "bare engine API",
+        turns,
+    );
+    let before = {
+        for _ in 0..SETTLING {
+            runtime.block_on(miner.job())?;
+        }
+        Left::now(folder.path())?
+    };
+    let jobs = std::env::var("MUSTER_BENCH_JOBS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let jobs: usize = jobs.unwrap_or(IN_A_ROW);
+    let mut ended = Ok(());
+    let (_, spent) = timed(|| {
+        for _ in 0..jobs {
+            if ended.is_ok() {
+                ended = runtime.block_on(miner.job());
+            }
+        }
+    });
+    ended?;
+    let after = Left::now(folder.path())?;
+    let work = folder.path().join("work").canonicalize()?;
+    // A container that was left would carry the label of its folder, which the count of folders shows too.
+    let all = runtime.block_on(docker.list_containers(Some(
+        bollard::query_parameters::ListContainersOptions {
+            all: true,
+            ..Default::default()
+        },
+    )))?;
+    let under = work.display().to_string();
+    let ours = |labels: &std::collections::HashMap<String, String>| {
+        labels
+            .get("muster.executor")
+            .is_some_and(|folder| folder.starts_with(&under))
+    };
+    let containers = all
+        .iter()
+        .filter(|container| container.labels.as_ref().is_some_and(ours))
+        .count();
+    let note = format!(
+        "{jobs} jobs in a row after {SETTLING}: {:.1} s; open files {} to {}, resident memory {} to {} KiB, job folders {} to {}, \
+         containers left {}",
+        spent.as_secs_f64(),
+        before.files,
+        after.files,
+        before.resident,
+        after.resident,
+        before.folders,
+        after.folders,
+        containers,
+    );
+    Report {
+        rows: vec![row.target(1.15)],
+        notes: vec![note],
+    }
+    .print()
+}
+
+/// What a process holds.
+struct Left {
+    files: usize,
+    /// KiB.
+    resident: u64,
+    folders: usize,
+}
+
+impl Left {
+    fn now(folder: &Path) -> anyhow::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok());
+        Ok(Self {
+            files: std::fs::read_dir("/proc/self/fd")?.count(),
+            resident: resident.context("no VmRSS")?,
+            folders: std::fs::read_dir(folder.join("work"))?.count(),
+        })
+    }
+}
+
+fn millis(runtime: &Runtime, job: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<f64> {
+    let (done, spent) = timed(|| runtime.block_on(job));
+    done?;
+    Ok(spent.as_secs_f64() * 1e3)
+}
+
+/// What any program would ask of the engine.
+async fn bare(docker: &Docker, image: &str) -> anyhow::Result<()> {
+    let name = format!("muster-bench-{}", Uuid::new_v4());
+    let body = ContainerCreateBody {
+        image: Some(image.to_owned()),
+        cmd: Some(COMMAND.map(str::to_owned).to_vec()),
+        host_config: Some(HostConfig {
+            network_mode: Some("none".to_owned()),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    let options = CreateContainerOptions {
+        name: Some(name.clone()),
+        ..CreateContainerOptions::default()
+    };
+    docker.create_container(Some(options), body).await?;
+    docker
+        .start_container(&name, None::<StartContainerOptions>)
+        .await?;
+    let waited = docker
+        .wait_container(&name, None::<WaitContainerOptions>)
+        .next()
+        .await;
+    waited.context("no exit code")??;
+    docker
+        .remove_container(&name, None::<RemoveContainerOptions>)
+        .await?;
+    Ok(())
+}
+
+/// A miner as far as an executor can tell.
+struct Miner {
+    session: Session<Executor>,
+    image: String,
+}
+
+struct Executor;
+
+impl Peer for Executor {
+    type In = FromMiner;
+    type Out = String;
+    type Malformed = muster_protocol::wire::WireError;
+
+    fn decode(frame: &str) -> Result<FromMiner, Self::Malformed> {
+        decode(frame)
+    }
+
+    fn encode(message: &String) -> String {
+        message.clone()
+    }
+}
+
+struct Hall(mpsc::UnboundedSender<Socket>);
+
+impl muster_rpc::tls::Callers for Hall {
+    async fn admits(&self, _certificate: Digest) -> bool {
+        true
+    }
+
+    async fn serve(&self, socket: Socket, _certificate: Digest) {
+        // The bench ends before this channel does.
+        let _ = self.0.send(socket);
+    }
+}
+
+impl Miner {
+    async fn start(folder: &Path, image: &str) -> anyhow::Result<Self> {
+        let (tasks, clock): (_, SharedClock) = (Tasks::new(), Arc::new(SystemClock::new()));
+        let identity = StoredIdentity::generate("miner")?.open("memory")?;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let membership = Membership {
+            address: listener.local_addr()?.to_string(),
+            miner: identity.fingerprint(),
+            own: StoredIdentity::generate("executor")?,
+        };
+        let config = Config {
+            work_dir: folder.join("work"),
+            standing: muster_executor::config::Standing {
+                membership: folder.join("membership.json"),
+                ..Default::default()
+            },
+            ..Config::default()
+        };
+        membership.keep(&config.standing.membership)?;
+        let (hall, mut sockets) = mpsc::unbounded_channel();
+        let listening = muster_rpc::tls::listen(
+            listener,
+            tls::server(&identity)?,
+            Limits::miner(),
+            Arc::new(Hall(hall)),
+            tasks.clone(),
+            Arc::clone(&clock),
+            tasks.token(),
+        );
+        tasks.spawn("miner", listening);
+        tasks.spawn("executor", stand(config, tasks.clone(), clock));
+        let socket = tokio::time::timeout(Duration::from_secs(30), sockets.recv()).await?;
+        let session = Greeting::new(socket.context("no executor came")?).accept(Executor);
+        let image = image.to_owned();
+        Ok(Self { session, image })
+    }
+
+    /// One job from its offer until the executor is free again.
+    async fn job(&mut self) -> anyhow::Result<()> {
+        let attempt = AttemptId::from_uuid(Uuid::new_v4());
+        self.session.send(&offer(attempt, &self.image)).await?;
+        loop {
+            match self.session.recv().await?.context("the executor left")? {
+                FromMiner::V0ExecutorReadyRequest(_) => {
+                    self.session.send(&request(attempt, &self.image)).await?;
+                }
+                FromMiner::V0JobFinishedRequest(finished) => {
+                    ensure!(finished.docker_process_stdout == "end\n", "{finished:?}");
+                }
+                FromMiner::MusterLeaseOver(_) => return Ok(()),
+                failed @ (FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)) => {
+                    bail!("{failed:?}")
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn offer(attempt: AttemptId, image: &str) -> String {
+    json!({
+        "message_type": "V0InitialJobRequest",
+        "job_uuid": attempt,
+        "executor_class": "always_on.test",
+        "docker_image": image,
+        "job_started_receipt_payload": {
+            "job_uuid": attempt,
+            "miner_hotkey": "5CA3onFpA75kRSgNkF6twsDeumSA5NhLhxQWSdraSEL8vScn",
+            "validator_hotkey": "5CzRdZLnRxWkyWoGZZbfvSCY4mbw1cmsow5q8cgZyGg1aiDq",
+            "timestamp": "2026-01-21T12:34:56.789000Z",
+            "receipt_type": "JobStartedReceipt",
+            "executor_class": "always_on.test",
+            "is_organic": true,
+            "ttl": 7,
+        },
+        "job_started_receipt_signature": format!("0x{}", "5a".repeat(64)),
+        "executor_timing": {
+            "allowed_leeway": 5,
+            "download_time_limit": 60,
+            "execution_time_limit": 60,
+            "upload_time_limit": 60,
+            "streaming_start_time_limit": 5,
+        },
+    })
+    .to_string()
+}
+
+fn request(attempt: AttemptId, image: &str) -> String {
+    json!({
+        "message_type": "V0JobRequest",
+        "job_uuid": attempt,
+        "executor_class": "always_on.test",
+        "docker_image": image,
+        "docker_run_options_preset": "none",
+        "docker_run_cmd": COMMAND,
+    })
+    .to_string()
+}
