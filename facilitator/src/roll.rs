@@ -126,6 +126,7 @@ mod tests {
             stake: 0,
             permit,
             active: true,
+            registered: BlockNumber(0),
             last_update: BlockNumber(0),
             incentive: 0,
         };

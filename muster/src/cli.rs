@@ -1,8 +1,10 @@
 //! The command line, as types.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use muster_enrol::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, ValidatorKey};
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
@@ -22,8 +24,8 @@ pub(crate) enum Command {
     /// Routes jobs, signs receipts, sets weights.
     Validator(Role),
     /// Keeps executors and takes jobs from validators.
-    Miner(Role),
-    /// Runs one job in a sealed container; a miner starts it.
+    Miner(Miner),
+    /// Runs jobs in sealed containers: one that a miner starts it for, or, standing, one after another.
     Executor(Executor),
     /// Submit jobs and look at them.
     #[command(subcommand)]
@@ -53,6 +55,9 @@ pub(crate) struct Up {
     /// Executors that the miner may run at once.
     #[arg(long, default_value_t = 2)]
     pub(crate) executors: u32,
+    /// Let standing executors connect here too (see `muster executor --enrol`).
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) standing: Option<SocketAddr>,
     /// Milliseconds between blocks of the local chain.
     #[arg(long, default_value_t = 500)]
     pub(crate) block_ms: u64,
@@ -61,7 +66,7 @@ pub(crate) struct Up {
     pub(crate) tempo: u16,
 }
 
-/// `muster facilitator|validator|miner`.
+/// `muster facilitator|validator`, and what `muster miner` shares with them.
 #[derive(Debug, Args)]
 pub(crate) struct Role {
     /// The configuration, TOML. Without it, every default.
@@ -75,6 +80,31 @@ pub(crate) struct Role {
     pub(crate) lifeline: bool,
 }
 
+/// `muster miner`: runs, or does one thing to its roll of standing executors and stops.
+#[derive(Debug, Args)]
+pub(crate) struct Miner {
+    #[command(flatten)]
+    pub(crate) role: Role,
+    /// Print a token by which one executor can enrol as a standing one, and stop.
+    #[arg(long)]
+    pub(crate) enrol: bool,
+    /// With --enrol: the class of that executor; the configured one if it is not given.
+    #[arg(long, requires = "enrol")]
+    pub(crate) class: Option<ExecutorClass>,
+    /// With --enrol: jobs that it may run at once, at most.
+    #[arg(long, requires = "enrol", default_value_t = 1)]
+    pub(crate) capacity: u32,
+    /// With --enrol: seconds that the token is good for.
+    #[arg(long, requires = "enrol", default_value_t = 3600)]
+    pub(crate) lives: u64,
+    /// List the standing executors, and stop.
+    #[arg(long, conflicts_with = "enrol")]
+    pub(crate) executors: bool,
+    /// Strike off the standing executor whose certificate's fingerprint begins like this, and stop.
+    #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["enrol", "executors"])]
+    pub(crate) revoke: Option<String>,
+}
+
 /// `muster executor`.
 #[derive(Debug, Args)]
 pub(crate) struct Executor {
@@ -84,15 +114,27 @@ pub(crate) struct Executor {
     /// Print a commented configuration with every default, and stop.
     #[arg(long, conflicts_with = "config")]
     pub(crate) print_config: bool,
+    /// Enrol at a miner as a standing executor with the token that `muster miner --enrol` printed, and stop.
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) enrol: Option<Invitation>,
+    /// With --enrol: this executor's name, for people.
+    #[arg(long, requires = "enrol", default_value = "executor")]
+    pub(crate) name: String,
+    /// Stay connected to the miner it is enrolled at and take one job after another.
+    #[arg(long, conflicts_with = "enrol")]
+    pub(crate) standing: bool,
+    /// Serve this machine's and this process's figures to Prometheus here.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// The miner to dial, `ws://host:port`.
-    #[arg(long, env = "MINER_ADDRESS", required_unless_present = "print_config")]
+    #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enrol", "standing"])]
     pub(crate) miner_address: Option<String>,
     /// The lease to serve.
     #[arg(
         long,
         env = "EXECUTOR_TOKEN",
         hide_env_values = true,
-        required_unless_present = "print_config"
+        required_unless_present_any = ["print_config", "enrol", "standing"]
     )]
     pub(crate) token: Option<ExecutorToken>,
 }

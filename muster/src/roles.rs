@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muster_enrol::{Roll, RollError};
 use muster_executor::Invocation;
 use muster_kit::config::{self, RoleConfig};
 use muster_kit::telemetry::{self, LogFormat};
 use muster_kit::{Coded, SharedClock, Tasks, shutdown};
 use tokio::io::AsyncReadExt as _;
 
-use crate::cli::{Executor, Role};
+use crate::cli::{Executor, Miner, Role};
 use crate::failure::{Failure, Result};
 use crate::print;
 
@@ -42,12 +43,53 @@ pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> R
 }
 
 /// `muster miner`.
-pub(crate) async fn miner(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_miner::Config>(args.config.as_deref(), args.print_config)? else {
+pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    let Miner { role, .. } = &args;
+    let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("miner", &tasks, args.lifeline)?;
+    let roll = Roll::new(&config.standing.roll);
+    if args.enrol {
+        return invite(&args, &config, &roll, &clock);
+    }
+    if args.executors {
+        for (certificate, member) in roll.members().map_err(unusable)? {
+            let (name, class, capacity) = (member.name, member.class, member.capacity);
+            let since = member.enrolled;
+            print::raw(&format!(
+                "{}  {name}  {class}  {capacity} at once  enrolled {since}\n",
+                certificate.hex()
+            ));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(prefix) = &args.revoke {
+        let (certificate, member) = roll.revoke(prefix).map_err(unusable)?;
+        print::raw(&format!("struck off: {} {}\n", certificate.hex(), member.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    prepare("miner", &tasks, role.lifeline)?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
+}
+
+/// Prints a token for one standing executor.
+fn invite(args: &Miner, config: &muster_miner::Config, roll: &Roll, clock: &SharedClock) -> Result<ExitCode> {
+    let Some(address) = config.standing.address() else {
+        return Err(Failure::usage(
+            "this miner takes no standing executors: set standing.bind in its configuration",
+        ));
+    };
+    let class = args.class.unwrap_or(config.executor.class);
+    let lives = Duration::from_secs(args.lives);
+    let invitation = roll
+        .invite(address, class, args.capacity, lives, clock.now())
+        .map_err(unusable)?;
+    print::raw(&format!("{invitation}\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unusable(error: RollError) -> Failure {
+    Failure::coded(None, error)
 }
 
 /// `muster executor`.
@@ -56,16 +98,24 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     else {
         return Ok(ExitCode::SUCCESS);
     };
-    let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
-        return Err(Failure::usage("an executor needs --miner-address and --token"));
-    };
     prepare("executor", &tasks, false)?;
-    let invocation = Invocation { miner_address, token };
-    finish(
-        muster_executor::run(config, invocation, tasks.clone(), clock).await,
-        &tasks,
-    )
-    .await
+    if let Some(address) = args.metrics {
+        telemetry::serve_metrics(address, &tasks, SharedClock::clone(&clock))
+            .await
+            .map_err(|error| Failure::coded(error.code(), error))?;
+    }
+    let ended = if let Some(invitation) = args.enrol {
+        muster_executor::standing::enrol(&config, invitation, &args.name).await
+    } else if args.standing {
+        muster_executor::standing::stand(config, tasks.clone(), clock).await
+    } else {
+        let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
+            return Err(Failure::usage("an executor needs --miner-address and --token"));
+        };
+        let invocation = Invocation { miner_address, token };
+        muster_executor::run(config, invocation, tasks.clone(), clock).await
+    };
+    finish(ended, &tasks).await
 }
 
 /// Reads a configuration, or prints the commented defaults and returns nothing.

@@ -29,12 +29,21 @@ impl RunningSubnet {
     /// # Errors
     /// It does not come up; the message has what `muster up` said.
     pub fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with more arguments for `muster up`.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(args: &[&str]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("muster-subnet-").tempdir()?;
         let log = std::fs::File::create(folder.path().join("up.log"))?;
         let mut up = Command::new(muster()?)
             .arg("up")
             .arg("--dir")
             .arg(folder.path())
+            .args(args)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

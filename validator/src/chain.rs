@@ -10,9 +10,15 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use muster_chain::{BlockNumber, ChainClient, ChainError, Hyperparameters, Metagraph, Netuid, Uid};
+use muster_chain::changes::{Snapshot, diff};
+use muster_chain::commit::{Committed, OnChain};
+use muster_chain::{
+    BlockNumber, ChainClient, ChainError, Metagraph, MetagraphEvent, Netuid, Patience, Rao, WeightRules,
+    WeightsCall,
+};
 use muster_identity::Keypair;
 use muster_kit::SharedClock;
+use muster_kit::clock::SystemClock;
 use muster_kit::error::Causes;
 use muster_protocol::{ErrorCode, Timestamp};
 use tokio::sync::{Mutex, MutexGuard, OnceCell, watch};
@@ -30,15 +36,14 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
 
-    /// Its rules.
-    fn hyperparameters(&self) -> BoxFuture<'_, Result<Hyperparameters, ChainError>>;
+    /// Its rules for weights.
+    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>>;
 
-    /// Sets this validator's weights; returns once they are final.
-    fn set_weights<'a>(
-        &'a self,
-        weights: &'a [(Uid, u16)],
-        version_key: u64,
-    ) -> BoxFuture<'a, Result<(), ChainError>>;
+    /// Hands in a call about this validator's weights; returns once it is final.
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>>;
+
+    /// What the chain shows of this validator's weights and commits.
+    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>>;
 
     /// Finalised blocks from now on.
     fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>>;
@@ -47,7 +52,7 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
 /// The real thing.
 #[derive(Debug)]
 pub struct Subnet {
-    url: String,
+    urls: Vec<String>,
     /// Connected at the first question that the endpoint answers; from then on it reconnects by itself.
     client: OnceCell<Arc<ChainClient>>,
     netuid: Netuid,
@@ -55,10 +60,10 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// The subnet `netuid` of the chain at `url`, written with `keypair`. Nothing is dialled yet.
-    pub fn new(url: &str, netuid: Netuid, keypair: Keypair) -> Self {
+    /// The subnet `netuid` of the chain at `urls`, the preferred one first, written with `keypair`. Nothing is dialled yet.
+    pub fn new(urls: Vec<String>, netuid: Netuid, keypair: Keypair) -> Self {
         Self {
-            url: url.to_owned(),
+            urls,
             client: OnceCell::new(),
             netuid,
             keypair,
@@ -67,7 +72,9 @@ impl Subnet {
 
     async fn client(&self) -> Result<&Arc<ChainClient>, ChainError> {
         self.client
-            .get_or_try_init(|| ChainClient::connect(&self.url))
+            .get_or_try_init(|| {
+                ChainClient::connect_any(&self.urls, Patience::default(), Arc::new(SystemClock::new()))
+            })
             .await
     }
 }
@@ -81,21 +88,22 @@ impl Chain for Subnet {
         async { self.client().await?.metagraph(self.netuid).await }.boxed()
     }
 
-    fn hyperparameters(&self) -> BoxFuture<'_, Result<Hyperparameters, ChainError>> {
-        async { self.client().await?.hyperparameters(self.netuid).await }.boxed()
+    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
+        async { self.client().await?.weight_rules(self.netuid).await }.boxed()
     }
 
-    fn set_weights<'a>(
-        &'a self,
-        weights: &'a [(Uid, u16)],
-        version_key: u64,
-    ) -> BoxFuture<'a, Result<(), ChainError>> {
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
         async move {
-            self.client()
-                .await?
-                .set_weights(&self.keypair, self.netuid, weights, version_key)
-                .await?;
-            Ok(())
+            let client = self.client().await?;
+            client.submit_weights(&self.keypair, self.netuid, call).await
+        }
+        .boxed()
+    }
+
+    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+        async {
+            let client = self.client().await?;
+            client.weights_shown(self.netuid, &self.keypair.hotkey()).await
         }
         .boxed()
     }
@@ -110,6 +118,34 @@ impl Chain for Subnet {
             Ok(follow.boxed())
         }
         .boxed()
+    }
+}
+
+/// Writes into the log what jobs and weights may trip over: who came, went, or took another's place.
+fn tell(before: &Arc<Metagraph>, after: &Arc<Metagraph>) {
+    let look = |graph: &Arc<Metagraph>| Snapshot {
+        graph: Arc::clone(graph),
+        rules: None,
+    };
+    for event in diff(&look(before), &look(after), Rao(u64::MAX)) {
+        match event {
+            MetagraphEvent::UidReused { uid, from, to, at } => {
+                tracing::warn!(%uid, %from, %to, %at, "a uid passed to another neuron");
+            }
+            MetagraphEvent::HotkeySwapped { uid, from, to } => {
+                tracing::warn!(%uid, %from, %to, "a neuron goes on under another hotkey");
+            }
+            MetagraphEvent::Deregistered { uid, hotkey } => tracing::info!(%uid, %hotkey, "deregistered"),
+            MetagraphEvent::Registered { uid, hotkey, at } => {
+                tracing::info!(%uid, %hotkey, %at, "registered")
+            }
+            MetagraphEvent::AxonChanged { uid, from, to } => {
+                tracing::debug!(%uid, ?from, ?to, "listens elsewhere")
+            }
+            MetagraphEvent::PermitGained(uid) => tracing::debug!(%uid, "may set weights"),
+            MetagraphEvent::PermitLost(uid) => tracing::debug!(%uid, "may no longer set weights"),
+            MetagraphEvent::StakeChanged { .. } | MetagraphEvent::RulesChanged { .. } => {}
+        }
     }
 }
 
@@ -192,6 +228,9 @@ impl Outlook {
             Ok(metagraph) => {
                 self.saw(metagraph.block);
                 let metagraph = Arc::new(metagraph);
+                if let Some((_, before)) = &*latest {
+                    tell(before, &metagraph);
+                }
                 *latest = Some((self.clock.now(), Arc::clone(&metagraph)));
                 Some(metagraph)
             }

@@ -43,6 +43,8 @@ pub struct Config {
 pub struct ChainConfig {
     /// The endpoint.
     pub url: String,
+    /// More endpoints of the same chain, tried in this order when the first fails.
+    pub urls: Vec<String>,
     /// The subnet.
     pub netuid: Netuid,
     /// Seconds for which a reading of the metagraph is good enough to route by.
@@ -123,6 +125,7 @@ impl Default for ChainConfig {
     fn default() -> Self {
         Self {
             url: "ws://127.0.0.1:9944".to_owned(),
+            urls: Vec::new(),
             netuid: Netuid(1),
             refresh_s: 6,
             wait_s: 60,
@@ -160,6 +163,13 @@ impl Default for TimingConfig {
             reconnect_s: 30,
             receipt_wait_ms: 2000,
         }
+    }
+}
+
+impl ChainConfig {
+    /// Every endpoint, the preferred one first.
+    pub fn endpoints(&self) -> Vec<String> {
+        std::iter::once(&self.url).chain(&self.urls).cloned().collect()
     }
 }
 
@@ -203,6 +213,9 @@ hotkey = "default"
 
 [chain]
 url = "ws://127.0.0.1:9944"
+# More endpoints of the same chain, tried in this order when the one before fails or its blocks stand still. An endpoint of
+# another chain is refused.
+urls = []
 netuid = 1
 # Seconds for which a reading of the metagraph is good enough to route by. If a new one fails, the last good one stands.
 refresh_s = 6
@@ -266,10 +279,11 @@ receipt_wait_ms = 2000
                 "must be at most thirty days (2592000)",
             ));
         }
-        for (path, url) in [
+        let chains = self.chain.urls.iter().map(|url| ("chain.urls", url));
+        for (path, url) in chains.chain([
             ("chain.url", &self.chain.url),
             ("facilitator.url", &self.facilitator.url),
-        ] {
+        ]) {
             if !url.starts_with("ws://") && !url.starts_with("wss://") {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
@@ -300,6 +314,7 @@ mod tests {
         let text = r#"
 [chain]
 url = "http://127.0.0.1"
+urls = ["wss://a.example", "b.example"]
 [facilitator]
 heartbeat_s = 0
 [users]
@@ -312,6 +327,7 @@ reservation_s = 9999999
         let errors = parse::<Config>(text, "validator.toml").unwrap_err().to_string();
         for key in [
             "chain.url",
+            "chain.urls",
             "facilitator.heartbeat_s",
             "users.allow",
             "timing.leeway",

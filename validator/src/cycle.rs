@@ -28,7 +28,9 @@ pub enum Progress {
     Untouched,
     /// It is scored; its weights may or may not have reached the chain.
     Pending,
-    /// It is settled: set, kept or missed.
+    /// The chain took its weights, or a commit to them, in this block.
+    Sent(BlockNumber),
+    /// It is settled: kept, missed, or lost.
     Settled,
 }
 
@@ -43,6 +45,8 @@ pub enum Todo {
     Send,
     /// The chain has them; only our own note of that was lost.
     Confirm,
+    /// The chain had them and has them no more: set them again.
+    Again,
 }
 
 /// What is scored while the chain is in `window`; `None` if nothing lies before it.
@@ -83,7 +87,12 @@ pub fn todo(
         (Progress::Untouched | Progress::Pending, Due::NotYet(then) | Due::TooFast(then)) => {
             Todo::Wait(then.min(window.end))
         }
-        (Progress::Settled, _)
+        // An endpoint that has not come to that block yet cannot know of it. One that has, and shows older weights, follows
+        // a chain that took the block back.
+        (Progress::Sent(at), Due::Now) if block > at => Todo::Again,
+        (Progress::Sent(_), Due::Now) => Todo::Wait(BlockNumber(block.0.saturating_add(1))),
+        (Progress::Sent(_), Due::NotYet(_) | Due::Done(_) | Due::TooFast(_) | Due::Missed(_))
+        | (Progress::Settled, _)
         | (Progress::Untouched, Due::Done(_))
         | (Progress::Untouched | Progress::Pending, Due::Missed(_)) => Todo::Wait(window.end),
     }
@@ -133,6 +142,19 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_the_chain_took_back_are_set_again_within_the_window() {
+        let sent = Progress::Sent(AT(17));
+        assert_eq!(at(18, Some(17), sent), Todo::Wait(AT(22)));
+        assert_eq!(
+            at(17, Some(5), sent),
+            Todo::Wait(AT(18)),
+            "the endpoint is behind"
+        );
+        assert_eq!(at(18, Some(5), sent), Todo::Again);
+        assert_eq!(at(21, Some(5), sent), Todo::Wait(AT(22)), "its window has closed");
+    }
+
+    #[test]
     fn a_missed_window_is_made_up_for_but_not_for_ever() {
         let span = |block, settled| scored_in(&window(block), settled).unwrap();
         assert_eq!(span(50, Some(AT(10))).first, AT(11));
@@ -163,6 +185,7 @@ mod tests {
                         if !lost_notes { settled = Some(span.last); }
                     }
                     Todo::Confirm => settled = Some(span.last),
+                    Todo::Again => prop_assert!(false, "nothing was taken back"),
                 }
             }
             prop_assert!(spans.len() > 3, "{:?}", spans);

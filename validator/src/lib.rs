@@ -95,7 +95,7 @@ impl Coded for Error {
 /// A wallet, store or address that cannot be used; a store that fails later. A chain that does not answer is waited for.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let keypair = load_hotkey(&config.wallet).map_err(Error::Wallet)?;
-    let subnet = Subnet::new(&config.chain.url, config.chain.netuid, keypair.clone());
+    let subnet = Subnet::new(config.chain.endpoints(), config.chain.netuid, keypair.clone());
     run_on(config, keypair, Arc::new(subnet), tasks, clock).await
 }
 

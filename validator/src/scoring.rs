@@ -95,6 +95,20 @@ pub fn score<'a>(receipts: impl IntoIterator<Item = &'a FinishedReceipt>, metagr
     Scores { scores, dropped }
 }
 
+/// The same scores at the places that their miners have now. Whoever has none any more is left out: its old place may
+/// belong to somebody who has not earned anything.
+pub fn reseated(scores: &[Score], metagraph: &Metagraph) -> Vec<Score> {
+    let mut moved: Vec<Score> = scores
+        .iter()
+        .filter_map(|score| {
+            let uid = metagraph.find(&score.miner.0)?.uid.0;
+            Some(Score { uid, ..*score })
+        })
+        .collect();
+    moved.sort_by_key(|score| score.uid);
+    moved
+}
+
 /// The weights of these scores: each miner's share of the best one's 65535.
 ///
 /// A subnet may demand a minimum of entries; the list is filled up to it with registered uids of weight 0, lowest
@@ -157,6 +171,23 @@ mod tests {
             .map(|(uid, w)| (uid.0, *w))
             .collect();
         assert_eq!(set, [(1, 65_535), (2, 21_845)]);
+    }
+
+    #[test]
+    fn a_weight_follows_its_miner_and_not_its_uid() {
+        let metagraph = metagraph(&[(0, None), (1, None), (2, None)]);
+        let scores = score(&[finished(1, 1, "1.0"), finished(2, 2, "2.0")], &metagraph).scores;
+        assert_eq!(reseated(&scores, &metagraph), scores);
+        // Miner 1 has miner 2's old place, whose own is gone.
+        let mut later = metagraph;
+        later.neurons[2].hotkey = later.neurons[1].hotkey;
+        later.neurons[1].hotkey = crate::testing::hotkey(9);
+        let moved = reseated(&scores, &later);
+        assert_eq!(
+            moved.iter().map(|s| (s.uid, s.micros)).collect::<Vec<_>>(),
+            [(2, 1_000_000)]
+        );
+        assert_eq!(weights(&moved, &later, 0), [(Uid(2), 65_535)]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(crate) fn neuron(seed: u8, axon: Option<SocketAddr>) -> Neuron {
         stake: 0,
         permit: false,
         active: true,
+        registered: BlockNumber(0),
         last_update: BlockNumber(0),
         incentive: 0,
     }

@@ -1,14 +1,19 @@
 //! The loop over the chain's finalised blocks: when a cycle's window opens, score the work before it and set weights.
 //!
 //! A scored cycle is written down before its weights are sent, so that a restart sends the same weights or learns from
-//! the chain that they are there; the chain is never asked twice in one window once it has taken them. A cycle in which
+//! the chain that they are there; the chain is never asked twice in one window once it has taken them. Where the subnet
+//! wants weights committed first, what reveals them is written down before the commit is handed in. A cycle in which
 //! nobody earned anything sets nothing: the weights on the chain stay as they are.
 
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use muster_chain::commit::{Committed, Loss, OnChain, RevealedBy, Salt, Standing, standing};
 use muster_chain::window::Window;
-use muster_chain::{BlockNumber, ChainError, Hyperparameters, Metagraph, Uid};
+use muster_chain::{
+    BlockNumber, ChainError, Metagraph, Method, PendingReveal, Refusal, Uid, WeightRules, WeightsCall,
+    timelock,
+};
 use muster_kit::backoff::{Backoff, random_jitter};
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
@@ -17,7 +22,7 @@ use muster_protocol::ErrorCode;
 use crate::Error;
 use crate::chain::Blocks;
 use crate::cycle::{Progress, Span, Todo, scored_in, todo};
-use crate::scoring::{score, weights};
+use crate::scoring::{reseated, score, weights};
 use crate::shared::Shared;
 use crate::store::{CycleState, StoredCycle};
 
@@ -116,62 +121,250 @@ async fn on_block(shared: &Shared, block: BlockNumber) -> Result<BlockNumber, St
     }
 }
 
+/// What a block is decided by, all of it read just now.
+struct Look {
+    block: BlockNumber,
+    metagraph: Metagraph,
+    rules: WeightRules,
+    window: Window,
+    /// The block at which the chain last took weights or a commit of ours.
+    last_set: Option<BlockNumber>,
+}
+
 async fn advance(shared: &Shared, block: BlockNumber) -> Result<Option<BlockNumber>, Trouble> {
     let chain = shared.outlook.chain();
     let metagraph = chain.metagraph().await?;
-    let rules = chain.hyperparameters().await?;
-    let window = Window::at(metagraph.tempo, metagraph.last_epoch, block);
-    let settled = shared.store.settled_through().await?;
-    let Some(span) = scored_in(&window, settled) else {
-        return Ok(Some(window.end));
+    let look = Look {
+        block,
+        window: Window::at(metagraph.tempo, metagraph.last_epoch, block),
+        rules: chain.weight_rules().await?,
+        last_set: metagraph.find(&shared.keypair.hotkey()).map(|me| me.last_update),
+        metagraph,
     };
-    let now = shared.clock.now();
-    let missed = shared.store.miss_cycles_before(span.last, now).await?;
+    let revealing = reveal_due(shared, &look).await?;
+    let settled = shared.store.settled_through().await?;
+    let Some(span) = scored_in(&look.window, settled) else {
+        return Ok(Some(look.window.end));
+    };
+    settle_old(shared, &look, span).await?;
+    let stored = shared.store.cycle(span.last).await?;
+    let progress = stored.as_ref().map_or(Progress::Untouched, |cycle| {
+        cycle.state.progress(BlockNumber(cycle.at_block))
+    });
+    let limit = look.rules.hyperparameters.weights_rate_limit;
+    match (todo(&look.window, block, look.last_set, limit, progress), stored) {
+        (Todo::Wait(then), _) => Ok(Some(then).filter(|_| !revealing)),
+        (Todo::Confirm, Some(cycle)) => {
+            if let Some(set) = look.last_set {
+                confirm(shared, &look, cycle, set).await?;
+            }
+            Ok(None)
+        }
+        (Todo::Score, _) => {
+            let cycle = score_cycle(shared, span, &look).await?;
+            if cycle.state == CycleState::Pending {
+                send(shared, cycle, &look).await?;
+            }
+            Ok(None)
+        }
+        (Todo::Send, Some(cycle)) => {
+            send(shared, cycle, &look).await?;
+            Ok(None)
+        }
+        (Todo::Again, Some(cycle)) => {
+            let cycle = taken_back(shared, &look, cycle).await?;
+            send(shared, cycle, &look).await?;
+            Ok(None)
+        }
+        (Todo::Confirm | Todo::Send | Todo::Again, None) => Ok(None),
+    }
+}
+
+/// Cycles whose window has passed: what the chain took before anyone noted it is noted now, the rest was missed.
+async fn settle_old(shared: &Shared, look: &Look, span: Span) -> Result<(), Trouble> {
+    let old = shared.store.cycles_in(CycleState::Pending).await?;
+    let newest = old.into_iter().rev().find(|cycle| cycle.last_block < span.last.0);
+    if let (Some(cycle), Some(set)) = (newest, look.last_set)
+        && set.0 >= cycle.at_block
+        && set < BlockNumber(look.window.cycle.0)
+    {
+        // Nothing else sets weights with this key, and each later cycle would have a row of its own.
+        confirm(shared, look, cycle, set).await?;
+    }
+    let missed = shared
+        .store
+        .miss_cycles_before(span.last, shared.clock.now())
+        .await?;
     if missed > 0 {
         let code = ErrorCode::WeightsNotSet;
         tracing::error!(%code, windows = missed, "a window passed before the chain took its weights; its work is scored again in this one");
     }
-    let stored = shared.store.cycle(span.last).await?;
-    let progress = stored
+    Ok(())
+}
+
+/// The chain took a pending cycle's weights, or a commit to them, at block `set`; our note of that was lost.
+async fn confirm(
+    shared: &Shared,
+    look: &Look,
+    mut cycle: StoredCycle,
+    set: BlockNumber,
+) -> Result<(), Trouble> {
+    cycle.state = CycleState::Set;
+    cycle.error = None;
+    if let Some(mut reveal) = cycle.reveal.take() {
+        let schedule = look.rules.schedule.as_ref();
+        reveal.committed = Some(Committed {
+            block: set.0,
+            epoch: schedule.and_then(|schedule| schedule.epoch_of(set)),
+        });
+        cycle.reveal = Some(reveal);
+        cycle.state = CycleState::Committed;
+    }
+    note(shared, &cycle, CycleState::Pending, set).await
+}
+
+/// The chain showed weights or a commit of this window and shows them no more: its block was taken back.
+async fn taken_back(shared: &Shared, look: &Look, mut cycle: StoredCycle) -> Result<StoredCycle, Trouble> {
+    let code = ErrorCode::WeightsNotSet;
+    tracing::warn!(%code, cycle = cycle.number, "the chain took back the block that held the weights; sending them again");
+    let from = cycle.state;
+    cycle.state = CycleState::Pending;
+    if let Some(reveal) = &mut cycle.reveal {
+        reveal.committed = None;
+    }
+    note(shared, &cycle, from, look.block).await?;
+    Ok(cycle)
+}
+
+/// Looks after every commit that waits for its reveal; whether there still is one.
+async fn reveal_due(shared: &Shared, look: &Look) -> Result<bool, Trouble> {
+    let committed = shared.store.cycles_in(CycleState::Committed).await?;
+    if committed.is_empty() {
+        return Ok(false);
+    }
+    let shown = shared.outlook.chain().shown().await?;
+    let mut waiting = false;
+    for cycle in committed {
+        waiting |= look_after(shared, look, &shown, cycle).await?;
+    }
+    Ok(waiting)
+}
+
+/// Does what is due about one commit; whether it still waits.
+async fn look_after(
+    shared: &Shared,
+    look: &Look,
+    shown: &OnChain,
+    mut cycle: StoredCycle,
+) -> Result<bool, Trouble> {
+    let hash = cycle
+        .reveal
         .as_ref()
-        .map_or(Progress::Untouched, |cycle| cycle.state.progress());
-    let last_set = metagraph.find(&shared.keypair.hotkey()).map(|me| me.last_update);
-    match todo(&window, block, last_set, rules.weights_rate_limit, progress) {
-        Todo::Wait(then) => Ok(Some(then)),
-        Todo::Confirm => {
-            shared
-                .store
-                .note_cycle(span.last.0, CycleState::Set, None, block, now)
-                .await?;
-            Ok(None)
+        .and_then(|reveal| reveal.hash(&shared.keypair.hotkey(), look.metagraph.netuid));
+    // A row without what reveals it can only have been written by hand.
+    let state = cycle
+        .reveal
+        .as_ref()
+        .map_or(Standing::Lost(Loss::Vanished), |reveal| {
+            standing(reveal, hash, shown)
+        });
+    match state {
+        Standing::Wait => return Ok(true),
+        Standing::Reveal => return reveal(shared, cycle).await,
+        Standing::Revealed => {
+            tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights revealed");
+            cycle.state = CycleState::Set;
+            cycle.error = None;
         }
-        Todo::Score => {
-            let cycle = score_cycle(shared, span, &metagraph, &rules, block).await?;
-            match cycle.state {
-                CycleState::Pending => send(shared, &cycle, &rules, block).await?,
-                CycleState::Set | CycleState::Kept | CycleState::Missed => {}
-            }
-            Ok(None)
+        Standing::Lost(Loss::Vanished) if cycle.number == look.window.cycle.0 => {
+            // The window may be open still: what the chain shows of our last weights decides.
+            taken_back(shared, look, cycle).await?;
+            return Ok(false);
         }
-        Todo::Send => {
-            if let Some(cycle) = stored {
-                send(shared, &cycle, &rules, block).await?;
+        Standing::Lost(loss) => {
+            let code = ErrorCode::WeightsNotSet;
+            tracing::error!(%code, cycle = cycle.number, %loss, "committed weights never came to be in force; their work is scored again");
+            cycle.state = CycleState::Expired;
+            cycle.error = Some(loss.to_string());
+        }
+    }
+    note(shared, &cycle, CycleState::Committed, look.block).await?;
+    Ok(false)
+}
+
+/// Reveals a salted commit; whether it still waits.
+async fn reveal(shared: &Shared, mut cycle: StoredCycle) -> Result<bool, Trouble> {
+    let Some(PendingReveal {
+        by: RevealedBy::Us { salt },
+        version_key,
+        ..
+    }) = cycle.reveal.clone()
+    else {
+        return Ok(true);
+    };
+    let call = WeightsCall::Reveal {
+        weights: cycle
+            .reveal
+            .as_ref()
+            .map(PendingReveal::weights)
+            .unwrap_or_default(),
+        salt,
+        version_key,
+    };
+    match shared.outlook.chain().submit(&call).await {
+        Ok(at) => {
+            tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights revealed");
+            cycle.state = CycleState::Set;
+            cycle.error = None;
+            note(shared, &cycle, CycleState::Committed, BlockNumber(at.block)).await?;
+            Ok(false)
+        }
+        Err(ChainError::Refused {
+            refusal: Refusal::RevealTooEarly,
+            ..
+        }) => Ok(true),
+        Err(error) => {
+            let text = Causes(&error).to_string();
+            let code = ErrorCode::WeightsNotSet;
+            if cycle.error.as_ref() == Some(&text) {
+                tracing::debug!(%code, cycle = cycle.number, error = text, "weights not revealed; trying again");
+            } else {
+                tracing::error!(%code, cycle = cycle.number, error = text, "weights not revealed; trying again while the epoch lasts");
+                cycle.error = Some(text);
+                let at = BlockNumber(cycle.at_block);
+                note(shared, &cycle, CycleState::Committed, at).await?;
             }
-            Ok(None)
+            Ok(true)
         }
     }
 }
 
-async fn score_cycle(
+/// Writes down what has become of a cycle that was `from`.
+async fn note(
     shared: &Shared,
-    span: Span,
-    metagraph: &Metagraph,
-    rules: &Hyperparameters,
-    block: BlockNumber,
-) -> Result<StoredCycle, StoreError> {
-    let receipts = shared.store.finished_between(span.first, span.last).await?;
-    let scores = score(&receipts, metagraph);
-    let weights = weights(&scores.scores, metagraph, rules.min_allowed_weights);
+    cycle: &StoredCycle,
+    from: CycleState,
+    at: BlockNumber,
+) -> Result<(), Trouble> {
+    let now = shared.clock.now();
+    Ok(shared.store.move_cycle(cycle, from, at, now).await?)
+}
+
+async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredCycle, StoreError> {
+    let mut receipts = shared.store.finished_between(span.first, span.last).await?;
+    // Work that was paid for by a commit that was lost, where later work was settled already.
+    for lost in shared.store.cycles_in(CycleState::Expired).await? {
+        if lost.last_block < span.first.0 {
+            let (first, last) = (BlockNumber(lost.first_block), BlockNumber(lost.last_block));
+            receipts.extend(shared.store.finished_between(first, last).await?);
+        }
+    }
+    let scores = score(&receipts, &look.metagraph);
+    let weights = weights(
+        &scores.scores,
+        &look.metagraph,
+        look.rules.hyperparameters.min_allowed_weights,
+    );
     for (attempt, reason) in &scores.dropped {
         tracing::debug!(%attempt, %reason, "a receipt does not count");
     }
@@ -187,35 +380,128 @@ async fn score_cycle(
         last_block: span.last.0,
         state,
         scores,
-        weights: weights.into_iter().map(|(uid, weight)| (uid.0, weight)).collect(),
+        weights: plain(&weights),
+        reveal: None,
         error: None,
-        at_block: block.0,
+        at_block: look.block.0,
         changed_at: shared.clock.now(),
     };
     shared.store.begin_cycle(&cycle).await?;
     Ok(cycle)
 }
 
-async fn send(
+fn plain(weights: &[(Uid, u16)]) -> Vec<(u16, u16)> {
+    weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect()
+}
+
+/// What is to be handed in for a cycle, and what reveals it. A commit that may be on its way already is made again as it
+/// was, so that it is the same commit.
+fn prepared(
     shared: &Shared,
     cycle: &StoredCycle,
-    rules: &Hyperparameters,
-    block: BlockNumber,
-) -> Result<(), StoreError> {
-    let weights: Vec<_> = cycle
-        .weights
-        .iter()
-        .map(|(uid, weight)| (Uid(*uid), *weight))
-        .collect();
-    let sent = shared
-        .outlook
-        .chain()
-        .set_weights(&weights, rules.weights_version_key)
-        .await;
-    let (state, error) = match sent {
-        Ok(()) => {
-            tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights set");
-            (CycleState::Set, None)
+    weights: Vec<(Uid, u16)>,
+    rules: &WeightRules,
+) -> Result<(WeightsCall, Option<PendingReveal>), ChainError> {
+    let version_key = rules.hyperparameters.weights_version_key;
+    let pending = |by| PendingReveal {
+        by,
+        weights: plain(&weights),
+        version_key,
+        committed: None,
+    };
+    match (rules.method(), rules.round(), &rules.beacon) {
+        (Method::Plain, _, _) => Ok((WeightsCall::Set { weights, version_key }, None)),
+        (Method::Timelocked, Some(round), Some(beacon)) => {
+            let payload = timelock::Payload {
+                hotkey: shared.keypair.hotkey(),
+                weights: weights.clone(),
+                version_key,
+            };
+            let ciphertext = timelock::seal(beacon, round, &payload.encode(), random()?)?;
+            let reveal = pending(RevealedBy::Chain { round });
+            Ok((WeightsCall::CommitTimelocked { ciphertext, round }, Some(reveal)))
+        }
+        (Method::Salted | Method::Timelocked, _, _) => {
+            let reveal = match &cycle.reveal {
+                Some(known)
+                    if matches!(known.by, RevealedBy::Us { .. }) && known.weights == plain(&weights) =>
+                {
+                    known.clone()
+                }
+                Some(_) | None => pending(RevealedBy::Us {
+                    salt: salt(random()?),
+                }),
+            };
+            let hash = reveal.hash(&shared.keypair.hotkey(), shared.config.chain.netuid);
+            let call = WeightsCall::Commit {
+                hash: hash.unwrap_or_default(),
+            };
+            Ok((call, Some(reveal)))
+        }
+    }
+}
+
+fn random() -> Result<[u8; 32], ChainError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|_| ChainError::Timelock(timelock::TimelockError::Randomness))?;
+    Ok(seed)
+}
+
+fn salt(seed: [u8; 32]) -> Salt {
+    let mut salt = Salt::default();
+    for (number, pair) in salt.iter_mut().zip(seed.chunks_exact(2)) {
+        *number = pair.iter().fold(0, |number, byte| number << 8 | u16::from(*byte));
+    }
+    salt
+}
+
+async fn send(shared: &Shared, mut cycle: StoredCycle, look: &Look) -> Result<(), StoreError> {
+    let rules = &look.rules;
+    // Since it was scored a uid may have passed to somebody else, who has not earned its weight.
+    let moved = reseated(&cycle.scores.scores, &look.metagraph);
+    let least = rules.hyperparameters.min_allowed_weights;
+    let weights = weights(&moved, &look.metagraph, least);
+    if moved != cycle.scores.scores {
+        tracing::warn!(
+            cycle = cycle.number,
+            "a miner lost or changed its uid since the cycle was scored; its weight went with it"
+        );
+    }
+    if weights.is_empty() {
+        cycle.state = CycleState::Kept;
+        let now = shared.clock.now();
+        return shared
+            .store
+            .move_cycle(&cycle, CycleState::Pending, look.block, now)
+            .await;
+    }
+    let sent = match prepared(shared, &cycle, weights.clone(), rules) {
+        Ok((call, reveal)) => {
+            cycle.weights = plain(&weights);
+            cycle.reveal = reveal;
+            shared
+                .store
+                .plan_cycle(cycle.last_block, &cycle.weights, cycle.reveal.as_ref())
+                .await?;
+            shared.outlook.chain().submit(&call).await
+        }
+        Err(error) => Err(error),
+    };
+    let at = match sent {
+        Ok(committed) => {
+            cycle.error = None;
+            cycle.state = match &mut cycle.reveal {
+                Some(reveal) => {
+                    reveal.committed = Some(committed);
+                    tracing::info!(cycle = cycle.number, block = committed.block, "weights committed");
+                    CycleState::Committed
+                }
+                None => {
+                    tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights set");
+                    CycleState::Set
+                }
+            };
+            BlockNumber(committed.block)
         }
         Err(error) => {
             let error = Causes(&error).to_string();
@@ -226,12 +512,13 @@ async fn send(
             } else {
                 tracing::error!(%code, cycle = cycle.number, error, "weights not set; trying again while the window is open");
             }
-            (CycleState::Pending, Some(error))
+            cycle.error = Some(error);
+            look.block
         }
     };
     let now = shared.clock.now();
     shared
         .store
-        .note_cycle(cycle.last_block, state, error.as_deref(), block, now)
+        .move_cycle(&cycle, CycleState::Pending, at, now)
         .await
 }

@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | tidy | test`.
+//! The repository's own commands: `cargo xtask arrows | tidy | test | bench`.
 //!
 //! Whatever a reviewer would otherwise have to remember is checked here. xtask uses none of our crates, so that it
 //! still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -10,6 +10,7 @@
 )]
 
 mod arrows;
+mod bench;
 mod test;
 mod tidy;
 mod workspace;
@@ -43,6 +44,11 @@ enum Command {
     },
     /// Run every check and every test, with the services they need
     Test(test::Options),
+    /// Measure, and write the tables of docs/performance.md; without a name, list what can be measured
+    Bench {
+        /// Programs below bench/src/bin/, or `all`
+        names: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -61,6 +67,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Arrows => arrows::run(&workspace),
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
+        Command::Bench { names } => bench::run(&workspace, &names),
     }
 }
 
@@ -87,7 +94,7 @@ mod tests {
     #[test]
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
-        for name in ["arrows", "tidy", "test", "help"] {
+        for name in ["arrows", "tidy", "test", "bench", "help"] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }
     }

@@ -88,6 +88,15 @@ impl Workspace {
             .env("CARGO_TARGET_DIR", self.devchain_target());
         cargo
     }
+
+    /// Cargo inside the workspace of the language model engine, whose own `.cargo/config.toml` makes its builds static.
+    pub(crate) fn llm_cargo(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo
+            .current_dir(self.root.join("images/llm"))
+            .env("CARGO_TARGET_DIR", self.target.join("llm"));
+        cargo
+    }
 }
 
 fn devchain_target(chosen: Option<OsString>, target: &Path) -> PathBuf {

@@ -1,11 +1,174 @@
-//! The one place that chooses who does the cryptography of TLS.
+//! TLS in one place: who does its cryptography, and connections between parties that know each other's certificates.
+//!
+//! No authority vouches for our certificates: each side has made its own, and the other side knows its SHA-256
+//! fingerprint. A certificate is therefore compared, never chained, and its names and dates mean nothing. That its holder
+//! has the private key is checked by TLS in every handshake.
+
+use std::sync::Arc;
+
+use muster_protocol::Digest;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError,
+    ServerConfig, SignatureScheme, version,
+};
 
 /// Makes ring the process's TLS provider. Idempotent; every binary calls it first, every test that speaks TLS too.
 ///
 /// Two providers linked together make rustls panic when it has to guess, so nobody may let it guess.
 pub fn install_provider() {
     // An error means that one is installed already, by an earlier call.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = ring::default_provider().install_default();
+}
+
+/// A certificate and its private key.
+#[derive(Debug)]
+pub struct TlsIdentity {
+    /// Shown to the other side.
+    pub certificate: CertificateDer<'static>,
+    /// Stays here.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl TlsIdentity {
+    /// By which the other side knows it.
+    pub fn fingerprint(&self) -> Digest {
+        fingerprint(&self.certificate)
+    }
+}
+
+/// SHA-256 of a certificate in DER.
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> Digest {
+    Digest::of(certificate)
+}
+
+/// A server that shows `identity` and wants a certificate of every client, any whose key the client has. Whether that
+/// certificate is a known one is the caller's next question; without one no handshake succeeds. TLS 1.3 only.
+///
+/// # Errors
+/// A key that does not belong to the certificate.
+pub fn server(identity: &TlsIdentity) -> Result<ServerConfig, TlsError> {
+    ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_client_cert_verifier(Arc::new(AnyClient(algorithms())))
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
+}
+
+/// A client that shows `identity` and talks to the server with exactly this certificate. TLS 1.3 only.
+///
+/// # Errors
+/// A key that does not belong to the certificate.
+pub fn client(identity: &TlsIdentity, server: Digest) -> Result<ClientConfig, TlsError> {
+    let exact = ExactServer {
+        fingerprint: server,
+        algorithms: algorithms(),
+    };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(exact))
+        .with_client_auth_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
+    // Names mean nothing here.
+    config.enable_sni = false;
+    Ok(config)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    ring::default_provider().signature_verification_algorithms
+}
+
+/// Takes one certificate and no other.
+#[derive(Debug)]
+struct ExactServer {
+    fingerprint: Digest,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for ExactServer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        if fingerprint(end_entity) == self.fingerprint {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Takes every certificate whose key the client proves to have.
+#[derive(Debug)]
+struct AnyClient(WebPkiSupportedAlgorithms);
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
 }
 
 #[cfg(test)]

@@ -111,6 +111,17 @@ impl Manifest {
         self.0.get(&class).copied().unwrap_or(0)
     }
 
+    /// What both have together.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        let mut sum = self.0.clone();
+        for (class, count) in &more.0 {
+            let held = sum.entry(*class).or_default();
+            *held = held.saturating_add(*count);
+        }
+        Self(sum)
+    }
+
     /// The classes that have at least one executor, in the order given.
     pub fn iter(&self) -> impl Iterator<Item = (ExecutorClass, u32)> + '_ {
         self.0
@@ -162,6 +173,11 @@ mod tests {
         let read = Manifest::from_commitment("<M:C2;L3>").unwrap();
         assert_eq!(read.count(ExecutorClass::AlwaysOnLlmA6000), 3);
         assert_eq!(read.count(ExecutorClass::AlwaysOnTest), 0);
+        let more = manifest.plus(&Manifest::new([
+            (ExecutorClass::AlwaysOnCpu8c16Gb, 1),
+            (ExecutorClass::AlwaysOnTest, 4),
+        ]));
+        assert_eq!(more.to_commitment(), "<M:C3;L3;T4>");
         assert_eq!(Manifest::from_commitment("<M:>"), Some(Manifest::default()));
         assert_eq!(Manifest::from_commitment("<M:C>"), None);
         assert_eq!(Manifest::from_commitment("hello"), None);

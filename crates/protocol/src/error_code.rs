@@ -64,6 +64,20 @@ error_codes! {
     WeightsNotSet = "E0017", "E0017.md", "weights were not set";
     /// A child process of `muster up` that keeps dying.
     RoleDied = "E0018", "E0018.md", "a role of the local subnet keeps stopping";
+    /// A server that does not hand out an input, or not to the end.
+    InputUnreachable = "E0019", "E0019.md", "an input cannot be reached";
+    /// A server that refuses to hand out an input.
+    InputDenied = "E0020", "E0020.md", "a server refused to hand out an input";
+    /// A URL that jobs may not name.
+    AddressRefused = "E0021", "E0021.md", "a job may not reach an address";
+    /// Other bytes than were promised.
+    InputMismatch = "E0022", "E0022.md", "an input is not what it should be";
+    /// An output that does not exist, is no file, or is not accepted.
+    UploadRefused = "E0023", "E0023.md", "an output was not accepted";
+    /// A server that does not take an output.
+    UploadUnreachable = "E0024", "E0024.md", "an output could not be delivered";
+    /// A standing executor without a membership.
+    NotEnrolled = "E0025", "E0025.md", "the executor is not enrolled at its miner";
 }
 
 impl fmt::Display for ErrorCode {

@@ -159,6 +159,40 @@ fn the_challenge_of_a_facilitator_and_what_answers_it() {
 }
 
 #[test]
+fn what_an_executor_says_beyond_computehorde() {
+    let job = r#""job_uuid":"11111111-2222-4333-8444-555555555555""#;
+    for frame in [
+        format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stderr","offset":7,"data":"aGk="}}"#),
+        format!(
+            r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1048576,"total":null}}"#
+        ),
+        format!(r#"{{"message_type":"MusterLeaseOver",{job}}}"#),
+        r#"{"message_type":"MusterExecutorHello","class":"always_on.test","capacity":2,"version":"0.1.0"}"#
+            .to_owned(),
+        format!(
+            r#"{{"message_type":"MusterEnrolExecutor","secret":"{}","name":"box"}}"#,
+            "a5".repeat(32)
+        ),
+        concat!(
+            r#"{"message_type":"MusterExecutorMetrics","at":"2026-01-21T12:34:56Z","cpu_permille":250,"#,
+            r#""memory_total":4,"memory_used":3,"disk_total":2,"disk_used":1,"network_received":5,"network_sent":6,"#,
+            r#""gpus":[{"uuid":"GPU-1","name":"H200","utilisation_percent":99,"memory_total":9,"memory_used":8,"#,
+            r#""temperature_c":60,"power_mw":700000}]}"#
+        )
+        .to_owned(),
+    ] {
+        assert_eq!(rewrite::<FromMiner>("ours", &frame), frame);
+    }
+    let enrolled = r#"{"message_type":"MusterExecutorEnrolled","class":"always_on.test"}"#;
+    assert_eq!(rewrite::<ToMiner>("ours", enrolled), enrolled);
+    let long = format!(
+        r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":0,"data":"{}"}}"#,
+        "A".repeat(1 << 20)
+    );
+    assert!(decode::<FromMiner>(&long).is_err());
+}
+
+#[test]
 fn the_signed_digest_of_a_users_job_keeps_the_order_of_its_keys() {
     let wire = wire();
     let FromFacilitator::Job(job) = decode(wire["V2JobRequest__raw"].as_str().unwrap()).unwrap() else {

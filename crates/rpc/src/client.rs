@@ -67,7 +67,7 @@ pub(crate) fn shows_muster(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().trim_ascii() == MUSTER_PROTOCOL_VERSION.as_bytes())
 }
 
-fn handshake(url: &str, source: LibraryError) -> ConnectError {
+pub(crate) fn handshake(url: &str, source: LibraryError) -> ConnectError {
     let url = url.to_owned();
     if let LibraryError::Http(response) = &source {
         let status = response.status().as_u16();

@@ -112,6 +112,17 @@ pub enum ConnectError {
         #[source]
         source: std::io::Error,
     },
+    /// Somebody else answers there, or the peer does not take our certificate.
+    #[error(
+        "cannot connect to {url}: it is not the peer whose certificate is known, or it does not take ours"
+    )]
+    Tls {
+        /// The address dialled.
+        url: String,
+        /// What TLS says.
+        #[source]
+        source: std::io::Error,
+    },
     /// The peer is an HTTP server that does not upgrade this request.
     #[error("{url} refused the websocket upgrade with http status {status}")]
     Refused {

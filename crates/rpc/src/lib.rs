@@ -1,7 +1,7 @@
 //! Websocket sessions: one text frame is one message, in both directions, between two roles.
 //!
-//! Read in this order: [`limits`] (what is bounded), [`socket`] (frames, pings, closing), [`client`] and [`server`] (how a
-//! socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected).
+//! Read in this order: [`limits`] (what is bounded), [`socket`] (frames, pings, closing), [`client`], [`server`] and [`tls`]
+//! (how a socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected).
 //!
 //! This crate carries messages and does not know what they mean.
 
@@ -14,6 +14,7 @@ pub mod reconnect;
 pub mod server;
 pub mod session;
 pub mod socket;
+pub mod tls;
 
 pub use client::connect;
 pub use error::{ConnectError, SocketError, UpgradeError};

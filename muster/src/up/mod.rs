@@ -47,6 +47,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         layout: &layout,
         subnet: &subnet,
         executors: args.executors,
+        standing: args.standing,
         block_ms: args.block_ms,
         muster: std::env::current_exe().context("cannot find out where muster lies")?,
         user: &keys.user,

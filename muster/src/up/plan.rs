@@ -104,6 +104,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) subnet: &'a Subnet,
     pub(crate) executors: u32,
+    /// Where standing executors connect.
+    pub(crate) standing: Option<SocketAddr>,
     /// Milliseconds between blocks.
     pub(crate) block_ms: u64,
     /// This program: the miner starts executors with it.
@@ -153,6 +155,10 @@ impl Setup<'_> {
     }
 
     fn miner(&self) -> Value {
+        let mut standing = json!({"roll": self.layout.data("standing")});
+        if let (Some(address), Some(standing)) = (self.standing, standing.as_object_mut()) {
+            standing.insert("bind".to_owned(), json!(address));
+        }
         json!({
             "bind": self.subnet.miner_address,
             "announce": self.subnet.miner_address,
@@ -161,6 +167,7 @@ impl Setup<'_> {
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
             "store": self.store("miner"),
             "receipts_dir": self.layout.data("receipts"),
+            "standing": standing,
             "executor": {
                 "class": "always_on.test",
                 "count": self.executors,

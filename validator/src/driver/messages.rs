@@ -32,7 +32,15 @@ pub(super) fn meaning(message: FromMiner) -> Meaning {
         FromMiner::UnauthorizedError(m) => {
             return Meaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
         }
-        FromMiner::V0MainHotkeyMessage(_) | FromMiner::V0MachineSpecsRequest(_) => return Meaning::Nothing,
+        // What a job prints while it runs changes nothing about it; its result has all of that.
+        FromMiner::V0MainHotkeyMessage(_)
+        | FromMiner::V0MachineSpecsRequest(_)
+        | FromMiner::MusterJobLog(_)
+        | FromMiner::MusterJobProgress(_)
+        | FromMiner::MusterExecutorMetrics(_)
+        | FromMiner::MusterExecutorHello(_)
+        | FromMiner::MusterEnrolExecutor(_)
+        | FromMiner::MusterLeaseOver(_) => return Meaning::Nothing,
         FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
         FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
             rejected_by: ParticipantType::Miner,

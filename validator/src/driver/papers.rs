@@ -190,7 +190,8 @@ impl Papers<'_> {
             | ToMiner::V0JobAcceptedReceiptRequest(_)
             | ToMiner::V0JobFinishedReceiptRequest(_)
             | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_) => muster_protocol::wire::encode(message),
+            | ToMiner::MusterCancelJob(_)
+            | ToMiner::MusterExecutorEnrolled(_) => muster_protocol::wire::encode(message),
         }
     }
 }

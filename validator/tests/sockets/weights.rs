@@ -3,7 +3,8 @@
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, within};
-use muster_protocol::JobStatus;
+use muster_chain::Method;
+use muster_protocol::{Hotkey, JobStatus};
 use tokio::task::yield_now;
 
 /// One job for one miner, paid.
@@ -114,4 +115,184 @@ async fn a_missed_window_costs_no_miner_its_pay() {
     assert_eq!(world.state().await["cycles"][1]["state"], "missed");
     assert_eq!(world.chain.weights(), [(27, vec![(1, 65_535)])]);
     world.stop().await;
+}
+
+/// Work in the first cycle, on a chain that takes weights in this way.
+async fn worked(method: Method) -> (Miner, World) {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.chain.take(method);
+    world.start_mortal();
+    world.facilitator.accept().await;
+    world.seen(1).await;
+    work(&mut world, &mut miner, 1).await;
+    (miner, world)
+}
+
+/// Ends the validator without a word and starts it again.
+async fn killed(world: &mut World) {
+    world.kill();
+    world.start_mortal();
+    world.facilitator.accept().await;
+}
+
+#[tokio::test]
+async fn salted_weights_survive_a_kill_between_commit_and_reveal() {
+    let (_miner, mut world) = worked(Method::Salted).await;
+    world.chain.seal_to(16);
+    let cycle = cycle_is(&world, "committed").await;
+    assert!(cycle.get("reveal").is_none(), "nobody is shown the salt: {cycle}");
+    assert_eq!(world.chain.commits(), (1, 1));
+    killed(&mut world).await;
+    for block in 17..22 {
+        world.chain.seal_to(block);
+        world.seen(block).await;
+    }
+    assert_eq!((world.chain.commits(), world.chain.weights()), ((1, 1), vec![]));
+    killed(&mut world).await;
+    world.chain.seal_to(23);
+    cycle_is(&world, "set").await;
+    assert_eq!(world.chain.weights(), [(23, vec![(1, 65_535)])]);
+    assert_eq!(world.chain.commits(), (0, 1));
+    world.kill();
+}
+
+#[tokio::test]
+async fn a_commit_that_nobody_heard_of_is_not_made_twice() {
+    for method in [Method::Salted, Method::Timelocked] {
+        let (_miner, mut world) = worked(method).await;
+        world.chain.be_vague();
+        world.chain.seal_to(16);
+        cycle_is(&world, "pending").await;
+        killed(&mut world).await;
+        world.chain.seal_to(17);
+        cycle_is(&world, "committed").await;
+        world.chain.seal_to(20);
+        world.seen(20).await;
+        assert_eq!(world.chain.commits(), (1, 1));
+        world.kill();
+    }
+}
+
+#[tokio::test]
+async fn a_commit_of_an_earlier_cycle_is_still_revealed() {
+    let (_miner, mut world) = worked(Method::Salted).await;
+    world.chain.be_vague();
+    world.chain.seal_to(16);
+    cycle_is(&world, "pending").await;
+    world.kill();
+    world.chain.seal_to(24);
+    world.start_mortal();
+    world.facilitator.accept().await;
+    let cycle = within("the revealed cycle", async {
+        loop {
+            let view = world.state().await;
+            let cycles = view["cycles"].as_array().unwrap().clone();
+            if let Some(set) = cycles.into_iter().find(|cycle| cycle["state"] == "set") {
+                return set;
+            }
+            world
+                .chain
+                .seal_to(view["block"].as_u64().unwrap_or(24).clamp(24, 27) + 1);
+            yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(cycle["weights"][0][1], 65_535);
+    assert_eq!(world.chain.commits(), (0, 1));
+    world.kill();
+}
+
+#[tokio::test]
+async fn a_reveal_that_was_missed_is_named_and_its_work_is_paid_later() {
+    let (_miner, mut world) = worked(Method::Salted).await;
+    world.chain.seal_to(16);
+    cycle_is(&world, "committed").await;
+    world.kill();
+    // The epoch of the reveal goes by.
+    world.chain.seal_to(34);
+    world.start_mortal();
+    world.facilitator.accept().await;
+    let lost = cycle_is(&world, "expired").await;
+    assert!(lost["error"].as_str().unwrap().contains("over"), "{lost}");
+    world.chain.seal_to(39);
+    let again = cycle_is(&world, "committed").await;
+    assert_eq!(again["scores"][0]["micros"], 9_000_000);
+    world.chain.seal_to(45);
+    cycle_is(&world, "set").await;
+    assert_eq!(world.chain.weights(), [(45, vec![(1, 65_535)])]);
+    world.kill();
+}
+
+#[tokio::test]
+async fn timelocked_weights_are_committed_once_and_seen_when_the_chain_opens_them() {
+    let (_miner, mut world) = worked(Method::Timelocked).await;
+    world.chain.seal_to(16);
+    cycle_is(&world, "committed").await;
+    killed(&mut world).await;
+    world.chain.seal_to(21);
+    world.seen(21).await;
+    assert_eq!(world.chain.commits(), (1, 1));
+    world.chain.seal_to(22);
+    world.chain.open(vec![(1, 65_535)]);
+    world.chain.seal_to(23);
+    cycle_is(&world, "set").await;
+    world.kill();
+}
+
+#[tokio::test]
+async fn weights_that_the_chain_took_back_are_set_again() {
+    for (method, state) in [
+        (Method::Plain, "set"),
+        (Method::Salted, "committed"),
+        (Method::Timelocked, "committed"),
+    ] {
+        let (_miner, mut world) = worked(method).await;
+        world.chain.seal_to(16);
+        cycle_is(&world, state).await;
+        world.chain.take_back();
+        world.chain.seal_to(17);
+        within("the second try", async {
+            while world.chain.commits().0 == 0 && world.chain.weights().is_empty() {
+                yield_now().await;
+            }
+        })
+        .await;
+        cycle_is(&world, state).await;
+        world.chain.seal_to(20);
+        world.seen(20).await;
+        let sent = world.chain.commits().0 + world.chain.weights().len();
+        assert_eq!(sent, 1, "{method:?}");
+        world.kill();
+    }
+}
+
+#[tokio::test]
+async fn a_uid_that_passed_to_another_is_not_given_the_weight() {
+    let (_miner, mut world) = worked(Method::Plain).await;
+    world.chain.refuse(1);
+    world.chain.seal_to(16);
+    cycle_is(&world, "pending").await;
+    world.chain.replace(1, Hotkey::from_bytes([77; 32]));
+    world.chain.seal_to(17);
+    within("the second try", async {
+        while world.chain.weights().is_empty() {
+            let view = world.state().await;
+            if view["cycles"][0]["state"] == "kept" {
+                break;
+            }
+            yield_now().await;
+        }
+    })
+    .await;
+    assert!(
+        world
+            .chain
+            .weights()
+            .iter()
+            .all(|(_, row)| row.iter().all(|(uid, _)| *uid != 1)),
+        "{:?}",
+        world.chain.weights()
+    );
+    world.kill();
 }

@@ -21,6 +21,7 @@ use table::{
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";
 const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
+const LLM: &str = "images/llm/Cargo.toml";
 
 /// A crate as far as arrows are concerned.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ struct Dependency {
 /// Prints every forbidden arrow; fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut crates = read(workspace, "Cargo.toml")?;
-    for manifest in [DEVCHAIN, FUZZ] {
+    for manifest in [DEVCHAIN, FUZZ, LLM] {
         if workspace.root().join(manifest).exists() {
             crates.extend(read(workspace, manifest)?);
         }

@@ -38,6 +38,23 @@ const NEEDS: &[Need] = &[
         present: docker::present,
         packages: docker::PACKAGES,
     },
+    Need {
+        what: "a registry of images",
+        present: || on_path("docker-registry"),
+        packages: &["docker-registry"],
+    },
+    Need {
+        what: "what test images are made of",
+        present: || {
+            on_path("busybox") && (on_path("debootstrap") || Path::new("/usr/sbin/debootstrap").exists())
+        },
+        packages: &["busybox-static", "debootstrap"],
+    },
+    Need {
+        what: "gVisor",
+        present: || on_path("runsc"),
+        packages: &["runsc"],
+    },
 ];
 
 /// Installs what is missing; fails, and says how to get it, if something stays missing.
@@ -107,8 +124,9 @@ mod tests {
         let advice = advice(&missing, &packages(&missing));
         assert_eq!(
             advice,
-            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine. On Debian, as root: apt-get update && \
-             apt-get install postgresql python3 python3-venv docker.io containerd runc iptables"
+            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine, a registry of images, what test images are \
+             made of, gVisor. On Debian, as root: apt-get update && apt-get install postgresql python3 python3-venv \
+             docker.io containerd runc iptables docker-registry busybox-static debootstrap runsc"
         );
     }
 

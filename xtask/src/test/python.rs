@@ -1,4 +1,5 @@
-//! Python environments with the clients nobody here wrote: the SDK of our users and the official chain client.
+//! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of S3, the
+//! hub's client, OpenAI's client and llama.cpp.
 //!
 //! Made once with venv and pip, then kept in the user's cache: they are versions, so they never change.
 
@@ -16,28 +17,54 @@ use super::process::quietly;
 
 /// A client, and the variable that tells tests which interpreter has it.
 pub(super) struct Client {
-    package: &'static str,
-    version: &'static str,
+    /// As pip takes them; the first names the environment.
+    requirements: &'static [&'static str],
     pub(super) variable: &'static str,
 }
 
 pub(super) const CLIENTS: &[Client] = &[
     Client {
-        package: "compute-horde-sdk",
-        version: "0.0.18",
+        requirements: &["compute-horde-sdk==0.0.18"],
         variable: "MUSTER_TEST_SDK_PYTHON",
     },
     Client {
-        package: "bittensor",
-        version: "11.3.0",
+        requirements: &["bittensor==11.3.0"],
         variable: "MUSTER_TEST_BITTENSOR_PYTHON",
+    },
+    Client {
+        requirements: &["moto[server]==5.2.1", "boto3==1.43.11"],
+        variable: "MUSTER_TEST_MOTO_PYTHON",
+    },
+    Client {
+        requirements: &["huggingface_hub==1.33.0"],
+        variable: "MUSTER_TEST_HUB_PYTHON",
+    },
+    Client {
+        requirements: &["bittensor==10.5.0"],
+        variable: "MUSTER_TEST_BITTENSOR10_PYTHON",
+    },
+    // With llama.cpp's server, on the same weights.
+    Client {
+        requirements: &[
+            "openai==3.54.0",
+            "xllamacpp==2026.10.11549",
+            "gguf==0.19.0",
+            "safetensors==0.8.0",
+        ],
+        variable: "MUSTER_TEST_OPENAI_PYTHON",
     },
 ];
 
 impl Client {
     /// `compute-horde-sdk==0.0.18`
     pub(super) fn requirement(&self) -> String {
-        format!("{}=={}", self.package, self.version)
+        self.requirements.join(" ")
+    }
+
+    /// `compute-horde-sdk-0.0.18`
+    fn name(&self) -> String {
+        let first = self.requirements.first().copied().unwrap_or_default();
+        first.replace("==", "-").replace(['[', ']'], "-")
     }
 
     /// The interpreter of its environment, which is made if it is not there yet.
@@ -49,7 +76,7 @@ impl Client {
         let python = quietly(
             Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
         )?;
-        let name = format!("{}-{}-python-{}", self.package, self.version, python.trim());
+        let name = format!("{}-python-{}", self.name(), python.trim());
         make(&cache.join(name), |folder| {
             quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
             let mut pip = Command::new(interpreter_in(folder));
@@ -61,7 +88,7 @@ impl Client {
                 "--disable-pip-version-check",
                 "--quiet",
             ]);
-            quietly(pip.arg(self.requirement()))?;
+            quietly(pip.args(self.requirements))?;
             Ok(())
         })
     }
@@ -144,6 +171,13 @@ mod tests {
 
     #[test]
     fn requirements_are_exact() {
-        assert!(CLIENTS.iter().all(|client| client.requirement().contains("==")));
+        let mut all = CLIENTS.iter().flat_map(|client| client.requirements);
+        assert!(all.all(|requirement| requirement.contains("==")));
+        let names: Vec<_> = CLIENTS.iter().map(Client::name).collect();
+        assert_eq!(names[0], "compute-horde-sdk-0.0.18");
+        assert!(
+            names.iter().all(|name| !name.contains(['[', '=', '/'])),
+            "{names:?}"
+        );
     }
 }

@@ -29,13 +29,16 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
     Step { name: "images", about: "the job images, static", needs: &[], run: images },
     Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], run: devchain },
+    Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], run: llm },
     Step { name: "clippy", about: "no warnings, tests included", needs: &[], run: clippy },
     Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], run: devchain_clippy },
+    Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], run: llm_clippy },
     Step { name: "docs", about: "documentation without warnings", needs: &[], run: docs },
     Step { name: "services", about: "PostgreSQL, a Docker engine, and the Python clients nobody here wrote", needs: &["install"], run: services },
     Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain"], run: nextest },
     Step { name: "doctests", about: "the examples in the documentation", needs: &[], run: doctests },
     Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], run: devchain_tests },
+    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["services", "llm"], run: llm_tests },
 ];
 
 const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
@@ -51,7 +54,9 @@ fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
     here.args(["fmt", "--all", "--check"]);
     let mut devchain = run.workspace.devchain_cargo();
     devchain.args(["fmt", "--all", "--check"]);
-    let mut all = vec![here, devchain];
+    let mut llm = run.workspace.llm_cargo();
+    llm.args(["fmt", "--check"]);
+    let mut all = vec![here, devchain, llm];
     if run.workspace.root().join(FUZZ).exists() {
         let mut fuzz = run.workspace.cargo();
         fuzz.args(["fmt", "--manifest-path", FUZZ, "--check"]);
@@ -111,12 +116,21 @@ fn devchain(run: &mut Run) -> anyhow::Result<Outcome> {
     run.interrupt.check(run.workspace.devchain_cargo().arg("build"))
 }
 
+fn llm(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt
+        .check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
+}
+
 fn clippy(run: &mut Run) -> anyhow::Result<Outcome> {
     run.interrupt.check(run.workspace.cargo().args(CLIPPY))
 }
 
 fn devchain_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
     run.interrupt.check(run.workspace.devchain_cargo().args(CLIPPY))
+}
+
+fn llm_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
+    run.interrupt.check(run.workspace.llm_cargo().args(CLIPPY))
 }
 
 const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
@@ -139,7 +153,7 @@ fn nextest(run: &mut Run) -> anyhow::Result<Outcome> {
     cargo
         .envs(run.services.variables())
         .envs(run.workspace.shared_variables());
-    let outcome = all_tests(run, cargo)?;
+    let outcome = all_tests(run, cargo, Ignored::StayIgnored)?;
     if let Outcome::Tests { counts, .. } = &outcome
         && counts.skipped > 0
     {
@@ -151,7 +165,30 @@ fn nextest(run: &mut Run) -> anyhow::Result<Outcome> {
 }
 
 fn devchain_tests(run: &mut Run) -> anyhow::Result<Outcome> {
-    all_tests(run, run.workspace.devchain_cargo())
+    all_tests(run, run.workspace.devchain_cargo(), Ignored::StayIgnored)
+}
+
+fn llm_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+    let mut cargo = run.workspace.llm_cargo();
+    cargo.envs(run.services.variables());
+    // Its tests against other people's programs are ignored where those are not at hand, so that nobody counts them as passed.
+    let peers = run.services.variables().any(|(name, _)| name == LLM_PEERS);
+    let ignored = if peers || std::env::var_os(LLM_PEERS).is_some() {
+        Ignored::Run
+    } else {
+        println!("skipped: the tests against OpenAI's client and llama.cpp, {LLM_PEERS} is not set");
+        Ignored::StayIgnored
+    };
+    all_tests(run, cargo, ignored)
+}
+
+const LLM_PEERS: &str = "MUSTER_TEST_OPENAI_PYTHON";
+
+/// What becomes of ignored tests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ignored {
+    StayIgnored,
+    Run,
 }
 
 fn doctests(run: &mut Run) -> anyhow::Result<Outcome> {
@@ -161,9 +198,12 @@ fn doctests(run: &mut Run) -> anyhow::Result<Outcome> {
 }
 
 /// All tests of a workspace but its doctests.
-fn all_tests(run: &Run, mut cargo: Command) -> anyhow::Result<Outcome> {
+fn all_tests(run: &Run, mut cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
     if on_path("cargo-nextest") {
         cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        if ignored == Ignored::Run {
+            cargo.args(["--run-ignored", "all"]);
+        }
         return counted(run, cargo, summary::nextest);
     }
     println!(
@@ -180,6 +220,9 @@ fn all_tests(run: &Run, mut cargo: Command) -> anyhow::Result<Outcome> {
         "--",
         "--test-threads=2",
     ]);
+    if ignored == Ignored::Run {
+        cargo.arg("--include-ignored");
+    }
     counted(run, cargo, summary::libtest)
 }
 

@@ -4,6 +4,9 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::executor::{
+    EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, JobLog, JobProgress, LeaseOver,
+};
 use super::muster::{CancelJob, ReceiptCountersigned};
 use crate::class::{ExecutorClass, Manifest};
 use crate::ids::{AttemptId, ExecutorToken};
@@ -34,6 +37,8 @@ pub enum ToMiner {
     GenericError(GenericError),
     /// Ours: stop the attempt.
     MusterCancelJob(CancelJob),
+    /// Ours, to an executor only: it is enrolled.
+    MusterExecutorEnrolled(ExecutorEnrolled),
 }
 
 /// What a miner sends to a validator, and an executor to its miner.
@@ -74,6 +79,18 @@ pub enum FromMiner {
     V0StreamingJobNotReadyRequest(ExecutorReady),
     /// Ours: the miner's signature on a receipt.
     MusterReceiptCountersigned(Box<ReceiptCountersigned>),
+    /// Ours: a piece of what the job prints.
+    MusterJobLog(Box<JobLog>),
+    /// Ours: how far something is that takes long.
+    MusterJobProgress(JobProgress),
+    /// Ours, from an executor only: what its machine does.
+    MusterExecutorMetrics(Box<ExecutorMetrics>),
+    /// Ours, from a standing executor only: it is there.
+    MusterExecutorHello(ExecutorHello),
+    /// Ours, from an executor only: it wants to be known.
+    MusterEnrolExecutor(EnrolExecutor),
+    /// Ours, from a standing executor only: it is free again.
+    MusterLeaseOver(LeaseOver),
 }
 
 /// Proof that the connecting party holds the validator's hotkey.
@@ -379,7 +396,10 @@ impl FromMiner {
             Self::V0ExecutorManifestRequest(_)
             | Self::V0MainHotkeyMessage(_)
             | Self::GenericError(_)
-            | Self::UnauthorizedError(_) => None,
+            | Self::UnauthorizedError(_)
+            | Self::MusterExecutorMetrics(_)
+            | Self::MusterExecutorHello(_)
+            | Self::MusterEnrolExecutor(_) => None,
             Self::V0AcceptJobRequest(m)
             | Self::V0VolumesReadyRequest(m)
             | Self::V0ExecutionDoneRequest(m) => Some(m.job_uuid),
@@ -393,6 +413,9 @@ impl FromMiner {
             Self::V0JobFailedRequest(m) => Some(m.job_uuid),
             Self::V0HordeFailedRequest(m) => Some(m.job_uuid),
             Self::MusterReceiptCountersigned(m) => Some(m.receipt.payload.attempt()),
+            Self::MusterJobLog(m) => Some(m.job_uuid),
+            Self::MusterJobProgress(m) => Some(m.job_uuid),
+            Self::MusterLeaseOver(m) => Some(m.job_uuid),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! ComputeHorde's JSON, understood and produced exactly. A message is one JSON object in one websocket text frame,
 //! told apart by `message_type`. What Muster adds carries a name that begins with `Muster` and is sent to Muster peers only.
 
+pub mod executor;
 pub mod facilitator;
 pub mod miner;
 pub mod muster;

@@ -5,7 +5,13 @@ use std::sync::{Mutex, MutexGuard};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
-use muster_chain::{BlockNumber, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, Refusal, Uid};
+use muster_chain::commit::{Committed, OnChain, StoredCommit, TIMELOCKED_VERSION, commit_hash};
+use muster_chain::schedule::Schedule;
+use muster_chain::timelock::Beacon;
+use muster_chain::{
+    BlockNumber, ChainError, Hyperparameters, Metagraph, Method, Netuid, Neuron, Refusal, Uid, WeightRules,
+    WeightsCall,
+};
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
 use muster_validator::chain::{Blocks, Chain};
@@ -15,6 +21,14 @@ use super::miner::Miner;
 
 /// Blocks of an epoch, less one: cycles of eleven blocks, windows from the sixth to the tenth of each.
 pub(crate) const TEMPO: u16 = 10;
+
+/// Blocks of a cycle.
+const CYCLE: u64 = TEMPO as u64 + 1;
+
+/// The epoch of a block.
+fn epoch(block: u64) -> u64 {
+    block / CYCLE
+}
 
 #[derive(Debug)]
 pub(crate) struct TestChain {
@@ -30,6 +44,14 @@ struct Rules {
     silent: bool,
     /// What was set, and at which block.
     set: Vec<(u64, Vec<(u16, u16)>)>,
+    /// How weights are taken.
+    method: Method,
+    /// Commits that wait: block, epoch, hash or ciphertext.
+    commits: Vec<(u64, u64, Vec<u8>)>,
+    /// How many commits there ever were.
+    committed: usize,
+    /// Takes the next call and says that nobody knows whether it did.
+    vague: bool,
 }
 
 impl TestChain {
@@ -43,6 +65,7 @@ impl TestChain {
             stake: 0,
             permit: uid == 0,
             active: true,
+            registered: BlockNumber(0),
             last_update: BlockNumber(0),
             incentive: 0,
         };
@@ -64,6 +87,10 @@ impl TestChain {
                 refusals: 0,
                 silent: false,
                 set: Vec::new(),
+                method: Method::Plain,
+                commits: Vec::new(),
+                committed: 0,
+                vague: false,
             }),
             head: watch::Sender::new(1),
         }
@@ -73,10 +100,58 @@ impl TestChain {
         self.rules.lock().unwrap()
     }
 
-    /// Seals blocks up to this one.
+    /// Seals blocks up to this one. Epochs are the validator's cycles: eleven blocks.
     pub(crate) fn seal_to(&self, block: u64) {
-        self.rules().metagraph.block = BlockNumber(block);
+        let mut rules = self.rules();
+        rules.metagraph.block = BlockNumber(block);
+        drop(rules);
         self.head.send_replace(block);
+    }
+
+    /// Takes weights in this way from now on.
+    pub(crate) fn take(&self, method: Method) {
+        self.rules().method = method;
+    }
+
+    /// How many commits wait for their reveal, and how many there ever were.
+    pub(crate) fn commits(&self) -> (usize, usize) {
+        let rules = self.rules();
+        (rules.commits.len(), rules.committed)
+    }
+
+    /// The beacon has spoken: what waits in this way comes to be in force as the test says.
+    pub(crate) fn open(&self, weights: Vec<(u16, u16)>) {
+        let mut rules = self.rules();
+        rules.commits.clear();
+        let block = rules.metagraph.block.0;
+        rules.set.push((block, weights));
+    }
+
+    /// Takes the last block's weights or commit back, as a reorganised head does.
+    pub(crate) fn take_back(&self) {
+        let mut rules = self.rules();
+        rules.commits.clear();
+        rules.set.clear();
+        let me = self.me;
+        for neuron in &mut rules.metagraph.neurons {
+            if neuron.hotkey == me {
+                neuron.last_update = BlockNumber(0);
+            }
+        }
+    }
+
+    /// The next call is taken, and its sender does not learn of it.
+    pub(crate) fn be_vague(&self) {
+        self.rules().vague = true;
+    }
+
+    /// Another neuron takes a miner's place.
+    pub(crate) fn replace(&self, uid: u16, hotkey: Hotkey) {
+        let mut rules = self.rules();
+        let block = rules.metagraph.block;
+        if let Some(neuron) = rules.metagraph.neurons.get_mut(usize::from(uid)) {
+            (neuron.hotkey, neuron.registered) = (hotkey, block);
+        }
     }
 
     /// Refuses the next `times` weights.
@@ -139,22 +214,39 @@ impl Chain for TestChain {
         .boxed()
     }
 
-    fn hyperparameters(&self) -> BoxFuture<'_, Result<Hyperparameters, ChainError>> {
-        let rules = Hyperparameters {
+    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
+        let rules = self.rules();
+        let (method, block) = (rules.method, rules.metagraph.block);
+        drop(rules);
+        let hyperparameters = Hyperparameters {
             tempo: TEMPO,
-            commit_reveal: false,
+            commit_reveal: method != Method::Plain,
+            commit_reveal_version: (method == Method::Timelocked).then_some(TIMELOCKED_VERSION),
+            reveal_period: 1,
             weights_rate_limit: 3,
             weights_version_key: 0,
             min_allowed_weights: 1,
         };
-        async move { self.check("read the hyperparameters").map(|()| rules) }.boxed()
+        let schedule = Schedule {
+            block,
+            time_ms: 1_800_000_000_000 + block.0 * 12_000,
+            block_ms: 12_000,
+            tempo: TEMPO + 1,
+            last: BlockNumber(epoch(block.0) * CYCLE),
+            pending: None,
+            index: epoch(block.0),
+            reveal_period: 1,
+        };
+        let rules = WeightRules {
+            hyperparameters,
+            schedule: Some(schedule),
+            beacon: Some(Beacon::quicknet()),
+            last_round: None,
+        };
+        async move { self.check("read the rules").map(|()| rules) }.boxed()
     }
 
-    fn set_weights<'a>(
-        &'a self,
-        weights: &'a [(Uid, u16)],
-        _version_key: u64,
-    ) -> BoxFuture<'a, Result<(), ChainError>> {
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
         async move {
             self.check("set weights")?;
             let mut rules = self.rules();
@@ -169,24 +261,87 @@ impl Chain for TestChain {
                 return refused(Refusal::NoValidatorPermit);
             }
             let block = rules.metagraph.block;
+            let committed = Committed {
+                block: block.0,
+                epoch: Some(epoch(block.0)),
+            };
             let me = self.me;
-            let Some(neuron) = rules
-                .metagraph
-                .neurons
-                .iter_mut()
-                .find(|neuron| neuron.hotkey == me)
-            else {
+            let Some(neuron) = rules.metagraph.find(&me) else {
                 return refused(Refusal::NotRegistered);
             };
-            if neuron.last_update.0 > 0 && block.0 - neuron.last_update.0 < 3 {
-                return refused(Refusal::WeightsTooFast);
+            let too_fast = neuron.last_update.0 > 0 && block.0 - neuron.last_update.0 < 3;
+            let plain = |weights: &[(Uid, u16)]| -> Vec<(u16, u16)> {
+                weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect()
+            };
+            let taken = match call {
+                WeightsCall::Reveal {
+                    weights,
+                    salt,
+                    version_key,
+                } => {
+                    let hash = commit_hash(&me, Netuid(1), &plain(weights), salt, *version_key);
+                    let Some(at) = rules.commits.iter().position(|(_, _, known)| *known == hash) else {
+                        return refused(Refusal::NoCommit);
+                    };
+                    if rules.commits[at].1 + 1 != epoch(block.0) {
+                        return refused(Refusal::RevealTooEarly);
+                    }
+                    rules.commits.remove(at);
+                    rules.set.push((block.0, plain(weights)));
+                    return Ok(committed);
+                }
+                _ if too_fast => return refused(Refusal::WeightsTooFast),
+                WeightsCall::Set { weights, .. } => {
+                    rules.set.push((block.0, plain(weights)));
+                    None
+                }
+                WeightsCall::Commit { hash } => Some(hash.to_vec()),
+                WeightsCall::CommitTimelocked { ciphertext, .. } => Some(ciphertext.clone()),
+            };
+            if let Some(commit) = taken {
+                rules.commits.push((block.0, epoch(block.0), commit));
+                rules.committed += 1;
             }
-            neuron.last_update = block;
-            rules.set.push((
-                block.0,
-                weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect(),
-            ));
-            Ok(())
+            for neuron in &mut rules.metagraph.neurons {
+                if neuron.hotkey == me {
+                    neuron.last_update = block;
+                }
+            }
+            if std::mem::take(&mut rules.vague) {
+                return Err(ChainError::Unconfirmed {
+                    call: "set_mechanism_weights",
+                    cause: None,
+                });
+            }
+            Ok(committed)
+        }
+        .boxed()
+    }
+
+    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+        async {
+            self.check("read weights")?;
+            let mut rules = self.rules();
+            let block = rules.metagraph.block.0;
+            // What was not revealed in its epoch is forgotten.
+            rules.commits.retain(|(_, at, _)| at + 1 >= epoch(block));
+            let commits = rules.commits.iter().filter_map(|(_, at, hash)| {
+                Some(StoredCommit {
+                    hash: hash.clone().try_into().ok()?,
+                    window: (BlockNumber((at + 1) * CYCLE), BlockNumber((at + 2) * CYCLE - 1)),
+                })
+            });
+            Ok(OnChain {
+                block,
+                epoch: Some(epoch(block)),
+                reveal_period: 1,
+                commits: commits.collect(),
+                weights: rules
+                    .set
+                    .last()
+                    .map(|(_, weights)| weights.clone())
+                    .unwrap_or_default(),
+            })
         }
         .boxed()
     }

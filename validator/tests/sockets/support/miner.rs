@@ -148,7 +148,8 @@ impl Session {
             other @ (ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_)) => panic!("not in this story: {other:?}"),
+            | ToMiner::MusterCancelJob(_)
+            | ToMiner::MusterExecutorEnrolled(_)) => panic!("not in this story: {other:?}"),
         }
     }
 
