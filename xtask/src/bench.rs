@@ -20,8 +20,10 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> anyhow::Result<Exi
         }
         return Ok(ExitCode::SUCCESS);
     }
+    // Every program's features, whichever is run: the dependencies are then compiled once for all of them.
+    let features = known.join(",");
     for name in chosen(names, &known)? {
-        measure(workspace, name)?;
+        measure(workspace, name, &features)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,8 +59,8 @@ fn programs(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-fn measure(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
-    let found = cargo(workspace, &["--features", name, "--bin", name])
+fn measure(workspace: &Workspace, name: &str, features: &str) -> anyhow::Result<()> {
+    let found = cargo(workspace, &["--features", features, "--bin", name])
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("run the bench {name}"))?;
@@ -69,7 +71,7 @@ fn measure(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
     );
     let samples = tempfile::NamedTempFile::new()?;
     std::fs::write(samples.path(), &found.stdout)?;
-    let published = cargo(workspace, &["--bin", PACKAGE, "--", name])
+    let published = cargo(workspace, &["--features", features, "--bin", PACKAGE, "--", name])
         .stdin(samples.reopen()?)
         .status()
         .with_context(|| format!("publish the bench {name}"))?;
