@@ -20,10 +20,8 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> anyhow::Result<Exi
         }
         return Ok(ExitCode::SUCCESS);
     }
-    // Every program's features, whichever is run: the dependencies are then compiled once for all of them.
-    let features = known.join(",");
     for name in chosen(names, &known)? {
-        measure(workspace, name, &features)?;
+        measure(workspace, name)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -59,8 +57,8 @@ fn programs(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-fn measure(workspace: &Workspace, name: &str, features: &str) -> anyhow::Result<()> {
-    let found = cargo(workspace, &["--features", features, "--bin", name])
+fn measure(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
+    let found = cargo(workspace, &["--bin", name])
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("run the bench {name}"))?;
@@ -71,7 +69,7 @@ fn measure(workspace: &Workspace, name: &str, features: &str) -> anyhow::Result<
     );
     let samples = tempfile::NamedTempFile::new()?;
     std::fs::write(samples.path(), &found.stdout)?;
-    let published = cargo(workspace, &["--features", features, "--bin", PACKAGE, "--", name])
+    let published = cargo(workspace, &["--bin", PACKAGE, "--", name])
         .stdin(samples.reopen()?)
         .status()
         .with_context(|| format!("publish the bench {name}"))?;
@@ -111,12 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn every_bench_has_a_feature_of_its_name_and_a_place_in_the_page() {
+    fn every_bench_has_a_place_in_the_page() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let manifest = std::fs::read_to_string(root.join("bench/Cargo.toml")).unwrap();
         let page = std::fs::read_to_string(root.join("docs/performance.md")).unwrap();
         for name in programs(&root.join(PROGRAMS)).unwrap() {
-            assert!(manifest.contains(&format!("\n{name} = [")), "no feature {name}");
             assert!(
                 page.contains(&format!("<!-- bench: {name} -->")),
                 "no place for {name}"
