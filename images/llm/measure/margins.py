@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-import httpx
+import httpx2
 
 binary, model, out = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 VARIANTS = {"honest": [], "bf16": ["--weights", "bf16"], "KV int8": ["--cache", "int8"], "int8": ["--weights", "q8_0"], "int4": ["--weights", "q4_0"]}
@@ -31,12 +31,12 @@ class Engine:
         self.home = tempfile.TemporaryDirectory()
         socket = pathlib.Path(self.home.name) / "s"
         self.process = subprocess.Popen([binary, "serve", "--model", folder, "--socket", socket, *arguments], env={"RUST_LOG": "error"})
-        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
+        self.http = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
         for _ in range(600):
             try:
                 self.http.get("/health").raise_for_status()
                 return
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 time.sleep(0.1)
         raise RuntimeError("the engine does not answer")
 

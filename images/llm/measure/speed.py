@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-import httpx
+import httpx2
 import xllamacpp
 
 binary, model, threads = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1
@@ -54,18 +54,18 @@ for kind in ("f32", "f16", "q8_0"):
     socket = file.parent / "s"
     engine = subprocess.Popen([binary, "serve", "--model", file, "--socket", socket, "--threads", str(threads)],
                               env={"RUST_LOG": "error", "RAYON_NUM_THREADS": str(threads)})
-    ours = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
+    ours = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(file), 512, 1, False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.cache_prompt = False
     server = xllamacpp.Server(params)
-    peer = httpx.Client(base_url=server.listening_address, timeout=600)
+    peer = httpx2.Client(base_url=server.listening_address, timeout=600)
     for _ in range(600):
         try:
             ours.get("/health").raise_for_status()
             break
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             time.sleep(0.1)
 
     def ask(client, prompt, count):

@@ -17,7 +17,7 @@ use super::process::quietly;
 
 /// A client, and the variable that tells tests which interpreter has it.
 pub(super) struct Client {
-    /// As pip takes them; the first names the environment.
+    /// As pip takes them; together they name the environment.
     requirements: &'static [&'static str],
     pub(super) variable: &'static str,
 }
@@ -47,6 +47,8 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         requirements: &[
             "openai==3.54.0",
+            // What that client speaks HTTP with; our scripts, too.
+            "httpx2==2.16.2",
             "xllamacpp==2026.10.11549",
             "gguf==0.19.0",
             "safetensors==0.8.0",
@@ -61,10 +63,10 @@ impl Client {
         self.requirements.join(" ")
     }
 
-    /// `compute-horde-sdk-0.0.18`
+    /// `compute-horde-sdk-0.0.18`. Other versions of any of them are another environment.
     fn name(&self) -> String {
-        let first = self.requirements.first().copied().unwrap_or_default();
-        first.replace("==", "-").replace(['[', ']'], "-")
+        let all = self.requirements.join("-");
+        all.replace("==", "-").replace(['[', ']'], "-")
     }
 
     /// The interpreter of its environment, which is made if it is not there yet.
@@ -175,6 +177,10 @@ mod tests {
         assert!(all.all(|requirement| requirement.contains("==")));
         let names: Vec<_> = CLIENTS.iter().map(Client::name).collect();
         assert_eq!(names[0], "compute-horde-sdk-0.0.18");
+        assert!(
+            names.iter().any(|name| name.ends_with("-safetensors-0.8.0")),
+            "{names:?}"
+        );
         assert!(
             names.iter().all(|name| !name.contains(['[', '=', '/'])),
             "{names:?}"

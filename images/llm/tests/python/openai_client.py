@@ -2,11 +2,11 @@
 
 import sys
 
-import httpx
+import httpx2
 import openai
 
 client = openai.OpenAI(
-    base_url="http://engine/v1", api_key="none", max_retries=0, http_client=httpx.Client(transport=httpx.HTTPTransport(uds=sys.argv[1]))
+    base_url="http://engine/v1", api_key="none", max_retries=0, http_client=httpx2.Client(transport=httpx2.HTTPTransport(uds=sys.argv[1]))
 )
 
 assert [model.id for model in client.models.list()] == ["test"]
