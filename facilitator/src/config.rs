@@ -9,8 +9,8 @@ use muster_kit::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
-use crate::auth::Lifetimes;
-use crate::signature::Freshness;
+use muster_porter::auth::Lifetimes;
+use muster_porter::signature::Freshness;
 
 /// The configuration of a facilitator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

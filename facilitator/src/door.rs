@@ -10,13 +10,13 @@ use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{JobId, UserKey, ValidatorKey};
 use tokio::sync::Semaphore;
 
-use crate::auth::Issuer;
 use crate::config::Config;
-use crate::delivery::Presence;
 use crate::hub::Hub;
 use crate::roll::Roll;
-use crate::signature::Freshness;
 use crate::store::Store;
+use muster_porter::auth::Issuer;
+use muster_porter::delivery::Presence;
+use muster_porter::signature::Freshness;
 
 /// How many connections may be between their upgrade and their authentication. Each is given seconds and 64 KiB.
 const MAX_STRANGERS: usize = 128;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use tokio::sync::Notify;
 
-use crate::delivery::{Desk, LinkId, Trust};
+use muster_porter::delivery::{Desk, LinkId, Trust};
 
 /// Where sessions of validators sign in and are rung when there may be something to deliver.
 #[derive(Debug, Default)]

@@ -1,20 +1,14 @@
 //! The facilitator: the users' door. It takes signed jobs over HTTP, hands them to validators over a websocket that they
 //! dialled, and shows what became of them. It never writes to the chain and never talks to a miner.
 //!
-//! Reading order: [`intake`], [`signature`] and [`auth`] (what is let in), [`jobs`] (a job's history and its view),
-//! [`delivery`] (who gets what when) are pure; [`store`] makes it durable; the HTTP routes and the validators' sessions
-//! are thin around them.
+//! What is let in, who gets it and what is shown is decided in `muster-porter`; [`store`] makes it durable; the HTTP
+//! routes and the validators' sessions are thin around both.
 
-pub mod auth;
 pub mod config;
-pub mod delivery;
 mod door;
 pub mod hub;
-pub mod intake;
-pub mod jobs;
 mod rest;
 pub mod roll;
-pub mod signature;
 mod socket;
 pub mod store;
 

@@ -171,7 +171,8 @@ impl Session<'_> {
                 }
                 Ok(FromFacilitator::Challenge(challenge)) => self.prove(&challenge).await?,
                 // A hasty facilitator: the job is durable, and its status follows once we are accepted.
-                Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) | Err(_) => {
+                Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Cancel(_))
+                | Err(_) => {
                     self.on_frame(Ok(Some(frame))).await?;
                 }
             }
@@ -229,6 +230,9 @@ impl Session<'_> {
             Ok(FromFacilitator::Job(request)) => intake::job(self.shared, &request, &frame).await?,
             Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
             Ok(FromFacilitator::Response(response)) => self.on_answer(&response).await?,
+            Ok(FromFacilitator::Cancel(cancel)) => {
+                tracing::info!(job = %cancel.uuid, reason = cancel.reason, "a user no longer wants a job, which runs on");
+            }
             Ok(FromFacilitator::Challenge(_)) => {
                 tracing::warn!("the facilitator challenges a connection that it has accepted");
             }

@@ -1,13 +1,18 @@
 //! Jobs: what their user signs, and what validators and miners sign while they run.
 
-use muster_protocol::wire::facilitator::{BittensorSignature, JobRequest, SignatureScope, UserSignature};
+use muster_protocol::wire::facilitator::{
+    BittensorSignature, CheatReport, JobRequest, SignatureScope, UserSignature,
+};
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::wire::signing::{SignedFrame, SignedJobFields, streaming_ready};
+use muster_protocol::wire::signing::{
+    SignedFrame, SignedJobFields, full_request_digest, full_request_object_digest, streaming_ready,
+};
 use muster_protocol::{AttemptId, MinerKey, Signature, UserKey, ValidatorKey};
+use serde_json::{Value, json};
 
 use crate::key::Keypair;
 use crate::signed::Verified;
-use crate::verify::{Party, VerifyError, require};
+use crate::verify::{Party, VerifyError, require, verify};
 
 /// Signs a job as its user. `timestamp_ns`: unix nanoseconds by the user's clock.
 pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> UserSignature {
@@ -47,6 +52,63 @@ pub fn verify_job_fields(
     let digest = fields.digest(signature.timestamp_ns);
     require(Party::User, signature.signatory.0, &digest, &signature.signature)?;
     Ok(Verified::new(signature.signatory))
+}
+
+/// Signs a whole request as its user.
+pub fn sign_request(user: &Keypair, body: &Value, timestamp_ns: i64) -> UserSignature {
+    UserSignature {
+        signature_type: BittensorSignature,
+        signatory: UserKey(user.hotkey()),
+        timestamp_ns,
+        signature: user.sign(&full_request_digest(timestamp_ns, body)),
+        signature_scope: SignatureScope::FullRequest,
+    }
+}
+
+/// Checks a user's signature over a whole body, as it arrived.
+///
+/// ComputeHorde's SDK signs the body's text as a JSON text; its validator expects the body itself to have been signed,
+/// so that no report of cheating ever verified there. Both forms are the user's word here.
+///
+/// # Errors
+/// Another scope, or neither form was signed.
+pub fn verify_request(signature: &UserSignature, body: &Value) -> Result<Verified<UserKey>, VerifyError> {
+    match signature.signature_scope {
+        SignatureScope::FullRequest => {}
+        SignatureScope::SignedFields => return Err(VerifyError::Scope),
+    }
+    let (key, time) = (signature.signatory.0, signature.timestamp_ns);
+    let text = full_request_digest(time, body);
+    if verify(&key, &text, &signature.signature) {
+        return Ok(Verified::new(signature.signatory));
+    }
+    let object = full_request_object_digest(time, body);
+    require(Party::User, key, &object, &signature.signature)?;
+    Ok(Verified::new(signature.signatory))
+}
+
+/// Checks a user's report of cheating as its facilitator passed it on.
+///
+/// ComputeHorde's facilitator leaves out details that are null; what was signed may have had them.
+///
+/// # Errors
+/// As [`verify_request`].
+pub fn verify_cheat_report(report: &CheatReport) -> Result<Verified<CheatReport>, VerifyError> {
+    let mut body = json!({"job_uuid": report.job_uuid, "trusted_job_uuid": report.trusted_job_uuid});
+    let short = match &report.details {
+        None => verify_request(&report.signature, &body).ok(),
+        Some(_) => None,
+    };
+    if short.is_none() {
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert(
+                "details".to_owned(),
+                report.details.clone().unwrap_or(Value::Null),
+            );
+        }
+        verify_request(&report.signature, &body)?;
+    }
+    Ok(Verified::new(report.clone()))
 }
 
 /// Whether a validator's frame is signed.
@@ -95,4 +157,48 @@ pub fn verify_streaming_ready(
     let message = streaming_ready(ready.job_uuid, ip, ready.port, &ready.public_key);
     require(Party::Miner, miner.0, &message, signature)?;
     Ok(Verified::new(ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(details: Option<Value>, signature: UserSignature) -> CheatReport {
+        CheatReport {
+            signature,
+            r#type: muster_protocol::wire::facilitator::JobCheatedTag,
+            message_type: muster_protocol::wire::facilitator::CheatReportTag,
+            job_uuid: "a".to_owned(),
+            trusted_job_uuid: "b".to_owned(),
+            details,
+        }
+    }
+
+    #[test]
+    fn a_report_of_cheating_verifies_however_it_was_signed_and_passed_on() {
+        let user = Keypair::from_seed([1; 32]);
+        let details = json!({"why": "ż"});
+        for body in [
+            json!({"job_uuid": "a", "trusted_job_uuid": "b", "details": details}),
+            json!({"details": null, "trusted_job_uuid": "b", "job_uuid": "a"}),
+            json!({"job_uuid": "a", "trusted_job_uuid": "b"}),
+        ] {
+            let details = body.get("details").filter(|value| !value.is_null()).cloned();
+            let text = sign_request(&user, &body, 7);
+            let object = UserSignature {
+                signature: user.sign(&full_request_object_digest(7, &body)),
+                ..text.clone()
+            };
+            for signature in [text, object] {
+                assert!(verify_request(&signature, &body).is_ok());
+                assert!(verify_cheat_report(&report(details.clone(), signature.clone())).is_ok());
+                let later = UserSignature {
+                    timestamp_ns: 8,
+                    ..signature.clone()
+                };
+                assert!(verify_cheat_report(&report(details.clone(), later)).is_err());
+                assert!(verify_cheat_report(&report(Some(json!(1)), signature)).is_err());
+            }
+        }
+    }
 }

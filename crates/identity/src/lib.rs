@@ -15,8 +15,8 @@ pub use auth::{
     verify_facilitator_auth, verify_login,
 };
 pub use job::{
-    FrameSignature, sign_job, sign_streaming_ready, verify_frame, verify_job, verify_job_fields,
-    verify_streaming_ready,
+    FrameSignature, sign_job, sign_request, sign_streaming_ready, verify_cheat_report, verify_frame,
+    verify_job, verify_job_fields, verify_request, verify_streaming_ready,
 };
 pub use key::{Keypair, SecretError};
 pub use receipt::{countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt};

@@ -12,6 +12,7 @@ use crate::status::JobStatus;
 use crate::time::Timestamp;
 use crate::upload::FileUpload;
 use crate::volume::VolumePart;
+use crate::wire::executor::{LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::StreamingDetails;
 use crate::wire::signing::SignedJobFields;
@@ -32,6 +33,7 @@ pub mod headers {
 
 /// `GET /auth/nonce`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Nonce {
     /// Opaque; the login signs its bytes.
     pub nonce: String,
@@ -39,6 +41,7 @@ pub struct Nonce {
 
 /// `POST /auth/login`. Fields are optional so that each missing one can be named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Login {
     /// Who logs in.
     #[serde(default)]
@@ -64,6 +67,7 @@ impl Login {
 
 /// The answer to a login.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Token {
     /// A JWT for the header `Authorization: Bearer`.
     pub token: String,
@@ -71,10 +75,13 @@ pub struct Token {
 
 /// `POST /api/v1/job-docker/`. The order of maps is signed and must survive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateJob {
     /// Who is to route it; not signed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub target_validator_hotkey: ValidatorKey,
     /// The kind of executor.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub executor_class: ExecutorClass,
     /// The image.
     pub docker_image: String,
@@ -97,12 +104,16 @@ pub struct CreateJob {
     #[serde(default)]
     pub on_trusted_miner: bool,
     /// Seconds.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub download_time_limit: u64,
     /// Seconds.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub execution_time_limit: u64,
     /// Seconds.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub streaming_start_time_limit: u64,
     /// Seconds.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub upload_time_limit: u64,
     /// Set for a streaming job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,14 +150,19 @@ impl CreateJob {
 
 /// A job as its user sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub uuid: JobId,
     /// The kind of executor.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub executor_class: ExecutorClass,
     /// When it was taken in.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
     /// When it last came further.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub last_update: Timestamp,
     /// The last status in its legacy display form: `Streaming Ready`.
     pub status: String,
@@ -183,6 +199,7 @@ pub struct JobView {
     #[serde(default)]
     pub artifacts_dir: Option<String>,
     /// Who routes it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub target_validator_hotkey: ValidatorKey,
     /// Run on the validator's own miner.
     #[serde(default)]
@@ -226,18 +243,23 @@ impl JobView {
 
 /// One step of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusEntry {
     /// How far.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub status: JobStatus,
     /// What goes with it, nulls removed.
     #[serde(default, serialize_with = "without_nulls")]
+    #[cfg_attr(feature = "openapi", schema(value_type = StatusMetadata))]
     pub metadata: Option<StatusMetadata>,
     /// When.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
 }
 
 /// One page of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobPage {
     /// Jobs in all.
     pub count: u64,
@@ -249,8 +271,221 @@ pub struct JobPage {
     pub results: Vec<JobView>,
 }
 
+/// `POST /api/v1/cheated-job/`: the user's reason to believe that a job was cheated on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReportCheat {
+    /// The job that was cheated on.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
+    pub job_uuid: JobId,
+    /// The same job on a miner that is trusted.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
+    pub trusted_job_uuid: JobId,
+    /// In any form.
+    #[serde(default)]
+    pub details: Option<Value>,
+}
+
+/// A success that needs no more than words: `{"message": …}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Message {
+    /// What was done.
+    pub message: String,
+}
+
+/// `PUT /api/v1/jobs/{uuid}/feedback/`: what the user thinks of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Feedback {
+    /// From 0, wrong, to 1, right.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0.0, maximum = 1.0))]
+    pub result_correctness: f64,
+    /// Seconds that it should have taken.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0.0))]
+    pub expected_duration: Option<f64>,
+}
+
+/// Names of the events of `GET /api/v1/jobs/{uuid}/events/`. Each carries an id from which `Last-Event-ID` resumes.
+pub mod events {
+    /// The data is a [`super::StatusEntry`]. The stream ends after one that is terminal.
+    pub const STATUS: &str = "status";
+    /// The data is a [`super::LogEvent`].
+    pub const LOG: &str = "log";
+    /// The data is a [`super::ProgressEvent`].
+    pub const PROGRESS: &str = "progress";
+}
+
+/// A piece of what a job prints, while it runs. Pieces may be missing: the next one's `offset` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogEvent {
+    /// Where it was printed: `stdout` or `stderr`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub stream: LogStream,
+    /// The piece; bytes that are no UTF-8 are shown as U+FFFD.
+    pub text: String,
+    /// When the facilitator took it in.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub at: Timestamp,
+    /// Bytes that the stream had before this piece.
+    pub offset: u64,
+}
+
+/// How far something is that takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProgressEvent {
+    /// What is under way: `image_pull`, `download`, `execution` or `upload`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub stage: ProgressOf,
+    /// How much is done: bytes, or seconds of `execution`.
+    pub done: u64,
+    /// Of how much, if that is known.
+    #[serde(default)]
+    pub total: Option<u64>,
+}
+
+/// `POST /api/v1/keys/`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateKey {
+    /// What its owner calls it.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
+    pub name: String,
+    /// For an administrator: the account of someone without a hotkey that the key is to open. Else the caller's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 48))]
+    pub account: Option<String>,
+}
+
+/// An API key as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ApiKey {
+    /// Its name in the API.
+    pub id: String,
+    /// What its owner calls it.
+    pub name: String,
+    /// The account that it opens.
+    pub account: String,
+    /// `msk_…`; shown once, when it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// When it was made.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub created_at: Timestamp,
+}
+
+/// `GET /api/v1/keys/`: the keys that hold, newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeyList {
+    /// The keys.
+    pub results: Vec<ApiKey>,
+}
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AuditEntry {
+    /// Its name.
+    pub id: String,
+    /// When.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub at: Timestamp,
+    /// Whose account: a hotkey, or the name of an account without one.
+    pub account: String,
+    /// By what they were let in: `hotkey`, or the id of an API key.
+    pub credential: String,
+    /// What was done: `login`, `job.created` and the like.
+    pub action: String,
+    /// What it was done to, such as a job.
+    pub subject: String,
+}
+
+/// `GET /api/v1/audit/`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AuditPage {
+    /// Entries in all.
+    pub count: u64,
+    /// URL of the next page.
+    pub next: Option<String>,
+    /// URL of the page before.
+    pub previous: Option<String>,
+    /// The entries, newest first.
+    pub results: Vec<AuditEntry>,
+}
+
+/// `POST /api/v1/files/`: a place for an input or an output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateFile {
+    /// What its owner calls it.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
+    pub name: String,
+    /// Bytes; absent for an output whose size nobody knows yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Of an output: the most bytes that are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<u64>,
+    /// 64 hex digits; what is uploaded is held against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 64, max_length = 64))]
+    pub sha256: Option<String>,
+}
+
+/// A file in the store, with signed addresses that expire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileView {
+    /// Its name in the API.
+    pub id: String,
+    /// What its owner calls it.
+    pub name: String,
+    /// Bytes; null until it is known.
+    pub size: Option<u64>,
+    /// Bytes that have been taken in.
+    #[serde(default)]
+    pub received: u64,
+    /// Whether it is whole.
+    #[serde(default)]
+    pub complete: bool,
+    /// 64 hex digits, once it is whole.
+    #[serde(default)]
+    pub sha256: Option<String>,
+    /// Takes `PUT`, whole or in parts in order; `HEAD` tells `Upload-Offset`.
+    pub upload_url: String,
+    /// Takes `GET`, ranges too.
+    pub download_url: String,
+    /// When the addresses end.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub expires_at: Timestamp,
+    /// When it was made.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub created_at: Timestamp,
+}
+
+/// `GET /api/v1/files/`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FilePage {
+    /// Files in all.
+    pub count: u64,
+    /// URL of the next page.
+    pub next: Option<String>,
+    /// URL of the page before.
+    pub previous: Option<String>,
+    /// The files, newest first.
+    pub results: Vec<FileView>,
+}
+
 /// An error of the API proper: `{"detail": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Detail {
     /// What failed and what to do.
     pub detail: String,
@@ -258,6 +493,7 @@ pub struct Detail {
 
 /// An error of the login: `{"error": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoginError {
     /// What failed.
     pub error: String,

@@ -38,6 +38,7 @@ pub struct ZipPut {
 
 /// `single_file_post`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePost {
     /// Where to send it.
     pub url: String,
@@ -53,6 +54,7 @@ pub struct FilePost {
 
 /// `single_file_put`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePut {
     /// Where to send it.
     pub url: String,
@@ -75,6 +77,7 @@ pub struct MultiUpload {
 
 /// An upload of one file, as a job's signed fields list them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "output_upload_type", rename_all = "snake_case")]
 pub enum FileUpload {
     /// See [`OutputUpload::SingleFilePost`].

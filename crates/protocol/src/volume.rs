@@ -20,6 +20,7 @@ pub enum Volume {
 
 /// `inline`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InlineVolume {
     /// Base64 of a zip archive.
     pub contents: String,
@@ -30,6 +31,7 @@ pub struct InlineVolume {
 
 /// `zip_url`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ZipUrlVolume {
     /// The URL of a zip archive (the wire's name for it is `contents`).
     pub contents: String,
@@ -40,6 +42,7 @@ pub struct ZipUrlVolume {
 
 /// `single_file`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SingleFileVolume {
     /// Where to fetch it.
     pub url: String,
@@ -49,6 +52,7 @@ pub struct SingleFileVolume {
 
 /// `huggingface_volume`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HuggingfaceVolume {
     /// `owner/name`.
     pub repo_id: String,
@@ -71,6 +75,7 @@ pub struct HuggingfaceVolume {
 
 /// One glob or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum Patterns {
     /// A single glob.
@@ -88,6 +93,7 @@ pub struct MultiVolume {
 
 /// A volume that may stand inside a [`MultiVolume`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "volume_type", rename_all = "snake_case")]
 pub enum VolumePart {
     /// See [`Volume::Inline`].

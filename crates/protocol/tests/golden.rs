@@ -159,6 +159,21 @@ fn the_challenge_of_a_facilitator_and_what_answers_it() {
 }
 
 #[test]
+fn what_validators_and_facilitators_say_beyond_computehorde() {
+    let job = r#""uuid":"11111111-2222-4333-8444-555555555555""#;
+    for frame in [
+        format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":7,"data":"aGk="}}"#),
+        format!(r#"{{"message_type":"MusterJobProgress",{job},"of":"download","done":1,"total":2}}"#),
+    ] {
+        assert_eq!(rewrite::<ToFacilitator>("ours", &frame), frame);
+        let longer = frame.replacen('{', r#"{"x":1,"#, 1);
+        assert!(decode::<ToFacilitator>(&longer).is_err());
+    }
+    let cancel = format!(r#"{{"message_type":"MusterCancelJob",{job},"reason":"not needed"}}"#);
+    assert_eq!(rewrite::<FromFacilitator>("ours", &cancel), cancel);
+}
+
+#[test]
 fn what_an_executor_says_beyond_computehorde() {
     let job = r#""job_uuid":"11111111-2222-4333-8444-555555555555""#;
     for frame in [

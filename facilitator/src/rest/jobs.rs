@@ -14,12 +14,12 @@ use uuid::Uuid;
 
 use super::body;
 use super::login::User;
-use super::page::PageQuery;
 use super::refusal::Refusal;
 use crate::door::Door;
-use crate::signature::SignatureRefused;
 use crate::store::{Listed, MAX_PAGE_BYTES, StoredJob};
-use crate::{intake, jobs, signature};
+use muster_porter::page::PageQuery;
+use muster_porter::signature::SignatureRefused;
+use muster_porter::{intake, jobs, signature};
 
 /// The list's own path, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";
@@ -94,7 +94,7 @@ pub(crate) async fn list(
     if !page.exists(found.count) {
         return Err(no_such_page());
     }
-    let (next, previous) = page.links(&format!("{}{JOBS_PATH}", door.public_url), found.count);
+    let (next, previous) = page.links(&format!("{}{JOBS_PATH}", door.public_url), "", found.count);
     Ok(Json(JobPage {
         count: found.count,
         next,

@@ -11,9 +11,9 @@ use muster_protocol::{Signature, UserKey};
 
 use super::body;
 use super::refusal::Refusal;
-use crate::auth::TokenRefused;
 use crate::door::Door;
-use crate::intake;
+use muster_porter::auth::TokenRefused;
+use muster_porter::intake;
 
 /// `GET /auth/nonce`.
 pub(crate) async fn nonce(State(door): State<Arc<Door>>) -> Result<Json<Nonce>, Refusal> {

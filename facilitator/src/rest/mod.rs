@@ -3,7 +3,6 @@
 mod body;
 mod jobs;
 mod login;
-mod page;
 mod refusal;
 
 use std::any::Any;

@@ -8,9 +8,9 @@ use muster_kit::store::StoreError;
 use muster_protocol::rest::{Detail, LoginError};
 use serde_json::{Value, json};
 
-use crate::auth::IssueError;
-use crate::intake::BodyRefused;
-use crate::signature::SignatureRefused;
+use muster_porter::auth::IssueError;
+use muster_porter::intake::BodyRefused;
+use muster_porter::signature::SignatureRefused;
 
 /// A refusal with its status and its body.
 #[derive(Debug)]

@@ -18,12 +18,14 @@ pub(super) const CLOSE_SIGNATURE: u16 = 3000;
 /// The close code for a validator that is not served.
 pub(super) const CLOSE_NOT_FOUND: u16 = 3001;
 
-const TAGS: [&str; 5] = [
+const TAGS: [&str; 7] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
     "V0MachineSpecsUpdate",
     "MusterChallengeResponse",
+    "MusterJobLog",
+    "MusterJobProgress",
 ];
 
 /// A validator that has shown its key.
@@ -130,7 +132,7 @@ pub(super) enum Greeted {
 ///
 /// The signature is static: whoever has seen it can send it again and would then be given the validator's jobs and
 /// believed about them. So it is a claim only: a Muster peer is challenged next, and what a ComputeHorde peer may do
-/// with a claim is bounded by [`crate::delivery`].
+/// with a claim is bounded by [`muster_porter::delivery`].
 pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> Greeted {
     let auth = match read(frame) {
         Ok(ToFacilitator::V0AuthenticationRequest(auth)) => auth,
@@ -138,7 +140,9 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
             ToFacilitator::V0Heartbeat(_)
             | ToFacilitator::V0JobStatusUpdate(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
-            | ToFacilitator::MusterChallengeResponse(_),
+            | ToFacilitator::MusterChallengeResponse(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return Greeted::NotYet(malformed.answer()),
     };
@@ -186,7 +190,9 @@ pub(super) fn prove(frame: &str, key: ValidatorKey, nonce: &ChallengeNonce) -> G
             ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0Heartbeat(_)
             | ToFacilitator::V0JobStatusUpdate(_)
-            | ToFacilitator::V0MachineSpecsUpdate(_),
+            | ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => Greeted::NotYet(malformed.answer()),
     }

@@ -21,9 +21,9 @@ use muster_rpc::{Greeting, Limits, Session, SessionError, SocketError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::frames::{Greeted, Validator};
-use crate::delivery::{Presence, Trust};
 use crate::door::Door;
 use crate::hub::Seat;
+use muster_porter::delivery::{Presence, Trust};
 
 /// Close code: the facilitator is stopping.
 const CLOSE_GOING_AWAY: u16 = 1001;
@@ -254,8 +254,10 @@ impl Conversation {
                 tracing::info!(%job, %status, taken, "a validator reported");
                 self.answer(answer).await
             }
-            // Nothing shows it yet, and ComputeHorde answers nothing.
-            ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
+            // Nothing shows them yet, and nothing is answered to them.
+            ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_) => Ok(()),
         }
     }
 

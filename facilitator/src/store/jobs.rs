@@ -11,7 +11,7 @@ use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
 use sqlx::{AnyConnection, FromRow};
 
 use super::Store;
-use crate::jobs::{History, Step, UpdateRefused};
+use muster_porter::jobs::{History, Step, UpdateRefused};
 
 /// How often an update is tried against another facilitator that writes to the same job.
 const MAX_RACES: usize = 16;

@@ -1,10 +1,10 @@
 //! The store's rules, on every engine that is at hand.
 
-use muster_facilitator::intake;
-use muster_facilitator::jobs::UpdateRefused;
 use muster_facilitator::store::{Listed, Page, Recorded, Store};
 use muster_identity::{Verified, sign_job, verify_job};
 use muster_kit::store::testing::{TestStore, stores};
+use muster_porter::intake;
+use muster_porter::jobs::UpdateRefused;
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};

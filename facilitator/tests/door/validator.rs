@@ -43,7 +43,9 @@ impl Validator {
         match self.receive().await {
             FromFacilitator::Challenge(challenge) => self.prove(name, &challenge).await,
             FromFacilitator::Response(response) => response,
-            other @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_)) => panic!("{other:?}"),
+            other @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Cancel(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -59,8 +61,10 @@ impl Validator {
     pub(crate) async fn challenge(&mut self) -> Challenge {
         match self.receive().await {
             FromFacilitator::Challenge(challenge) => challenge,
-            other
-            @ (FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Response(_)) => {
+            other @ (FromFacilitator::Job(_)
+            | FromFacilitator::Cheated(_)
+            | FromFacilitator::Cancel(_)
+            | FromFacilitator::Response(_)) => {
                 panic!("{other:?}")
             }
         }
@@ -81,6 +85,7 @@ impl Validator {
                 }
                 job @ (FromFacilitator::Job(_)
                 | FromFacilitator::Cheated(_)
+                | FromFacilitator::Cancel(_)
                 | FromFacilitator::Challenge(_)) => jobs.push(job),
             }
         }
@@ -125,6 +130,7 @@ impl Validator {
             FromFacilitator::Response(response) => response,
             other @ (FromFacilitator::Job(_)
             | FromFacilitator::Cheated(_)
+            | FromFacilitator::Cancel(_)
             | FromFacilitator::Challenge(_)) => {
                 panic!("{other:?}")
             }
@@ -136,6 +142,7 @@ impl Validator {
             FromFacilitator::Job(job) => *job,
             other @ (FromFacilitator::Response(_)
             | FromFacilitator::Cheated(_)
+            | FromFacilitator::Cancel(_)
             | FromFacilitator::Challenge(_)) => {
                 panic!("{other:?}")
             }

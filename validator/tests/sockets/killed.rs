@@ -66,7 +66,9 @@ impl Story {
             ToFacilitator::V0Heartbeat(_) => {}
             other @ (ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
-            | ToFacilitator::MusterChallengeResponse(_)) => panic!("not in this story: {other:?}"),
+            | ToFacilitator::MusterChallengeResponse(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_)) => panic!("not in this story: {other:?}"),
         }
     }
 }

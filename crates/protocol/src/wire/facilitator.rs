@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::miner::StreamingDetails;
-use super::muster::{Challenge, ChallengeResponse, StatusExtension};
+use super::muster::{CancelRequest, Challenge, ChallengeResponse, LiveLog, LiveProgress, StatusExtension};
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
 use crate::keys::{MinerKey, UserKey, ValidatorKey};
@@ -31,6 +31,10 @@ pub enum ToFacilitator {
     V0MachineSpecsUpdate(MachineSpecsUpdate),
     /// Ours: the answer to a challenge.
     MusterChallengeResponse(ChallengeResponse),
+    /// Ours: a piece of what a job prints.
+    MusterJobLog(Box<LiveLog>),
+    /// Ours: how far a job is.
+    MusterJobProgress(LiveProgress),
 }
 
 /// What a facilitator sends to a validator.
@@ -43,6 +47,8 @@ pub enum FromFacilitator {
     Cheated(Box<CheatReport>),
     /// Ours: a Muster facilitator's answer to the greeting of a Muster validator.
     Challenge(Challenge),
+    /// Ours: the job's user no longer wants it.
+    Cancel(CancelRequest),
     /// The answer to a greeting or to a status update.
     Response(Response),
 }
@@ -59,10 +65,11 @@ impl<'de> Deserialize<'de> for FromFacilitator {
             Some("V2JobRequest") => serde_json::from_value(value).map(Self::Job),
             Some("V0JobCheated") => serde_json::from_value(value).map(Self::Cheated),
             Some("MusterChallenge") => serde_json::from_value(value).map(Self::Challenge),
+            Some("MusterCancelJob") => serde_json::from_value(value).map(Self::Cancel),
             None => serde_json::from_value(value).map(Self::Response),
             Some(_) => {
                 return Err(D::Error::custom(
-                    "unknown message_type; known are V2JobRequest, V0JobCheated, MusterChallenge",
+                    "unknown message_type; known are V2JobRequest, V0JobCheated, MusterChallenge, MusterCancelJob",
                 ));
             }
         }
@@ -114,6 +121,7 @@ pub struct JobStatusUpdate {
 
 /// What goes with a status. Unknown fields are kept, as ComputeHorde's model keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusMetadata {
     /// With `completed`.
     #[serde(default)]
@@ -132,6 +140,7 @@ pub struct StatusMetadata {
     pub streaming_details: Option<StreamingAddress>,
     /// Ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub muster: Option<StatusExtension>,
     /// Whatever else a newer peer says.
     #[serde(flatten)]
@@ -140,6 +149,7 @@ pub struct StatusMetadata {
 
 /// The result of a job. Unknown fields are kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MinerResponse {
     /// What the program printed.
     pub docker_process_stderr: String,
@@ -158,10 +168,13 @@ pub struct MinerResponse {
 
 /// Nobody ran it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RejectionDetails {
     /// Who refused.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub rejected_by: ParticipantType,
     /// Why.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: JobRejectionReason,
     /// In words.
     pub message: String,
@@ -172,10 +185,13 @@ pub struct RejectionDetails {
 
 /// The job's own failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailureDetails {
     /// Why.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: JobFailureReason,
     /// Where in its life.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub stage: JobStage,
     /// In words.
     pub message: String,
@@ -195,10 +211,13 @@ pub struct FailureDetails {
 
 /// The subnet's failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HordeFailureDetails {
     /// Who says so.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reported_by: ParticipantType,
     /// Why.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: HordeFailureReason,
     /// In words.
     pub message: String,
@@ -209,6 +228,7 @@ pub struct HordeFailureDetails {
 
 /// Where a streaming job answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamingAddress {
     /// PEM.
     #[serde(default)]

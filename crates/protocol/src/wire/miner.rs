@@ -144,6 +144,7 @@ pub struct InitialJobRequest {
 
 /// Who may call a streaming job, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamingDetails {
     /// The client's certificate, PEM.
     pub public_key: String,

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::AttemptId;
+use super::executor::{LogBytes, LogStream, ProgressOf};
+use crate::ids::{AttemptId, JobId};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
@@ -26,6 +27,67 @@ pub struct CancelJob {
     pub job_uuid: AttemptId,
     /// In words.
     pub reason: String,
+}
+
+constant_text!(
+    /// `MusterCancelJob`.
+    CancelRequestTag = "MusterCancelJob"
+);
+
+/// `MusterCancelJob`, facilitator to validator: the job's user no longer wants it.
+///
+/// Nothing answers it but the job's last status. It is sent again after a reconnection until that has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// Always `MusterCancelJob`.
+    pub message_type: CancelRequestTag,
+    /// The job, whichever attempt it is at.
+    pub uuid: JobId,
+    /// In words.
+    pub reason: String,
+}
+
+impl CancelRequest {
+    /// A request to stop `uuid`.
+    pub fn new(uuid: JobId, reason: impl Into<String>) -> Self {
+        Self {
+            message_type: CancelRequestTag,
+            uuid,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// `MusterJobLog`, validator to facilitator: a piece of what a job prints, passed on from its miner. Not answered.
+///
+/// It may be dropped anywhere: the next one's `offset` shows how much is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveLog {
+    /// The job (attempts are the validator's affair).
+    pub uuid: JobId,
+    /// Where it was printed.
+    pub stream: LogStream,
+    /// Bytes that the stream had before this piece.
+    pub offset: u64,
+    /// The piece itself.
+    pub data: LogBytes,
+}
+
+/// `MusterJobProgress`, validator to facilitator: how far something is that takes long. Not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveProgress {
+    /// The job.
+    pub uuid: JobId,
+    /// What is under way.
+    pub of: ProgressOf,
+    /// How much is done: bytes, or seconds for [`ProgressOf::Execution`].
+    pub done: u64,
+    /// Of how much, if that is known.
+    #[serde(default)]
+    pub total: Option<u64>,
 }
 
 /// The key `muster` inside the metadata of a status update, which ComputeHorde's models let pass.

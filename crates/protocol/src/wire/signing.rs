@@ -133,11 +133,19 @@ pub fn full_request_digest(timestamp_ns: i64, body: &Value) -> [u8; 64] {
     json_text_digest(timestamp_ns, &canonical::sorted_spaced(body))
 }
 
+/// What ComputeHorde's validator expects to have been signed with scope `FullRequest`: the sorted body, not as a text.
+pub fn full_request_object_digest(timestamp_ns: i64, body: &Value) -> [u8; 64] {
+    timed_digest(timestamp_ns, &canonical::sorted_spaced(body))
+}
+
 fn json_text_digest(timestamp_ns: i64, inner: &str) -> [u8; 64] {
-    let outer = canonical::ascii_literal(inner);
+    timed_digest(timestamp_ns, &canonical::ascii_literal(inner))
+}
+
+fn timed_digest(timestamp_ns: i64, message: &str) -> [u8; 64] {
     let hash = Blake2b512::new()
         .chain_update(timestamp_ns.to_be_bytes())
-        .chain_update(outer);
+        .chain_update(message);
     hash.finalize().into()
 }
 

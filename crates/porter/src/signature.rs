@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use http::HeaderMap;
 use muster_protocol::rest::headers;
 use muster_protocol::wire::facilitator::{BittensorSignature, SignatureScope, UserSignature};
 use muster_protocol::{Signature, Timestamp, UserKey};
@@ -168,7 +168,7 @@ fn seconds(nanos: i128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::{HeaderName, HeaderValue};
+    use http::{HeaderName, HeaderValue};
 
     const ALICE: &str = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
     const NOW: i64 = 1_769_000_000;

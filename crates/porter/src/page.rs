@@ -1,5 +1,8 @@
 //! Pages of a list: what a query asks for, and the links to the neighbours. Pure.
 
+use muster_protocol::JobId;
+use muster_protocol::ids::IdError;
+
 /// Jobs on a page, if the query does not say.
 const DEFAULT_SIZE: u32 = 10;
 
@@ -8,7 +11,7 @@ const MAX_SIZE: u32 = 256;
 
 /// Which part of a list is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageQuery {
+pub struct PageQuery {
     number: u64,
     size: u32,
 }
@@ -17,7 +20,7 @@ pub(crate) struct PageQuery {
 
 impl PageQuery {
     /// Reads `page` and `page_size`. An odd size is passed over, an odd page number is no page: `None`.
-    pub(crate) fn read(query: &[(String, String)]) -> Option<Self> {
+    pub fn read(query: &[(String, String)]) -> Option<Self> {
         let value = |name: &str| {
             query
                 .iter()
@@ -39,27 +42,80 @@ impl PageQuery {
     }
 
     /// Jobs on this page at most.
-    pub(crate) fn limit(self) -> u32 {
+    pub fn limit(self) -> u32 {
         self.size
     }
 
     /// Jobs before this page.
-    pub(crate) fn offset(self) -> u64 {
+    pub fn offset(self) -> u64 {
         (self.number - 1).saturating_mul(u64::from(self.size))
     }
 
     /// Whether a list of `count` has this page. The first page always exists.
-    pub(crate) fn exists(self, count: u64) -> bool {
+    pub fn exists(self, count: u64) -> bool {
         self.number == 1 || self.offset() < count
     }
 
-    /// Links to the next and the previous page under `base`.
-    pub(crate) fn links(self, base: &str, count: u64) -> (Option<String>, Option<String>) {
-        let link = |number: u64| format!("{base}?page={number}&page_size={}", self.size);
+    /// Links to the next and the previous page under `base`; `filter` is what else the query asks for.
+    pub fn links(self, base: &str, filter: &str, count: u64) -> (Option<String>, Option<String>) {
+        let link = |number: u64| format!("{base}?page={number}&page_size={}{filter}", self.size);
         let next =
             (self.offset().saturating_add(u64::from(self.size)) < count).then(|| link(self.number + 1));
         let previous = (self.number > 1).then(|| link(self.number - 1));
         (next, previous)
+    }
+}
+
+/// Which jobs of the account a list is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    /// Only these; all if empty.
+    pub uuids: Vec<JobId>,
+    /// Only jobs with a label, of which there are none yet: no call of the API sets one.
+    pub labelled: bool,
+}
+
+/// A query that filters by what cannot be a job's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterRefused {
+    /// No uuid.
+    #[error("{0}")]
+    NotUuid(IdError),
+    /// More of them than a page may hold.
+    #[error("Ask for at most {MAX_SIZE} jobs at once.")]
+    TooMany,
+}
+
+// === impl JobFilter ===
+
+impl JobFilter {
+    /// Reads `uuid`, as often as it is there, and `tag`.
+    ///
+    /// # Errors
+    /// See [`FilterRefused`].
+    pub fn read(query: &[(String, String)]) -> Result<Self, FilterRefused> {
+        let values = |name: &'static str| {
+            let named = query.iter().filter(move |(key, _)| key == name);
+            named
+                .map(|(_, value)| value.as_str())
+                .filter(|value| !value.is_empty())
+        };
+        let mut uuids = Vec::new();
+        for text in values("uuid") {
+            uuids.push(text.parse().map_err(FilterRefused::NotUuid)?);
+        }
+        uuids.sort_unstable();
+        uuids.dedup();
+        if uuids.len() > MAX_SIZE as usize {
+            return Err(FilterRefused::TooMany);
+        }
+        let labelled = values("tag").next().is_some();
+        Ok(Self { uuids, labelled })
+    }
+
+    /// The same filter as part of a query, beginning with `&` if it is not empty.
+    pub fn query(&self) -> String {
+        self.uuids.iter().map(|uuid| format!("&uuid={uuid}")).collect()
     }
 }
 
@@ -95,17 +151,34 @@ mod tests {
     #[test]
     fn links_lead_to_the_neighbours_and_no_further() {
         let page = |number| PageQuery { number, size: 10 };
-        assert_eq!(page(1).links("/j/", 10), (None, None));
+        assert_eq!(page(1).links("/j/", "", 10), (None, None));
         assert_eq!(
-            page(1).links("/j/", 11).0.as_deref(),
+            page(1).links("/j/", "", 11).0.as_deref(),
             Some("/j/?page=2&page_size=10")
         );
         assert_eq!(
-            page(2).links("/j/", 11),
+            page(2).links("/j/", "", 11),
             (None, Some("/j/?page=1&page_size=10".to_owned()))
         );
         assert!(page(1).exists(0) && page(2).exists(11));
         assert!(!page(2).exists(10));
+    }
+
+    #[test]
+    fn a_filter_names_jobs_and_travels_in_the_links() {
+        let query = |pairs: &[(&str, &str)]| {
+            let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            JobFilter::read(&pairs.iter().map(owned).collect::<Vec<_>>())
+        };
+        let uuid = "11111111-2222-4333-8444-555555555555";
+        let filter = query(&[("uuid", uuid), ("page", "2"), ("uuid", uuid), ("uuid", "")]).unwrap();
+        assert_eq!(filter.query(), format!("&uuid={uuid}"));
+        assert!(!filter.labelled && query(&[("tag", "x")]).unwrap().labelled);
+        assert_eq!(query(&[("tag", "")]), Ok(JobFilter::default()));
+        assert!(matches!(query(&[("uuid", "x")]), Err(FilterRefused::NotUuid(_))));
+        let page = PageQuery { number: 1, size: 1 };
+        let next = page.links("/j/", &filter.query(), 2).0.unwrap();
+        assert_eq!(next, format!("/j/?page=2&page_size=1&uuid={uuid}"));
     }
 
     proptest! {
@@ -117,7 +190,7 @@ mod tests {
             loop {
                 prop_assert_eq!(page.offset(), seen);
                 seen = count.min(seen + u64::from(page.limit()));
-                if page.links("", count).0.is_none() {
+                if page.links("", "", count).0.is_none() {
                     break;
                 }
                 page.number += 1;

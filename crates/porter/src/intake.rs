@@ -1,8 +1,8 @@
-//! A job's body at the door: read, bounded, and turned into the frame that its validator gets. Pure.
+//! What users send, at the door: read, bounded, and turned into the frame that its validator gets. Pure.
 
 use indexmap::IndexMap;
 use muster_protocol::job::{Asked, over_limits};
-use muster_protocol::rest::CreateJob;
+use muster_protocol::rest::{CreateJob, CreateKey, Feedback, ReportCheat};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};
@@ -39,21 +39,105 @@ pub enum BodyRefused {
 /// # Errors
 /// Everything that is wrong with it at once, by field.
 pub fn read(body: &[u8]) -> Result<CreateJob, BodyRefused> {
-    // serde would also take a list of the values in order.
+    let job = fields(body, FIELDS)?;
+    none(out_of_bounds(&job)).map(|()| job)
+}
+
+/// The longest that anything in a report of cheating may be, in bytes of JSON.
+const MAX_DETAILS: usize = 64 * 1024;
+
+/// The longest name of an API key, in characters.
+const MAX_KEY_NAME: usize = 100;
+
+/// Reads a report of cheating, and its body as it arrived, which is what was signed.
+///
+/// # Errors
+/// Everything that is wrong with it at once, by field.
+pub fn read_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRefused> {
+    const FIELDS: &[Field] = &[
+        ("job_uuid", true, reads::<JobId>),
+        ("trusted_job_uuid", true, reads::<JobId>),
+    ];
+    let report: ReportCheat = fields(body, FIELDS)?;
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| BodyRefused::NotJson(shortened(&error)))?;
+    let mut errors = FieldErrors::new();
+    if report.job_uuid == report.trusted_job_uuid {
+        errors.insert(
+            "trusted_job_uuid",
+            vec!["It must be another job than job_uuid.".to_owned()],
+        );
+    }
+    if body.len() > MAX_DETAILS {
+        errors.insert(
+            "details",
+            vec![format!("Ensure the report has no more than {MAX_DETAILS} bytes.")],
+        );
+    }
+    none(errors).map(|()| (report, value))
+}
+
+/// Reads what a user thinks of a result, and its body as it arrived, which is what was signed.
+///
+/// # Errors
+/// As [`read_cheat_report`].
+pub fn read_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRefused> {
+    const FIELDS: &[Field] = &[
+        ("result_correctness", true, reads::<f64>),
+        ("expected_duration", false, reads::<Option<f64>>),
+    ];
+    let feedback: Feedback = fields(body, FIELDS)?;
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| BodyRefused::NotJson(shortened(&error)))?;
+    let mut errors = FieldErrors::new();
+    if !(0.0..=1.0).contains(&feedback.result_correctness) {
+        errors.insert(
+            "result_correctness",
+            vec!["Ensure this value is from 0 to 1.".to_owned()],
+        );
+    }
+    if feedback.expected_duration.is_some_and(|seconds| seconds < 0.0) {
+        errors.insert(
+            "expected_duration",
+            vec!["Ensure this value is greater than or equal to 0.".to_owned()],
+        );
+    }
+    none(errors).map(|()| (feedback, value))
+}
+
+/// Reads the request for an API key. Whose it is to be is the caller's to judge.
+///
+/// # Errors
+/// As [`read_cheat_report`].
+pub fn read_key(body: &[u8]) -> Result<CreateKey, BodyRefused> {
+    const FIELDS: &[Field] = &[
+        ("name", true, reads::<String>),
+        ("account", false, reads::<Option<String>>),
+    ];
+    let key: CreateKey = fields(body, FIELDS)?;
+    let mut errors = FieldErrors::new();
+    let length = key.name.trim().chars().count();
+    if length == 0 || length > MAX_KEY_NAME || key.name.chars().any(char::is_control) {
+        let reason =
+            format!("It should have 1 to {MAX_KEY_NAME} characters, none of them a control character.");
+        errors.insert("name", vec![reason]);
+    }
+    none(errors).map(|()| key)
+}
+
+fn none(errors: FieldErrors) -> Result<(), BodyRefused> {
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(BodyRefused::Fields(errors))
+    }
+}
+
+fn fields<T: DeserializeOwned>(body: &[u8], known: &[Field]) -> Result<T, BodyRefused> {
     if !is_object(body) {
-        return Err(diagnose(body, None));
+        return Err(diagnose(body, known, None));
     }
-    match serde_json::from_slice::<CreateJob>(body) {
-        Ok(job) => {
-            let errors = out_of_bounds(&job);
-            if errors.is_empty() {
-                Ok(job)
-            } else {
-                Err(BodyRefused::Fields(errors))
-            }
-        }
-        Err(error) => Err(diagnose(body, Some(&error))),
-    }
+    serde_json::from_slice(body).map_err(|error| diagnose(body, known, Some(&error)))
 }
 
 /// The frame for the validator. Only the user's signature and the job's new name are added.
@@ -87,7 +171,7 @@ pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (V
     (job.target_validator_hotkey, request)
 }
 
-/// Whether these bytes can be a JSON object at all.
+/// Whether these bytes can be a JSON object at all: serde would also take a list of the values in order.
 pub fn is_object(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
@@ -149,7 +233,7 @@ fn reads<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
 }
 
 /// serde stops at the first error and does not name its field; a user wants all of them, named.
-fn diagnose(body: &[u8], error: Option<&serde_json::Error>) -> BodyRefused {
+fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> BodyRefused {
     let object = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Object(object)) => object,
         Ok(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
@@ -158,7 +242,7 @@ fn diagnose(body: &[u8], error: Option<&serde_json::Error>) -> BodyRefused {
         Err(error) => return BodyRefused::NotJson(shortened(&error)),
     };
     let mut errors = FieldErrors::new();
-    for (field, required, read) in FIELDS {
+    for (field, required, read) in known {
         let reason = match object.get(*field) {
             None if *required => "This field is required.".to_owned(),
             None => continue,
@@ -269,6 +353,47 @@ mod tests {
         assert_eq!(read(b"[]"), Err(BodyRefused::NotObject));
         let twice = br#"{"docker_image":"a","docker_image":"b"}"#;
         assert!(!errors(twice).is_empty());
+    }
+
+    #[test]
+    fn reports_feedback_and_keys_are_bounded() {
+        let (one, two) = (
+            "11111111-2222-4333-8444-555555555555",
+            "11111111-2222-4333-8444-555555555556",
+        );
+        let read = |body: Value| read_cheat_report(&serde_json::to_vec(&body).unwrap());
+        let report = read(json!({"job_uuid": one, "trusted_job_uuid": two})).unwrap();
+        assert_eq!(report.0.details, None);
+        assert!(read(json!({"job_uuid": one, "trusted_job_uuid": two, "details": null})).is_ok());
+        assert!(read(json!({"job_uuid": one, "trusted_job_uuid": one})).is_err());
+        assert!(
+            read(json!({"job_uuid": one, "trusted_job_uuid": two, "details": "x".repeat(MAX_DETAILS)}))
+                .is_err()
+        );
+        assert!(read(json!([one, two])).is_err());
+        for (good, feedback) in [
+            (true, r#"{"result_correctness": 1}"#),
+            (true, r#"{"result_correctness": 0.5, "expected_duration": 0}"#),
+            (false, r#"{"result_correctness": 1.01}"#),
+            (false, r#"{"result_correctness": -0.01}"#),
+            (false, r#"{"result_correctness": 1, "expected_duration": -1}"#),
+            (false, r#"{"result_correctness": 1e999}"#),
+            (false, r#"{"result_correctness": "1"}"#),
+            (false, r#"{"expected_duration": 1}"#),
+            (false, "[1]"),
+        ] {
+            assert_eq!(read_feedback(feedback.as_bytes()).is_ok(), good, "{feedback}");
+        }
+        for (good, name) in [
+            (true, "laptop"),
+            (false, ""),
+            (false, " "),
+            (false, "a\u{0}"),
+            (false, &*"x".repeat(101)),
+        ] {
+            let body = serde_json::to_vec(&json!({"name": name})).unwrap();
+            assert_eq!(read_key(&body).is_ok(), good, "{name}");
+        }
     }
 
     proptest! {

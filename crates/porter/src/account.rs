@@ -1,0 +1,217 @@
+//! Accounts, and the API keys that open them to those who have no hotkey.
+
+use std::fmt;
+use std::str::FromStr;
+
+use muster_protocol::{Digest, UserKey};
+
+/// Whose jobs, keys and limits something is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Account {
+    /// Of somebody with a hotkey; it needs no set-up.
+    Hotkey(UserKey),
+    /// Of somebody without one; an administrator has made its first API key.
+    Named(AccountName),
+}
+
+/// 1 to 32 of `a-z 0-9 . _ -`, beginning with a letter or a digit: too short to be an address, whose text is longer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccountName(String);
+
+/// A text that names no account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an account is a hotkey's address, or 1 to 32 of a-z, 0-9, '.', '_' and '-' beginning with a letter or a digit"
+)]
+pub struct AccountError;
+
+/// By what a request was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// A token of the login.
+    Hotkey,
+    /// An API key.
+    ApiKey(KeyId),
+}
+
+/// The name of an API key, which is no secret; text form `key_` and a uuid without hyphens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(uuid::Uuid);
+
+/// A text that names no API key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an API key's id is `key_` and 32 hex digits")]
+pub struct KeyIdError;
+
+/// An API key; text form `msk_` and 64 hex digits. Only [`Self::hash`] is ever stored.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKeySecret([u8; 32]);
+
+/// What every API key begins with, so that one can be told from a token and found in places where it must not be.
+const SECRET_PREFIX: &str = "msk_";
+
+// === impl Account ===
+
+impl Account {
+    /// The hotkey of the account, if it has one.
+    pub fn hotkey(&self) -> Option<UserKey> {
+        match self {
+            Self::Hotkey(key) => Some(*key),
+            Self::Named(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hotkey(key) => key.fmt(f),
+            Self::Named(AccountName(name)) => f.write_str(name),
+        }
+    }
+}
+
+impl FromStr for Account {
+    type Err = AccountError;
+
+    fn from_str(text: &str) -> Result<Self, AccountError> {
+        match text.parse() {
+            Ok(key) => Ok(Self::Hotkey(key)),
+            Err(_) => text.parse().map(Self::Named),
+        }
+    }
+}
+
+impl FromStr for AccountName {
+    type Err = AccountError;
+
+    fn from_str(text: &str) -> Result<Self, AccountError> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let first = text.bytes().next().is_some_and(plain);
+        let rest = text.bytes().all(|byte| plain(byte) || b"._-".contains(&byte));
+        if first && rest && text.len() <= 32 {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(AccountError)
+        }
+    }
+}
+
+// === impl Credential, KeyId ===
+
+impl fmt::Display for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hotkey => f.write_str("hotkey"),
+            Self::ApiKey(id) => id.fmt(f),
+        }
+    }
+}
+
+impl KeyId {
+    /// Wraps a uuid that the caller drew.
+    pub const fn from_uuid(uuid: uuid::Uuid) -> Self {
+        Self(uuid)
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key_{}", self.0.simple())
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = KeyIdError;
+
+    fn from_str(text: &str) -> Result<Self, KeyIdError> {
+        let digits = text.strip_prefix("key_").ok_or(KeyIdError)?;
+        if digits.len() != 32 || digits.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(KeyIdError);
+        }
+        uuid::Uuid::try_parse(digits).map(Self).map_err(|_| KeyIdError)
+    }
+}
+
+// === impl ApiKeySecret ===
+
+impl ApiKeySecret {
+    /// A key of 32 random bytes that the caller drew.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key that a bearer shows; `None` for a text that is no key of ours, such as a token.
+    pub fn read(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(SECRET_PREFIX)?;
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(digits, &mut bytes).ok()?;
+        Some(Self(bytes))
+    }
+
+    /// What is stored. 256 random bits need no salt and no slow hash: nobody can try them out.
+    pub fn hash(&self) -> Digest {
+        Digest::of(&[SECRET_PREFIX.as_bytes(), self.0.as_slice()].concat())
+    }
+
+    /// The text, which its owner is shown once.
+    pub fn reveal(&self) -> String {
+        format!("{SECRET_PREFIX}{}", hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ApiKeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKeySecret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_protocol::Hotkey;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_and_addresses_are_never_mistaken_for_one_another() {
+        let hotkey = UserKey(Hotkey::from_bytes([7; 32]));
+        assert_eq!(hotkey.to_string().parse(), Ok(Account::Hotkey(hotkey)));
+        assert!(hotkey.to_string().parse::<AccountName>().is_err());
+        let alice: Account = "alice.b-1_".parse().unwrap();
+        assert_eq!((alice.to_string().as_str(), alice.hotkey()), ("alice.b-1_", None));
+        for bad in ["", "-a", "Alice", "a b", "é", &"a".repeat(33), "a/b"] {
+            assert_eq!(bad.parse::<Account>(), Err(AccountError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_back_and_never_printed() {
+        let secret = ApiKeySecret::from_bytes([0xa5; 32]);
+        let text = secret.reveal();
+        assert_eq!(text, format!("msk_{}", "a5".repeat(32)));
+        assert_eq!(ApiKeySecret::read(&text), Some(secret.clone()));
+        assert!(!format!("{secret:?}").contains("a5"));
+        assert_ne!(secret.hash(), ApiKeySecret::from_bytes([0xa4; 32]).hash());
+        assert!(!secret.hash().hex().contains(&"a5".repeat(32)));
+    }
+
+    #[test]
+    fn the_id_of_a_key_has_one_text() {
+        let id = KeyId::from_uuid(uuid::Uuid::from_u128(7));
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(Credential::ApiKey(id).to_string(), id.to_string());
+        for bad in ["", "key_", "key_x", "7", &id.to_string().to_uppercase()] {
+            assert_eq!(bad.parse::<KeyId>(), Err(KeyIdError), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_a_key_by_chance(text in "(msk_)?.{0,80}") {
+            if let Some(secret) = ApiKeySecret::read(&text) {
+                prop_assert_eq!(secret.reveal().to_lowercase(), text.to_lowercase());
+            }
+            prop_assert!(text.parse::<KeyId>().is_err());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How often someone may ask: a bucket of tokens for each, refilled evenly.
+//!
+//! One facilitator counts for itself: replicas behind one address let through as many times more.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use muster_protocol::Timestamp;
+
+/// When this many are remembered, those whose bucket is full again are forgotten: they would begin with a full one.
+const SWEEP_AT: usize = 4096;
+
+/// The buckets of everyone who has asked lately.
+#[derive(Debug)]
+pub struct Buckets<K> {
+    /// Requests a minute; 0 for no limit.
+    per_minute: u32,
+    buckets: HashMap<K, Bucket>,
+    sweep_at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// In millionths of a request.
+    level: u64,
+    at: Timestamp,
+}
+
+const ONE: u64 = 1_000_000;
+
+// === impl Buckets ===
+
+impl<K: Eq + Hash> Buckets<K> {
+    /// Buckets of `per_minute` requests each, all of which may come at once; 0 lets everything through.
+    pub fn new(per_minute: u32) -> Self {
+        Self {
+            per_minute,
+            buckets: HashMap::new(),
+            sweep_at: SWEEP_AT,
+        }
+    }
+
+    /// Takes one request of `who` in, or says after what time there is place for one.
+    ///
+    /// # Errors
+    /// The time to wait; never zero.
+    pub fn take(&mut self, who: K, now: Timestamp) -> Result<(), Duration> {
+        if self.per_minute == 0 {
+            return Ok(());
+        }
+        if self.buckets.len() >= self.sweep_at {
+            self.sweep(now);
+        }
+        let full = self.full();
+        let rate = u64::from(self.per_minute);
+        let bucket = self.buckets.entry(who).or_insert(Bucket { level: full, at: now });
+        bucket.level = refilled(*bucket, rate, full, now);
+        bucket.at = bucket.at.max(now);
+        if let Some(left) = bucket.level.checked_sub(ONE) {
+            bucket.level = left;
+            return Ok(());
+        }
+        let missing = ONE.saturating_sub(bucket.level);
+        // A bucket gains `rate` millionths of a request in 60 microseconds.
+        let micros = missing.saturating_mul(60).div_ceil(rate).max(1);
+        Err(Duration::from_micros(micros))
+    }
+
+    fn full(&self) -> u64 {
+        u64::from(self.per_minute).saturating_mul(ONE)
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        let (rate, full) = (u64::from(self.per_minute), self.full());
+        self.buckets
+            .retain(|_, bucket| refilled(*bucket, rate, full, now) < full);
+        self.sweep_at = self.buckets.len().saturating_mul(2).max(SWEEP_AT);
+    }
+}
+
+fn refilled(bucket: Bucket, rate: u64, full: u64, now: Timestamp) -> u64 {
+    let micros = u64::try_from(now.since(bucket.at).as_micros()).unwrap_or(u64::MAX);
+    let gained = micros.saturating_mul(rate) / 60;
+    bucket.level.saturating_add(gained).min(full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_micros(1_769_000_000_000_000 + millis * 1000)
+    }
+
+    #[test]
+    fn a_minutes_worth_may_come_at_once_and_then_evenly() {
+        let mut buckets = Buckets::new(60);
+        for _ in 0..60 {
+            assert_eq!(buckets.take("a", at(0)), Ok(()));
+        }
+        assert_eq!(buckets.take("a", at(0)), Err(Duration::from_secs(1)));
+        assert_eq!(buckets.take("b", at(0)), Ok(()));
+        assert_eq!(buckets.take("a", at(400)), Err(Duration::from_millis(600)));
+        assert_eq!(buckets.take("a", at(1000)), Ok(()));
+        assert!(buckets.take("a", at(1000)).is_err());
+        // A clock that is set back gives nothing and takes nothing.
+        assert!(buckets.take("a", at(-5000)).is_err());
+        assert_eq!(buckets.take("a", at(2000)), Ok(()));
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let mut buckets = Buckets::new(0);
+        assert!((0..10_000).all(|_| buckets.take((), at(0)).is_ok()));
+    }
+
+    #[test]
+    fn who_has_been_quiet_is_forgotten() {
+        let mut buckets = Buckets::new(60);
+        for who in 0..SWEEP_AT {
+            assert_eq!(buckets.take(who, at(0)), Ok(()));
+        }
+        assert_eq!(buckets.take(0, at(60_000)), Ok(()));
+        assert_eq!(buckets.buckets.len(), 1);
+    }
+
+    proptest! {
+        /// In any span of time no more get through than the bucket holds and what it gains meanwhile.
+        #[test]
+        fn no_more_than_the_limit(per_minute in 1_u32..500, pauses in proptest::collection::vec(0_i64..3000, 1..300)) {
+            let mut buckets = Buckets::new(per_minute);
+            let (mut millis, mut passed) = (0, 0_u64);
+            for pause in pauses {
+                millis += pause;
+                match buckets.take((), at(millis)) {
+                    Ok(()) => passed += 1,
+                    Err(wait) => {
+                        let later = at(millis).plus(wait);
+                        let mut other = Buckets { per_minute, buckets: buckets.buckets.clone(), sweep_at: SWEEP_AT };
+                        prop_assert!(other.take((), later).is_ok(), "the wait is enough");
+                    }
+                }
+            }
+            let most = u64::from(per_minute) + u64::try_from(millis).unwrap() * u64::from(per_minute) / 60_000 + 1;
+            prop_assert!(passed <= most, "{} of {}", passed, most);
+        }
+    }
+}
