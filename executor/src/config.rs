@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use muster_engine::sandbox::Allowance;
+use muster_engine::gpu::is_uuid;
+use muster_engine::images::ImageSettings;
+use muster_engine::sandbox::{Allowance, Root, RunAs};
 use muster_kit::config::{Problem, RoleConfig};
-use muster_protocol::ExecutorClass;
+use muster_protocol::{ExecutorClass, ImageId};
 use muster_transfer::Settings;
 use serde::Deserialize;
 
@@ -24,8 +26,12 @@ pub struct Config {
     pub engine: String,
     /// Where the folders of running jobs are made.
     pub work_dir: PathBuf,
-    /// Image archives to load where a job's image is missing.
-    pub preload: Vec<PathBuf>,
+    /// Where images come from and how long they stay.
+    pub images: ImageSettings,
+    /// Images that run as a user of no rights (65532), whoever they say.
+    pub whitelist: Vec<ImageId>,
+    /// Which of the machine's GPUs jobs get.
+    pub gpus: GpuSettings,
     /// Seconds for the miner to offer the job.
     pub startup_s: u64,
     /// Seconds an image may take to get ready, however it comes.
@@ -60,6 +66,8 @@ pub struct Standing {
     pub class: ExecutorClass,
     /// Jobs at once.
     pub capacity: u32,
+    /// Containers that wait for jobs.
+    pub warm: Warm,
 }
 
 /// What one job may use.
@@ -76,8 +84,36 @@ pub struct Limits {
     pub tmpfs_mib: u64,
     /// Processes and threads.
     pub pids: i64,
-    /// Everything it writes into `/volume`, `/output` and its artifacts, in MiB.
+    /// Everything it writes into `/volume`, `/output` and its artifacts, in MiB; and likewise into a root that it may write.
     pub disk_mib: u64,
+    /// Whether it may write where its image lies, into a layer that goes with its container.
+    pub writable_root: bool,
+    /// Who runs its program.
+    pub run_as: RunAs,
+}
+
+/// Which of the machine's GPUs jobs get.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuSettings {
+    /// Their UUIDs; empty for all that the driver knows.
+    pub devices: Vec<String>,
+    /// How many a job gets; 0 for all of them.
+    pub per_job: usize,
+    /// Where the executors of this machine record who has which.
+    pub claims_dir: PathBuf,
+}
+
+/// Containers that a standing executor starts before a job asks for them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Warm {
+    /// How many at most; 0 for none.
+    pub containers: usize,
+    /// The program that keeps them; empty for `muster-hold` beside this program.
+    pub holder: PathBuf,
+    /// Seconds after which one that no job came for is removed.
+    pub keep_s: u64,
 }
 
 /// How large inputs may be.
@@ -99,6 +135,17 @@ pub struct ArtifactLimits {
     pub max_total_mib: u64,
 }
 
+/// What a job may do: from its class, its image and the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What it may use.
+    pub allowance: Allowance,
+    /// Who runs its program.
+    pub run_as: RunAs,
+    /// Whether it may write into its root.
+    pub root: Root,
+}
+
 /// What this machine has, as far as limits depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -115,7 +162,9 @@ impl Default for Config {
         Self {
             engine: String::new(),
             work_dir: PathBuf::from("/var/tmp/muster-executor"),
-            preload: Vec::new(),
+            images: ImageSettings::default(),
+            whitelist: Vec::new(),
+            gpus: GpuSettings::default(),
             startup_s: 300,
             pull_s: 1_200,
             stop_grace_s: 3,
@@ -137,6 +186,27 @@ impl Default for Standing {
             membership: PathBuf::from("executor-membership.json"),
             class: ExecutorClass::AlwaysOnTest,
             capacity: 1,
+            warm: Warm::default(),
+        }
+    }
+}
+
+impl Default for GpuSettings {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            per_job: 0,
+            claims_dir: PathBuf::from("/var/tmp/muster-executor-gpus"),
+        }
+    }
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Self {
+            containers: 1,
+            holder: PathBuf::new(),
+            keep_s: 600,
         }
     }
 }
@@ -150,6 +220,8 @@ impl Default for Limits {
             tmpfs_mib: 1_024,
             pids: 4_096,
             disk_mib: 20_480,
+            writable_root: false,
+            run_as: RunAs::Image,
         }
     }
 }
@@ -173,6 +245,24 @@ impl Config {
     /// The limits of a class.
     pub fn limits_of(&self, class: ExecutorClass) -> Limits {
         self.class.get(&class).copied().unwrap_or(self.limits)
+    }
+
+    /// What a job of a class made of an image may do on this machine.
+    pub fn policy(&self, class: ExecutorClass, image: ImageId, machine: Machine) -> Policy {
+        let limits = self.limits_of(class);
+        Policy {
+            allowance: limits.on(machine),
+            run_as: if self.whitelist.contains(&image) {
+                RunAs::Nobody
+            } else {
+                limits.run_as
+            },
+            root: if limits.writable_root {
+                Root::Writable
+            } else {
+                Root::ReadOnly
+            },
+        }
     }
 
     /// How long an attempt waits for what is not the job's own time.
@@ -199,8 +289,8 @@ engine = ""
 # Where the folders of running jobs are made. Absolute, on a disk with room for disk_mib; emptied after every job.
 work_dir = "/var/tmp/muster-executor"
 
-# Image archives (as `docker save` writes them) to load where a job's image is missing.
-preload = []
+# Images (their ids, sha256:...) that run as a user of no rights (65532), whoever they say.
+whitelist = []
 
 # Seconds for the miner to offer the job; then, for the image to get ready, however it comes.
 startup_s = 300
@@ -227,12 +317,47 @@ shm_mib = 1024
 tmpfs_mib = 1024
 # Processes and threads.
 pids = 4096
-# What it may write into /volume, /output and its artifacts, in MiB.
+# What it may write into /volume, /output and its artifacts, in MiB; and again as much into a root that it may write.
 disk_mib = 20480
+# Whether it may write where its image lies, into a layer that goes with its container.
+writable_root = false
+# Who runs its program: "image", whom the image names, or "nobody", user 65532.
+run_as = "image"
 
 # Other limits for a class; keys left out have the defaults above.
 # [class."always_on.llm.a6000"]
 # shm_mib = 16384
+
+# Images.
+[images]
+# Archives (as `docker save` writes them) to load where a job's image is missing. Their tags are not taken over.
+preload = []
+# Names of images that a standing executor pulls before any job asks for them, and keeps.
+prefetch = []
+# Whether missing images are pulled from the registry that their name leads to.
+pull = true
+# A file that `docker login` has written, for registries not named below. Its credential helpers are not started.
+docker_config = ""
+# Where all executors of this machine record which images they use. Absolute.
+cache_dir = "/var/tmp/muster-executor-images"
+# Images that no executor has used for so many days are removed,
+keep_days = 30
+# and the longest unused of the rest once they take more MiB together.
+keep_mib = 204800
+
+# Who this executor is to a registry.
+# [images.registries."ghcr.io"]
+# username = "somebody"
+# password = "a token that may read packages"
+
+# For classes with GPUs.
+[gpus]
+# UUIDs as `nvidia-smi -L` lists them; empty for all that the driver knows.
+devices = []
+# How many a job gets; 0 for all of them.
+per_job = 0
+# Where all executors of this machine record who has which. Absolute.
+claims_dir = "/var/tmp/muster-executor-gpus"
 
 # Inputs.
 [volumes]
@@ -268,6 +393,16 @@ membership = "executor-membership.json"
 # Its class, as the miner enrolled it, and how many jobs it runs at once.
 class = "always_on.test"
 capacity = 1
+
+# Containers that a standing executor starts before a job asks: of the image, class and folders of its last job, held by a
+# program of ours until the next job's own begins. None serves two jobs.
+[standing.warm]
+# How many at most; 0 for none.
+containers = 1
+# The program that holds them, static; empty for `muster-hold` beside this program. Where there is none, none is held.
+holder = ""
+# Seconds after which one that no job came for is removed.
+keep_s = 600
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -314,6 +449,33 @@ capacity = 1
             "artifacts.max_total_mib",
             "must be at most 16: a result travels in one frame of 50 MiB",
         );
+        check(
+            self.gpus.claims_dir.is_absolute(),
+            "gpus.claims_dir",
+            "must be an absolute path, the same for all executors of this machine",
+        );
+        check(
+            self.gpus.devices.iter().all(|uuid| is_uuid(uuid)),
+            "gpus.devices",
+            "must be UUIDs of GPUs as `nvidia-smi -L` lists them",
+        );
+        let known = self.gpus.devices.len();
+        check(
+            known == 0 || self.gpus.per_job <= known,
+            "gpus.per_job",
+            "must be at most as many as gpus.devices names",
+        );
+        check(
+            self.standing.warm.containers <= 64,
+            "standing.warm.containers",
+            "must be at most 64",
+        );
+        check(
+            self.standing.warm.keep_s > 0,
+            "standing.warm.keep_s",
+            "must be at least 1",
+        );
+        problems.extend(self.images.problems("images"));
         problems.extend(self.transfer.problems("transfer"));
         problems
     }
@@ -414,17 +576,51 @@ mod tests {
 
     #[test]
     fn everything_wrong_is_said_at_once() {
-        let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n[artifacts]\nmax_total_mib = 17\n";
+        let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[gpus]\ndevices = [\"0\"]\nclaims_dir = \"x\"\n\
+            [images]\ncache_dir = \"x\"\nprefetch = [\"A B\"]\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n[artifacts]\nmax_total_mib = 17\n";
         let errors = parse::<Config>(text, "executor.toml").unwrap_err().to_string();
         for named in [
             "engine",
             "work_dir",
             "artifacts.max_total_mib",
+            "gpus.devices",
+            "gpus.claims_dir",
+            "images.cache_dir",
+            "images.prefetch",
             "class.\"always_on.test\".pids",
             "class.\"always_on.test\".cpus",
         ] {
             assert!(errors.contains(named), "{named} missing in {errors}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_images_is_what_the_engine_says() {
+        assert!(Config::COMMENTED_DEFAULT.contains(ImageSettings::COMMENTED));
+    }
+
+    #[test]
+    fn a_class_may_write_its_root_and_whitelisted_images_run_as_nobody() {
+        let id = ImageId(muster_protocol::Digest::of(b"known"));
+        let text = format!(
+            "whitelist = [\"{id}\"]\n[class.\"always_on.llm.a6000\"]\nwritable_root = true\n[class.\"always_on.cpu.8c.16gb\"]\nrun_as = \"nobody\"\n"
+        );
+        let config = parse::<Config>(&text, "executor.toml").unwrap();
+        let other = ImageId(muster_protocol::Digest::of(b"other"));
+        let machine = Machine {
+            cpus: 2,
+            memory: 1_000 * MIB,
+        };
+        let policy = |class, image| {
+            let policy = config.policy(class, image, machine);
+            (policy.run_as, policy.root)
+        };
+        let (test, gpu) = (ExecutorClass::AlwaysOnTest, ExecutorClass::AlwaysOnLlmA6000);
+        assert_eq!(policy(test, other), (RunAs::Image, Root::ReadOnly));
+        assert_eq!(policy(test, id), (RunAs::Nobody, Root::ReadOnly));
+        assert_eq!(policy(gpu, other), (RunAs::Image, Root::Writable));
+        let cpu = ExecutorClass::AlwaysOnCpu8c16Gb;
+        assert_eq!(policy(cpu, other), (RunAs::Nobody, Root::ReadOnly));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use muster_engine::disk::{watch, watch_root};
+use muster_engine::gpu::GpuClaim;
+use muster_engine::sandbox::Root;
 use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 use muster_protocol::job::Fault;
@@ -21,7 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::engine::{Engine, LocalImage};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::line::{Heard, Line};
 use crate::live::Live;
@@ -30,8 +33,7 @@ use crate::outputs::Capture;
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
 use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
-use crate::work::{self, Done, Placed, Results};
-use crate::workspace::Workspace;
+use crate::work::{self, Done, Placed, Ready, Results};
 use crate::{container, specs};
 
 /// How long tidying up may take before the miner is told all the same.
@@ -59,11 +61,10 @@ pub(crate) struct Driver {
     offer: Option<Box<InitialJobRequest>>,
     job: Option<Arc<JobRequest>>,
     engine: Option<Engine>,
-    /// The image that is ready, with the name it was asked for by.
-    image: Option<(String, LocalImage)>,
-    workspace: Option<Workspace>,
-    /// Where the job may have scratch space at home.
-    bare_home: Option<String>,
+    /// The image that is ready.
+    image: Option<Box<Ready>>,
+    /// Where the job's files are, and what else is its own.
+    placed: Option<Box<Placed>>,
     results: Option<Box<Results>>,
 }
 
@@ -96,8 +97,7 @@ impl Driver {
             job: None,
             engine: None,
             image: None,
-            workspace: None,
-            bare_home: None,
+            placed: None,
             results: None,
         }
     }
@@ -125,7 +125,7 @@ impl Driver {
             let waiting = matches!(self.attempt.state(), State::AwaitingJob(_));
             if waiting && self.job.is_some() {
                 // A request that came before the executor was ready.
-                conclusion = self.apply(Event::Requested).await;
+                conclusion = self.apply(self.requested()).await;
             }
             if let Some(conclusion) = conclusion {
                 return self.conclude(conclusion).await;
@@ -170,7 +170,7 @@ impl Driver {
             }
             ToMiner::V0JobRequest(job) if job.job_uuid == self.attempt_id() && self.job.is_none() => {
                 self.job = Some(Arc::new(*job));
-                Some(Event::Requested)
+                Some(self.requested())
             }
             ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt_id() => {
                 Some(Event::Parted(Parting::Cancelled(cancel.reason)))
@@ -203,6 +203,7 @@ impl Driver {
             State::AwaitingOffer => JobStage::ExecutorStartup,
             State::AwaitingJob(_) => JobStage::VolumeDownload,
             State::PreparingImage(_)
+            | State::FetchingImage(_, _)
             | State::PlacingVolumes(_)
             | State::Running(_)
             | State::Stopping(_)
@@ -223,19 +224,13 @@ impl Driver {
         match done {
             Done::Image(engine, image) => {
                 self.engine = Some(engine);
-                self.image = self.offered_image().zip(image);
+                self.image = image;
                 Some(Event::ImageReady)
             }
-            Done::Placed(Placed {
-                workspace,
-                image,
-                bare_home,
-            }) => {
+            Done::Placed(placed) => {
                 let log_limit = self.config.log_mib.saturating_mul(1 << 20);
-                self.capture.keep_in(&workspace.folders().logs, log_limit);
-                self.workspace = Some(workspace);
-                self.bare_home = bare_home;
-                self.image = self.job.as_ref().map(|job| (job.docker_image.clone(), image));
+                self.capture.keep_in(&placed.workspace.folders().logs, log_limit);
+                self.placed = Some(placed);
                 Some(Event::VolumesReady)
             }
             Done::Exited(exit) => Some(Event::Exited(exit)),
@@ -297,24 +292,28 @@ impl Driver {
     fn prepare_image(&self) {
         self.begin_until_called_off(work::prepare_image(
             Arc::clone(&self.config),
-            self.offered_image(),
+            self.wanted_image(),
             self.memory.clone(),
+            self.live.clone(),
             Arc::clone(&self.clock),
         ));
     }
 
     fn place_volumes(&mut self) {
         let offered_volume = self.offer.as_mut().and_then(|offer| offer.volume.take());
-        let (Some(job), Some(engine)) = (&self.job, &self.engine) else {
+        let (Some(offer), Some(job), Some(engine), Some(image)) =
+            (&self.offer, &self.job, &self.engine, &self.image)
+        else {
             return self.defect("no job to prepare");
         };
         let inputs = work::Inputs {
             config: Arc::clone(&self.config),
             engine: engine.clone(),
             token: self.token.clone(),
+            class: offer.executor_class,
             job: Arc::clone(job),
             offered_volume,
-            prepared: self.image.clone(),
+            image: image.resolved.image.clone(),
             clock: Arc::clone(&self.clock),
             memory: self.memory.clone(),
             live: self.live.clone(),
@@ -324,20 +323,22 @@ impl Driver {
     }
 
     fn run(&self) {
-        let (Some(offer), Some(job), Some(engine), Some((name, image)), Some(workspace)) =
-            (&self.offer, &self.job, &self.engine, &self.image, &self.workspace)
+        let (Some(offer), Some(job), Some(engine), Some(image), Some(placed)) =
+            (&self.offer, &self.job, &self.engine, &self.image, &self.placed)
         else {
             return self.defect("no job to run");
         };
-        let allowance = self.config.limits_of(offer.executor_class).on(specs::machine());
+        let (name, image) = (&image.name, &image.resolved.image);
+        let class = offer.executor_class;
+        let policy = self.config.policy(class, image.id, specs::machine());
+        let folders = placed.workspace.folders();
         let sealed = Sealed {
-            token: &self.token,
             job,
             image,
-            bare_home: self.bare_home.as_deref(),
-            class: offer.executor_class,
-            allowance,
-            folders: workspace.folders(),
+            bare_home: placed.bare_home.as_deref(),
+            policy,
+            gpus: placed.gpus.as_ref().map_or(&[][..], GpuClaim::uuids),
+            folders,
             runtime: &self.config.runtime,
         };
         let body = match sealed.container() {
@@ -351,22 +352,26 @@ impl Driver {
         let container = container_name(&self.token);
         let running = container::run(
             engine.clone(),
-            container,
+            container.clone(),
             body,
             self.capture.clone(),
             Arc::clone(&self.clock),
             self.called_off.clone(),
         );
         self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
-        let watching = muster_engine::disk::watch(
-            workspace.folders().root.clone(),
-            allowance.disk,
-            Arc::clone(&self.clock),
-        );
+        let disk = policy.allowance.disk;
+        let watching = watch(folders.root.clone(), disk, Arc::clone(&self.clock));
         self.begin_until_called_off(async move {
             watching.await;
-            Done::DiskFull(allowance.disk)
+            Done::DiskFull(disk)
         });
+        if policy.root == Root::Writable {
+            let watching = watch_root(engine.clone(), container, disk, Arc::clone(&self.clock));
+            self.begin_until_called_off(async move {
+                watching.await;
+                Done::DiskFull(disk)
+            });
+        }
         if self.line.is_muster() {
             let (live, clock) = (self.live.clone(), Arc::clone(&self.clock));
             let limit = Timing::of(offer).execution.as_secs();
@@ -396,14 +401,15 @@ impl Driver {
     }
 
     fn collect(&self) {
-        let (Some(job), Some(workspace)) = (&self.job, &self.workspace) else {
+        let (Some(job), Some(placed)) = (&self.job, &self.placed) else {
             return self.defect("no outputs");
         };
         self.begin(work::collect(
             Arc::clone(&self.config),
             Arc::clone(job),
-            workspace.folders().clone(),
+            placed.workspace.folders().clone(),
             self.attempt.state() == State::Collecting,
+            self.live.clone(),
             self.called_off.clone(),
         ));
     }
@@ -433,6 +439,19 @@ impl Driver {
         self.offer.as_ref().and_then(|offer| offer.docker_image.clone())
     }
 
+    /// The image that the job runs; that of the offer until the request is there.
+    fn wanted_image(&self) -> Option<String> {
+        let requested = self.job.as_ref().map(|job| job.docker_image.clone());
+        requested.or_else(|| self.offered_image())
+    }
+
+    fn requested(&self) -> Event {
+        let wanted = self.job.as_ref().map(|job| job.docker_image.as_str());
+        let there = self.image.as_ref().map(|image| image.name.as_str());
+        let image_ready = there.is_some() && there == wanted;
+        Event::Requested { image_ready }
+    }
+
     fn attempt_id(&self) -> AttemptId {
         self.token.attempt()
     }
@@ -453,17 +472,16 @@ impl Driver {
             Some(results) => (results.artifacts, results.uploaded, Some(results.specs)),
             None => Default::default(),
         };
-        let image = self.job.as_ref().map(|job| job.docker_image.clone());
         let report = Report {
             attempt: self.token.attempt(),
-            image: image.or_else(|| self.offered_image()),
+            image: self.wanted_image(),
             printed: self.capture.printed(),
             artifacts,
             uploaded,
             muster,
             specs: machine.map(|specs| {
                 if muster {
-                    with_image(specs, self.image.as_ref())
+                    with_image(specs, self.image.as_deref())
                 } else {
                     specs
                 }
@@ -476,11 +494,11 @@ impl Driver {
                 break;
             }
         }
-        match self.workspace.take() {
+        match self.placed.take() {
             // By its folder the next executor finds the container.
-            Some(workspace) if !tidied => workspace.leave(),
-            Some(workspace) => {
-                if let Err(error) = workspace.remove() {
+            Some(placed) if !tidied => placed.workspace.leave(),
+            Some(placed) => {
+                if let Err(error) = placed.workspace.remove() {
                     tracing::warn!(error = %Causes(&error), "files of the job are left behind");
                 }
             }
@@ -522,10 +540,14 @@ impl Driver {
     }
 }
 
-/// Ours, for Muster peers: which image a name stood for on this executor.
-fn with_image(mut specs: Value, image: Option<&(String, LocalImage)>) -> Value {
-    if let (Some(specs), Some((name, image))) = (specs.as_object_mut(), image) {
-        specs.insert("image".to_owned(), json!({"name": name, "id": image.id}));
+/// Ours, for Muster peers: which image a name stood for on this executor, and which of its registry.
+fn with_image(mut specs: Value, image: Option<&Ready>) -> Value {
+    if let (Some(specs), Some(Ready { name, resolved })) = (specs.as_object_mut(), image) {
+        let (id, manifest) = (resolved.image.id, resolved.manifest);
+        specs.insert(
+            "image".to_owned(),
+            json!({"name": name, "id": id, "manifest": manifest}),
+        );
     }
     specs
 }

@@ -6,6 +6,40 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use serde_json::{Value, json};
 
+use muster_engine::gpu::{GpuClaim, GpuError};
+
+use crate::config::GpuSettings;
+
+/// Why a job cannot have the GPUs of its class.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoGpu {
+    /// There is none.
+    #[error(
+        "the job's class has a GPU and this machine shows none; see `nvidia-smi -L` and [gpus] of the configuration"
+    )]
+    Absent,
+    /// Others have them.
+    #[error(transparent)]
+    Claim(#[from] GpuError),
+}
+
+/// Claims what a job gets, for as long as the claim lives. Blocks on small files.
+pub(crate) fn claim(settings: &GpuSettings) -> Result<GpuClaim, NoGpu> {
+    let known = if settings.devices.is_empty() {
+        Gpus::open().uuids()
+    } else {
+        settings.devices.clone()
+    };
+    if known.is_empty() {
+        return Err(NoGpu::Absent);
+    }
+    let claimed = match settings.per_job {
+        0 => GpuClaim::take(&settings.claims_dir, &known),
+        wanted => GpuClaim::take_any(&settings.claims_dir, &known, wanted),
+    };
+    Ok(claimed?)
+}
+
 /// The library, if this machine has it.
 #[derive(Debug, Default)]
 pub(crate) struct Gpus(Option<Nvml>);
@@ -61,6 +95,12 @@ impl Gpus {
         })
     }
 
+    /// The ids by which they are asked for.
+    pub(crate) fn uuids(&self) -> Vec<String> {
+        let uuid = |device: &Device<'_>| device.uuid().ok();
+        self.devices().iter().filter_map(uuid).collect()
+    }
+
     fn devices(&self) -> Vec<Device<'_>> {
         let Some(nvml) = &self.0 else { return vec![] };
         let count = nvml.device_count().unwrap_or_default();
@@ -68,5 +108,35 @@ impl Gpus {
             .take(MAX_GPUS)
             .filter_map(|index| nvml.device_by_index(index).ok())
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_operator_names_is_claimed_all_or_so_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = GpuSettings {
+            devices: ["GPU-a", "GPU-b"].map(str::to_owned).to_vec(),
+            per_job: 1,
+            claims_dir: folder.path().to_owned(),
+        };
+        let one = claim(&settings).unwrap();
+        let two = claim(&settings).unwrap();
+        assert_eq!(
+            (one.uuids(), two.uuids()),
+            (&["GPU-a".to_owned()][..], &["GPU-b".to_owned()][..])
+        );
+        assert!(matches!(
+            claim(&settings),
+            Err(NoGpu::Claim(GpuError::TooFew { .. }))
+        ));
+        settings.per_job = 0;
+        drop(two);
+        assert!(matches!(claim(&settings), Err(NoGpu::Claim(GpuError::Busy(_)))));
+        drop(one);
+        assert_eq!(claim(&settings).unwrap().uuids().len(), 2);
     }
 }

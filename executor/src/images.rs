@@ -1,39 +1,65 @@
-//! Getting a job's image, in the form the miner is told when it cannot be had.
+//! Getting a job's image, in the form the miner is told when it cannot be had, and removing those that nobody uses.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
-use muster_kit::Coded;
+use muster_engine::cache::collect_if_due;
+use muster_engine::images::{ImageError, ImageSettings, Resolved, ensure};
+use muster_engine::pull::Progress;
 use muster_kit::error::Causes;
+use muster_kit::{Coded, SharedClock};
 use muster_protocol::job::Fault;
-use muster_protocol::{ErrorCode, HordeFailureReason, JobStage};
+use muster_protocol::{HordeFailureReason, JobStage};
 
-use crate::engine::{Engine, EngineError, LocalImage};
+use crate::config::Config;
+use crate::engine::{Engine, EngineError};
+use crate::memory::Memory;
+use crate::retry;
 use crate::stages::Failure;
 
-/// Finds an image by name or id; loads the first of `archives` that holds it if the engine does not have it.
+/// How often an executor of a machine looks for images to remove.
+pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
+
+/// Has an image at hand: from the engine, an archive or its registry.
 ///
 /// # Errors
-/// [`ErrorCode::ImageMissing`], or the engine's failure.
+/// It cannot be had: whose fault that is, and what to do about it.
 pub(crate) async fn prepare(
     engine: &Engine,
+    settings: &ImageSettings,
     name: &str,
-    archives: &[PathBuf],
-) -> Result<LocalImage, Failure> {
-    match muster_engine::images::find_or_load(engine, name, archives).await {
-        Ok(Some(image)) => Ok(image),
-        Ok(None) => {
-            let shown: String = name.chars().take(200).collect();
-            let message =
-                format!("the image {shown:?} is neither on this executor nor in an archive it may load");
-            Err(Failure::horde(
-                HordeFailureReason::GenericError,
-                JobStage::ExecutorStartup,
-                message,
-            )
-            .coded(ErrorCode::ImageMissing)
-            .blame(Fault::User))
-        }
-        Err(error) => Err(engine_failed(&error)),
+    progress: &Progress,
+    clock: &SharedClock,
+) -> Result<Resolved, Failure> {
+    let attempt = || ensure(engine, settings, name, progress, clock);
+    let error = match retry::through(clock, "get an image", attempt).await {
+        Ok(resolved) => return Ok(resolved),
+        Err(ImageError::Engine(error)) => return Err(engine_failed(&error)),
+        Err(error) => error,
+    };
+    let reason = match error.fault() {
+        Fault::User => HordeFailureReason::GenericError,
+        Fault::Nobody
+        | Fault::Executor
+        | Fault::Miner
+        | Fault::Validator
+        | Fault::Facilitator
+        | Fault::Network => HordeFailureReason::ExecutorSpinupFailed,
+    };
+    let message = Causes(&error).to_string();
+    let failure = Failure::horde(reason, JobStage::ExecutorStartup, message).blame(error.fault());
+    Err(Failure {
+        code: error.code(),
+        ..failure
+    })
+}
+
+/// Removes images that no executor of this machine has used for long, if it is time to look for them.
+pub(crate) async fn collect(config: &Config, memory: &Memory, clock: &SharedClock) {
+    let Some(engine) = memory.known_engine() else {
+        return;
+    };
+    if let Err(error) = collect_if_due(&engine, &config.images, COLLECT_EVERY, clock).await {
+        tracing::warn!(error = %Causes(&error), "unused images stay");
     }
 }
 

@@ -30,16 +30,21 @@ mod work;
 pub mod workspace;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::ExecutorToken;
 use muster_rpc::{Greeting, Limits, connect};
+use tokio::time::timeout;
 use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
 pub use muster_engine::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
 pub use reap::reap;
+
+/// How long an executor may stay for unused images after its job.
+const COLLECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a miner says on the command line of the executor that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,14 +84,23 @@ async fn serve(
     tracing::info!(miner = %socket.peer(), "connected");
     // The miner started this process and handed it the token: it needs no further greeting.
     let session = Greeting::new(socket).accept(miner::Miner);
+    let (config, memory) = (Arc::new(config), memory::Memory::default());
     let driver = driver::Driver::new(
-        Arc::new(config),
-        memory::Memory::default(),
+        Arc::clone(&config),
+        memory.clone(),
         invocation.token,
         line::Line::own(session),
         tasks.token(),
-        clock,
+        Arc::clone(&clock),
         started,
     );
-    driver.drive().await
+    let driven = driver.drive().await;
+    // The miner knows by now how the job ended; nobody waits for this.
+    if timeout(COLLECT_LIMIT, images::collect(&config, &memory, &clock))
+        .await
+        .is_err()
+    {
+        tracing::warn!("removing unused images takes long; the next executor goes on with it");
+    }
+    driven
 }

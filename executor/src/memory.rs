@@ -30,7 +30,7 @@ impl Memory {
     /// # Errors
     /// None does, in the time that one takes to be restarted.
     pub(crate) async fn engine(&self, address: &str, clock: &SharedClock) -> Result<Engine, EngineError> {
-        let known = self.lock().engine.clone();
+        let known = self.known_engine();
         if let Some(engine) = known
             && engine.ping().await.is_ok()
         {
@@ -39,6 +39,11 @@ impl Memory {
         let engine = retry::through(clock, "reach the engine", || Engine::connect(address)).await?;
         self.lock().engine = Some(engine.clone());
         Ok(engine)
+    }
+
+    /// The engine that answered last, if one ever did.
+    pub(crate) fn known_engine(&self) -> Option<Engine> {
+        self.lock().engine.clone()
     }
 
     /// What was learnt of an image's home; `None` if nothing was.

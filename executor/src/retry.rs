@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use muster_engine::EngineError;
+use muster_engine::images::ImageError;
 use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 
@@ -15,21 +16,40 @@ pub(crate) const PAUSES: [Duration; 5] = [
     Duration::from_secs(16),
 ];
 
+/// A failure that may be told from one that would only come again.
+pub(crate) trait MayPass: std::error::Error + 'static {
+    /// Whether the same request may well succeed in a while.
+    fn may_pass(&self) -> bool;
+}
+
+impl MayPass for EngineError {
+    fn may_pass(&self) -> bool {
+        self.is_recoverable()
+    }
+}
+
+impl MayPass for ImageError {
+    fn may_pass(&self) -> bool {
+        self.is_recoverable()
+    }
+}
+
 /// Does something, again if it may help.
 ///
 /// # Errors
 /// One that waiting does not help, or the last.
-pub(crate) async fn through<T, F>(
+pub(crate) async fn through<T, E, F>(
     clock: &SharedClock,
     doing: &'static str,
     mut attempt: impl FnMut() -> F,
-) -> Result<T, EngineError>
+) -> Result<T, E>
 where
-    F: Future<Output = Result<T, EngineError>>,
+    E: MayPass,
+    F: Future<Output = Result<T, E>>,
 {
     for pause in PAUSES {
         match attempt().await {
-            Err(error) if error.is_recoverable() => {
+            Err(error) if error.may_pass() => {
                 tracing::warn!(error = %Causes(&error), ?pause, "cannot {doing}; trying again");
                 clock.sleep(pause).await;
             }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerCreateBody;
-use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox, is_system};
+use muster_engine::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_engine::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 
+use crate::config::Policy;
 use crate::engine::LocalImage;
 
 const SCRIPT: &str = "/script.py";
@@ -34,25 +35,31 @@ pub struct JobFolders {
 /// Everything a container is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed<'a> {
-    /// The credential of the lease; the container's name is made of it, as ComputeHorde's tools expect.
-    pub token: &'a ExecutorToken,
     /// What to run.
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
     /// The home folder of the image's user, if the image keeps nothing there.
     pub bare_home: Option<&'a str>,
-    /// The class offered.
-    pub class: ExecutorClass,
-    /// What it may use.
-    pub allowance: Allowance,
+    /// What it may do.
+    pub policy: Policy,
+    /// The GPUs that it has claimed.
+    pub gpus: &'a [String],
     /// Where it reads and writes.
     pub folders: &'a JobFolders,
     /// The runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: &'a str,
 }
 
-/// The name of the container of a lease.
+/// Whether a job of this class gets GPUs.
+pub fn wants_gpu(job: &JobRequest, class: ExecutorClass) -> bool {
+    match job.docker_run_options_preset {
+        OptionsPreset::NvidiaAll => class.has_gpu(),
+        OptionsPreset::None | OptionsPreset::Unknown => false,
+    }
+}
+
+/// The name of the container of a lease, as ComputeHorde's tools expect it.
 pub fn container_name(token: &ExecutorToken) -> String {
     format!("ch-{token}-job")
 }
@@ -117,20 +124,16 @@ impl Sealed<'_> {
             binds: self.binds()?,
             labels: labels(self.job.job_uuid, &self.folders.root),
             bare_home: self.bare_home,
-            allowance: self.allowance,
+            allowance: self.policy.allowance,
             runtime: self.runtime,
-            gpus: if self.has_gpu() { Gpus::All } else { Gpus::None },
-            run_as: RunAs::Image,
-            root: Root::ReadOnly,
+            gpus: match self.gpus {
+                [] => Gpus::None,
+                uuids => Gpus::These(uuids),
+            },
+            run_as: self.policy.run_as,
+            root: self.policy.root,
         };
         sandbox.container()
-    }
-
-    fn has_gpu(&self) -> bool {
-        match self.job.docker_run_options_preset {
-            OptionsPreset::NvidiaAll => self.class.has_gpu(),
-            OptionsPreset::None | OptionsPreset::Unknown => false,
-        }
     }
 
     /// `None` leaves the image's own command in force.

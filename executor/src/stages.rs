@@ -78,6 +78,8 @@ pub enum State {
     PreparingImage(Timing),
     /// Ready; the rest of the request is missing.
     AwaitingJob(Timing),
+    /// The request names an image that the offer did not; the time for the inputs stands still meanwhile.
+    FetchingImage(Timing, Duration),
     /// Inputs are being put in place.
     PlacingVolumes(Timing),
     /// The program runs.
@@ -100,7 +102,10 @@ pub enum Event {
     /// The image is there.
     ImageReady,
     /// The rest of the request arrived.
-    Requested,
+    Requested {
+        /// The image that it names is the one that is there.
+        image_ready: bool,
+    },
     /// Inputs are in place.
     VolumesReady,
     /// The program has ended, or could not be started.
@@ -364,8 +369,18 @@ impl Attempt {
                 self.deadline = now.plus(timing.leeway).plus(timing.download);
                 vec![Effect::SayReady]
             }
-            (State::AwaitingJob(timing), Event::Requested) => {
+            (State::AwaitingJob(timing), Event::Requested { image_ready: true }) => {
                 self.state = State::PlacingVolumes(timing);
+                vec![Effect::PlaceVolumes]
+            }
+            (State::AwaitingJob(timing), Event::Requested { image_ready: false }) => {
+                self.state = State::FetchingImage(timing, self.deadline.since(now));
+                self.deadline = now.plus(self.patience.image);
+                vec![Effect::PrepareImage]
+            }
+            (State::FetchingImage(timing, left), Event::ImageReady) => {
+                self.state = State::PlacingVolumes(timing);
+                self.deadline = now.plus(left);
                 vec![Effect::PlaceVolumes]
             }
             (State::PlacingVolumes(timing), Event::VolumesReady) => {
@@ -385,6 +400,7 @@ impl Attempt {
                 State::AwaitingOffer
                 | State::PreparingImage(_)
                 | State::AwaitingJob(_)
+                | State::FetchingImage(_, _)
                 | State::PlacingVolumes(_)
                 | State::Running(_)
                 | State::Stopping(_)
@@ -392,7 +408,7 @@ impl Attempt {
                 | State::Salvaging,
                 Event::Offered(_)
                 | Event::ImageReady
-                | Event::Requested
+                | Event::Requested { .. }
                 | Event::VolumesReady
                 | Event::Exited(_)
                 | Event::DiskFull(_)
@@ -452,7 +468,7 @@ impl Attempt {
     fn late(&mut self, now: Timestamp) -> Vec<Effect> {
         let failure = match self.state {
             State::AwaitingOffer => return self.conclude(Conclusion::Parted(Parting::NoOffer)),
-            State::PreparingImage(_) => {
+            State::PreparingImage(_) | State::FetchingImage(_, _) => {
                 let message = "the image was not ready within the time that the executor allows for one";
                 Failure::horde(
                     HordeFailureReason::ExecutorSpinupFailed,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use muster_engine::images::preload;
 use muster_enrol::{Invitation, Membership, StoredIdentity};
 use muster_kit::error::Causes;
 use muster_kit::{Backoff, Coded as _, SharedClock, Tasks, tls};
@@ -22,12 +23,14 @@ use muster_rpc::tls::connect_known;
 use muster_rpc::{ConnectError, Greeting, Limits, Session, Socket};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::images;
 use crate::line::{Line, how_it_closed};
 use crate::memory::Memory;
 use crate::meter::Meter;
@@ -113,9 +116,19 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
     // Both ends are checked before anything is dialled.
     drop(dial(&membership)?);
     let refused = Arc::new(Mutex::new(None));
+    let (config, memory) = (Arc::new(config), Memory::default());
+    tasks.spawn(
+        "images",
+        keep_images(
+            Arc::clone(&config),
+            memory.clone(),
+            Arc::clone(&clock),
+            tasks.token(),
+        ),
+    );
     let shared = Arc::new(Stand {
-        config: Arc::new(config),
-        memory: Memory::default(),
+        config,
+        memory,
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
         refused: Arc::clone(&refused),
@@ -169,6 +182,29 @@ fn dial(membership: &Membership) -> Result<Dialling, Error> {
 fn open(socket: Socket) -> Session<Miner> {
     // TLS has said who is there.
     Greeting::new(socket).accept(Miner)
+}
+
+/// Has the images at hand that the operator lists, keeps them, and removes those that nobody uses, until told to stop.
+async fn keep_images(config: Arc<Config>, memory: Memory, clock: SharedClock, stop: CancellationToken) {
+    let keeping = async {
+        let mut held = Vec::new();
+        match memory.engine(&config.engine, &clock).await {
+            Ok(engine) => match preload(&engine, &config.images, &clock).await {
+                Ok(leases) => held = leases,
+                Err(error) => tracing::warn!(error = %Causes(&error), "images of the list are not at hand"),
+            },
+            Err(error) => tracing::warn!(error = %Causes(&error), "images of the list are not at hand"),
+        }
+        tracing::debug!(images = held.len(), "at hand");
+        loop {
+            images::collect(&config, &memory, &clock).await;
+            clock.sleep(images::COLLECT_EVERY).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = keeping => {}
+    }
 }
 
 /// What connections share.

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_engine::gpu::GpuClaim;
 use muster_engine::home::bare_home;
+use muster_engine::images::Resolved;
 use muster_kit::error::Causes;
 use muster_kit::{Coded, SharedClock};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::JobRequest;
-use muster_protocol::{ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
+use muster_protocol::{ExecutorClass, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
 use muster_transfer::volumes::{UnpackLimits, only_one};
 use muster_transfer::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
 use serde_json::Value;
@@ -21,11 +23,11 @@ use crate::config::Config;
 use crate::engine::{Engine, LocalImage};
 use crate::live::Live;
 use crate::memory::Memory;
-use crate::outputs::Artifacts;
-use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels};
+use crate::outputs::{Artifacts, STDERR_FILE, STDOUT_FILE};
+use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
 use crate::stages::{Exit, Failure};
 use crate::workspace::Workspace;
-use crate::{images, specs};
+use crate::{gpu, images, specs};
 
 /// How long a job waits for what dead executors left to be removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
@@ -33,10 +35,10 @@ const REAP_LIMIT: Duration = Duration::from_secs(30);
 /// What a piece of work came to.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The engine answers; the image is there, if the offer names one.
-    Image(Engine, Option<LocalImage>),
-    /// Inputs are in place, and the image that the request names is there.
-    Placed(Placed),
+    /// The engine answers; the image is there, if one was named.
+    Image(Engine, Option<Box<Ready>>),
+    /// Inputs are in place.
+    Placed(Box<Placed>),
     /// The program has ended.
     Exited(Exit),
     /// The job wrote more than this many bytes.
@@ -47,6 +49,14 @@ pub(crate) enum Done {
     Collected(Box<Results>),
     /// It cannot be done.
     Failed(Failure),
+}
+
+/// An image that is there for as long as this is.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// The name it was asked for by.
+    pub(crate) name: String,
+    pub(crate) resolved: Resolved,
 }
 
 /// What a job that ended well leaves behind.
@@ -62,9 +72,10 @@ pub(crate) struct Results {
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) workspace: Workspace,
-    pub(crate) image: LocalImage,
     /// The home folder of the image's user, if the image keeps nothing there.
     pub(crate) bare_home: Option<String>,
+    /// The GPUs that are its own.
+    pub(crate) gpus: Option<GpuClaim>,
 }
 
 /// What [`place_volumes`] needs.
@@ -72,22 +83,23 @@ pub(crate) struct Inputs {
     pub(crate) config: Arc<Config>,
     pub(crate) engine: Engine,
     pub(crate) token: ExecutorToken,
+    pub(crate) class: ExecutorClass,
     pub(crate) job: Arc<JobRequest>,
     /// The volume that came with the offer.
     pub(crate) offered_volume: Option<Volume>,
-    /// The image that was prepared for the offer, by name.
-    pub(crate) prepared: Option<(String, LocalImage)>,
+    pub(crate) image: LocalImage,
     pub(crate) clock: SharedClock,
     pub(crate) memory: Memory,
     pub(crate) live: Live,
     pub(crate) called_off: CancellationToken,
 }
 
-/// Connects to the engine and gets the image of the offer ready.
+/// Connects to the engine and has the image at hand, if one is named.
 pub(crate) async fn prepare_image(
     config: Arc<Config>,
     image: Option<String>,
     memory: Memory,
+    live: Live,
     clock: SharedClock,
 ) -> Done {
     let engine = match memory.engine(&config.engine, &clock).await {
@@ -103,8 +115,9 @@ pub(crate) async fn prepare_image(
     let Some(name) = image else {
         return Done::Image(engine, None);
     };
-    match images::prepare(&engine, &name, &config.preload).await {
-        Ok(image) => Done::Image(engine, Some(image)),
+    let progress = live.sink(ProgressOf::ImagePull);
+    match images::prepare(&engine, &config.images, &name, &progress, &clock).await {
+        Ok(resolved) => Done::Image(engine, Some(Box::new(Ready { name, resolved }))),
         Err(failure) => Done::Failed(failure),
     }
 }
@@ -112,7 +125,7 @@ pub(crate) async fn prepare_image(
 /// Makes the job's folders and puts its inputs there. Refuses here what this executor would fail at later.
 pub(crate) async fn place_volumes(inputs: Inputs) -> Done {
     match placed(inputs).await {
-        Ok(placed) => Done::Placed(placed),
+        Ok(placed) => Done::Placed(Box::new(placed)),
         Err(failure) => Done::Failed(failure),
     }
 }
@@ -122,9 +135,10 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         config,
         engine,
         token,
+        class,
         job,
         offered_volume,
-        prepared,
+        image,
         clock,
         memory,
         live,
@@ -138,48 +152,46 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
         uploader.check(upload).map_err(|error| upload_failed(&error))?;
     }
-    let image = match prepared {
-        Some((name, image)) if name == job.docker_image => image,
-        Some(_) | None => images::prepare(&engine, &job.docker_image, &config.preload).await?,
-    };
     let parts = only_one(offered_volume, job.volume.clone()).map_err(|error| volume_failed(&error))?;
     let limits = UnpackLimits {
         bytes: config.volumes.max_mib.saturating_mul(1 << 20),
         entries: config.volumes.max_entries,
     };
     let work = move || {
+        let gpus = if wants_gpu(&job, class) {
+            Some(gpu::claim(&config.gpus).map_err(|error| unfit(&error))?)
+        } else {
+            None
+        };
         let workspace = Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?;
         if let Some(script) = &job.raw_script {
             workspace.write_script(script).map_err(|error| unfit(&error))?;
         }
-        Ok(workspace)
+        Ok((workspace, gpus))
     };
-    let workspace = spawn_blocking(work)
+    let (workspace, gpus) = spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))?;
     fetcher
         .place(parts, &workspace.folders().volume, limits, &called_off)
         .await
         .map_err(|error| volume_failed(&error))?;
-    if let Some(bare_home) = memory.home(image.id) {
-        return Ok(Placed {
-            workspace,
-            image,
-            bare_home,
-        });
-    }
-    let (look, labels) = (
-        format!("{}-look", container_name(&token)),
-        labels(token.attempt(), &workspace.folders().root),
-    );
-    let bare_home = bare_home(&engine, &image, &look, labels)
-        .await
-        .map_err(|error| images::engine_failed(&error))?;
-    memory.learn_home(image.id, bare_home.clone());
+    let bare_home = match memory.home(image.id) {
+        Some(known) => known,
+        None => {
+            let name = format!("{}-look", container_name(&token));
+            let labels = labels(token.attempt(), &workspace.folders().root);
+            let found = bare_home(&engine, &image, &name, labels)
+                .await
+                .map_err(|error| images::engine_failed(&error))?;
+            memory.learn_home(image.id, found.clone());
+            found
+        }
+    };
     Ok(Placed {
         workspace,
-        image,
         bare_home,
+        gpus,
     })
 }
 
@@ -189,9 +201,10 @@ pub(crate) async fn collect(
     job: Arc<JobRequest>,
     folders: JobFolders,
     ended_well: bool,
+    live: Live,
     called_off: CancellationToken,
 ) -> Done {
-    match collected(&config, job, folders, ended_well, &called_off).await {
+    match collected(&config, job, folders, ended_well, &live, &called_off).await {
         Ok(results) => Done::Collected(Box::new(results)),
         Err(failure) => Done::Failed(failure),
     }
@@ -202,11 +215,15 @@ async fn collected(
     job: Arc<JobRequest>,
     folders: JobFolders,
     ended_well: bool,
+    live: &Live,
     called_off: &CancellationToken,
 ) -> Result<Results, Failure> {
     let uploaded = match job.output_upload.as_ref().filter(|_| ended_well) {
         Some(upload) => {
-            let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
+            put_printed(&folders);
+            let uploader = Uploader::new(&config.transfer)
+                .map_err(|error| unfit(&error))?
+                .telling(live.sink(ProgressOf::Upload));
             let uploading = uploader.upload(upload, &folders.output, called_off);
             uploading.await.map_err(|error| upload_failed(&error))?
         }
@@ -232,6 +249,18 @@ async fn collected(
     spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))
+}
+
+/// What the job printed goes where ComputeHorde's jobs find it among their outputs. A file of the job's own by that name
+/// stays what it is.
+fn put_printed(folders: &JobFolders) {
+    for name in [STDOUT_FILE, STDERR_FILE] {
+        let (kept, output) = (folders.logs.join(name), folders.output.join(name));
+        // A link to the same file: no copy, and no link of the job's is followed.
+        if let Err(error) = std::fs::hard_link(&kept, &output) {
+            tracing::debug!(%error, name, "what the job printed is not among its outputs");
+        }
+    }
 }
 
 fn volume_failed(error: &VolumeError) -> Failure {

@@ -36,6 +36,20 @@ impl Workspace {
         Ok(Self { root, folders })
     }
 
+    /// Likewise, before it is known which job it is for: with an empty folder for inputs, and a script if one will come.
+    ///
+    /// # Errors
+    /// As for [`Workspace::new`].
+    pub fn ahead(work_dir: &Path, attempt: AttemptId, script: bool) -> Result<Self, WorkspaceError> {
+        let workspace = Self::new(work_dir, attempt)?;
+        let volume = &workspace.folders.volume;
+        fs::create_dir(volume).map_err(|source| WorkspaceError::new(volume, "made", source))?;
+        if script {
+            workspace.write_script("")?;
+        }
+        Ok(workspace)
+    }
+
     /// Where everything is.
     pub fn folders(&self) -> &JobFolders {
         &self.folders
@@ -84,6 +98,16 @@ mod tests {
         assert!(!workspace.folders().volume.exists());
         workspace.write_script("print(1)").unwrap();
         workspace.remove().unwrap();
+        let ahead = Workspace::ahead(&work_dir, attempt, true).unwrap();
+        let file = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let (volume, script) = (file(&ahead.folders().volume), file(&ahead.folders().script));
+        ahead.write_script("print(1)").unwrap();
+        assert_eq!(
+            (volume, script),
+            (file(&ahead.folders().volume), file(&ahead.folders().script)),
+            "a container that has them mounted sees what comes"
+        );
+        ahead.remove().unwrap();
         drop(other);
         assert_eq!(fs::read_dir(&work_dir).unwrap().count(), 0);
     }

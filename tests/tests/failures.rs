@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// An id is never pulled: that it is not there is known at once, wherever the test runs.
+const NO_IMAGE: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
 /// The last entry of a job's history.
 fn last(job: &Value) -> Value {
     job["status_history"]
@@ -76,15 +79,13 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
         (&json!("timeout"), &json!("execution"))
     );
 
-    let absent = subnet
-        .muster(&["job", "run", "muster/no-such-image:1", "--json"])
-        .unwrap();
+    let absent = subnet.muster(&["job", "run", NO_IMAGE, "--json"]).unwrap();
     let details = failure(&job_of(&absent), "horde_failure_details");
     assert_eq!(details["reported_by"], "executor");
     assert_eq!(details["context"]["code"], "E0008");
     assert_eq!(details["context"]["stage"], "executor_startup");
     assert!(
-        details["message"].as_str().unwrap().contains("no-such-image"),
+        details["message"].as_str().unwrap().contains(NO_IMAGE),
         "{details}"
     );
 

@@ -113,6 +113,24 @@ pub async fn collect(
     Ok(collected)
 }
 
+/// Collects unless an executor of this machine has begun to less than `every` ago. `None` if it is not due.
+///
+/// # Errors
+/// As for [`collect`].
+pub async fn collect_if_due(
+    engine: &Engine,
+    settings: &ImageSettings,
+    every: Duration,
+    clock: &SharedClock,
+) -> Result<Option<Collected>, CacheError> {
+    let (folder, now) = (settings.cache_dir.clone(), clock.now());
+    if spawn_blocking(move || lease::begin_round(&folder, every, now)).await?? {
+        collect(engine, settings, clock).await.map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
 async fn right_to_remove(settings: &ImageSettings, image: ImageId) -> Result<Option<Removal>, CacheError> {
     let folder = settings.cache_dir.clone();
     Ok(spawn_blocking(move || Removal::of(&folder, image)).await??)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
@@ -18,6 +19,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use hyper::header::HeaderValue;
 use muster_kit::Coded;
 use muster_protocol::{ErrorCode, ImageId};
+use tokio::io::AsyncWrite;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use crate::archive::{ArchiveError, without_tags};
@@ -107,6 +109,10 @@ pub struct LocalImage {
     pub environment: Vec<String>,
     /// Folders it declares as volumes.
     pub volumes: Vec<String>,
+    /// The program that it always starts, with its first arguments.
+    pub entrypoint: Vec<String>,
+    /// The arguments that a job's own replace.
+    pub command: Vec<String>,
     /// The digests it has in registries, as `registry/repository@sha256:…`.
     pub manifests: Vec<String>,
     /// Bytes that it takes.
@@ -121,6 +127,8 @@ impl LocalImage {
             user: String::new(),
             environment: vec![],
             volumes: vec![],
+            entrypoint: vec![],
+            command: vec![],
             manifests: vec![],
             size: 0,
         }
@@ -138,6 +146,8 @@ pub struct Ended {
 
 /// What a container prints, as it comes: stdout and stderr apart.
 pub type OutputStream = BoxStream<'static, Result<LogOutput, ApiError>>;
+/// Where a container reads from.
+pub type InputSink = Pin<Box<dyn AsyncWrite + Send>>;
 
 impl Engine {
     /// Connects and agrees on a version of the API. `address` is `unix://…` or `tcp://…`; empty for `DOCKER_HOST` or
@@ -208,6 +218,8 @@ impl Engine {
             user: config.user.unwrap_or_default(),
             environment: config.env.unwrap_or_default(),
             volumes: config.volumes.unwrap_or_default(),
+            entrypoint: config.entrypoint.unwrap_or_default(),
+            command: config.cmd.unwrap_or_default(),
             manifests: found.repo_digests.unwrap_or_default(),
             size: found
                 .size
@@ -293,6 +305,23 @@ impl Engine {
         let AttachContainerResults { output, input: _ } =
             attached.map_err(failed("attach to a container"))?;
         Ok(output.boxed())
+    }
+
+    /// Likewise, with its standard input.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn attach_with_input(&self, name: &str) -> Result<(OutputStream, InputSink), EngineError> {
+        let options = AttachContainerOptions {
+            stdin: true,
+            stdout: true,
+            stderr: true,
+            stream: true,
+            ..AttachContainerOptions::default()
+        };
+        let attached = self.docker.attach_container(name, Some(options)).await;
+        let AttachContainerResults { output, input } = attached.map_err(failed("attach to a container"))?;
+        Ok((output.boxed(), input))
     }
 
     /// Starts it.

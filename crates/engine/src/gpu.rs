@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct GpuClaim {
     uuids: Vec<String>,
-    _locks: Vec<File>,
+    locks: Vec<File>,
 }
 
 /// GPUs that cannot be had.
@@ -21,6 +21,14 @@ pub enum GpuError {
     /// Another job has one of them.
     #[error("the GPU {0} is in use by another job of this machine")]
     Busy(String),
+    /// Other jobs have too many of them.
+    #[error("{wanted} GPUs are wanted, and only {free} of this machine's are free")]
+    TooFew {
+        /// So many are wanted.
+        wanted: usize,
+        /// So many could have been had.
+        free: usize,
+    },
     /// No UUID of a GPU.
     #[error("{0:?} is no UUID of a GPU; `nvidia-smi -L` lists them")]
     Uuid(String),
@@ -40,40 +48,46 @@ impl GpuClaim {
     /// # Errors
     /// One is in use, or is none.
     pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
-        let failed = |source| GpuError::Folder {
-            path: folder.to_owned(),
-            source,
-        };
-        let mut private = DirBuilder::new();
-        private
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(failed)?;
-        // In one order, so that two who want the same GPUs do not each get half.
-        let mut sorted = uuids.to_vec();
-        sorted.sort();
-        sorted.dedup();
-        let mut locks = Vec::new();
-        for uuid in &sorted {
-            if !is_uuid(uuid) {
-                return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
-            }
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(folder.join(format!("{uuid}.gpu")))
-                .map_err(failed)?;
-            match file.try_lock() {
-                Ok(()) => locks.push(file),
-                Err(TryLockError::WouldBlock) => return Err(GpuError::Busy(uuid.clone())),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
+        let mut claim = Self::none();
+        for uuid in sorted(uuids) {
+            match lock_of(folder, &uuid)? {
+                Some(lock) => claim.add(uuid, lock),
+                None => return Err(GpuError::Busy(uuid)),
             }
         }
-        Ok(Self {
-            uuids: sorted,
-            _locks: locks,
-        })
+        Ok(claim)
+    }
+
+    /// Claims `wanted` of them, whichever are free.
+    ///
+    /// # Errors
+    /// Fewer are free, or one is none.
+    pub fn take_any(folder: &Path, uuids: &[String], wanted: usize) -> Result<Self, GpuError> {
+        let mut claim = Self::none();
+        for uuid in sorted(uuids) {
+            if claim.uuids.len() < wanted
+                && let Some(lock) = lock_of(folder, &uuid)?
+            {
+                claim.add(uuid, lock);
+            }
+        }
+        let free = claim.uuids.len();
+        if free < wanted {
+            return Err(GpuError::TooFew { wanted, free });
+        }
+        Ok(claim)
+    }
+
+    fn none() -> Self {
+        Self {
+            uuids: Vec::new(),
+            locks: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, uuid: String, lock: File) {
+        self.uuids.push(uuid);
+        self.locks.push(lock);
     }
 
     /// Which, for [`crate::sandbox::Gpus::These`].
@@ -82,8 +96,43 @@ impl GpuClaim {
     }
 }
 
+/// In one order, so that two who want the same GPUs do not each get half.
+fn sorted(uuids: &[String]) -> Vec<String> {
+    let mut sorted = uuids.to_vec();
+    sorted.sort();
+    sorted.dedup();
+    sorted
+}
+
+/// The lock on one GPU; `None` if somebody else has it.
+fn lock_of(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
+    if !is_uuid(uuid) {
+        return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
+    }
+    let failed = |source| GpuError::Folder {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut private = DirBuilder::new();
+    private
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join(format!("{uuid}.gpu")))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
 /// `GPU-` or, for a slice of one, `MIG-`, then letters, digits and dashes.
-fn is_uuid(text: &str) -> bool {
+pub fn is_uuid(text: &str) -> bool {
     let rest = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
     rest.is_some_and(|rest| {
         (1..=64).contains(&rest.len())
@@ -108,7 +157,12 @@ mod tests {
         assert_eq!(one.uuids(), ["GPU-a"]);
         assert!(matches!(take(&["GPU-b", "GPU-a"]), Err(GpuError::Busy(uuid)) if uuid == "GPU-a"));
         let other = take(&["GPU-b"]).unwrap();
+        let all = ["GPU-a", "GPU-b", "GPU-c"].map(str::to_owned);
+        let any = |wanted| GpuClaim::take_any(folder.path(), &all, wanted);
+        assert!(matches!(any(2), Err(GpuError::TooFew { wanted: 2, free: 1 })));
+        assert_eq!(any(1).unwrap().uuids(), ["GPU-c"]);
         drop((one, other));
+        assert_eq!(any(2).unwrap().uuids(), ["GPU-a", "GPU-b"]);
         take(&["GPU-b", "GPU-a"]).unwrap();
         for bad in [
             "",

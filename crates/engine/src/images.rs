@@ -1,11 +1,13 @@
 //! Getting a job's image: the engine has it, an archive that the operator named holds it, or a registry gives it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::auth::DockerCredentials;
 use indexmap::IndexMap;
 use muster_kit::SharedClock;
+use muster_kit::config::Problem;
 use muster_kit::error::{Causes, Coded};
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ErrorCode, ImageId};
@@ -28,6 +30,8 @@ const ATTEMPTS: usize = 3;
 pub struct ImageSettings {
     /// Archives to load from where an image is missing.
     pub preload: Vec<PathBuf>,
+    /// Names of images that a standing executor has at hand before any job asks, and never removes.
+    pub prefetch: Vec<String>,
     /// Whether missing images may be pulled from registries.
     pub pull: bool,
     /// Who this executor is to a registry, by the registry's host.
@@ -85,6 +89,7 @@ impl Default for ImageSettings {
     fn default() -> Self {
         Self {
             preload: Vec::new(),
+            prefetch: Vec::new(),
             pull: true,
             registries: IndexMap::new(),
             docker_config: PathBuf::new(),
@@ -99,6 +104,8 @@ impl ImageSettings {
     /// The defaults as an operator's file shows them, for a table `[images]`.
     pub const COMMENTED: &'static str = r#"# Archives (as `docker save` writes them) to load where a job's image is missing. Their tags are not taken over.
 preload = []
+# Names of images that a standing executor pulls before any job asks for them, and keeps.
+prefetch = []
 # Whether missing images are pulled from the registry that their name leads to.
 pull = true
 # A file that `docker login` has written, for registries not named below. Its credential helpers are not started.
@@ -115,6 +122,23 @@ keep_mib = 204800
 # username = "somebody"
 # password = "a token that may read packages"
 "#;
+
+    /// Everything that is wrong with it. `table` is its name in the configuration.
+    pub fn problems(&self, table: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if !self.cache_dir.is_absolute() {
+            problems.push(Problem::at(
+                format!("{table}.cache_dir"),
+                "must be an absolute path, the same for all executors of this machine",
+            ));
+        }
+        for name in &self.prefetch {
+            if let Err(error) = name.parse::<ImageName>() {
+                problems.push(Problem::at(format!("{table}.prefetch"), error.to_string()));
+            }
+        }
+        problems
+    }
 
     pub(crate) const fn keep(&self) -> Duration {
         Duration::from_secs(self.keep_days.saturating_mul(86_400))
@@ -137,6 +161,19 @@ keep_mib = 204800
 // === impl ImageError ===
 
 impl ImageError {
+    /// Whether asking again may help. A pull has been tried often enough when it fails.
+    pub fn is_recoverable(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_recoverable(),
+            Self::Name(_)
+            | Self::Missing(_)
+            | Self::Pull(_)
+            | Self::Credentials(_)
+            | Self::Lease(_)
+            | Self::Interrupted(_) => false,
+        }
+    }
+
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
@@ -187,13 +224,8 @@ pub async fn ensure(
     let wanted: ImageName = name.parse()?;
     for _ in 0..ATTEMPTS {
         let image = obtain(engine, settings, &wanted, progress, clock).await?;
-        let (folder, id, label, clock) = (
-            settings.cache_dir.clone(),
-            image.id,
-            wanted.to_string(),
-            clock.clone(),
-        );
-        let lease = spawn_blocking(move || Lease::take(&folder, id, &label, &clock)).await??;
+        let id = image.id;
+        let lease = leased(settings, id, wanted.to_string(), clock).await?;
         // Between its arrival and its lease another executor may have removed it.
         if let Some(image) = engine.image(&id.to_string()).await? {
             let manifest = manifest_of(&image, &wanted);
@@ -207,23 +239,47 @@ pub async fn ensure(
     Err(ImageError::Missing(wanted.to_string()))
 }
 
-/// Loads every image of the operator's archives that the engine lacks, so that no job waits for it. An archive that
-/// cannot be read is logged and passed over.
+/// Has every image of the operator's archives and of his list at hand, so that no job waits for one, and leases them all.
+/// An archive that cannot be read, and an image that cannot be had, is logged and passed over.
 ///
 /// # Errors
-/// The engine's.
-pub async fn preload(engine: &Engine, settings: &ImageSettings) -> Result<Vec<ImageId>, EngineError> {
+/// The engine's, or those of the record of uses.
+pub async fn preload(
+    engine: &Engine,
+    settings: &ImageSettings,
+    clock: &SharedClock,
+) -> Result<Vec<Lease>, ImageError> {
     let mut held = Vec::new();
     for archive in &settings.preload {
         for image in listed(archive).await {
-            if engine.image(&image.id.to_string()).await?.is_none() {
-                tracing::info!(archive = %archive.display(), image = %image.id, "loading an image archive");
+            let id = image.id;
+            if engine.image(&id.to_string()).await?.is_none() {
+                tracing::info!(archive = %archive.display(), image = %id, "loading an image archive");
                 engine.load_untagged(archive).await?;
             }
-            held.push(image.id);
+            held.push(leased(settings, id, id.to_string(), clock).await?);
+        }
+    }
+    let unwatched: Progress = Arc::new(|_, _| {});
+    for name in &settings.prefetch {
+        match ensure(engine, settings, name, &unwatched, clock).await {
+            Ok(resolved) => held.push(resolved.lease),
+            Err(error) => {
+                tracing::warn!(image = name, error = %Causes(&error), "an image of `prefetch` is not at hand");
+            }
         }
     }
     Ok(held)
+}
+
+async fn leased(
+    settings: &ImageSettings,
+    id: ImageId,
+    label: String,
+    clock: &SharedClock,
+) -> Result<Lease, ImageError> {
+    let (folder, clock) = (settings.cache_dir.clone(), clock.clone());
+    Ok(spawn_blocking(move || Lease::take(&folder, id, &label, &clock)).await??)
 }
 
 /// Finds an image by name or id; loads the first of `archives` that holds it if the engine does not have it, without the

@@ -11,6 +11,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use muster_kit::SharedClock;
 use muster_protocol::{Digest, ImageId, Timestamp};
@@ -18,6 +19,8 @@ use muster_protocol::{Digest, ImageId, Timestamp};
 /// No more names are added to a longer file: that an image has a name nobody knows only makes it stay.
 const MAX_NAMES: u64 = 64 * 1024;
 const SUFFIX: &str = ".image";
+/// Its time is the beginning of the last round of collection.
+const ROUND: &str = "collected";
 
 /// Keeps an image from being removed for as long as it lives.
 #[derive(Debug)]
@@ -139,6 +142,36 @@ pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
     })
 }
 
+/// Whether a round of collection is due, which then counts as begun. One executor of the machine gets to do it.
+///
+/// # Errors
+/// The disk.
+pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Result<bool, LeaseError> {
+    let begun = || -> io::Result<bool> {
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700).create(folder)?;
+        let path = folder.join(ROUND);
+        let first = !path.exists();
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let last = Timestamp::from_secs(file.metadata()?.mtime());
+        // A time that lies ahead is of a clock that was wrong.
+        let due = first || now < last || now.since(last) >= every;
+        if due {
+            touch(&file, now)?;
+        }
+        Ok(due)
+    };
+    begun().map_err(|source| LeaseError {
+        path: folder.to_owned(),
+        source,
+    })
+}
+
 // === impl Removal ===
 
 impl Removal {
@@ -215,7 +248,6 @@ fn touch(file: &File, now: Timestamp) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use muster_kit::{Clock, TestClock};
 
@@ -279,6 +311,19 @@ mod tests {
                 }
             });
         });
+    }
+
+    #[test]
+    fn a_round_of_collection_is_due_once_in_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let due = |now| {
+            let hour = Duration::from_secs(3_600);
+            begin_round(&folder.path().join("new"), hour, Timestamp::from_secs(now)).unwrap()
+        };
+        assert!(due(10_000));
+        assert!(!due(10_001) && !due(13_599));
+        assert!(due(13_600) && !due(13_601));
+        assert!(due(5_000), "a clock that was set back");
     }
 
     #[test]

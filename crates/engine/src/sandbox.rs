@@ -21,6 +21,7 @@ use bollard::models::{
     ResourcesUlimits,
 };
 use muster_protocol::AttemptId;
+use serde::Deserialize;
 
 use crate::engine::LocalImage;
 
@@ -84,9 +85,11 @@ pub struct Bind {
 }
 
 /// Who runs the job's program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RunAs {
     /// Who the image says: root, as often as not, without any of root's powers.
+    #[default]
     Image,
     /// A user and group that nobody else has; for whitelisted images.
     Nobody,

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::error::HttpError;
-use crate::fetch::{causes, text_of};
+use crate::fetch::{Progress, causes, text_of};
 use crate::headers::retry_after;
 use crate::http::Http;
 use crate::names::shown;
@@ -29,7 +29,6 @@ const MAX_REDIRECTS: usize = 5;
 const MAX_HEADERS: usize = 64;
 
 /// Something to be sent.
-#[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) method: Method,
     pub(crate) target: Target,
@@ -40,12 +39,57 @@ pub(crate) struct Parcel {
     /// Of the file.
     pub(crate) len: u64,
     pub(crate) after: Bytes,
+    /// Who is told how much of it has gone.
+    pub(crate) gone: Arc<Gone>,
+}
+
+/// How far the outputs of a job are together.
+pub(crate) struct Tally {
+    /// Of each, how many bytes have gone and how many it has; `None` until it is opened.
+    parcels: Mutex<Vec<Option<(u64, u64)>>>,
+    progress: Progress,
+}
+
+/// One output's part of a [`Tally`].
+pub(crate) struct Gone {
+    index: usize,
+    tally: Arc<Tally>,
 }
 
 /// How a try ended badly.
 enum Flaw {
     Passing(String, Option<Duration>),
     Final(HttpError),
+}
+
+impl Tally {
+    pub(crate) fn new(parcels: usize, progress: Progress) -> Self {
+        Self {
+            parcels: Mutex::new(vec![None; parcels]),
+            progress,
+        }
+    }
+}
+
+impl Gone {
+    pub(crate) fn new(index: usize, tally: &Arc<Tally>) -> Self {
+        Self {
+            index,
+            tally: Arc::clone(tally),
+        }
+    }
+
+    /// So many bytes of it have gone. Fewer than before where it is sent again.
+    fn are(&self, sent: u64, len: u64) {
+        let mut parcels = self.tally.parcels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parcel) = parcels.get_mut(self.index) {
+            *parcel = Some((sent, len));
+        }
+        let done = parcels.iter().flatten().map(|(sent, _)| sent).sum();
+        let total = parcels.iter().map(|parcel| parcel.map(|(_, len)| len)).sum();
+        drop(parcels);
+        (self.tally.progress)(done, total);
+    }
 }
 
 /// The headers that a job signed. What belongs to the connection is not the job's to set.
@@ -159,7 +203,7 @@ async fn deliver(http: &Http, parcel: &Parcel, target: &Target) -> Result<Respon
         .request(parcel.method.clone(), target.url().clone())
         .headers(parcel.headers.clone())
         .header(header::CONTENT_LENGTH, len)
-        .body(Body::wrap_stream(content(parcel, Arc::clone(&sent))));
+        .body(Body::wrap_stream(content(parcel, len, Arc::clone(&sent))));
     let mut answering = std::pin::pin!(request.send());
     let mut before = 0;
     loop {
@@ -177,7 +221,11 @@ async fn deliver(http: &Http, parcel: &Parcel, target: &Target) -> Result<Respon
     }
 }
 
-fn content(parcel: &Parcel, sent: Arc<AtomicU64>) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+fn content(
+    parcel: &Parcel,
+    whole: u64,
+    sent: Arc<AtomicU64>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     let around = |bytes: &Bytes| stream::iter(Some(Ok(bytes.clone())).filter(|_| !bytes.is_empty()));
     let file = (Arc::clone(&parcel.file), 0_u64, parcel.len);
     let blocks = stream::try_unfold(file, |(file, at, len)| async move {
@@ -197,9 +245,11 @@ fn content(parcel: &Parcel, sent: Arc<AtomicU64>) -> impl Stream<Item = io::Resu
         Ok(Some((Bytes::from(block), (file, at + want as u64, len))))
     });
     let pieces = around(&parcel.before).chain(blocks).chain(around(&parcel.after));
+    let gone = Arc::clone(&parcel.gone);
     pieces.inspect(move |piece: &io::Result<Bytes>| {
-        let len = piece.as_ref().map_or(0, Bytes::len);
-        sent.fetch_add(len as u64, Ordering::Relaxed);
+        let len = piece.as_ref().map_or(0, Bytes::len) as u64;
+        let before = sent.fetch_add(len, Ordering::Relaxed);
+        gone.are(before.saturating_add(len), whole);
     })
 }
 
@@ -239,6 +289,26 @@ fn s3_code(body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outputs_are_counted_together_and_their_sum_is_known_once_all_have_begun() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let progress: Progress = {
+            let told = Arc::clone(&told);
+            Arc::new(move |done, total| told.lock().unwrap().push((done, total)))
+        };
+        let tally = Arc::new(Tally::new(2, progress));
+        let (one, two) = (Gone::new(0, &tally), Gone::new(1, &tally));
+        one.are(5, 10);
+        two.are(1, 100);
+        one.are(10, 10);
+        // Sent again from its beginning.
+        two.are(0, 100);
+        assert_eq!(
+            *told.lock().unwrap(),
+            [(5, None), (6, Some(110)), (11, Some(110)), (10, Some(110))]
+        );
+    }
     use crate::addresses::AddressRules;
 
     #[test]

@@ -33,6 +33,12 @@ pub struct UnpackLimits {
     pub entries: usize,
 }
 
+/// No link to one either.
+fn is_empty_folder(path: &Path) -> bool {
+    let folder = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+    folder && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 /// The folder of a job's inputs while it is filled.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -52,7 +58,12 @@ impl Room {
         limits: UnpackLimits,
         called_off: CancellationToken,
     ) -> Result<Self, VolumeError> {
-        fs::create_dir(target).map_err(VolumeError::Disk)?;
+        match fs::create_dir(target) {
+            Ok(()) => {}
+            // Made ahead, for a container that has it mounted already.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_empty_folder(target) => {}
+            Err(error) => return Err(VolumeError::Disk(error)),
+        }
         let room = Self {
             target: target.to_owned(),
             limits,

@@ -16,13 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::addresses::{AddressRules, RuleError};
 use crate::error::{HttpError, UploadError};
+use crate::fetch::Progress;
 use crate::folder::{Folder, Found};
 use crate::form::form;
 use crate::http::Http;
 use crate::names::{plain_path, shown};
 use crate::results::{Answer, texts};
 use crate::retry::Pace;
-use crate::send::{Parcel, send, signed_headers};
+use crate::send::{Gone, Parcel, Tally, send, signed_headers};
 use crate::settings::Settings;
 use crate::target::Target;
 use crate::zipped::zip_folder;
@@ -35,11 +36,12 @@ const WHOLE: &str = "output.zip";
 const SYSTEM: &str = "system_output";
 
 /// Uploads under an operator's settings.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Uploader {
     rules: Arc<AddressRules>,
     limit: u64,
     pace: Pace,
+    progress: Progress,
 }
 
 /// What came of a job's uploads.
@@ -79,7 +81,14 @@ impl Uploader {
             rules: Arc::new(AddressRules::parse(&settings.allow)?),
             limit: settings.max_upload_mib.saturating_mul(1 << 20),
             pace: Pace::default(),
+            progress: Arc::new(|_, _| {}),
         })
+    }
+
+    /// Tells somebody, as they go, how many bytes of all outputs have gone, and of how many once that is known.
+    #[must_use]
+    pub fn telling(self, progress: Progress) -> Self {
+        Self { progress, ..self }
     }
 
     /// With another patience than the usual.
@@ -128,9 +137,19 @@ impl Uploader {
         let http = Http::new(Arc::clone(&self.rules)).paced(self.pace);
         let root = output.to_owned();
         let folder = Arc::new(blocking(move || Folder::open(&root).map_err(UploadError::Disk)).await?);
-        let sending = plans
-            .into_iter()
-            .map(|plan| one(&http, plan, Arc::clone(&folder), output, self.limit, called_off));
+        let tally = Arc::new(Tally::new(plans.len(), Arc::clone(&self.progress)));
+        let sending = plans.into_iter().enumerate().map(|(index, plan)| {
+            let gone = Arc::new(Gone::new(index, &tally));
+            one(
+                &http,
+                plan,
+                Arc::clone(&folder),
+                output,
+                self.limit,
+                gone,
+                called_off,
+            )
+        });
         let outcomes: Vec<_> = stream::iter(sending).buffered(PARALLEL).collect().await;
         let mut answers = Vec::new();
         let mut notices = Vec::new();
@@ -244,6 +263,7 @@ async fn one(
     folder: Arc<Folder>,
     output: &Path,
     limit: u64,
+    gone: Arc<Gone>,
     called_off: &CancellationToken,
 ) -> Result<(String, Answer, Option<String>), UploadError> {
     let name = file_name(&plan);
@@ -273,6 +293,7 @@ async fn one(
         file: Arc::new(file),
         len,
         after: Bytes::new(),
+        gone,
     };
     if let Some(fields) = plan.form {
         let mut boundary = [0; 16];

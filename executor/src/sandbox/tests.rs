@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_engine::sandbox::home_of;
+use muster_engine::sandbox::{Allowance, Root, RunAs, home_of};
 use muster_protocol::Digest;
 
 use indexmap::IndexMap;
@@ -31,6 +31,14 @@ fn image() -> LocalImage {
     LocalImage::default_for(ImageId(Digest::of(b"config")))
 }
 
+fn policy(allowance: Allowance) -> Policy {
+    Policy {
+        allowance,
+        run_as: RunAs::Image,
+        root: Root::ReadOnly,
+    }
+}
+
 fn container_in(
     job: &JobRequest,
     image: &LocalImage,
@@ -45,16 +53,19 @@ fn container_in(
         cpus: 8,
         memory: 16 << 30,
     });
-    let token = format!("{UUID}-{UUID}").parse().unwrap();
+    let gpus = if wants_gpu(job, class) {
+        vec!["GPU-a".to_owned()]
+    } else {
+        vec![]
+    };
     let folders = JobFolders::under(Path::new("/work/job"));
     let bare_home = home_of(image);
     Sealed {
-        token: &token,
         job,
         image,
         bare_home: bare_home.as_deref(),
-        class,
-        allowance,
+        policy: policy(allowance),
+        gpus: &gpus,
         folders: &folders,
         runtime: "",
     }
@@ -174,19 +185,18 @@ fn scratch_follows_the_image_and_gives_way_to_artifacts() {
 
 #[test]
 fn a_home_with_something_in_it_is_not_covered() {
-    let (token, job, image) = (format!("{UUID}-{UUID}").parse().unwrap(), job(), image());
+    let (job, image) = (job(), image());
     let folders = JobFolders::under(Path::new("/work/job"));
     let machine = Machine {
         cpus: 1,
         memory: 1 << 30,
     };
     let sealed = Sealed {
-        token: &token,
         job: &job,
         image: &image,
         bare_home: None,
-        class: ExecutorClass::AlwaysOnTest,
-        allowance: Limits::default().on(machine),
+        policy: policy(Limits::default().on(machine)),
+        gpus: &[],
         folders: &folders,
         runtime: "",
     };
@@ -249,6 +259,13 @@ fn a_gpu_is_given_to_gpu_classes_only() {
     for class in ExecutorClass::ALL {
         let host = container_in(&job, &image(), class).unwrap().host_config.unwrap();
         assert_eq!(host.device_requests.is_some(), class.has_gpu(), "{class}");
+        for request in host.device_requests.into_iter().flatten() {
+            assert_eq!(
+                request.device_ids,
+                Some(vec!["GPU-a".to_owned()]),
+                "what it claimed, no other"
+            );
+        }
     }
     job.docker_run_options_preset = OptionsPreset::None;
     let host = container_in(&job, &image(), ExecutorClass::AlwaysOnLlmA6000)

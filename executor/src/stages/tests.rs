@@ -46,7 +46,7 @@ fn running() -> Attempt {
     for (event, secs) in [
         (Event::Offered(terms()), 1),
         (Event::ImageReady, 30),
-        (Event::Requested, 31),
+        (Event::Requested { image_ready: true }, 31),
         (Event::VolumesReady, 32),
     ] {
         attempt.apply(event, at(secs));
@@ -82,7 +82,7 @@ fn a_job_that_works_goes_through_every_stage_once() {
     let steps = [
         (Event::Offered(terms()), vec![Effect::PrepareImage]),
         (Event::ImageReady, vec![Effect::SayReady]),
-        (Event::Requested, vec![Effect::PlaceVolumes]),
+        (Event::Requested { image_ready: true }, vec![Effect::PlaceVolumes]),
         (Event::VolumesReady, vec![Effect::SayVolumesReady, Effect::Run]),
         (
             Event::Exited(exit(0)),
@@ -103,11 +103,28 @@ fn each_stage_has_a_clock_of_its_own() {
     assert_eq!(attempt.deadline(), at(1 + 90));
     attempt.apply(Event::ImageReady, at(50));
     assert_eq!(attempt.deadline(), at(50 + 5 + 10));
-    attempt.apply(Event::Requested, at(51));
+    attempt.apply(Event::Requested { image_ready: true }, at(51));
     attempt.apply(Event::VolumesReady, at(52));
     assert_eq!(attempt.deadline(), at(52 + 100));
     attempt.apply(Event::Exited(exit(0)), at(53));
     assert_eq!(attempt.deadline(), at(53 + 5 + 20));
+}
+
+#[test]
+fn an_image_that_only_the_request_names_has_the_same_clock_and_costs_the_inputs_nothing() {
+    let mut attempt = new();
+    attempt.apply(Event::Offered(terms()), at(0));
+    attempt.apply(Event::ImageReady, at(1));
+    let late = Event::Requested { image_ready: false };
+    assert_eq!(attempt.apply(late.clone(), at(4)), [Effect::PrepareImage]);
+    assert_eq!(attempt.deadline(), at(4 + 90));
+    assert_eq!(attempt.apply(late, at(5)), [], "said twice");
+    assert_eq!(attempt.apply(Event::ImageReady, at(80)), [Effect::PlaceVolumes]);
+    assert_eq!(
+        attempt.deadline(),
+        at(80 + 5 + 10 - 3),
+        "three seconds had gone before"
+    );
 }
 
 #[test]
@@ -239,7 +256,7 @@ fn every_wait_ends() {
     attempt.apply(Event::ImageReady, at(2));
     let effects = attempt.clone().apply(Event::Tick, at(17));
     assert_eq!(failure(&effects).fault, Fault::Validator);
-    attempt.apply(Event::Requested, at(3));
+    attempt.apply(Event::Requested { image_ready: true }, at(3));
     let effects = attempt.apply(Event::Tick, at(17));
     assert_eq!(job_reason(failure(&effects)).0, JobFailureReason::Timeout);
     assert_eq!(failure(&effects).stage, JobStage::VolumeDownload);
@@ -281,7 +298,7 @@ fn an_offer_without_clocks_has_the_older_single_one() {
         at(0),
     );
     attempt.apply(Event::ImageReady, at(0));
-    attempt.apply(Event::Requested, at(0));
+    attempt.apply(Event::Requested { image_ready: true }, at(0));
     attempt.apply(Event::VolumesReady, at(0));
     assert!(
         attempt.deadline() > at(1 << 32),
@@ -296,7 +313,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             streaming
         })),
         Just(Event::ImageReady),
-        Just(Event::Requested),
+        any::<bool>().prop_map(|image_ready| Event::Requested { image_ready }),
         Just(Event::VolumesReady),
         (-1_i64..256).prop_map(|code| Event::Exited(exit(code))),
         Just(Event::DiskFull(1)),
@@ -334,7 +351,11 @@ proptest! {
         prop_assert_eq!(ends, 1);
         let finished = done.last() == Some(&Effect::Conclude(Conclusion::Finished));
         let order = [Effect::PrepareImage, Effect::SayReady, Effect::PlaceVolumes, Effect::SayVolumesReady, Effect::Run, Effect::SayExecutionDone, Effect::Collect];
-        let stages: Vec<_> = done.into_iter().filter(|effect| order.contains(effect)).collect();
+        let mut stages: Vec<_> = done.into_iter().filter(|effect| order.contains(effect)).collect();
+        // An image that only the request names is prepared where the inputs would be.
+        if stages.get(2) == Some(&Effect::PrepareImage) {
+            stages.remove(2);
+        }
         // A program that failed is not said to be done.
         let failed: Vec<_> = order.iter().filter(|effect| **effect != Effect::SayExecutionDone).cloned().collect();
         prop_assert!(order.starts_with(&stages) || failed == stages);

@@ -146,7 +146,8 @@ async fn a_missing_image_is_named_before_the_executor_is_ready() {
         "../containers/json",
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     ] {
-        let (lease, miner) = (Lease::new(), FakeMiner::start().await);
+        let (mut lease, miner) = (Lease::new(), FakeMiner::start().await);
+        lease.config.images.pull = false;
         let (executor, mut wire) = lease.start(&miner).await;
         wire.send(&lease.offer(&Job {
             image: name.into(),
@@ -180,7 +181,7 @@ async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
     std::fs::write(&broken, "no tar").unwrap();
     std::fs::write(&good, &archive.bytes).unwrap();
     let mut lease = Lease::new();
-    lease.config.preload = vec![folder.path().join("absent.tar"), broken, good];
+    lease.config.images.preload = vec![folder.path().join("absent.tar"), broken, good];
     let job = Job {
         image: archive.id.to_string(),
         ..Job::new(&["probe", "print", "0"])

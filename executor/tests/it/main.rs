@@ -6,10 +6,16 @@
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod images;
+#[cfg(test)]
 mod jobs;
+#[cfg(test)]
+mod python;
 #[cfg(test)]
 mod reap;
 #[cfg(test)]
 mod standing;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod trouble;

@@ -177,7 +177,10 @@ impl Setup<'_> {
     }
 
     fn executor(&self) -> Value {
-        json!({"work_dir": self.layout.data("executor")})
+        json!({
+            "work_dir": self.layout.data("executor"),
+            "images": {"cache_dir": self.layout.data("images")},
+        })
     }
 }
 

@@ -58,6 +58,7 @@ const TABLE: &[Row] = &[
     row("muster-bench",       Layer(5), &[], ""),
     row("muster-image-hello",   Apart(IMAGES), &[], ""),
     row("muster-image-probe",   Apart(&[]), &[], ""),
+    row("muster-hold",          Apart(&[]), NETWORK, "it stands inside other people's containers and does one thing"),
     row("muster-image-grader",  Apart(IMAGES), &[], ""),
     row("muster-image-llm",     Apart(IMAGES), &[], ""),
     row("muster-protocol-fuzz", Apart(&["muster-protocol"]), &[], ""),

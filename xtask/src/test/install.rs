@@ -45,10 +45,8 @@ const NEEDS: &[Need] = &[
     },
     Need {
         what: "what test images are made of",
-        present: || {
-            on_path("busybox") && (on_path("debootstrap") || Path::new("/usr/sbin/debootstrap").exists())
-        },
-        packages: &["busybox-static", "debootstrap"],
+        present: || on_path("busybox") && Path::new("/usr/bin/python3").exists(),
+        packages: &["busybox-static", "python3"],
     },
     Need {
         what: "gVisor",
@@ -126,7 +124,7 @@ mod tests {
             advice,
             "missing: PostgreSQL's server, Python 3 with venv, a Docker engine, a registry of images, what test images are \
              made of, gVisor. On Debian, as root: apt-get update && apt-get install postgresql python3 python3-venv \
-             docker.io containerd runc iptables docker-registry busybox-static debootstrap runsc"
+             docker.io containerd runc iptables docker-registry busybox-static python3 runsc"
         );
     }
 

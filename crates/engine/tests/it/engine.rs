@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use muster_engine::cache::{Collected, collect};
 use muster_engine::images::{ImageSettings, find_or_load, preload};
+use muster_engine::lease::Lease;
 
-use crate::support::{engine, image};
+use crate::support::{clock, engine, image};
 
 fn saved(folder: &std::path::Path, bytes: &[u8]) -> PathBuf {
     let path = folder.join("image.tar");
@@ -51,9 +53,20 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
             folder.path().join("absent.tar"),
             saved(folder.path(), &evil.bytes),
         ],
+        prefetch: vec![theirs.id.to_string(), "sha256:not an image".into()],
+        cache_dir: folder.path().join("images"),
+        keep_mib: 0,
         ..ImageSettings::default()
     };
-    assert_eq!(preload(&engine, &settings).await.unwrap(), [evil.id]);
+    let held = preload(&engine, &settings, &clock()).await.unwrap();
+    let ids: Vec<_> = held.iter().map(Lease::image).collect();
+    assert_eq!(ids, [evil.id, theirs.id]);
+    let collected = collect(&engine, &settings, &clock()).await.unwrap();
+    assert_eq!(
+        collected,
+        Collected { removed: 0, kept: 2 },
+        "what is preloaded is leased"
+    );
     let named = engine.image(&helper).await.unwrap().unwrap();
     assert_eq!(named.id, theirs.id, "the name still means what it meant");
     for name in [helper, evil.id.to_string()] {

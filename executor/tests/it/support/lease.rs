@@ -21,6 +21,7 @@ pub(crate) struct Lease {
     pub(crate) config: Config,
     pub(crate) tasks: Tasks,
     work_dir: TempDir,
+    _records: TempDir,
 }
 
 /// The image, arguments and clocks of a job; the rest is as most jobs have it.
@@ -48,17 +49,20 @@ impl Job {
 impl Lease {
     pub(crate) fn new() -> Self {
         let work_dir = tempfile::tempdir().unwrap();
-        let config = Config {
+        let records = tempfile::tempdir().unwrap();
+        let mut config = Config {
             work_dir: work_dir.path().to_owned(),
             stop_grace_s: 1,
             ..Config::default()
         };
+        config.images.cache_dir = records.path().join("images");
         let token = ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4());
         Self {
             token,
             config,
             tasks: Tasks::new(),
             work_dir,
+            _records: records,
         }
     }
 
@@ -102,7 +106,7 @@ impl Lease {
             "streaming_details": null,
             "executor_timing": {
                 "allowed_leeway": 0,
-                "download_time_limit": 1,
+                "download_time_limit": 60,
                 "execution_time_limit": job.execution_secs,
                 "upload_time_limit": 30,
                 "streaming_start_time_limit": 5,

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Waits for executors.
 pub(crate) struct FakeMiner {
     listener: TcpListener,
+    /// Shows that it is Muster.
+    muster: bool,
 }
 
 /// One executor's socket.
@@ -26,19 +28,33 @@ pub(crate) struct Wire {
 }
 
 /// Remembers what was asked for.
-struct NotePath<'a>(&'a mut String);
+struct NotePath<'a>(&'a mut String, bool);
 
 impl Callback for NotePath<'_> {
-    fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
+    fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
         *self.0 = request.uri().path().to_owned();
+        if self.1 {
+            let headers = response.headers_mut();
+            headers.insert("Muster-Protocol", "1".parse().unwrap());
+        }
         Ok(response)
     }
 }
 
 impl FakeMiner {
+    /// As ComputeHorde's.
     pub(crate) async fn start() -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            muster: false,
+        }
+    }
+
+    /// As ours.
+    pub(crate) async fn muster() -> Self {
+        Self {
+            muster: true,
+            ..Self::start().await
         }
     }
 
@@ -50,7 +66,7 @@ impl FakeMiner {
         timeout(PATIENCE, async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut path = String::new();
-            let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path))
+            let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path, self.muster))
                 .await
                 .unwrap();
             Wire { path, socket }
@@ -74,12 +90,18 @@ impl Wire {
 
     /// The next message; `None` once the executor has closed.
     pub(crate) async fn recv(&mut self) -> Option<Value> {
+        let text = self.recv_text().await?;
+        Some(serde_json::from_str(&text).unwrap())
+    }
+
+    /// Likewise, as it was written.
+    pub(crate) async fn recv_text(&mut self) -> Option<String> {
         loop {
             let frame = timeout(PATIENCE, self.socket.next())
                 .await
                 .expect("the executor says nothing");
             match frame? {
-                Ok(Message::Text(text)) => return Some(serde_json::from_str(text.as_str()).unwrap()),
+                Ok(Message::Text(text)) => return Some(text.as_str().to_owned()),
                 Err(_) => return None,
                 // The answer to a close goes out with the next read, after which the stream ends.
                 Ok(_) => {}

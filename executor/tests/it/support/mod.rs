@@ -1,10 +1,21 @@
 //! What the executor's tests share: a miner that speaks as ComputeHorde's Python miner does, and an image of ours.
 
+#[path = "../../../../crates/engine/tests/it/support/dockerd.rs"]
+pub(crate) mod dockerd;
 pub(crate) mod image;
 pub(crate) mod lease;
 pub(crate) mod miner;
+#[path = "../../../../crates/engine/tests/it/support/registry.rs"]
+#[expect(dead_code, reason = "the engine's own tests use all of it")]
+pub(crate) mod registry;
 
+use std::time::Duration;
+
+use anyhow::{Context, bail};
 use muster_executor::Engine;
+
+/// Nothing takes longer, even where all processors are busy.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The engine of this machine; `None`, with the reason on stderr, where there is none.
 pub(crate) async fn engine() -> Option<Engine> {
@@ -15,4 +26,39 @@ pub(crate) async fn engine() -> Option<Engine> {
             None
         }
     }
+}
+
+/// Polls until `ready` says so, for as long as patience lasts.
+pub(crate) async fn until<F: Future<Output = bool>>(
+    what: &str,
+    mut ready: impl FnMut() -> F,
+) -> anyhow::Result<()> {
+    let poll = async {
+        while !ready().await {
+            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
+        }
+    };
+    match tokio::time::timeout(PATIENCE, poll).await {
+        Ok(()) => Ok(()),
+        Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
+    }
+}
+
+/// A port that nothing listened on a moment ago.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Whether a program of Debian's is here; says what is skipped where it is not.
+pub(crate) fn have(program: &str) -> bool {
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin".into(), "/sbin".into()])
+            .any(|folder| folder.join(program).is_file())
+    });
+    if !found {
+        eprintln!("skipped: no {program}; `cargo xtask test` installs it");
+    }
+    found
 }

@@ -1,5 +1,6 @@
 //! Images of ours: small ones that nobody else has, and the probe.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -77,10 +78,10 @@ pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> 
     Ok(archive)
 }
 
-/// Debian with Python and a package installed by pip, run by root. Made once and kept in ~/.cache/muster; `None`, with the
-/// reason on stderr, where it cannot be made.
+/// Debian's Python and shell and a package installed by pip, run by root: made of this machine's own packages in seconds, and
+/// kept by the engine. `None`, with the reason on stderr, where it cannot be made.
 pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_engine::LocalImage>> {
-    let name = "muster/engine-test-python:1";
+    let name = "muster/engine-test-python:2";
     if engine.image(name).await?.is_none() {
         let Some(archive) = tokio::task::spawn_blocking(python_root).await?? else {
             return Ok(None);
@@ -89,11 +90,11 @@ pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_engi
         let options = bollard::query_parameters::CreateImageOptions {
             from_src: Some("-".into()),
             repo: Some("muster/engine-test-python".into()),
-            tag: Some("1".into()),
+            tag: Some("2".into()),
             ..Default::default()
         };
-        let body = bollard::body_full(tokio::fs::read(archive).await?.into());
-        let mut answers = Box::pin(docker.create_image(Some(options), Some(body), None));
+        let mut answers =
+            Box::pin(docker.create_image(Some(options), Some(bollard::body_full(archive.into())), None));
         while let Some(answer) = futures_util::StreamExt::next(&mut answers).await {
             answer?;
         }
@@ -101,58 +102,117 @@ pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_engi
     Ok(engine.image(name).await?)
 }
 
+/// What Python, a shell and everyday commands need, by Debian's own account.
+const PACKAGES: [&str; 6] = ["base-files", "bash", "coreutils", "dash", "libgomp1", "python3"];
+/// Files that no package lists: those that installing made.
+const MADE: [&str; 9] = [
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/ld.so.cache",
+    "/usr/bin/sh",
+    "/tmp",
+];
+
 /// The image's files as a tar archive.
-fn python_root() -> anyhow::Result<Option<PathBuf>> {
-    if !nix::unistd::geteuid().is_root() || !super::have("debootstrap") {
-        eprintln!("skipped: a Debian root needs root and debootstrap");
+fn python_root() -> anyhow::Result<Option<Vec<u8>>> {
+    if !(super::have("dpkg-query") && Path::new("/usr/bin/python3").exists()) {
+        eprintln!("skipped: an image of Debian's packages needs Debian and its python3");
         return Ok(None);
     }
-    let home = std::env::var("HOME").context("no HOME")?;
-    let cache = Path::new(&home).join(".cache/muster");
-    std::fs::create_dir_all(&cache)?;
-    let archive = cache.join("debian-python-1.tar");
-    // Tests of other runs may want it at the same time.
-    let lock = std::fs::File::create(cache.join("debian-python.lock"))?;
-    lock.lock()?;
-    if archive.exists() {
-        return Ok(Some(archive));
+    let mut paths: BTreeSet<String> = MADE.iter().map(|&path| path.to_owned()).collect();
+    for package in closure()? {
+        let listed = output(Command::new("dpkg").args(["--listfiles", &package]))?;
+        paths.extend(listed.lines().filter(|path| path.starts_with('/')).map(real));
     }
-    let work = tempfile::tempdir_in(&cache)?;
+    paths.retain(|path| {
+        path != "/." && !path.starts_with("/usr/share/doc") && Path::new(path).symlink_metadata().is_ok()
+    });
+    let work = tempfile::tempdir()?;
+    let (list, made) = (work.path().join("list"), work.path().join("made.tar"));
+    std::fs::write(&list, paths.into_iter().collect::<Vec<_>>().join("\n"))?;
+    let made_text = made.display().to_string();
+    output(
+        Command::new("tar")
+            .args([
+                "--create",
+                "--no-recursion",
+                "--absolute-names",
+                "--file",
+                &made_text,
+                "--files-from",
+            ])
+            .arg(&list),
+    )?;
     let root = work.path().join("root");
-    let run = |program: &str, arguments: &[&str]| -> anyhow::Result<()> {
-        let output = Command::new(program).args(arguments).output()?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{program}: {}", text.trim());
-        Ok(())
-    };
-    let (root, made, venv) = (
-        root.display().to_string(),
-        work.path().join("made.tar"),
-        work.path().join("venv").display().to_string(),
-    );
-    run(
-        "debootstrap",
-        &[
-            "--variant=minbase",
-            "--include=python3,libgomp1",
-            "bookworm",
-            &root,
-        ],
+    let packages = root.join("usr/local/lib/python3.11/dist-packages");
+    std::fs::create_dir_all(&packages)?;
+    output(
+        Command::new("python3")
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--only-binary=:all:",
+                "--target",
+            ])
+            .arg(&packages)
+            .arg("six"),
     )?;
-    run("python3", &["-m", "venv", &venv])?;
-    let packages = format!("{root}/usr/local/lib/python3.11/dist-packages");
-    run(
-        &format!("{venv}/bin/pip"),
-        &[
-            "install",
-            "--quiet",
-            "--only-binary=:all:",
-            "--target",
-            &packages,
-            "six",
-        ],
+    output(
+        Command::new("tar")
+            .args([
+                "--append",
+                "--file",
+                &made_text,
+                "--owner=0",
+                "--group=0",
+                "--directory",
+            ])
+            .arg(&root)
+            .arg("usr/local/lib/python3.11"),
     )?;
-    run("tar", &["-C", &root, "-cf", &made.display().to_string(), "."])?;
-    std::fs::rename(&made, &archive)?;
-    Ok(Some(archive))
+    Ok(Some(std::fs::read(made)?))
+}
+
+/// Where a path leads once the folders above it are followed: Debian's packages still say `/lib` for `/usr/lib`.
+fn real(path: &str) -> String {
+    let path = Path::new(path);
+    let above = path.parent().and_then(|above| above.canonicalize().ok());
+    match (above, path.file_name()) {
+        (Some(above), Some(name)) => above.join(name).display().to_string(),
+        (_, None | Some(_)) => path.display().to_string(),
+    }
+}
+
+/// The packages and what they depend on, as far as it is installed.
+fn closure() -> anyhow::Result<BTreeSet<String>> {
+    let known = output(Command::new("dpkg-query").args([
+        "--show",
+        "--showformat",
+        "${Package}\t${Pre-Depends},${Depends}\n",
+    ]))?;
+    let known: HashMap<&str, &str> = known.lines().filter_map(|line| line.split_once('\t')).collect();
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&str> = PACKAGES.to_vec();
+    while let Some(package) = open.pop() {
+        let Some(needs) = known.get(package) else { continue };
+        if !found.insert(package.to_owned()) {
+            continue;
+        }
+        let names = needs.split([',', '|']);
+        open.extend(names.map(|need| need.trim().split([' ', ':', '(']).next().unwrap_or_default()));
+    }
+    Ok(found)
+}
+
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,0 +1,172 @@
+//! A job's image from a registry of the test's own: by tag, by digest, with a password, and without a good one.
+
+use bollard::auth::DockerCredentials;
+use muster_engine::credentials::Login;
+use muster_executor::{Engine, ImageArchive, ImageFile};
+use muster_protocol::ImageId;
+use serde_json::{Value, json};
+
+use crate::support::lease::{Job, Lease};
+use crate::support::miner::FakeMiner;
+use crate::support::registry::{PASSWORD, Registry, USER};
+use crate::support::{engine, have, image};
+
+/// The demo program in an image of this test's own, in the registry and not in the engine. Returns its name there.
+async fn published(engine: &Engine, registry: &Registry, password: Option<&str>) -> (String, ImageArchive) {
+    let mark = uuid::Uuid::new_v4().to_string();
+    let local = format!("muster/executor-registry-test:{mark}");
+    // Enough for its way to be seen.
+    let filler = (0..1 << 18)
+        .flat_map(|_| uuid::Uuid::new_v4().into_bytes())
+        .collect();
+    let file = ImageFile {
+        path: "/mark".into(),
+        mode: 0o644,
+        contents: filler,
+    };
+    let tag = local.clone();
+    let archive = tokio::task::spawn_blocking(move || image::archive(&tag, vec![file]))
+        .await
+        .unwrap();
+    engine.load(archive.bytes.clone()).await.unwrap();
+    let name = format!("{}/muster/hello:{mark}", registry.address());
+    let credentials = password.map(|password| DockerCredentials {
+        username: Some(USER.to_owned()),
+        password: Some(password.to_owned()),
+        serveraddress: Some(registry.address()),
+        ..DockerCredentials::default()
+    });
+    engine
+        .push(&archive.id.to_string(), &name.parse().unwrap(), credentials)
+        .await
+        .unwrap();
+    for name in [&local, &name] {
+        engine.forget(name).await.unwrap();
+    }
+    assert_eq!(engine.image(&archive.id.to_string()).await.unwrap(), None);
+    (name, archive)
+}
+
+async fn forget(engine: &Engine, id: ImageId) {
+    for name in engine.names_of(id).await.unwrap() {
+        engine.forget(&name).await.unwrap();
+    }
+    engine.forget(&id.to_string()).await.unwrap();
+}
+
+/// Runs the job for a Muster miner: everything that was said.
+async fn told(lease: &Lease, image: &str) -> Vec<Value> {
+    let miner = FakeMiner::muster().await;
+    let (executor, mut wire) = lease.start(&miner).await;
+    let job = Job {
+        image: image.into(),
+        ..Job::new(&["probe", "print", "0"])
+    };
+    wire.send(&lease.offer(&job)).await;
+    let mut heard = Vec::new();
+    while let Some(message) = wire.recv().await {
+        if message["message_type"] == "V0ExecutorReadyRequest" {
+            wire.send(&lease.request(&job)).await;
+        }
+        heard.push(message);
+    }
+    executor.join().await.unwrap().unwrap();
+    heard
+}
+
+fn of<'a>(heard: &'a [Value], kind: &str) -> Option<&'a Value> {
+    heard.iter().find(|message| message["message_type"] == kind)
+}
+
+#[tokio::test]
+async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let (name, archive) = published(&engine, &registry, None).await;
+    let lease = Lease::new();
+    let heard = told(&lease, &name).await;
+    let finished = of(&heard, "V0JobFinishedRequest").unwrap_or_else(|| panic!("{heard:#?}"));
+    assert_eq!(finished["docker_process_stdout"], "end\n");
+    let pulled = heard
+        .iter()
+        .find(|message| message["message_type"] == "MusterJobProgress" && message["of"] == "image_pull");
+    let pulled = pulled.unwrap_or_else(|| panic!("its way was not told: {heard:#?}"));
+    assert!(pulled["done"].as_u64().unwrap() > 0, "{pulled}");
+    let image = &of(&heard, "V0MachineSpecsRequest").unwrap()["specs"]["specs"]["image"];
+    assert_eq!(
+        (&image["name"], &image["id"]),
+        (&json!(name), &json!(archive.id)),
+        "a tag means what it meant when the job ran"
+    );
+    let manifest = image["manifest"].as_str().unwrap().to_owned();
+    assert!(manifest.starts_with("sha256:"), "{image}");
+    lease.assert_clean(&engine).await;
+    forget(&engine, archive.id).await;
+
+    let pinned = format!("{}@{manifest}", name.rsplit_once(':').unwrap().0);
+    let lease = Lease::new();
+    let heard = told(&lease, &pinned).await;
+    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
+    let image = &of(&heard, "V0MachineSpecsRequest").unwrap()["specs"]["specs"]["image"];
+    assert_eq!(
+        (&image["id"], &image["manifest"]),
+        (&json!(archive.id), &json!(manifest))
+    );
+
+    // Used a moment ago, and by nobody now: with no room it goes after the next job.
+    let mut lease = Lease::new();
+    lease.config.images.keep_mib = 0;
+    let heard = told(&lease, &pinned).await;
+    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
+    let left = engine.image(&archive.id.to_string()).await.unwrap();
+    assert_eq!(left, None, "what nobody uses makes room");
+}
+
+#[tokio::test]
+async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(true).await.unwrap();
+    let (name, archive) = published(&engine, &registry, Some(PASSWORD)).await;
+    for wrong in [None, Some("not it")] {
+        let mut lease = Lease::new();
+        if let Some(password) = wrong {
+            lease.config.images.registries = [(registry.address(), login(password))].into();
+        }
+        let heard = told(&lease, &name).await;
+        let failed = of(&heard, "V0HordeFailedRequest").unwrap_or_else(|| panic!("{heard:#?}"));
+        assert_eq!(of(&heard, "V0ExecutorReadyRequest"), None);
+        assert_eq!(
+            (
+                &failed["context"]["code"],
+                &failed["context"]["stage"],
+                &failed["context"]["fault"]
+            ),
+            (&json!("E0008"), &json!("executor_startup"), &json!("user")),
+            "{failed:#}"
+        );
+        let message = failed["message"].as_str().unwrap();
+        assert!(
+            message.contains("credentials") && message.contains(&name),
+            "{message}"
+        );
+        lease.assert_clean(&engine).await;
+    }
+    let mut lease = Lease::new();
+    lease.config.images.registries = [(registry.address(), login(PASSWORD))].into();
+    let heard = told(&lease, &name).await;
+    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
+    forget(&engine, archive.id).await;
+}
+
+fn login(password: &str) -> Login {
+    Login {
+        username: USER.to_owned(),
+        password: password.to_owned(),
+    }
+}

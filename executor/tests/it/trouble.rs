@@ -1,0 +1,181 @@
+//! Engines that die under a job and come back, and a disk that is full: on engines of the tests' own.
+
+use muster_executor::{ImageArchive, ImageFile};
+use serde_json::{Value, json};
+
+use crate::support::dockerd::Dockerd;
+use crate::support::lease::{Job, Lease};
+use crate::support::miner::{FakeMiner, Wire};
+use crate::support::registry::Registry;
+use crate::support::{engine, have, image, until};
+
+fn job(archive: &ImageArchive, args: &[&str]) -> Job {
+    Job {
+        image: archive.id.to_string(),
+        ..Job::new(args)
+    }
+}
+
+async fn archive() -> ImageArchive {
+    tokio::task::spawn_blocking(|| image::archive(image::NAME, vec![]))
+        .await
+        .unwrap()
+}
+
+async fn last(wire: &mut Wire) -> Value {
+    let mut last = Value::Null;
+    while let Some(message) = wire.recv().await {
+        last = message;
+    }
+    last
+}
+
+#[tokio::test]
+async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
+    let Some(mut dockerd) = Dockerd::start(None).await.unwrap() else {
+        return;
+    };
+    let engine = dockerd.connect().await.unwrap();
+    let archive = archive().await;
+    engine.load(archive.bytes.clone()).await.unwrap();
+    let miner = FakeMiner::start().await;
+
+    // Away when the offer comes: after 1, 2, 4, 8 and 16 seconds it is asked again.
+    dockerd.kill().unwrap();
+    let mut lease = Lease::new();
+    lease.config.engine = dockerd.address();
+    let (executor, mut wire) = lease.start(&miner).await;
+    let short = job(&archive, &["probe", "print", "0"]);
+    wire.send(&lease.offer(&short)).await;
+    dockerd.revive().await.unwrap();
+    wire.expect("V0ExecutorReadyRequest").await;
+    wire.send(&lease.request(&short)).await;
+    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&engine).await;
+
+    // It dies under a running job, which it takes with it: named, nothing of it is left, and the next one runs.
+    let mut lease = Lease::new();
+    lease.config.engine = dockerd.address();
+    let (executor, mut wire) = lease.start(&miner).await;
+    lease
+        .to_running(&mut wire, &job(&archive, &["probe", "sleep", "3600"]))
+        .await;
+    lease.container_appears(&engine).await;
+    let label = format!("muster.attempt={}", lease.token.attempt());
+    until("the job runs", || async {
+        let names = engine.labelled(&label).await.unwrap();
+        running(&dockerd, names.first()).await
+    })
+    .await
+    .unwrap();
+    dockerd.kill().unwrap();
+    dockerd.revive().await.unwrap();
+    let failed = last(&mut wire).await;
+    assert_eq!(
+        (
+            &failed["message_type"],
+            &failed["context"]["stage"],
+            &failed["context"]["fault"]
+        ),
+        (
+            &json!("V0HordeFailedRequest"),
+            &json!("execution"),
+            &json!("executor")
+        ),
+        "{failed:#}"
+    );
+    assert!(
+        failed["message"].as_str().unwrap().contains("engine went away"),
+        "{failed:#}"
+    );
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&engine).await;
+
+    let mut lease = Lease::new();
+    lease.config.engine = dockerd.address();
+    let (executor, mut wire) = lease.start(&miner).await;
+    lease.to_running(&mut wire, &short).await;
+    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&engine).await;
+}
+
+/// Whether the engine says that this container runs.
+async fn running(dockerd: &Dockerd, name: Option<&String>) -> bool {
+    let docker = bollard::Docker::connect_with_host(&dockerd.address()).unwrap();
+    let Some(name) = name else { return false };
+    let found = docker.negotiate_version().await.unwrap();
+    let found = found.inspect_container(name, None).await.unwrap();
+    found.state.and_then(|state| state.running) == Some(true)
+}
+
+#[tokio::test]
+async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs() {
+    let Some(outside) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let Some(dockerd) = Dockerd::start(Some(48)).await.unwrap() else {
+        return;
+    };
+    let small_disk = dockerd.connect().await.unwrap();
+    let mut registry = Registry::start(false).await.unwrap();
+    let tag = format!("muster/executor-disk-test:{}", uuid::Uuid::new_v4());
+    let contents = (0..1 << 22)
+        .flat_map(|_| uuid::Uuid::new_v4().into_bytes())
+        .collect();
+    let filler = ImageFile {
+        path: "/filler".into(),
+        mode: 0o644,
+        contents,
+    };
+    let local = tag.clone();
+    let large = tokio::task::spawn_blocking(move || image::archive(&local, vec![filler]))
+        .await
+        .unwrap();
+    outside.load(large.bytes).await.unwrap();
+    let name = format!("{}/muster/large:1", registry.address());
+    outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
+    for name in [&tag, &name] {
+        outside.forget(name).await.unwrap();
+    }
+    registry.move_to(dockerd.pid()).unwrap();
+
+    let miner = FakeMiner::start().await;
+    let mut lease = Lease::new();
+    lease.config.engine = dockerd.address();
+    let (executor, mut wire) = lease.start(&miner).await;
+    let job = Job {
+        image: name.clone(),
+        ..Job::new(&["probe", "print", "0"])
+    };
+    wire.send(&lease.offer(&job)).await;
+    let failed = last(&mut wire).await;
+    assert_eq!(
+        (&failed["message_type"], &failed["context"]["fault"]),
+        (&json!("V0HordeFailedRequest"), &json!("executor")),
+        "{failed:#}"
+    );
+    assert!(
+        failed["message"].as_str().unwrap().contains("no room"),
+        "{failed:#}"
+    );
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&small_disk).await;
+
+    // What fits still runs.
+    let archive = archive().await;
+    small_disk.load(archive.bytes).await.unwrap();
+    let mut lease = Lease::new();
+    lease.config.engine = dockerd.address();
+    let (executor, mut wire) = lease.start(&miner).await;
+    let job = Job {
+        image: archive.id.to_string(),
+        ..job
+    };
+    lease.to_running(&mut wire, &job).await;
+    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&small_disk).await;
+}

@@ -1,0 +1,108 @@
+//! What a container that waits for a job is told when the job comes: one line of JSON on its standard input.
+//!
+//! `{"program": ["name", "argument"], "environment": ["NAME=value", "GONE"], "mark": "text"}`. The process that waits is
+//! replaced by the program, as the container's first process would have been that program from the start. Where that fails,
+//! one line on stderr begins with the mark, which nobody but the executor knows, and the exit code is a shell's.
+
+use std::io::{self, BufRead, ErrorKind};
+
+use serde_json::Value;
+
+/// No job's description is longer.
+const LONGEST: u64 = 4 << 20;
+/// What a shell says of a program that it does not find, or may not execute.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// A job's program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orders {
+    /// Its name, looked for as the container's `PATH` says.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Variables beside those of the image; `None` takes one away.
+    pub environment: Vec<(String, Option<String>)>,
+    /// How the line begins that says why it cannot be started.
+    pub mark: String,
+}
+
+impl Orders {
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// The executor has gone, or what came are no orders.
+    pub fn read(from: impl BufRead) -> io::Result<Self> {
+        let mut line = String::new();
+        from.take(LONGEST).read_line(&mut line)?;
+        Self::parse(&line).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "these are no orders"))
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let orders: Value = serde_json::from_str(line.strip_suffix('\n')?).ok()?;
+        let texts = |name: &str| -> Option<Vec<String>> {
+            let texts = orders.get(name)?.as_array()?.iter();
+            texts.map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        let mut words = texts("program")?.into_iter();
+        let environment = texts("environment")?.into_iter();
+        Some(Self {
+            program: words.next()?,
+            arguments: words.collect(),
+            environment: environment
+                .map(|line| match line.split_once('=') {
+                    Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                    None => (line, None),
+                })
+                .collect(),
+            mark: orders.get("mark")?.as_str()?.to_owned(),
+        })
+    }
+}
+
+/// The exit code for a program that could not be started.
+pub fn exit_code(error: &io::Error) -> u8 {
+    if error.kind() == ErrorKind::NotFound {
+        NOT_FOUND
+    } else {
+        NOT_EXECUTABLE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The executor writes exactly this (`executor/src/warm.rs`).
+    const GOLDEN: &str = "{\"program\":[\"/bin/sh\",\"-c\",\"echo \\\"hé\\\"\"],\"environment\":[\"A=b=c\",\"GONE\"],\"mark\":\"m\"}\n";
+
+    #[test]
+    fn orders_are_read_as_the_executor_writes_them() {
+        let orders = Orders::read(GOLDEN.as_bytes()).unwrap();
+        assert_eq!(orders.program, "/bin/sh");
+        assert_eq!(orders.arguments, ["-c", "echo \"hé\""]);
+        assert_eq!(
+            orders.environment,
+            [
+                ("A".to_owned(), Some("b=c".to_owned())),
+                ("GONE".to_owned(), None)
+            ]
+        );
+        assert_eq!(orders.mark, "m");
+    }
+
+    #[test]
+    fn what_is_cut_or_lacks_something_is_refused() {
+        for end in 0..GOLDEN.len() {
+            assert!(Orders::read(&GOLDEN.as_bytes()[..end]).is_err(), "{end}");
+        }
+        for bad in [
+            "{}\n",
+            "{\"program\":[],\"environment\":[],\"mark\":\"\"}\n",
+            "{\"program\":[1],\"environment\":[],\"mark\":\"\"}\n",
+            "[]\n",
+        ] {
+            assert!(Orders::read(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
