@@ -247,9 +247,6 @@ impl Session<'_> {
             Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
             Ok(FromFacilitator::Cancel(request)) => intake::cancel(self.shared, &request).await?,
             Ok(FromFacilitator::Response(response)) => self.on_answer(&response).await?,
-            Ok(FromFacilitator::Cancel(cancel)) => {
-                tracing::info!(job = %cancel.uuid, reason = cancel.reason, "a user no longer wants a job, which runs on");
-            }
             Ok(FromFacilitator::Challenge(_)) => {
                 tracing::warn!("the facilitator challenges a connection that it has accepted");
             }
