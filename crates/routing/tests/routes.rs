@@ -1,6 +1,10 @@
 //! Routing as properties: nobody who is left out is asked, work is spread, and the same facts give the same answer.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,7 +1,5 @@
 //! Scoring as properties: nothing is lost, nothing is made, and nobody's receipt changes another's pay but through the share.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{Dropped, Neuron, POINTS, Paid, Snapshot, Why, score, zeros};
