@@ -28,7 +28,6 @@ use muster_validator::chain::{Blocks, Chain};
 use muster_validator::store::Store;
 use muster_validator::{Config, run_on};
 use serde_json::json;
-use tokio::runtime::Runtime;
 use uuid::Uuid;
 
 const ROUNDS: usize = 5;
