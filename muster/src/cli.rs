@@ -30,6 +30,9 @@ pub(crate) enum Command {
     /// Submit jobs and look at them.
     #[command(subcommand)]
     Job(Box<Job>),
+    /// Why a job went where it went.
+    #[command(subcommand)]
+    Route(Route),
     /// Bittensor wallet files.
     #[command(subcommand)]
     Wallet(Wallet),
@@ -224,6 +227,29 @@ pub(crate) struct JobShow {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) door: Door,
+}
+
+/// `muster route`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Route {
+    /// Show which miners could have been asked for each attempt of a job, what spoke against each, and why the others were not.
+    Explain(RouteExplain),
+}
+
+/// `muster route explain`.
+#[derive(Debug, Args)]
+pub(crate) struct RouteExplain {
+    /// The job.
+    pub(crate) job: JobId,
+    /// Where the validator that routed it serves its state; the local subnet's by default.
+    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
+    pub(crate) state: Option<SocketAddr>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster")]
+    pub(crate) dir: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `muster wallet`.

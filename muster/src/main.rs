@@ -9,6 +9,7 @@ mod job;
 mod print;
 mod report;
 mod roles;
+mod route;
 mod up;
 mod wallet;
 
@@ -45,6 +46,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Miner(args) => roles::miner(args, tasks, clock).await,
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
+        Command::Route(command) => route::run(command).await,
         Command::Wallet(command) => wallet::run(command),
         Command::Explain { code } => explain(&code),
     }

@@ -161,6 +161,8 @@ pub(crate) struct Outlook {
     /// None before the chain has been met. Whoever finds it old holds the lock while reading, so that a hundred jobs cause
     /// one reading.
     latest: Mutex<Option<Picture>>,
+    /// The same subnet, for whoever cannot wait for a reading.
+    seen: watch::Sender<Option<Arc<Metagraph>>>,
     /// The newest finalised block seen; none before the chain has been met.
     head: watch::Sender<Option<BlockNumber>>,
     state: watch::Sender<LinkState>,
@@ -173,6 +175,7 @@ impl Outlook {
             clock,
             max_age,
             latest: Mutex::new(None),
+            seen: watch::Sender::default(),
             head: watch::Sender::default(),
             state: watch::Sender::default(),
         }
@@ -186,7 +189,9 @@ impl Outlook {
     /// The chain has answered for the first time, and the store knows which one it is: from here on jobs are routed.
     pub(crate) async fn met(&self, metagraph: Metagraph) {
         let head = metagraph.block;
-        *self.latest.lock().await = Some((self.clock.now(), Arc::new(metagraph)));
+        let metagraph = Arc::new(metagraph);
+        self.seen.send_replace(Some(Arc::clone(&metagraph)));
+        *self.latest.lock().await = Some((self.clock.now(), metagraph));
         self.saw(head);
     }
 
@@ -231,6 +236,7 @@ impl Outlook {
                 if let Some((_, before)) = &*latest {
                     tell(before, &metagraph);
                 }
+                self.seen.send_replace(Some(Arc::clone(&metagraph)));
                 *latest = Some((self.clock.now(), Arc::clone(&metagraph)));
                 Some(metagraph)
             }
@@ -242,6 +248,11 @@ impl Outlook {
                 known
             }
         }
+    }
+
+    /// The subnet as it was last read, without waiting; `None` before the chain has been met.
+    pub(crate) fn seen(&self) -> Option<Arc<Metagraph>> {
+        self.seen.borrow().clone()
     }
 
     /// Notes a finalised block.

@@ -1,6 +1,6 @@
 //! The validator's configuration file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,13 @@ use std::time::Duration;
 use muster_chain::Netuid;
 use muster_identity::wallet::WalletPath;
 use muster_kit::config::{Problem, RoleConfig};
-use muster_protocol::UserKey;
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
+use muster_routing::admission::Users;
+use muster_routing::{Policy, Windows};
 use serde::Deserialize;
 
-use crate::admission::Users;
+/// How long a manifest is believed: a miner that is not asked because of it could never correct it.
+const MANIFEST_AGE: Duration = Duration::from_secs(300);
 
 /// The configuration of a validator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -33,6 +36,10 @@ pub struct Config {
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
+    /// Receipts of all validators.
+    pub receipts: ReceiptsConfig,
+    /// What work is worth.
+    pub scoring: ScoringConfig,
     /// How long each party may take.
     pub timing: TimingConfig,
 }
@@ -85,6 +92,34 @@ pub struct RoutingConfig {
     pub max_incidents: u32,
     /// Seconds after which an incident is forgotten.
     pub incident_s: u64,
+    /// Seconds over which miners are given the same number of jobs for each executor, as far as nothing speaks against it.
+    pub fairness_s: u64,
+    /// Seconds for which a miner that has nothing free is not asked for the same class again.
+    pub full_s: u64,
+    /// Seconds for which an image or input that a miner once had is taken to be there still.
+    pub warm_s: u64,
+    /// Miners that get nothing.
+    pub blacklist: BTreeSet<MinerKey>,
+}
+
+/// Receipts of all validators.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReceiptsConfig {
+    /// Whether miners' pages are read; without, only this validator's own receipts count.
+    pub gather: bool,
+    /// Seconds between two readings of the pages that grow.
+    pub interval_s: u64,
+    /// Seconds of pages that are read after a pause.
+    pub catch_up_s: u64,
+}
+
+/// What work is worth.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScoringConfig {
+    /// What all work of one class is worth beside that of the others.
+    pub class_weights: BTreeMap<ExecutorClass, u32>,
 }
 
 /// How long each party may take.
@@ -116,6 +151,8 @@ impl Default for Config {
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
+            receipts: ReceiptsConfig::default(),
+            scoring: ScoringConfig::default(),
             timing: TimingConfig::default(),
         }
     }
@@ -149,6 +186,29 @@ impl Default for RoutingConfig {
             max_attempts: 3,
             max_incidents: 3,
             incident_s: 600,
+            fairness_s: 3_600,
+            full_s: 5,
+            warm_s: 86_400,
+            blacklist: BTreeSet::new(),
+        }
+    }
+}
+
+impl Default for ReceiptsConfig {
+    fn default() -> Self {
+        Self {
+            gather: true,
+            interval_s: 10,
+            catch_up_s: 18_000,
+        }
+    }
+}
+
+impl Default for ScoringConfig {
+    fn default() -> Self {
+        let class_weights = ExecutorClass::ALL.into_iter().map(|class| (class, 1));
+        Self {
+            class_weights: class_weights.collect(),
         }
     }
 }
@@ -179,6 +239,27 @@ impl UsersConfig {
             Users::Any
         } else {
             Users::Listed(self.allow.clone())
+        }
+    }
+}
+
+impl RoutingConfig {
+    pub(crate) fn policy(&self, me: Hotkey) -> Policy {
+        Policy {
+            me,
+            max_incidents: self.max_incidents,
+            blacklist: self.blacklist.clone(),
+            prices: Policy::PRICES,
+        }
+    }
+
+    pub(crate) fn windows(&self) -> Windows {
+        Windows {
+            record: Duration::from_secs(self.incident_s),
+            given: Duration::from_secs(self.fairness_s),
+            manifest: MANIFEST_AGE,
+            full: Duration::from_secs(self.full_s),
+            warm: Duration::from_secs(self.warm_s),
         }
     }
 }
@@ -241,6 +322,29 @@ max_attempts = 3
 # A miner with this many failed attempts is left out until they are older than incident_s seconds.
 max_incidents = 3
 incident_s = 600
+# Seconds over which miners are given the same number of jobs for each executor, as far as nothing speaks against it.
+fairness_s = 3600
+# Seconds for which a miner that has nothing free is not asked for the same class again.
+full_s = 5
+# Seconds for which an image or input that a miner once had is taken to be there still.
+warm_s = 86400
+# Hotkeys of miners that get nothing.
+blacklist = []
+
+[receipts]
+# Whether the receipts of all validators are read from the miners' pages. Without, only this validator's own count.
+gather = true
+# Seconds between two readings of the pages that grow, and seconds of pages that are caught up on after a pause.
+interval_s = 10
+catch_up_s = 18000
+
+[scoring.class_weights]
+# What all work of one class is worth beside that of the others. A class that is not named is worth nothing.
+"spin_up-4min.gpu-24gb" = 1
+"always_on.gpu-24gb" = 1
+"always_on.llm.a6000" = 1
+"always_on.test" = 1
+"always_on.cpu.8c.16gb" = 1
 
 [timing]
 # Seconds of slack for the whole job, on top of the limits that its user set.
@@ -264,12 +368,29 @@ receipt_wait_ms = 2000
             ("facilitator.answer_s", self.facilitator.answer_s),
             ("routing.max_attempts", u64::from(self.routing.max_attempts)),
             ("routing.max_incidents", u64::from(self.routing.max_incidents)),
+            ("routing.fairness_s", self.routing.fairness_s),
+            ("receipts.interval_s", self.receipts.interval_s),
             ("timing.dial_s", self.timing.dial_s),
             ("timing.reservation_s", self.timing.reservation_s),
             ("timing.reconnect_s", self.timing.reconnect_s),
         ] {
             if number == 0 {
                 problems.push(Problem::at(path, "must be at least 1"));
+            }
+        }
+        // Older receipts are refused, so older pages need not be read.
+        if self.receipts.catch_up_s > 172_800 {
+            problems.push(Problem::at(
+                "receipts.catch_up_s",
+                "must be at most two days (172800)",
+            ));
+        }
+        for (class, weight) in &self.scoring.class_weights {
+            if *weight > muster_scoring::MAX_CLASS_WEIGHT {
+                problems.push(Problem::at(
+                    format!("scoring.class_weights.{class}"),
+                    "must be at most 1000000",
+                ));
             }
         }
         // Python miners refuse a started receipt that holds for longer than thirty days.

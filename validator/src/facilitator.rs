@@ -122,6 +122,12 @@ impl Session<'_> {
         );
         let stop = self.shared.tasks.token();
         self.greet(answer).await?;
+        let shared = self.shared;
+        let mut live = shared.live.receiver.lock().await;
+        // What waited while nobody was connected is old.
+        while live.try_recv().is_ok() {
+            shared.live.drop_one();
+        }
         let clock = Arc::clone(&self.shared.clock);
         let mut writes = self.shared.store.outbox_writes();
         let (mut next_beat, mut answer_by) = (clock.now(), None);
@@ -137,12 +143,22 @@ impl Session<'_> {
                 // The sender lives in the store, so the channel cannot close.
                 _ = writes.changed(), if self.waiting_for.is_none() => {}
                 Some(()) = too_late => return Err(End::Silent(answer)),
+                // The sender lives beside the receiver.
+                Some(message) = live.recv() => self.pass_on(&message).await?,
                 () = clock.sleep_until(next_beat) => {
                     self.writer.send(encode(&ToFacilitator::V0Heartbeat(Heartbeat {}))).await?;
                     next_beat = clock.now().plus(beat);
                 }
             }
         }
+    }
+
+    /// Passes on what a job prints. Only a Muster facilitator knows what it is; nothing answers it.
+    async fn pass_on(&self, message: &ToFacilitator) -> Result<(), End> {
+        if self.writer.is_muster() {
+            self.writer.send(encode(message)).await?;
+        }
+        Ok(())
     }
 
     async fn greet(&mut self, patience: Duration) -> Result<(), End> {
@@ -229,10 +245,8 @@ impl Session<'_> {
         match decode(&frame) {
             Ok(FromFacilitator::Job(request)) => intake::job(self.shared, &request, &frame).await?,
             Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
+            Ok(FromFacilitator::Cancel(request)) => intake::cancel(self.shared, &request).await?,
             Ok(FromFacilitator::Response(response)) => self.on_answer(&response).await?,
-            Ok(FromFacilitator::Cancel(cancel)) => {
-                tracing::info!(job = %cancel.uuid, reason = cancel.reason, "a user no longer wants a job, which runs on");
-            }
             Ok(FromFacilitator::Challenge(_)) => {
                 tracing::warn!("the facilitator challenges a connection that it has accepted");
             }

@@ -8,12 +8,16 @@ use muster_protocol::JobId;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
+use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
+use muster_routing::admission::{Admission, decide};
 use serde_json::Value;
 
-use crate::admission::{Admission, decide};
 use crate::driver;
 use crate::shared::Shared;
+
+/// How much of a user's reason for calling a job off is kept.
+const MAX_REASON_CHARS: usize = 500;
 
 /// Takes one job, as `frame` brought it.
 pub(crate) async fn job(shared: &Arc<Shared>, request: &JobRequest, frame: &str) -> Result<(), StoreError> {
@@ -31,7 +35,7 @@ pub(crate) async fn job(shared: &Arc<Shared>, request: &JobRequest, frame: &str)
         Admission::Admit => {
             if shared.store.admit(request, frame, now).await? {
                 tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
-                driver::start(shared, id);
+                driver::start(shared, request.clone());
             }
             Ok(())
         }
@@ -61,6 +65,25 @@ pub(crate) async fn malformed(shared: &Shared, frame: &str, error: &WireError) -
             refuse(shared, job, frame, details).await
         }
         (Some(_) | None, _) => Ok(()),
+    }
+}
+
+/// A user calls a job off. It is durable before its driver hears of it, so that no attempt begins after a restart either.
+/// Nothing is answered but the job's last status, which is said again if the job is over already.
+pub(crate) async fn cancel(shared: &Arc<Shared>, request: &CancelRequest) -> Result<(), StoreError> {
+    let job = request.uuid;
+    let reason: String = request.reason.chars().take(MAX_REASON_CHARS).collect();
+    if shared.store.cancel(job, &reason).await? {
+        tracing::info!(%job, reason, "a user calls a job off");
+        shared.call_off(job, &reason);
+        return Ok(());
+    }
+    match driver::last_word(shared, job).await? {
+        Some(end) => shared.store.repeat(job, Some(&end)).await,
+        None => {
+            tracing::debug!(%job, "a job that is unknown, or being called off, was called off");
+            Ok(())
+        }
     }
 }
 

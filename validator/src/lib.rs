@@ -1,26 +1,25 @@
 //! The validator: takes users' jobs from a facilitator, chooses a miner for each, sees it through, keeps the receipts,
 //! scores the miners by them and sets weights on the chain.
 //!
-//! The decisions are pure: [`admission`] (is a job taken), [`routing`] (who gets it), the job machine of
-//! `muster-protocol` (how an attempt goes on), [`scoring`] (who earned what), [`cycle`] (when weights are due). The shells
-//! around them are thin: the facilitator's link, one driver per job, the loop over the chain's blocks. The [`store`] lies
-//! between them: what it does not hold has not happened, so a validator may be killed at any point.
+//! The decisions are pure: `muster-routing` (is a job taken, who gets it, who after), the job machine of
+//! `muster-protocol` (how an attempt goes on), `muster-scoring` (who earned what), [`cycle`] (when weights are due). The
+//! shells around them are thin: the facilitator's link, one driver per job, the readers of miners' receipts, the loop over
+//! the chain's blocks. The [`store`] lies between them: what it does not hold has not happened, so a validator may be
+//! killed at any point.
 
-pub mod admission;
 pub mod chain;
 mod config;
 pub mod cycle;
 mod driver;
 mod facilitator;
+mod gather;
 mod intake;
+mod live;
 mod report;
-pub mod routing;
 pub mod scoring;
 mod shared;
 mod status;
 pub mod store;
-#[cfg(test)]
-mod testing;
 mod weights;
 
 use std::net::SocketAddr;
@@ -36,16 +35,24 @@ use muster_kit::store::StoreError;
 use muster_kit::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use chain::{Chain, Outlook, Subnet};
-pub use config::{ChainConfig, Config, FacilitatorConfig, RoutingConfig, TimingConfig, UsersConfig};
+pub use config::{
+    ChainConfig, Config, FacilitatorConfig, ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig,
+    UsersConfig,
+};
+use live::Live;
 pub use shared::LinkState;
 use shared::Shared;
 use store::Store;
 
 /// How long the parts may take to tidy up once the validator is told to stop. What takes longer is resumed.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise open as
+/// many connections at once.
+const DIALS: usize = 256;
 
 /// Why a validator cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +122,7 @@ pub async fn run_on(
     let store = Store::open(&config.store).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let parts = stopping_with(&tasks);
+    let ledger = shared::remembered(&store, config.routing.windows(), clock.now()).await?;
     let shared = Arc::new(Shared {
         outlook: Outlook::new(chain, Arc::clone(&clock), max_age),
         config,
@@ -123,8 +131,12 @@ pub async fn run_on(
         tasks: parts,
         store,
         link: watch::Sender::default(),
-        manifests: Mutex::default(),
-        routing: tokio::sync::Mutex::default(),
+        ledger: Mutex::new(ledger),
+        cancels: Mutex::default(),
+        live: Live::new(),
+        anchor: watch::Sender::default(),
+        scoring: tokio::sync::Mutex::default(),
+        dials: Semaphore::new(DIALS),
         fatal: Mutex::default(),
     });
     serve(&shared, listener, address).await
@@ -147,6 +159,9 @@ async fn serve(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr)
     driver::resume(shared).await?;
     shared.spawn("facilitator link", facilitator::run(Arc::clone(shared)));
     shared.spawn("weights", weights::run(Arc::clone(shared)));
+    if shared.config.receipts.gather {
+        shared.spawn("receipts", gather::run(Arc::clone(shared)));
+    }
     ready::announce(address, shared.config.ready_file.as_deref())?;
     let served = status::serve(Arc::clone(shared), listener).await;
     shared.tasks.shutdown();
@@ -158,5 +173,85 @@ async fn serve(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr)
     match fatal {
         Some(error) => Err(error),
         None => served,
+    }
+}
+
+/// Values for the unit tests of the pure parts.
+#[cfg(test)]
+mod testing {
+    use std::net::SocketAddr;
+
+    use muster_chain::{BlockNumber, Metagraph, Netuid, Neuron, Uid};
+    use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
+    use muster_protocol::wire::facilitator::JobRequest;
+    use muster_protocol::{AttemptId, Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
+    use serde_json::json;
+    use uuid::Uuid;
+
+    pub(crate) fn hotkey(seed: u8) -> Hotkey {
+        Hotkey::from_bytes([seed; 32])
+    }
+
+    pub(crate) fn miner(seed: u8) -> MinerKey {
+        MinerKey(hotkey(seed))
+    }
+
+    pub(crate) fn job(seed: u128) -> JobId {
+        JobId::from_uuid(Uuid::from_u128(seed))
+    }
+
+    pub(crate) fn neuron(seed: u8, axon: Option<SocketAddr>) -> Neuron {
+        Neuron {
+            uid: Uid(u16::from(seed)),
+            hotkey: hotkey(seed),
+            coldkey: hotkey(seed),
+            axon,
+            stake: 0,
+            permit: false,
+            active: true,
+            registered: BlockNumber(0),
+            last_update: BlockNumber(0),
+            incentive: 0,
+        }
+    }
+
+    pub(crate) fn metagraph(neurons: &[(u8, Option<SocketAddr>)]) -> Metagraph {
+        Metagraph {
+            block: BlockNumber(1),
+            tempo: 10,
+            last_epoch: BlockNumber(0),
+            netuid: Netuid(1),
+            neurons: neurons.iter().map(|(seed, axon)| neuron(*seed, *axon)).collect(),
+        }
+    }
+
+    pub(crate) fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
+        FinishedReceipt {
+            job_uuid: AttemptId::from_uuid(Uuid::from_u128(attempt)),
+            miner_hotkey: miner(of),
+            validator_hotkey: ValidatorKey(hotkey(255)),
+            timestamp: Timestamp::from_secs(1_769_000_000),
+            receipt_type: FinishedTag,
+            time_started: Timestamp::from_secs(1_769_000_000),
+            time_took_us: 1,
+            score_str: score.to_owned(),
+            block_numbers: vec![],
+        }
+    }
+
+    /// A user's job that is within every limit; its signature is not checked by anything pure.
+    pub(crate) fn request() -> JobRequest {
+        let value = json!({
+            "signature": {
+                "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": 1,
+                "signature": muster_protocol::Signature::from_bytes([1; 64]).to_base64(),
+                "signature_scope": "SignedFields",
+            },
+            "type": "job.new", "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
+            "executor_class": "always_on.test", "docker_image": "alpine:latest", "args": ["echo"], "env": {"A": "b"},
+            "use_gpu": false, "on_trusted_miner": false, "download_time_limit": 1, "execution_time_limit": 1,
+            "upload_time_limit": 1, "streaming_start_time_limit": 1,
+        });
+        serde_json::from_value(value).unwrap()
     }
 }

@@ -1,98 +1,46 @@
-//! From the finished receipts of one cycle to weights: a pure fold over integers that anyone can run again.
-//!
-//! The unit is the executor-microsecond: a millionth of an executor-second, which is what a receipt's `score_str`
-//! counts. A receipt that does not count is dropped with a reason and never stops the others.
+//! From scores to the weights that the chain takes. The scores themselves are `muster-scoring`'s.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use muster_chain::weights::to_u16;
 use muster_chain::{Metagraph, Uid};
-use muster_protocol::receipt::FinishedReceipt;
-use muster_protocol::{AttemptId, MinerKey};
-use serde::{Deserialize, Serialize};
+use muster_protocol::ValidatorKey;
+use muster_scoring::{Neuron, Paid, Score, Scores, Snapshot, score, zeros};
 
-/// What one miner earned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Score {
-    /// Its place in the subnet.
-    pub uid: u16,
-    /// Who it is.
-    pub miner: MinerKey,
-    /// Executor-seconds paid, in millionths.
-    pub micros: u64,
-}
+use crate::config::ScoringConfig;
 
-/// Why a receipt does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dropped {
-    /// The hotkey is not, or no longer, in the subnet.
-    NotRegistered,
-    /// `score_str` is no amount.
-    NoAmount,
-    /// The same attempt stood in another receipt already.
-    Repeated,
-    /// It pays nothing: the attempt failed.
-    Unpaid,
-}
-
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotRegistered => "the miner is not registered in the subnet",
-            Self::NoAmount => "its score is not an amount",
-            Self::Repeated => "its attempt was counted already",
-            Self::Unpaid => "it pays nothing",
-        })
+/// Everything that the scores of these receipts depend on. The receipts of whoever may set weights in the subnet count.
+pub fn snapshot(
+    me: ValidatorKey,
+    metagraph: &Metagraph,
+    config: &ScoringConfig,
+    receipts: Vec<Paid>,
+) -> Snapshot {
+    let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
+    Snapshot {
+        me,
+        validators: permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect(),
+        neurons: metagraph
+            .neurons
+            .iter()
+            .map(|neuron| Neuron {
+                uid: neuron.uid.0,
+                hotkey: neuron.hotkey,
+                coldkey: neuron.coldkey,
+            })
+            .collect(),
+        class_weights: config.class_weights.clone(),
+        receipts,
     }
 }
 
-/// The whole answer: every receipt counts towards a score or is among the dropped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scores {
-    /// By uid; nobody with nothing.
-    pub scores: Vec<Score>,
-    /// In the order given.
-    pub dropped: Vec<(AttemptId, Dropped)>,
-}
-
-/// Folds the receipts of one cycle.
-pub fn score<'a>(receipts: impl IntoIterator<Item = &'a FinishedReceipt>, metagraph: &Metagraph) -> Scores {
-    let uids: BTreeMap<MinerKey, Uid> = metagraph
-        .neurons
-        .iter()
-        .map(|neuron| (MinerKey(neuron.hotkey), neuron.uid))
-        .collect();
-    let mut totals = BTreeMap::<MinerKey, (Uid, u64)>::new();
-    let mut seen = std::collections::BTreeSet::new();
-    let mut dropped = Vec::new();
-    for receipt in receipts {
-        let amount = match (uids.get(&receipt.miner_hotkey), receipt.score_micros()) {
-            (None, _) => Err(Dropped::NotRegistered),
-            (Some(_), None) => Err(Dropped::NoAmount),
-            (Some(_), Some(0)) => Err(Dropped::Unpaid),
-            (Some(_), Some(_)) if !seen.insert(receipt.job_uuid) => Err(Dropped::Repeated),
-            (Some(uid), Some(micros)) => Ok((*uid, micros)),
-        };
-        match amount {
-            Ok((uid, micros)) => {
-                let total = totals.entry(receipt.miner_hotkey).or_insert((uid, 0));
-                total.1 = total.1.saturating_add(micros);
-            }
-            Err(reason) => dropped.push((receipt.job_uuid, reason)),
-        }
-    }
-    let mut scores: Vec<_> = totals
-        .into_iter()
-        .map(|(miner, (uid, micros))| Score {
-            uid: uid.0,
-            miner,
-            micros,
-        })
-        .collect();
-    scores.sort_by_key(|score| score.uid);
-    Scores { scores, dropped }
+/// The scores of a snapshot, the weights they lead to, and the reason of every zero.
+pub fn scored(snapshot: &Snapshot, metagraph: &Metagraph, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
+    let mut scores = score(snapshot);
+    let weights = weights(&scores.scores, metagraph, min_entries);
+    let plain: Vec<_> = weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect();
+    scores.zeros = zeros(snapshot, &scores, &plain);
+    (scores, weights)
 }
 
 /// The same scores at the places that their miners have now. Whoever has none any more is left out: its old place may
@@ -116,7 +64,7 @@ pub fn reseated(scores: &[Score], metagraph: &Metagraph) -> Vec<Score> {
 pub fn weights(scores: &[Score], metagraph: &Metagraph, min_entries: u16) -> Vec<(Uid, u16)> {
     let scores: Vec<_> = scores
         .iter()
-        .map(|score| (Uid(score.uid), score.micros))
+        .map(|score| (Uid(score.uid), score.points))
         .collect();
     let mut weights: BTreeMap<Uid, u16> = to_u16(&scores).into_iter().collect();
     if weights.is_empty() {
@@ -136,52 +84,49 @@ pub fn weights(scores: &[Score], metagraph: &Metagraph, min_entries: u16) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use muster_protocol::ExecutorClass;
+    use muster_scoring::Why;
 
     use super::*;
-    use crate::testing::{finished, metagraph};
+    use crate::testing::{finished, hotkey, metagraph};
+
+    fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
+        Paid {
+            receipt: finished(attempt, of, amount),
+            class: Some(ExecutorClass::AlwaysOnTest),
+        }
+    }
+
+    fn both(neurons: &Metagraph, receipts: Vec<Paid>, min_entries: u16) -> (Scores, Vec<(u16, u16)>) {
+        let me = ValidatorKey(hotkey(255));
+        let snapshot = snapshot(me, neurons, &ScoringConfig::default(), receipts);
+        let (scores, weights) = scored(&snapshot, neurons, min_entries);
+        (
+            scores,
+            weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect(),
+        )
+    }
 
     #[test]
-    fn scores_are_sums_and_one_bad_receipt_stops_nobody() {
-        let metagraph = metagraph(&[(1, None), (2, None)]);
-        let receipts = [
-            finished(1, 1, "20.500000"),
-            finished(2, 1, "0.500000"),
-            finished(3, 2, "7"),
-            finished(4, 2, "seven"),
-            finished(5, 9, "100.000000"),
-            finished(6, 2, "0.000000"),
-            finished(1, 1, "20.500000"),
-        ];
-        let scores = score(&receipts, &metagraph);
-        let sums: Vec<_> = scores.scores.iter().map(|s| (s.uid, s.micros)).collect();
-        assert_eq!(sums, [(1, 21_000_000), (2, 7_000_000)]);
-        let reasons: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
-        assert_eq!(
-            reasons,
-            [
-                Dropped::NoAmount,
-                Dropped::NotRegistered,
-                Dropped::Unpaid,
-                Dropped::Repeated
-            ]
-        );
-        let set: Vec<_> = weights(&scores.scores, &metagraph, 0)
-            .iter()
-            .map(|(uid, w)| (uid.0, *w))
-            .collect();
+    fn weights_are_shares_of_the_best() {
+        let neurons = metagraph(&[(1, None), (2, None), (3, None)]);
+        let (scores, set) = both(&neurons, vec![paid(1, 1, "21"), paid(2, 2, "7")], 0);
         assert_eq!(set, [(1, 65_535), (2, 21_845)]);
+        assert_eq!(scores.zeros.len(), 1);
+        assert_eq!((scores.zeros[0].uid, &scores.zeros[0].why), (3, &Why::NoReceipts));
     }
 
     #[test]
     fn a_weight_follows_its_miner_and_not_its_uid() {
-        let metagraph = metagraph(&[(0, None), (1, None), (2, None)]);
-        let scores = score(&[finished(1, 1, "1.0"), finished(2, 2, "2.0")], &metagraph).scores;
-        assert_eq!(reseated(&scores, &metagraph), scores);
+        let neurons = metagraph(&[(0, None), (1, None), (2, None)]);
+        let scores = both(&neurons, vec![paid(1, 1, "1.0"), paid(2, 2, "2.0")], 0)
+            .0
+            .scores;
+        assert_eq!(reseated(&scores, &neurons), scores);
         // Miner 1 has miner 2's old place, whose own is gone.
-        let mut later = metagraph;
+        let mut later = neurons;
         later.neurons[2].hotkey = later.neurons[1].hotkey;
-        later.neurons[1].hotkey = crate::testing::hotkey(9);
+        later.neurons[1].hotkey = hotkey(9);
         let moved = reseated(&scores, &later);
         assert_eq!(
             moved.iter().map(|s| (s.uid, s.micros)).collect::<Vec<_>>(),
@@ -192,33 +137,9 @@ mod tests {
 
     #[test]
     fn the_list_is_filled_up_to_what_the_subnet_demands() {
-        let metagraph = metagraph(&[(0, None), (1, None), (2, None), (3, None)]);
-        let scores = score(&[finished(1, 2, "1.000000")], &metagraph);
-        let set: Vec<_> = weights(&scores.scores, &metagraph, 3)
-            .iter()
-            .map(|(uid, w)| (uid.0, *w))
-            .collect();
+        let neurons = metagraph(&[(0, None), (1, None), (2, None), (3, None)]);
+        let (_, set) = both(&neurons, vec![paid(1, 2, "1.000000")], 3);
         assert_eq!(set, [(0, 0), (1, 0), (2, 65_535)]);
-        assert!(weights(&[], &metagraph, 3).is_empty(), "no work sets no weights");
-    }
-
-    proptest! {
-        #[test]
-        fn every_receipt_is_counted_or_dropped_and_order_does_not_matter(
-            rows in proptest::collection::vec((0u8..6, "[0-9]{1,6}(\\.[0-9]{1,8})?|x|-1|"), 0..40),
-        ) {
-            let metagraph = metagraph(&[(0, None), (1, None), (2, None), (3, None)]);
-            let mut receipts: Vec<_> = rows.iter().enumerate()
-                .map(|(at, (miner, text))| finished(u128::try_from(at).unwrap(), *miner, text)).collect();
-            let one = score(&receipts, &metagraph);
-            receipts.reverse();
-            let two = score(&receipts, &metagraph);
-            prop_assert_eq!(&one.scores, &two.scores);
-            prop_assert_eq!(one.dropped.len(), two.dropped.len());
-            let sum: u64 = one.scores.iter().map(|score| score.micros).sum();
-            let good: u64 = receipts.iter().filter(|r| metagraph.neurons.iter().any(|n| n.hotkey == r.miner_hotkey.0))
-                .filter_map(|r| r.score_micros()).sum();
-            prop_assert_eq!(sum, good);
-        }
+        assert!(weights(&[], &neurons, 3).is_empty(), "no work sets no weights");
     }
 }

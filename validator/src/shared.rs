@@ -1,24 +1,23 @@
 //! What the parts of one validator share.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use muster_chain::BlockNumber;
 use muster_identity::Keypair;
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
-use muster_protocol::{Manifest, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_routing::{Ledger, Windows};
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::Error;
 use crate::chain::Outlook;
 use crate::config::Config;
-use crate::routing::Standing;
+use crate::live::Live;
 use crate::store::Store;
-
-/// How long a manifest is believed: a miner that is not asked because of it could never correct it.
-const MANIFEST_AGE: Duration = Duration::from_secs(300);
 
 /// How the link to the facilitator, or to the chain, stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -45,10 +44,19 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) outlook: Outlook,
     pub(crate) link: watch::Sender<LinkState>,
-    /// What each miner last announced, and when; learned anew after a restart.
-    pub(crate) manifests: Mutex<BTreeMap<MinerKey, (Timestamp, Manifest)>>,
-    /// Held from looking at the miners to writing the attempt down, so that two jobs do not take one executor.
-    pub(crate) routing: tokio::sync::Mutex<()>,
+    /// What is known of the miners. Held from looking at it to noting the attempt, so that two jobs do not take one
+    /// executor, and never across an await.
+    pub(crate) ledger: Mutex<Ledger>,
+    /// Where drivers hear that their job was called off.
+    pub(crate) cancels: Mutex<HashMap<JobId, watch::Sender<Option<String>>>>,
+    /// What jobs print, on its way to the facilitator.
+    pub(crate) live: Live,
+    /// When which block was made; none before the chain has told its rules.
+    pub(crate) anchor: watch::Sender<Option<Anchor>>,
+    /// Held while a cycle is scored, and while a gathered receipt is given the block that decides its cycle.
+    pub(crate) scoring: tokio::sync::Mutex<()>,
+    /// Miners that are being dialled.
+    pub(crate) dials: Semaphore,
     /// The first error that nothing can go on with.
     pub(crate) fatal: Mutex<Option<Error>>,
 }
@@ -81,44 +89,142 @@ impl Shared {
         }));
     }
 
-    /// What is known of each miner now.
-    pub(crate) async fn standings(&self) -> Result<BTreeMap<MinerKey, Standing>, StoreError> {
-        let now = self.clock.now();
-        let since = now
-            .micros()
-            .saturating_sub(micros(self.config.routing.incident_s));
-        let incidents = self.store.incidents(Timestamp::from_micros(since)).await?;
-        let excuses = self.store.excuses(Timestamp::from_micros(since)).await?;
-        let open = self.store.open_attempts().await?;
-        let mut standings = BTreeMap::<MinerKey, Standing>::new();
-        for (miner, count) in incidents {
-            standings.entry(miner).or_default().incidents = count;
-        }
-        for (miner, count) in excuses {
-            standings.entry(miner).or_default().excuses = count;
-        }
-        for (miner, classes) in open {
-            standings.entry(miner).or_default().open = classes;
-        }
-        let manifests = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
-        for (miner, (at, manifest)) in manifests.iter() {
-            if now.since(*at) < MANIFEST_AGE {
-                standings.entry(*miner).or_default().manifest = Some(manifest.clone());
-            }
-        }
-        Ok(standings)
+    /// What is known of the miners. No lock of it outlives a statement or two.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a miner announces.
-    pub(crate) fn learn_manifest(&self, miner: MinerKey, manifest: Manifest) {
-        let now = self.clock.now();
-        self.manifests
+    /// Registers the driver of a job, which hears of a cancellation from here on; `called_off` if there was one before.
+    pub(crate) fn listen_for_cancel(self: &Arc<Self>, job: JobId, called_off: Option<String>) -> CancelEar {
+        let sender = watch::Sender::new(called_off);
+        let heard = sender.subscribe();
+        self.cancels
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(miner, (now, manifest));
+            .insert(job, sender);
+        CancelEar {
+            shared: Arc::clone(self),
+            job,
+            heard,
+        }
+    }
+
+    /// Tells a job's driver, if there is one, that its user called it off.
+    pub(crate) fn call_off(&self, job: JobId, reason: &str) {
+        let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = cancels.get(&job) {
+            driver.send_replace(Some(reason.to_owned()));
+        }
     }
 }
 
-fn micros(secs: u64) -> i64 {
-    i64::try_from(secs).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+/// How a driver hears that its job was called off. Unregistered when it is dropped.
+#[derive(Debug)]
+pub(crate) struct CancelEar {
+    shared: Arc<Shared>,
+    job: JobId,
+    heard: watch::Receiver<Option<String>>,
+}
+
+impl CancelEar {
+    /// The user's reason, if the job was called off.
+    pub(crate) fn called_off(&self) -> Option<String> {
+        self.heard.borrow().clone()
+    }
+
+    /// Waits until it is. Cancel-safe.
+    pub(crate) async fn wait(&mut self) -> String {
+        loop {
+            if let Some(reason) = self.heard.borrow_and_update().clone() {
+                return reason;
+            }
+            if self.heard.changed().await.is_err() {
+                // The sender stays registered for as long as this ear is; without one nobody will ever say.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Drop for CancelEar {
+    fn drop(&mut self) {
+        self.shared
+            .cancels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.job);
+    }
+}
+
+/// When a block was made, and how long one takes: what a time in a receipt means in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    pub(crate) block: BlockNumber,
+    pub(crate) time_ms: u64,
+    pub(crate) block_ms: u64,
+}
+
+impl Anchor {
+    /// The block that was the head at `time`, also of times to come.
+    pub(crate) fn block_at(&self, time: Timestamp) -> BlockNumber {
+        let micros = i128::from(time.micros());
+        let since = micros.saturating_sub(i128::from(self.time_ms).saturating_mul(1_000));
+        let length = i128::from(self.block_ms.max(1)).saturating_mul(1_000);
+        let block = i128::from(self.block.0).saturating_add(since.div_euclid(length));
+        BlockNumber(u64::try_from(block.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+/// What is known of the miners from the attempts in the store. What they have at hand is learned anew.
+pub(crate) async fn remembered(
+    store: &Store,
+    windows: Windows,
+    now: Timestamp,
+) -> Result<Ledger, StoreError> {
+    let before = |window: Duration| {
+        let span = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
+        Timestamp::from_micros(now.micros().saturating_sub(span))
+    };
+    let mut ledger = Ledger::new(windows);
+    for past in store
+        .history(before(windows.record), before(windows.given))
+        .await?
+    {
+        ledger.given(past.miner, past.started_at);
+        match past.ended {
+            Some((at, mark)) => ledger.marked(past.miner, mark, at),
+            None => ledger.opened(past.miner, past.class),
+        }
+    }
+    Ok(ledger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_means_a_block() {
+        let anchor = Anchor {
+            block: BlockNumber(100),
+            time_ms: 1_000_000,
+            block_ms: 12_000,
+        };
+        let at = |secs| anchor.block_at(Timestamp::from_secs(secs)).0;
+        assert_eq!((at(1_000), at(1_011), at(1_012)), (100, 100, 101));
+        assert_eq!((at(999), at(988), at(0)), (99, 99, 16));
+        let young = Anchor {
+            block: BlockNumber(3),
+            ..anchor
+        };
+        assert_eq!(young.block_at(Timestamp::from_secs(0)), BlockNumber(0));
+        let still = Anchor {
+            block_ms: 0,
+            ..anchor
+        };
+        assert!(
+            still.block_at(Timestamp::from_secs(2_000)).0 > 100,
+            "no chain makes us divide by nothing"
+        );
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -10,14 +10,14 @@ use axum::{Json, Router};
 use muster_kit::Coded;
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
-use muster_protocol::{Timestamp, ValidatorKey};
+use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::Error;
 use crate::shared::{LinkState, Shared};
-use crate::store::{JobView, ReceiptView, StoredCycle};
+use crate::store::{JobView, KeptRoute, ReceiptView, RefusedView, StoredCycle};
 
 /// Entries of each list if the caller does not say.
 const DEFAULT_LIMIT: u32 = 100;
@@ -39,6 +39,20 @@ struct StateView {
     /// Of those jobs and others; the attempt is the receipt's `job_uuid`.
     receipts: Vec<ReceiptView>,
     cycles: Vec<StoredCycle>,
+    /// Receipts of all validators that miners' pages brought.
+    gathered: u64,
+    /// What was refused of those pages.
+    refused: Vec<RefusedView>,
+    /// Pieces of live output that went nowhere since the start.
+    live_dropped: u64,
+}
+
+/// `GET /v0/jobs/{job}/route`.
+#[derive(Debug, Serialize)]
+struct RouteView {
+    job: JobId,
+    /// One entry an attempt, oldest first; the last may be of an attempt that nobody could be found for.
+    routes: Vec<KeptRoute>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,6 +67,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<
     let router = Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
+        .route("/v0/jobs/{job}/route", get(route))
         .with_state(shared);
     axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
@@ -83,7 +98,20 @@ async fn state(
         jobs: shared.store.jobs(limit).await?,
         receipts: shared.store.receipts(limit.saturating_mul(3)).await?,
         cycles: shared.store.cycles(limit).await?,
+        gathered: shared.store.gathered_count().await?,
+        refused: shared.store.refused_receipts(limit).await?,
+        live_dropped: shared.live.dropped(),
     }))
+}
+
+/// Why a job's attempts went where they went. 404 for a job that was never routed here, or so long ago that it is forgotten.
+async fn route(State(shared): State<Arc<Shared>>, Path(job): Path<JobId>) -> Result<Response, Unreadable> {
+    let routes = shared.store.routes_of(job).await?;
+    if routes.is_empty() {
+        let error = "this validator remembers no route of that job";
+        return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response());
+    }
+    Ok(Json(RouteView { job, routes }).into_response())
 }
 
 /// The store cannot be read; the operator's log has the cause, the caller the code.

@@ -22,8 +22,8 @@ use muster_protocol::ErrorCode;
 use crate::Error;
 use crate::chain::Blocks;
 use crate::cycle::{Progress, Span, Todo, scored_in, todo};
-use crate::scoring::{reseated, score, weights};
-use crate::shared::Shared;
+use crate::scoring::{reseated, scored, snapshot, weights};
+use crate::shared::{Anchor, Shared};
 use crate::store::{CycleState, StoredCycle};
 
 /// Why a block did not bring the cycle forward.
@@ -141,6 +141,13 @@ async fn advance(shared: &Shared, block: BlockNumber) -> Result<Option<BlockNumb
         last_set: metagraph.find(&shared.keypair.hotkey()).map(|me| me.last_update),
         metagraph,
     };
+    if let Some(schedule) = &look.rules.schedule {
+        shared.anchor.send_replace(Some(Anchor {
+            block: schedule.block,
+            time_ms: schedule.time_ms,
+            block_ms: schedule.block_ms,
+        }));
+    }
     let revealing = reveal_due(shared, &look).await?;
     let settled = shared.store.settled_through().await?;
     let Some(span) = scored_in(&look.window, settled) else {
@@ -320,7 +327,7 @@ async fn reveal(shared: &Shared, mut cycle: StoredCycle) -> Result<bool, Trouble
             Ok(false)
         }
         Err(ChainError::Refused {
-            refusal: Refusal::RevealTooEarly,
+            refusal: Refusal::RevealTooEarly | Refusal::NotRevealTime,
             ..
         }) => Ok(true),
         Err(error) => {
@@ -351,6 +358,7 @@ async fn note(
 }
 
 async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredCycle, StoreError> {
+    let _alone = shared.scoring.lock().await;
     let mut receipts = shared.store.finished_between(span.first, span.last).await?;
     // Work that was paid for by a commit that was lost, where later work was settled already.
     for lost in shared.store.cycles_in(CycleState::Expired).await? {
@@ -359,12 +367,10 @@ async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredC
             receipts.extend(shared.store.finished_between(first, last).await?);
         }
     }
-    let scores = score(&receipts, &look.metagraph);
-    let weights = weights(
-        &scores.scores,
-        &look.metagraph,
-        look.rules.hyperparameters.min_allowed_weights,
-    );
+    let count = receipts.len();
+    let snapshot = snapshot(shared.me(), &look.metagraph, &shared.config.scoring, receipts);
+    let least = look.rules.hyperparameters.min_allowed_weights;
+    let (scores, weights) = scored(&snapshot, &look.metagraph, least);
     for (attempt, reason) in &scores.dropped {
         tracing::debug!(%attempt, %reason, "a receipt does not count");
     }
@@ -373,7 +379,7 @@ async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredC
     } else {
         CycleState::Pending
     };
-    tracing::info!(cycle = %span.cycle, receipts = receipts.len(), miners = scores.scores.len(), ?state, "cycle scored");
+    tracing::info!(cycle = %span.cycle, receipts = count, miners = scores.scores.len(), ?state, "cycle scored");
     let cycle = StoredCycle {
         number: span.cycle.0,
         first_block: span.first.0,

@@ -53,6 +53,14 @@ pub enum Refusal {
     TooManyCommits,
     /// The chain takes timelocked commits of another version.
     CommitVersion,
+    /// The beacon has spoken of the round that was to keep a timelocked commit closed.
+    RevealRoundOver,
+    /// The commit cannot be revealed in this epoch: it is too early, or too late.
+    NotRevealTime,
+    /// The lists of a call that reveals several commits are not of one length.
+    UnequalLists,
+    /// The chain could not make anything of the call, and does not say why.
+    BadRequest,
     /// Anything else, in the chain's own words.
     Other(String),
 }
@@ -88,6 +96,8 @@ impl Refusal {
             "NoWeightsCommitFound" | "InvalidRevealCommitHashNotMatch" => Self::NoCommit,
             "TooManyUnrevealedCommits" => Self::TooManyCommits,
             "IncorrectCommitRevealVersion" => Self::CommitVersion,
+            "InvalidRevealRound" => Self::RevealRoundOver,
+            "InputLengthsUnequal" => Self::UnequalLists,
             other => Self::Other(format!("{pallet}.{other}")),
         }
     }
@@ -126,6 +136,12 @@ impl Refusal {
             10 => Self::NotRegistered,
             11 | 13 => Self::InvalidAddress,
             12 => Self::ServingTooFast,
+            15 => Self::RevealRoundOver,
+            16 => Self::NoCommit,
+            // One number for before and after; what the caller knows of its commit tells which.
+            17 => Self::NotRevealTime,
+            18 => Self::UnequalLists,
+            255 => Self::BadRequest,
             other => Self::Other(format!("Custom error: {other}")),
         }
     }
@@ -157,6 +173,10 @@ impl Refusal {
             Self::NoCommit => "NoWeightsCommitFound",
             Self::TooManyCommits => "TooManyUnrevealedCommits",
             Self::CommitVersion => "IncorrectCommitRevealVersion",
+            Self::RevealRoundOver => "InvalidRevealRound",
+            Self::NotRevealTime => "CommitBlockNotInRevealRange",
+            Self::UnequalLists => "InputLengthsUnequal",
+            Self::BadRequest => "BadRequest",
             Self::Other(name) => name,
         }
     }
@@ -188,6 +208,10 @@ impl Refusal {
             Self::NoCommit => "the commit is not on this chain: commit anew in the next window",
             Self::TooManyCommits => "wait until older commits have expired",
             Self::CommitVersion => "the chain expects another format: update",
+            Self::RevealRoundOver => "check this machine's clock, and commit anew to a later round",
+            Self::NotRevealTime => "reveal in the epoch after the commit's; later, commit anew",
+            Self::UnequalLists => "this program made a call that no chain takes: report it",
+            Self::BadRequest => "the chain may expect another format: update",
             Self::Other(_) => "look the name up in the chain's documentation",
         }
     }
@@ -236,6 +260,29 @@ mod tests {
             Refusal::from_pool(1016, "Immediately Dropped", None),
             Refusal::Other("Immediately Dropped (1016)".into())
         );
+    }
+
+    #[test]
+    fn every_number_of_the_pool_has_a_name() {
+        let names = [
+            (1, "NotEnoughStakeToSetWeights"),
+            (6, "SettingWeightsTooFast"),
+            (10, "HotKeyNotRegisteredInSubNet"),
+            (11, "InvalidIpAddress"),
+            (12, "ServingRateLimitExceeded"),
+            (13, "InvalidIpAddress"),
+            (15, "InvalidRevealRound"),
+            (16, "NoWeightsCommitFound"),
+            (17, "CommitBlockNotInRevealRange"),
+            (18, "InputLengthsUnequal"),
+            (255, "BadRequest"),
+        ];
+        for (number, name) in names {
+            let data = format!("Custom error: {number}");
+            let refusal = Refusal::from_pool(1010, "Invalid Transaction", Some(&data));
+            assert!(!matches!(refusal, Refusal::Other(_)), "{number}");
+            assert_eq!(refusal.name(), name);
+        }
     }
 
     #[test]

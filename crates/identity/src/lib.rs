@@ -19,6 +19,8 @@ pub use job::{
     verify_job, verify_job_fields, verify_request, verify_streaming_ready,
 };
 pub use key::{Keypair, SecretError};
-pub use receipt::{countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt};
+pub use receipt::{
+    countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
+};
 pub use signed::{Signed, Statement, Verified};
 pub use verify::{Claim, Party, VerifyError, verify, verify_batch};

@@ -7,7 +7,7 @@ use muster_protocol::{ReceiptPayload, Timestamp};
 
 use crate::key::Keypair;
 use crate::signed::Verified;
-use crate::verify::{Party, VerifyError, require};
+use crate::verify::{Claim, Party, VerifyError, require, verify_batch};
 
 /// How far ahead of ours the clock of who wrote a receipt may be.
 const MAX_AHEAD: Duration = Duration::from_secs(3600);
@@ -92,6 +92,56 @@ pub fn verify_receipt(receipt: Receipt, now: Timestamp) -> Result<Verified<Recei
     Ok(Verified::new(receipt))
 }
 
+/// Checks many receipts as [`verify_receipt`] checks one, in one batch; the answers are in their order.
+pub fn verify_receipts(
+    receipts: Vec<Receipt>,
+    now: Timestamp,
+) -> Vec<Result<Verified<Receipt>, VerifyError>> {
+    let contents: Vec<_> = receipts
+        .iter()
+        .map(|receipt| check_content(&receipt.payload, now))
+        .collect();
+    let parties: Vec<_> = receipts
+        .iter()
+        .map(|receipt| (receipt.payload.validator().0, receipt.payload.miner().0))
+        .collect();
+    let messages: Vec<_> = receipts
+        .iter()
+        .map(|receipt| receipt.payload.signed_bytes())
+        .collect();
+    let papers = receipts.iter().zip(&parties).zip(&messages);
+    let claims: Vec<_> = papers
+        .flat_map(|((receipt, (validator, miner)), message)| {
+            [
+                (validator, &receipt.validator_signature),
+                (miner, &receipt.miner_signature),
+            ]
+            .map(|(key, signature)| Claim {
+                key,
+                message,
+                signature,
+            })
+        })
+        .collect();
+    let mut answers = verify_batch(&claims).into_iter();
+    let mut holds = || answers.next().unwrap_or(false);
+    let judged = receipts.into_iter().zip(contents).zip(parties);
+    judged
+        .map(|((receipt, content), (validator, miner))| {
+            let (by_validator, by_miner) = (holds(), holds());
+            content?;
+            let wrong = |party, key| VerifyError::Signature { party, key };
+            if !by_validator {
+                return Err(wrong(Party::Validator, validator));
+            }
+            if !by_miner {
+                return Err(wrong(Party::Miner, miner));
+            }
+            Ok(Verified::new(receipt))
+        })
+        .collect()
+}
+
 /// Checks what a miner hands back for a receipt that we offered: whole, and about exactly what we signed.
 ///
 /// # Errors
@@ -118,4 +168,53 @@ fn check_content(payload: &ReceiptPayload, now: Timestamp) -> Result<(), VerifyE
         return Err(VerifyError::Future { written });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
+    use muster_protocol::{AttemptId, MinerKey, Signature, ValidatorKey};
+
+    use super::*;
+
+    fn receipt(attempt: u32) -> Receipt {
+        let (validator, miner) = (Keypair::from_seed([1; 32]), Keypair::from_seed([2; 32]));
+        let now = Timestamp::from_secs(1_769_000_000);
+        let id = format!("11111111-2222-4333-8444-{attempt:012}");
+        let payload = ReceiptPayload::Finished(FinishedReceipt {
+            job_uuid: id.parse::<AttemptId>().unwrap(),
+            miner_hotkey: MinerKey(miner.hotkey()),
+            validator_hotkey: ValidatorKey(validator.hotkey()),
+            timestamp: now,
+            receipt_type: FinishedTag,
+            time_started: now,
+            time_took_us: 1,
+            score_str: "1.000000".to_owned(),
+            block_numbers: vec![],
+        });
+        let offered = offer_receipt(&validator, payload).unwrap();
+        countersign(&miner, offered).unwrap().into_inner()
+    }
+
+    #[test]
+    fn a_batch_of_receipts_is_judged_as_each_would_be_alone() {
+        let mut receipts: Vec<_> = (0..20).map(receipt).collect();
+        receipts[3].miner_signature = receipts[4].miner_signature;
+        receipts[5].validator_signature = Signature::from_bytes([7; 64]);
+        if let ReceiptPayload::Finished(finished) = &mut receipts[6].payload {
+            finished.score_str = "9.000000".to_owned();
+        }
+        if let ReceiptPayload::Finished(finished) = &mut receipts[7].payload {
+            finished.score_str = "much".to_owned();
+        }
+        for now in [1_769_000_000, 1_768_990_000] {
+            let now = Timestamp::from_secs(now);
+            let alone: Vec<_> = receipts
+                .iter()
+                .map(|receipt| verify_receipt(receipt.clone(), now))
+                .collect();
+            assert_eq!(verify_receipts(receipts.clone(), now), alone);
+        }
+        assert_eq!(verify_receipts(vec![], Timestamp::from_secs(0)), []);
+    }
 }

@@ -74,6 +74,7 @@ fn events() -> impl Strategy<Value = Event> {
         3 => Just(Event::Finished(Box::default())),
         1 => Just(Event::Failed(failure())),
         1 => Just(Event::HordeFailed(horde_failure())),
+        1 => Just(Event::Cancelled("never mind".to_owned())),
         2 => Just(Event::Tick),
     ]
 }

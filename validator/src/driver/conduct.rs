@@ -5,19 +5,28 @@
 
 use std::sync::Arc;
 
-use muster_identity::verify_countersigned;
+use muster_chain::Metagraph;
+use muster_identity::{verify_countersigned, verify_receipts};
 use muster_kit::store::StoreError;
-use muster_protocol::job::{Effect, Event, Outcome};
+use muster_protocol::job::{Effect, Event, JobState, Outcome};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{AttemptId, Receipt, ReceiptKind, ReceiptPayload, Timestamp};
+use muster_protocol::wire::miner::{DeclineJob, FromMiner};
+use muster_protocol::{
+    AttemptId, JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey,
+};
+use muster_routing::excuse::{Refusal, excused};
+use muster_routing::{Thing, mark};
 
 use super::link::{Heard, Link};
-use super::messages::{Meaning, implied, meaning};
+use super::messages::{Live, Meaning, implied, meaning};
 use super::papers::Papers;
-use crate::shared::Shared;
+use crate::live::Budget;
+use crate::shared::{CancelEar, Shared};
 use crate::store::{OwnReceipt, Step, StoredAttempt};
+
+/// Excuses that are looked at: more executors than any miner has.
+const MAX_EXCUSES: usize = 1_024;
 
 /// How an attempt's loop ended.
 pub(super) enum Flow {
@@ -39,20 +48,27 @@ pub(super) struct Conduct<'a> {
     lenient_until: Option<Timestamp>,
     /// What the miner complained of last, for whoever reads why an attempt failed.
     complaint: Option<String>,
+    /// Whether the miner's refusal, if there is one, is backed.
+    excused: bool,
+    /// Why the user called the job off, for the miner.
+    called_off: Option<String>,
+    /// What the miner may still pass on of the job's output.
+    live: Budget,
 }
 
 impl<'a> Conduct<'a> {
-    /// Takes up an attempt that is in the store, `resumed` if another process began it.
-    pub(super) async fn new(
+    /// Takes up an attempt that is in the store with its receipts, `resumed` if another process began it.
+    pub(super) fn new(
         shared: &'a Arc<Shared>,
         request: &'a JobRequest,
         attempt: StoredAttempt,
+        receipts: Vec<OwnReceipt>,
         resumed: bool,
-    ) -> Result<Self, StoreError> {
-        let link = Link::new(attempt.address, shared.me(), Arc::clone(&shared.clock));
-        let receipts = shared.store.receipts_of(attempt.id).await?;
-        let lenient_until = resumed.then(|| shared.clock.now().plus(shared.config.timing.reconnect()));
-        Ok(Self {
+    ) -> Self {
+        let link = Link::new(attempt.address, shared);
+        let now = shared.clock.now();
+        let lenient_until = resumed.then(|| now.plus(shared.config.timing.reconnect()));
+        Self {
             shared,
             request,
             attempt,
@@ -61,7 +77,10 @@ impl<'a> Conduct<'a> {
             interrupted: resumed,
             lenient_until,
             complaint: None,
-        })
+            excused: false,
+            called_off: None,
+            live: Budget::new(now),
+        }
     }
 
     /// The attempt as it stands.
@@ -69,18 +88,13 @@ impl<'a> Conduct<'a> {
         &self.attempt
     }
 
-    /// Whether the miner had agreed to run it.
-    pub(super) fn accepted(&self) -> bool {
-        self.receipt(ReceiptKind::Accepted).is_some()
-    }
-
     /// What the miner complained of last.
     pub(super) fn complaint(&self) -> Option<&str> {
         self.complaint.as_deref()
     }
 
-    /// Sees the attempt through to its end.
-    pub(super) async fn run(&mut self) -> Result<Flow, StoreError> {
+    /// Sees the attempt through to its end, or to its user's calling it off.
+    pub(super) async fn run(&mut self, cancel: &mut CancelEar) -> Result<Flow, StoreError> {
         if self.attempt.machine.outcome().is_none() {
             if self.interrupted {
                 self.apply(Event::Disconnected).await?;
@@ -103,6 +117,10 @@ impl<'a> Conduct<'a> {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(Flow::Stopped),
+                reason = cancel.wait() => {
+                    self.called_off = Some(reason.clone());
+                    self.apply(Event::Cancelled(reason)).await?;
+                }
                 heard = self.link.next() => self.on_heard(heard).await?,
                 () = too_late => self.apply(Event::Tick).await?,
             }
@@ -197,9 +215,19 @@ impl<'a> Conduct<'a> {
 
     async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
         let about = message.attempt();
-        let read = meaning(message);
-        match read {
-            Meaning::Manifest(manifest) => self.shared.learn_manifest(self.attempt.miner, manifest),
+        if let FromMiner::V0DeclineJobRequest(decline) = &message
+            && decline.job_uuid == self.attempt.id
+        {
+            self.excused = self.judge_refusal(decline);
+        }
+        match meaning(message) {
+            Meaning::Manifest(manifest) => {
+                let now = self.shared.clock.now();
+                self.shared.ledger().announced(self.attempt.miner, manifest, now);
+            }
+            Meaning::Live(live) if about == Some(self.attempt.id) => self.pass_on(live),
+            // Another attempt's: that one has a connection of its own, and perhaps another user.
+            Meaning::Live(_) => self.shared.live.drop_one(),
             Meaning::Complaint(complaint) => {
                 tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
                 self.complaint = Some(complaint);
@@ -212,6 +240,54 @@ impl<'a> Conduct<'a> {
             Meaning::Nothing => {}
         }
         Ok(())
+    }
+
+    /// Whether a refusal is backed: the miner shows that its executors are at work, or nobody knows how many it has.
+    fn judge_refusal(&self, decline: &DeclineJob) -> bool {
+        if decline.reason != JobRejectionReason::Busy {
+            return false;
+        }
+        let now = self.shared.clock.now();
+        let class = self.attempt.machine.plan().class;
+        let refusal = Refusal {
+            miner: self.attempt.miner,
+            attempt: self.attempt.id,
+            class,
+            at: now,
+            executors: self.shared.ledger().executors(self.attempt.miner, class, now),
+        };
+        let shown: Vec<_> = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
+        let verified = verify_receipts(shown, now);
+        let started = verified
+            .iter()
+            .filter_map(|receipt| match &receipt.as_ref().ok()?.payload {
+                ReceiptPayload::Started(started) => Some(started),
+                ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_) => None,
+            });
+        let (me, subnet) = (self.shared.me(), self.shared.outlook.seen());
+        let counts = |validator: ValidatorKey| {
+            let permitted =
+                |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
+            validator == me || subnet.as_deref().is_some_and(permitted)
+        };
+        excused(&refusal, started, counts)
+    }
+
+    /// Passes on what the job prints or how far it is, as long as the miner keeps within bounds.
+    fn pass_on(&mut self, live: Live) {
+        let size = match &live {
+            Live::Log(piece) => piece.data.as_bytes().len(),
+            Live::Progress(_) => 0,
+        };
+        if !self.live.take(size, self.shared.clock.now()) {
+            self.shared.live.drop_one();
+            return;
+        }
+        let job = self.request.uuid;
+        self.shared.live.tell(match live {
+            Live::Log(piece) => crate::live::log(job, *piece),
+            Live::Progress(progress) => crate::live::progress(job, progress),
+        });
     }
 
     async fn on_event(&mut self, event: Event) -> Result<(), StoreError> {
@@ -246,6 +322,7 @@ impl<'a> Conduct<'a> {
             | Event::VolumesReady
             | Event::StreamingReady(_)
             | Event::ExecutionDone
+            | Event::Cancelled(_)
             | Event::Tick => return Ok(()),
         }
         let receipts = self.shared.store.receipts_of(other).await?;
@@ -323,10 +400,12 @@ impl<'a> Conduct<'a> {
         if machine == self.attempt.machine && effects.is_empty() {
             return Ok(());
         }
+        let left = machine.outcome().map(|outcome| mark(outcome, self.excused));
         let mut step = Step {
             job: self.request.uuid,
             attempt: self.attempt.id,
             machine,
+            mark: left,
             receipts: Vec::new(),
             reports: Vec::new(),
             block: self.shared.outlook.head(),
@@ -345,7 +424,8 @@ impl<'a> Conduct<'a> {
                 }
                 Effect::SendJob => frames.push(self.papers().job()),
                 Effect::SendCancel if self.link.is_muster() => {
-                    frames.push(self.papers().cancel("the time for it is over"))
+                    let reason = self.called_off.as_deref().unwrap_or("the time for it is over");
+                    frames.push(self.papers().cancel(reason));
                 }
                 Effect::SendCancel => {}
                 Effect::Reconnect => dial = true,
@@ -356,7 +436,14 @@ impl<'a> Conduct<'a> {
                 }
             }
         }
-        self.shared.store.save(&step).await?;
+        // A connection that came or went is not worth a write: whoever resumes begins without one.
+        if step.machine.state() != self.attempt.machine.state()
+            || !step.receipts.is_empty()
+            || !step.reports.is_empty()
+        {
+            self.shared.store.save(&step).await?;
+            self.note(&step);
+        }
         self.attempt.machine = step.machine;
         self.receipts.extend(step.receipts);
         if dial {
@@ -366,6 +453,32 @@ impl<'a> Conduct<'a> {
             self.link.send(frame).await;
         }
         Ok(())
+    }
+
+    /// Keeps what is known of the miner up to date.
+    fn note(&self, step: &Step) {
+        let miner = self.attempt.miner;
+        let class = self.attempt.machine.plan().class;
+        let mut ledger = self.shared.ledger();
+        if let Some(left) = step.mark {
+            ledger.closed(miner, class);
+            ledger.marked(miner, left, step.now);
+        }
+        match step.machine.state() {
+            JobState::Ready => ledger.warmed(miner, [Thing::image(&self.request.docker_image)], step.now),
+            JobState::VolumesReady => {
+                ledger.warmed(miner, Thing::inputs(self.request.volume.as_ref()), step.now);
+            }
+            JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
+                ledger.full(miner, class, step.now);
+            }
+            JobState::Connecting
+            | JobState::Offered
+            | JobState::Accepted
+            | JobState::Streaming
+            | JobState::Executed
+            | JobState::Ended(_) => {}
+        }
     }
 
     /// The frame that carries a receipt: the one written before, or a new one that goes into `step`.

@@ -2,15 +2,16 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use muster_kit::SharedClock;
 use muster_kit::backoff::{Backoff, random_jitter};
 use muster_kit::clock::Sleep;
 use muster_kit::error::Causes;
-use muster_protocol::ValidatorKey;
 use muster_rpc::{ConnectError, Limits, Socket, SocketReader, SocketWriter, connect};
+
+use crate::shared::Shared;
 
 /// Short at first, since a job is waiting; the attempt's own deadline ends it.
 const BACKOFF: Backoff = Backoff {
@@ -32,7 +33,7 @@ pub(super) enum Heard {
 pub(super) struct Link {
     url: String,
     limits: Limits,
-    clock: SharedClock,
+    shared: Arc<Shared>,
     /// Failures since something was last heard.
     failures: u32,
     state: State,
@@ -47,13 +48,13 @@ enum State {
 }
 
 impl Link {
-    /// A link to the miner at `address`, as `validator`.
-    pub(super) fn new(address: SocketAddr, validator: ValidatorKey, clock: SharedClock) -> Self {
-        let url = format!("ws://{address}/v0.1/validator_interface/{validator}");
+    /// A link to the miner at `address`.
+    pub(super) fn new(address: SocketAddr, shared: &Arc<Shared>) -> Self {
+        let url = format!("ws://{address}/v0.1/validator_interface/{}", shared.me());
         Self {
             url,
             limits: Limits::miner(),
-            clock,
+            shared: Arc::clone(shared),
             failures: 0,
             state: State::Idle,
         }
@@ -68,13 +69,18 @@ impl Link {
         }
         self.state = match self.failures.checked_sub(1) {
             None => self.dialling(),
-            Some(failure) => State::Pausing(self.clock.sleep(BACKOFF.delay(failure, random_jitter()))),
+            Some(failure) => State::Pausing(self.shared.clock.sleep(BACKOFF.delay(failure, random_jitter()))),
         };
     }
 
     fn dialling(&self) -> State {
-        let (url, limits) = (self.url.clone(), self.limits);
-        State::Dialling(async move { connect(&url, &limits).await }.boxed())
+        let (url, limits, shared) = (self.url.clone(), self.limits, Arc::clone(&self.shared));
+        let dial = async move {
+            // It is never closed; without a permit one would be dialled all the same.
+            let _place = shared.dials.acquire().await;
+            connect(&url, &limits).await
+        };
+        State::Dialling(dial.boxed())
     }
 
     /// The next thing that happens; waits for ever while nobody asked for a connection. Cancel-safe.

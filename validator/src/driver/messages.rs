@@ -2,6 +2,7 @@
 
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
+use muster_protocol::wire::executor::{JobLog, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
@@ -19,8 +20,19 @@ pub(super) enum Meaning {
     Countersigned(Box<Receipt>),
     /// The miner complains, in words.
     Complaint(String),
+    /// What a job prints while it runs, or how far it is: it changes nothing, and its result has all of that.
+    Live(Live),
     /// Nothing that this attempt needs.
     Nothing,
+}
+
+/// What is passed on as it comes.
+#[derive(Debug, PartialEq)]
+pub(super) enum Live {
+    /// A piece of output.
+    Log(Box<JobLog>),
+    /// How far something is.
+    Progress(JobProgress),
 }
 
 /// Reads a message.
@@ -32,11 +44,10 @@ pub(super) fn meaning(message: FromMiner) -> Meaning {
         FromMiner::UnauthorizedError(m) => {
             return Meaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
         }
-        // What a job prints while it runs changes nothing about it; its result has all of that.
+        FromMiner::MusterJobLog(piece) => return Meaning::Live(Live::Log(piece)),
+        FromMiner::MusterJobProgress(progress) => return Meaning::Live(Live::Progress(progress)),
         FromMiner::V0MainHotkeyMessage(_)
         | FromMiner::V0MachineSpecsRequest(_)
-        | FromMiner::MusterJobLog(_)
-        | FromMiner::MusterJobProgress(_)
         | FromMiner::MusterExecutorMetrics(_)
         | FromMiner::MusterExecutorHello(_)
         | FromMiner::MusterEnrolExecutor(_)
@@ -130,6 +141,7 @@ pub(super) fn implied(state: &JobState, event: &Event, streaming: bool) -> Vec<E
         | Event::StreamingReady(_)
         | Event::Failed(_)
         | Event::HordeFailed(_)
+        | Event::Cancelled(_)
         | Event::Tick => return Vec::new(),
     };
     if streaming {

@@ -1,4 +1,5 @@
-//! One task per job: choose a miner, see the attempt through, choose another if nobody began, tell the user once.
+//! One task per job: choose a miner, see the attempt through, choose another if it failed by no fault of the user's, tell the
+//! user once.
 //!
 //! Read [`conduct`] for one attempt, [`link`] for its connection, [`papers`] and [`messages`] for what is said on it.
 
@@ -10,73 +11,115 @@ mod papers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_chain::{Metagraph, Uid};
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
-use muster_protocol::status::{JobRejectionReason, ParticipantType};
+use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
 use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, JobId, Receipt};
+use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
+use muster_routing::retry::{self, Facts, Next};
+use muster_routing::{Candidate, Policy, Route, Subject, Thing, Wish, route};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::report::{Tried, in_words, metadata, with_complaint};
-use crate::routing::{self, Route, Wish};
-use crate::shared::Shared;
+use crate::shared::{CancelEar, Shared};
 use crate::store::{OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
 
-/// Drives a job that is in the store and not closed.
-pub(crate) fn start(shared: &Arc<Shared>, job: JobId) {
-    let driving = Arc::clone(shared);
-    shared.spawn("job", async move { drive(&driving, job).await });
+/// A job for its driver.
+#[derive(Debug)]
+struct Task {
+    request: JobRequest,
+    /// Why its user called it off before the driver began.
+    cancelled: Option<String>,
+    /// Its attempts, oldest first. Whoever is there was left by a process that is gone.
+    attempts: Vec<StoredAttempt>,
+    /// The receipts of the last of them.
+    receipts: Vec<OwnReceipt>,
+}
+
+/// Drives a job that was just taken and is in the store.
+pub(crate) fn start(shared: &Arc<Shared>, request: JobRequest) {
+    let task = Task {
+        request,
+        cancelled: None,
+        attempts: Vec::new(),
+        receipts: Vec::new(),
+    };
+    begin_to_drive(shared, task);
 }
 
 /// Takes up every job that an earlier process left open.
 pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let open = shared.store.open_jobs().await?;
-    if !open.is_empty() {
-        tracing::info!(jobs = open.len(), "resuming open jobs");
+    let (mut after, mut resumed) = (None, 0_usize);
+    loop {
+        let open = shared.store.open_after(after).await?;
+        let Some(last) = open.last() else { break };
+        after = Some(last.place.clone());
+        resumed = resumed.saturating_add(open.len());
+        for job in open {
+            let task = Task {
+                request: job.request,
+                cancelled: job.cancelled,
+                attempts: job.attempts,
+                receipts: job.receipts,
+            };
+            begin_to_drive(shared, task);
+        }
     }
-    for job in open {
-        start(shared, job);
+    if resumed > 0 {
+        tracing::info!(jobs = resumed, "resumed open jobs");
     }
     Ok(())
 }
 
-async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
-    let Some(stored) = shared.store.job(job).await?.filter(|stored| !stored.closed) else {
-        return Ok(());
+fn begin_to_drive(shared: &Arc<Shared>, task: Task) {
+    // Whoever cancels finds the driver from here on, also before its task has run for the first time.
+    let cancel = shared.listen_for_cancel(task.request.uuid, task.cancelled.clone());
+    let driving = Arc::clone(shared);
+    shared.spawn("job", async move { drive(&driving, task, cancel).await });
+}
+
+async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Result<(), StoreError> {
+    let Task {
+        request,
+        mut attempts,
+        receipts,
+        ..
+    } = task;
+    let job = request.uuid;
+    let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
+        Some(last) => (last, receipts, true),
+        None => match begin(shared, &request, &attempts, &mut cancel).await? {
+            Begun::Attempt(first) => (*first, Vec::new(), false),
+            Begun::Nobody(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
+            Begun::Stopped => return Ok(()),
+        },
     };
-    let (request, mut attempts) = (stored.request, stored.attempts);
-    // Whoever is in the store already was left there by a process that is gone.
-    let mut resumed = !attempts.is_empty();
     loop {
-        let begun = match attempts.pop() {
-            Some(attempt) => attempt,
-            None => match begin(shared, &request, &attempts).await? {
-                Begun::Attempt(attempt) => *attempt,
-                Begun::Nobody(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
-                Begun::Stopped => return Ok(()),
-            },
-        };
-        let mut conduct = Conduct::new(shared, &request, begun, resumed).await?;
-        resumed = false;
-        let outcome = match conduct.run().await? {
+        let mut conduct = Conduct::new(shared, &request, attempt, receipts, resumed);
+        let outcome = match conduct.run(&mut cancel).await? {
             Flow::Stopped => {
                 conduct.leave().await;
                 return Ok(());
             }
             Flow::Ended(outcome) => with_complaint(outcome, conduct.complaint()),
         };
-        let max = shared.config.routing.max_attempts;
-        let then = next(&outcome, conduct.accepted(), attempts.len() + 1, max);
         attempts.push(conduct.attempt().clone());
-        if then == Next::TryAnother
-            && let Begun::Attempt(another) = begin(shared, &request, &attempts).await?
+        let facts = Facts {
+            attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+            max_attempts: shared.config.routing.max_attempts,
+            cancelled: cancel.called_off().is_some(),
+            address_told: address_told(shared, &request).await?,
+        };
+        if retry::next(&outcome, facts) == Next::TryAnother
+            && let Begun::Attempt(another) = begin(shared, &request, &attempts, &mut cancel).await?
         {
             tracing::info!(%job, ended = in_words(&outcome), miner = %another.miner, "trying another miner");
             conduct.leave().await;
-            attempts.push(*another);
+            (attempt, receipts, resumed) = (*another, Vec::new(), false);
             continue;
         }
         let receipts = match conduct.settle().await? {
@@ -87,34 +130,20 @@ async fn drive(shared: &Arc<Shared>, job: JobId) -> Result<(), StoreError> {
     }
 }
 
-/// What follows the end of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// Ask another miner.
-    TryAnother,
-    /// Tell the user.
-    Report,
-}
-
-/// Decides.
-///
-/// Once a miner has accepted, the job may have had effects outside (an upload, a request of its own while inputs were
-/// fetched), so it is never run a second time behind its user's back. Before that, every end but the job's own failure
-/// is a matter between us and that miner: the user's signature was checked at the door.
-fn next(outcome: &Outcome, accepted: bool, attempts: usize, max_attempts: u32) -> Next {
-    let left = attempts < usize::try_from(max_attempts).unwrap_or(usize::MAX);
-    match outcome {
-        Outcome::Completed(_) | Outcome::Failed(_) => Next::Report,
-        Outcome::Rejected(_) | Outcome::HordeFailed(_) if accepted || !left => Next::Report,
-        Outcome::Rejected(_) | Outcome::HordeFailed(_) => Next::TryAnother,
+/// Whether the user was told where a streaming job answers.
+async fn address_told(shared: &Shared, request: &JobRequest) -> Result<bool, StoreError> {
+    if request.streaming_details.is_none() {
+        return Ok(false);
     }
+    let told = shared.store.told(request.uuid).await?;
+    Ok(told.is_some_and(|told| matches!(told, JobStatus::StreamingReady | JobStatus::ExecutionDone)))
 }
 
 /// What came of choosing a miner.
 enum Begun {
     /// One was found and the attempt written down.
     Attempt(Box<StoredAttempt>),
-    /// There is none; what the user is told.
+    /// There is none, or nobody wants one; what the user is told if there was no attempt before.
     Nobody(Outcome),
     /// The validator stops.
     Stopped,
@@ -126,10 +155,15 @@ async fn begin(
     shared: &Shared,
     request: &JobRequest,
     earlier: &[StoredAttempt],
+    cancel: &mut CancelEar,
 ) -> Result<Begun, StoreError> {
     let stop = shared.tasks.token();
     let metagraph = tokio::select! {
+        biased;
         () = stop.cancelled() => return Ok(Begun::Stopped),
+        reason = cancel.wait() => {
+            return Ok(Begun::Nobody(Outcome::cancelled(JobStage::ExecutorStartup, &reason)));
+        }
         metagraph = shared.outlook.metagraph() => metagraph,
         () = shared.clock.sleep(Duration::from_secs(shared.config.chain.wait_s)) => {
             let code = ErrorCode::ChainUnreachable;
@@ -141,23 +175,30 @@ async fn begin(
     let wish = Wish {
         job: request.uuid,
         class: request.executor_class,
+        image: Thing::image(&request.docker_image),
+        inputs: Thing::inputs(request.volume.as_ref()),
         tried: earlier.iter().map(|attempt| attempt.miner).collect(),
     };
-    let _alone = shared.routing.lock().await;
-    let standings = shared.standings().await?;
-    let max_incidents = shared.config.routing.max_incidents;
-    let me = shared.keypair.hotkey();
-    let mut route = routing::route(&wish, &metagraph, me, &standings, max_incidents);
+    let policy = shared.config.routing.policy(shared.keypair.hotkey());
+    let mut block = metagraph.block;
+    let (mut found, mut chosen) = choose(shared, &wish, &metagraph, &policy);
     // A miner may have announced itself since the subnet was last read: nobody is turned away by an old picture.
-    if route.candidates.is_empty()
+    if chosen.is_none()
         && let Some(newer) = shared.outlook.newer_than(&metagraph).await
     {
-        route = routing::route(&wish, &newer, me, &standings, max_incidents);
+        block = newer.block;
+        (found, chosen) = choose(shared, &wish, &newer, &policy);
     }
-    let Some(chosen) = route.candidates.first() else {
-        return Ok(Begun::Nobody(nobody_fits(request, &route)));
-    };
     let now = shared.clock.now();
+    let ordinal = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
+    let decision = found.decision(wish.class, block.0);
+    let Some(chosen) = chosen else {
+        shared
+            .store
+            .keep_decision(request.uuid, ordinal, &decision, now)
+            .await?;
+        return Ok(Begun::Nobody(nobody_fits(request, &found)));
+    };
     // The first attempt carries the job's own id on the wire, so that old peers see one job as one uuid.
     let id = match earlier {
         [] => AttemptId::first_of(request.uuid),
@@ -165,15 +206,48 @@ async fn begin(
     };
     let attempt = StoredAttempt {
         id,
-        ordinal: u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1),
+        ordinal,
         miner: chosen.miner,
-        uid: chosen.uid,
+        uid: Uid(chosen.uid),
         address: chosen.address,
         machine: Attempt::new(plan(shared, request), now),
         started_at: now,
     };
-    shared.store.begin_attempt(request.uuid, &attempt).await?;
+    shared
+        .store
+        .begin_attempt(request.uuid, &attempt, &decision)
+        .await?;
     Ok(Begun::Attempt(Box::new(attempt)))
+}
+
+/// Routes, and takes the place of whoever is chosen: the next job finds it taken.
+fn choose(
+    shared: &Shared,
+    wish: &Wish,
+    metagraph: &Metagraph,
+    policy: &Policy,
+) -> (Route, Option<Candidate>) {
+    let subjects: Vec<_> = metagraph
+        .neurons
+        .iter()
+        .map(|neuron| Subject {
+            uid: neuron.uid.0,
+            miner: MinerKey(neuron.hotkey),
+            axon: neuron.axon,
+        })
+        .collect();
+    let mut about = wish.inputs.clone();
+    about.insert(wish.image);
+    let now = shared.clock.now();
+    let mut ledger = shared.ledger();
+    let standings = ledger.standings(subjects.iter().map(|subject| subject.miner), &about, now);
+    let found = route(wish, &subjects, &standings, policy);
+    let chosen = found.candidates.first().copied();
+    if let Some(chosen) = chosen {
+        ledger.opened(chosen.miner, wish.class);
+        ledger.given(chosen.miner, now);
+    }
+    (found, chosen)
 }
 
 fn plan(shared: &Shared, request: &JobRequest) -> Plan {
@@ -254,37 +328,4 @@ pub(crate) async fn last_word(shared: &Shared, job: JobId) -> Result<Option<Stat
     };
     let receipts = receipts.iter().filter_map(OwnReceipt::complete).collect();
     Ok(Some(metadata(&outcome, &tried(&attempts), receipts)))
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_protocol::status::{HordeFailureReason, JobRejectionReason, ParticipantType};
-    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
-
-    use super::*;
-
-    #[test]
-    fn only_what_no_miner_began_is_tried_again_and_not_for_ever() {
-        let declined = Outcome::Rejected(RejectionDetails {
-            rejected_by: ParticipantType::Miner,
-            reason: JobRejectionReason::Busy,
-            message: String::new(),
-            context: None,
-        });
-        let lost = Outcome::HordeFailed(HordeFailureDetails {
-            reported_by: ParticipantType::Validator,
-            reason: HordeFailureReason::MinerConnectionFailed,
-            message: String::new(),
-            context: None,
-        });
-        for outcome in [&declined, &lost] {
-            assert_eq!(next(outcome, false, 1, 3), Next::TryAnother);
-            assert_eq!(next(outcome, false, 3, 3), Next::Report);
-            assert_eq!(next(outcome, true, 1, 3), Next::Report);
-        }
-        assert_eq!(
-            next(&Outcome::Completed(Box::default()), true, 1, 3),
-            Next::Report
-        );
-    }
 }

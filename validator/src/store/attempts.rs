@@ -1,17 +1,19 @@
 //! Attempts: the job machine's state after every event, in one transaction with the receipts and statuses it caused.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use muster_chain::{BlockNumber, Uid};
 use muster_protocol::job::Attempt;
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
+use muster_routing::{Decision, Mark};
+use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::receipts::OwnReceipt;
-use super::{Result, Store, column, corrupt, failed, json, parsed, text_of, time, unsigned};
-use crate::routing::{Mark, mark};
+use super::{
+    Result, Store, Write, column, corrupt, failed, json, parsed, text_of, time, time_option, unsigned,
+};
 
 /// One try of a job on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,8 @@ pub struct Step {
     pub attempt: AttemptId,
     /// The attempt's state after the event.
     pub machine: Attempt,
+    /// What its end leaves on the miner's record; `None` while it is under way.
+    pub mark: Option<Mark>,
     /// Receipts that were written because of it.
     pub receipts: Vec<OwnReceipt>,
     /// What the user is told because of it.
@@ -51,14 +55,47 @@ pub struct Step {
     pub now: Timestamp,
 }
 
+/// What is known of an attempt of lately, for the miners' records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Who had it.
+    pub miner: MinerKey,
+    /// The kind of executor.
+    pub class: ExecutorClass,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended, and what that left; `None` while it is under way.
+    pub ended: Option<(Timestamp, Mark)>,
+}
+
+/// Why an attempt went where it went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeptRoute {
+    /// Which attempt; the first is 1.
+    pub ordinal: u32,
+    /// When it was decided.
+    pub decided_at: Timestamp,
+    /// What was decided.
+    #[serde(flatten)]
+    pub decision: Decision,
+}
+
 impl Store {
-    /// An attempt is about to begin.
+    /// An attempt is about to begin, by this decision.
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin_attempt(&self, job: JobId, attempt: &StoredAttempt) -> Result<()> {
+    pub async fn begin_attempt(
+        &self,
+        job: JobId,
+        attempt: &StoredAttempt,
+        decision: &Decision,
+    ) -> Result<()> {
         const OPERATION: &str = "begin an attempt";
         let mut write = self.write().await?;
+        write
+            .keep_route(job, attempt.ordinal, decision, attempt.started_at)
+            .await?;
         sqlx::query(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -85,13 +122,11 @@ impl Store {
     pub async fn save(&self, step: &Step) -> Result<()> {
         const OPERATION: &str = "write the state of an attempt";
         let mut write = self.write().await?;
-        let outcome = step.machine.outcome();
-        let left = outcome.map_or(Mark::Clean, mark);
-        sqlx::query("UPDATE attempts SET machine = $1, ended_at = $2, incident = $3, excuse = $4 WHERE attempt_id = $5")
+        let ended = step.machine.outcome().map(|_| step.now.micros());
+        sqlx::query("UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4")
             .bind(text_of(&step.machine))
-            .bind(outcome.map(|_| step.now.micros()))
-            .bind(i64::from(left == Mark::Incident))
-            .bind(i64::from(left == Mark::Excuse))
+            .bind(ended)
+            .bind(step.mark.map(|mark| mark.as_str().to_owned()))
             .bind(step.attempt.to_string())
             .execute(&mut *write.tx)
             .await
@@ -107,61 +142,70 @@ impl Store {
         write.commit(OPERATION).await
     }
 
-    /// Attempts that are under way, by miner and class.
+    /// Keeps a decision that led to no attempt, as the one of attempt `ordinal`.
     ///
     /// # Errors
     /// The database's.
-    pub async fn open_attempts(&self) -> Result<BTreeMap<MinerKey, BTreeMap<ExecutorClass, u32>>> {
-        let rows = sqlx::query("SELECT miner, class, COUNT(*) AS open FROM attempts WHERE ended_at IS NULL GROUP BY miner, class")
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("count open attempts"))?;
-        let mut open = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for row in &rows {
-            let count = u32::try_from(column::<i64>(row, "open")?).unwrap_or(u32::MAX);
-            open.entry(parsed(row, "miner")?)
-                .or_default()
-                .insert(parsed(row, "class")?, count);
-        }
-        Ok(open)
+    pub async fn keep_decision(
+        &self,
+        job: JobId,
+        ordinal: u32,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut write = self.write().await?;
+        write.keep_route(job, ordinal, decision, now).await?;
+        write.commit("keep a decision").await
     }
 
-    /// How many attempts of each miner ended in an incident since `since`.
+    /// Why a job's attempts went where they went, oldest first.
     ///
     /// # Errors
     /// The database's.
-    pub async fn incidents(&self, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
-        self.marked(
-            "SELECT miner, COUNT(*) AS marked FROM attempts WHERE ended_at >= $1 AND incident = 1 GROUP BY miner",
-            since,
+    pub async fn routes_of(&self, job: JobId) -> Result<Vec<KeptRoute>> {
+        let rows = sqlx::query(
+            "SELECT ordinal, decided_at, decision FROM routes WHERE job_id = $1 ORDER BY ordinal",
         )
+        .bind(job.to_string())
+        .fetch_all(&self.pool)
         .await
-    }
-
-    /// How many attempts of each miner ended with an excuse since `since`.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn excuses(&self, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
-        self.marked(
-            "SELECT miner, COUNT(*) AS marked FROM attempts WHERE ended_at >= $1 AND excuse = 1 GROUP BY miner",
-            since,
-        )
-        .await
-    }
-
-    async fn marked(&self, query: &'static str, since: Timestamp) -> Result<BTreeMap<MinerKey, u32>> {
-        let rows = sqlx::query(query)
-            .bind(since.micros())
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("count failed attempts"))?;
-        rows.iter()
-            .map(|row| {
-                let count = u32::try_from(column::<i64>(row, "marked")?).unwrap_or(u32::MAX);
-                Ok((parsed(row, "miner")?, count))
+        .map_err(failed("read a job's routes"))?;
+        let read = |row| {
+            Ok(KeptRoute {
+                ordinal: ordinal(row)?,
+                decided_at: time(row, "decided_at")?,
+                decision: json(row, "decision")?,
             })
-            .collect()
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Attempts that are under way, ended since `ended`, or began since `started`.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn history(&self, ended: Timestamp, started: Timestamp) -> Result<Vec<Past>> {
+        let rows = sqlx::query(
+            "SELECT miner, class, started_at, ended_at, mark FROM attempts \
+             WHERE ended_at IS NULL OR ended_at >= $1 OR started_at >= $2",
+        )
+        .bind(ended.micros())
+        .bind(started.micros())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read what miners did lately"))?;
+        let past = |row| {
+            let word: Option<String> = column(row, "mark")?;
+            let ended_at = time_option(row, "ended_at")?;
+            let mark = word.as_deref().and_then(Mark::from_word).unwrap_or(Mark::Clean);
+            Ok(Past {
+                miner: parsed(row, "miner")?,
+                class: parsed(row, "class")?,
+                started_at: time(row, "started_at")?,
+                ended: ended_at.map(|at| (at, mark)),
+            })
+        };
+        rows.iter().map(past).collect()
     }
 
     pub(super) async fn attempts_of(&self, job: JobId) -> Result<Vec<StoredAttempt>> {
@@ -191,11 +235,38 @@ impl Store {
     }
 }
 
-fn read(row: &AnyRow) -> Result<StoredAttempt> {
+impl Write<'_> {
+    async fn keep_route(
+        &mut self,
+        job: JobId,
+        ordinal: u32,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO routes (job_id, ordinal, decided_at, decision) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (job_id, ordinal) DO UPDATE SET decided_at = excluded.decided_at, decision = excluded.decision",
+        )
+        .bind(job.to_string())
+        .bind(i64::from(ordinal))
+        .bind(now.micros())
+        .bind(text_of(decision))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("keep a decision"))?;
+        Ok(())
+    }
+}
+
+fn ordinal(row: &AnyRow) -> Result<u32> {
+    Ok(u32::try_from(unsigned(column(row, "ordinal")?)).unwrap_or(u32::MAX))
+}
+
+pub(super) fn read(row: &AnyRow) -> Result<StoredAttempt> {
     let uid = u16::try_from(unsigned(column(row, "uid")?)).map_err(|error| corrupt("uid", &error))?;
     Ok(StoredAttempt {
         id: parsed(row, "attempt_id")?,
-        ordinal: u32::try_from(unsigned(column(row, "ordinal")?)).unwrap_or(u32::MAX),
+        ordinal: ordinal(row)?,
         miner: parsed(row, "miner")?,
         uid: Uid(uid),
         address: parsed(row, "address")?,

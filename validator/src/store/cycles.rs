@@ -2,12 +2,12 @@
 
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_protocol::Timestamp;
+use muster_scoring::Scores;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{Result, Store, column, corrupt, failed, json, json_option, signed, text_of, time, unsigned};
 use crate::cycle::Progress;
-use crate::scoring::Scores;
 
 /// What has become of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -258,6 +258,20 @@ impl Store {
         .fetch_one(&self.pool)
         .await
         .map_err(failed("read the cycles"))?;
+        let last: Option<i64> = column(&row, "last")?;
+        Ok(last.map(|last| BlockNumber(unsigned(last))))
+    }
+
+    /// The last block whose work was scored, whatever became of the weights.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn scored_through(&self) -> Result<Option<BlockNumber>> {
+        let row = sqlx::query("SELECT MAX(last_block) AS last FROM cycles WHERE chain = $1")
+            .bind(self.chain().genesis)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed("read the cycles"))?;
         let last: Option<i64> = column(&row, "last")?;
         Ok(last.map(|last| BlockNumber(unsigned(last))))
     }

@@ -1,14 +1,17 @@
 //! Jobs: taken or refused, closed once with their outcome, and as people see them.
 
+use std::collections::HashMap;
+
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
+use muster_routing::admission::Seen;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::attempts::StoredAttempt;
+use super::attempts::{self, StoredAttempt};
+use super::receipts::{self, OwnReceipt};
 use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
-use crate::admission::Seen;
 use crate::report::in_words;
 
 /// A job that was taken.
@@ -21,6 +24,27 @@ pub struct StoredJob {
     /// Its attempts, oldest first.
     pub attempts: Vec<StoredAttempt>,
 }
+
+/// A job that has not ended, with all that its driver needs to take it up.
+#[derive(Clone, Debug)]
+pub struct OpenJob {
+    /// What its user asked for.
+    pub request: JobRequest,
+    /// Why its user called it off, if that is so.
+    pub cancelled: Option<String>,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<StoredAttempt>,
+    /// The receipts of the last of them, in the order of its life.
+    pub receipts: Vec<OwnReceipt>,
+    /// Its place in the order of all open jobs.
+    pub place: Place,
+}
+
+/// A place in the order of all open jobs: when a job was handed over, and its id as text.
+pub type Place = (i64, String);
+
+/// Open jobs that are read at a time: few enough to be held, many enough that the database is asked seldom.
+const AT_A_TIME: i64 = 1_000;
 
 /// A job as its operator sees it.
 #[derive(Clone, Debug, Serialize)]
@@ -209,6 +233,110 @@ impl Store {
             .await
             .map_err(failed("list the open jobs"))?;
         rows.iter().map(|row| parsed(row, "job_id")).collect()
+    }
+
+    /// The next open jobs behind `after`, oldest first; none at the end. A thousand at a time, in three questions.
+    ///
+    /// # Errors
+    /// The database's, or something that cannot be read back.
+    pub async fn open_after(&self, after: Option<Place>) -> Result<Vec<OpenJob>> {
+        const OPERATION: &str = "read the open jobs";
+        let (time, id) = after.unwrap_or((i64::MIN, String::new()));
+        let page = "SELECT job_id, request, cancelled, created_at FROM jobs \
+                    WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) ORDER BY created_at, job_id LIMIT $3";
+        let asked = |query: &'static str| sqlx::query(query).bind(time).bind(id.clone()).bind(AT_A_TIME);
+        let rows = asked(page)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed(OPERATION))?;
+        let mut jobs = Vec::with_capacity(rows.len());
+        let mut places = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let job: String = column(row, "job_id")?;
+            let frame: String = column(row, "request")?;
+            places.insert(job.clone(), jobs.len());
+            jobs.push(OpenJob {
+                request: serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?,
+                cancelled: column(row, "cancelled")?,
+                attempts: Vec::new(),
+                receipts: Vec::new(),
+                place: (column(row, "created_at")?, job),
+            });
+        }
+        let rows = asked(
+            "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at \
+             FROM attempts a JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
+             ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id ORDER BY a.job_id, a.ordinal",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed(OPERATION))?;
+        let mut owners = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let job: String = column(row, "job_id")?;
+            let attempt = attempts::read(row)?;
+            let Some(open) = places.get(&job).and_then(|at| jobs.get_mut(*at)) else {
+                continue;
+            };
+            owners.insert(attempt.id, job);
+            open.attempts.push(attempt);
+        }
+        let rows = asked(
+            "SELECT r.attempt_id, r.payload, r.validator_signature, r.miner_signature \
+             FROM receipts r JOIN attempts a ON a.attempt_id = r.attempt_id \
+             JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
+             ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed(OPERATION))?;
+        for row in &rows {
+            let attempt: AttemptId = parsed(row, "attempt_id")?;
+            let place = owners.get(&attempt).and_then(|job| places.get(job));
+            if let Some(open) = place.and_then(|at| jobs.get_mut(*at))
+                && open.attempts.last().is_some_and(|last| last.id == attempt)
+            {
+                open.receipts.push(receipts::read(row)?);
+            }
+        }
+        for open in &mut jobs {
+            open.receipts.sort_by_key(OwnReceipt::kind);
+        }
+        Ok(jobs)
+    }
+
+    /// Its user calls a job off: no further attempt begins from here on. `false` if it has ended, was never handed over, or
+    /// was called off before.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn cancel(&self, job: JobId, reason: &str) -> Result<bool> {
+        const OPERATION: &str = "call a job off";
+        let mut write = self.write().await?;
+        let done = sqlx::query(
+            "UPDATE jobs SET cancelled = $1 WHERE job_id = $2 AND closed_at IS NULL AND cancelled IS NULL",
+        )
+        .bind(reason.to_owned())
+        .bind(job.to_string())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(failed(OPERATION))?;
+        write.commit(OPERATION).await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// What a job's user was told last; `None` if it was never handed over.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn told(&self, job: JobId) -> Result<Option<JobStatus>> {
+        let row = sqlx::query("SELECT status FROM jobs WHERE job_id = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read a job's status"))?;
+        let status = row.map(|row| column::<String>(&row, "status")).transpose()?;
+        Ok(status.map(|status| JobStatus::from_wire(&status)))
     }
 
     /// A job with its attempts; `None` if it was never handed over.

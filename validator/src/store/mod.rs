@@ -1,10 +1,12 @@
 //! What a validator must not forget: jobs, attempts, receipts, status updates, scored cycles.
 //!
 //! Everything is here before it is acknowledged or sent. One process writes; its write transactions follow one another,
-//! which keeps the order of status updates and spares SQLite a conflict of two writers.
+//! which keeps the order of status updates and spares SQLite a conflict of two writers. Who opens the store takes it over:
+//! what a process that was killed had on its way to the database is there before the first look, or never.
 
 mod attempts;
 mod cycles;
+mod gathered;
 mod jobs;
 mod outbox;
 mod receipts;
@@ -21,9 +23,10 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyPool, Row, Transaction};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-pub use attempts::{Step, StoredAttempt};
+pub use attempts::{KeptRoute, Past, Step, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
-pub use jobs::{AttemptView, JobView, OutcomeView, StoredJob};
+pub use gathered::{Harvest, RefusedView};
+pub use jobs::{AttemptView, JobView, OpenJob, OutcomeView, Place, StoredJob};
 pub use outbox::Update;
 pub use receipts::{OwnReceipt, ReceiptView};
 
@@ -42,6 +45,8 @@ pub struct Store {
     writer: Mutex<i64>,
     /// Counts the writes to the outbox, so that the facilitator link need not poll.
     outbox: watch::Sender<u64>,
+    /// What a write of this process shows; a later process has a higher one.
+    epoch: i64,
 }
 
 /// Which chain the blocks are of.
@@ -77,6 +82,7 @@ impl Store {
     /// The database does not migrate.
     pub async fn over(pool: AnyPool) -> Result<Self> {
         migrate(&pool, &MIGRATIONS).await?;
+        let epoch = take_over(&pool).await?;
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
             .await
@@ -96,6 +102,7 @@ impl Store {
             chain: Lock::new(chain),
             writer: Mutex::new(last),
             outbox: watch::Sender::new(0),
+            epoch,
         })
     }
 
@@ -136,7 +143,15 @@ impl Store {
 
     async fn write(&self) -> Result<Write<'_>> {
         let sequence = self.writer.lock().await;
-        let tx = begin(&self.pool).await?;
+        let mut tx = begin(&self.pool).await?;
+        let held = sqlx::query("UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1")
+            .bind(self.epoch)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed("write"))?;
+        if held.rows_affected() == 0 {
+            return Err(StoreError::Superseded);
+        }
         Ok(Write {
             tx,
             chain: self.chain(),
@@ -150,6 +165,25 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Counts on. A transaction of a process before this one holds the row, and is waited for; the next one finds it changed.
+async fn take_over(pool: &AnyPool) -> Result<i64> {
+    const OPERATION: &str = "take the store over";
+    let mut tx = begin(pool).await?;
+    sqlx::query(
+        "INSERT INTO owner (one, epoch) VALUES (1, 1) ON CONFLICT (one) DO UPDATE SET epoch = owner.epoch + 1",
+    )
+    .execute(&mut *tx)
+    .await
+    .map_err(failed(OPERATION))?;
+    let row = sqlx::query("SELECT epoch FROM owner WHERE one = 1")
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(failed(OPERATION))?;
+    let epoch = column(&row, "epoch")?;
+    tx.commit().await.map_err(failed(OPERATION))?;
+    Ok(epoch)
 }
 
 impl Write<'_> {

@@ -1,8 +1,9 @@
 //! Receipts of this validator's own attempts, with the miner's signature once it has come.
 
 use muster_chain::BlockNumber;
-use muster_protocol::receipt::{FinishedReceipt, OfferedReceipt};
-use muster_protocol::{AttemptId, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
+use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::{AttemptId, ExecutorClass, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
+use muster_scoring::Paid;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
@@ -118,18 +119,21 @@ impl Store {
         rows.iter().map(view).collect()
     }
 
-    /// The finished receipts that were written while the chain's head was in these blocks, both ends included.
+    /// The finished receipts that were written while the chain's head was in these blocks, both ends included: this
+    /// validator's own, then those of others.
     ///
     /// # Errors
     /// The database's.
-    pub async fn finished_between(
-        &self,
-        first: BlockNumber,
-        last: BlockNumber,
-    ) -> Result<Vec<FinishedReceipt>> {
+    pub async fn finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {
+        let mut paid = self.own_finished_between(first, last).await?;
+        paid.extend(self.others_finished_between(first, last).await?);
+        Ok(paid)
+    }
+
+    async fn own_finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {
         let rows = sqlx::query(
-            "SELECT payload FROM receipts WHERE kind = $1 AND block >= $2 AND block <= $3 AND chain = $4 \
-             ORDER BY block, attempt_id",
+            "SELECT r.payload, a.class FROM receipts r LEFT JOIN attempts a ON a.attempt_id = r.attempt_id \
+             WHERE r.kind = $1 AND r.block >= $2 AND r.block <= $3 AND r.chain = $4 ORDER BY r.block, r.attempt_id",
         )
         .bind(ReceiptKind::Finished.as_str())
         .bind(signed(first.0))
@@ -138,7 +142,14 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read the receipts of a cycle"))?;
-        rows.iter().map(|row| json(row, "payload")).collect()
+        let paid = |row| {
+            let class: Option<String> = column(row, "class")?;
+            Ok(Paid {
+                receipt: json(row, "payload")?,
+                class: class.and_then(|class| class.parse::<ExecutorClass>().ok()),
+            })
+        };
+        rows.iter().map(paid).collect()
     }
 }
 
@@ -188,7 +199,7 @@ impl Write<'_> {
     }
 }
 
-fn read(row: &AnyRow) -> Result<OwnReceipt> {
+pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
     let signature = |name, text: &str| Signature::from_hex(text).map_err(|error| corrupt(name, &error));
     let ours: String = column(row, "validator_signature")?;
     let theirs: Option<String> = column(row, "miner_signature")?;

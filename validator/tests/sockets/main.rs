@@ -3,9 +3,15 @@
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod gathering;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod killed;
 #[cfg(test)]
 mod organic;
+#[cfg(test)]
+mod retries;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -38,6 +38,9 @@ pub enum StoreError {
         /// The engine's reason.
         source: sqlx::Error,
     },
+    /// Another process has opened a store that one process writes.
+    #[error("store: another process has taken it over; stop one of the two, or give each a store of its own")]
+    Superseded,
     /// A row holds something that this program cannot have written.
     #[error("store: {what} cannot be read back; the row was changed by hand or by another version")]
     Corrupt {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
 use crate::class::ExecutorClass;
-use crate::status::{HordeFailureReason, JobStatus, ParticipantType};
+use crate::status::{HordeFailureReason, JobStage, JobStatus, ParticipantType};
 use crate::time::Timestamp;
 use crate::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StatusMetadata, StreamingAddress,
@@ -105,6 +105,8 @@ pub enum Event {
     Failed(Box<FailureDetails>),
     /// The subnet's failure.
     HordeFailed(HordeFailureDetails),
+    /// Its user no longer wants it, in the user's words.
+    Cancelled(String),
     /// Time has passed.
     Tick,
 }
@@ -222,6 +224,7 @@ impl Attempt {
             Event::Finished(response) => self.on_finished(response),
             Event::Failed(details) => self.on_failure(Outcome::Failed(details), "a job failure"),
             Event::HordeFailed(details) => self.on_failure(Outcome::HordeFailed(details), "a horde failure"),
+            Event::Cancelled(reason) => Ok(self.on_cancelled(&reason)),
             Event::Tick => self.on_tick(now),
         }
     }
@@ -391,6 +394,24 @@ impl Attempt {
             | JobState::Executed => Ok(self.end(outcome)),
             JobState::Ended(_) => Ok((self, vec![])),
         }
+    }
+
+    /// The miner is told, if it ever heard of the attempt; what it does with its executor is its affair.
+    fn on_cancelled(self, reason: &str) -> (Self, Vec<Effect>) {
+        let (offered, stage) = match self.state {
+            JobState::Connecting => (false, JobStage::ExecutorStartup),
+            JobState::Offered | JobState::Accepted => (true, JobStage::ExecutorStartup),
+            JobState::Ready => (true, JobStage::VolumeDownload),
+            JobState::VolumesReady if self.plan.streaming => (true, JobStage::StreamingStartup),
+            JobState::VolumesReady | JobState::Streaming => (true, JobStage::Execution),
+            JobState::Executed => (true, JobStage::ResultUpload),
+            JobState::Ended(_) => return (self, vec![]),
+        };
+        let (attempt, mut effects) = self.end(Outcome::cancelled(stage, reason));
+        if offered {
+            effects.insert(0, Effect::SendCancel);
+        }
+        (attempt, effects)
     }
 
     fn on_tick(self, now: Timestamp) -> Step {

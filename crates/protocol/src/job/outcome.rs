@@ -13,8 +13,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::status::{HordeFailureReason, JobFailureReason, JobRejectionReason, JobStatus, ParticipantType};
+use crate::status::{
+    HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
+};
 use crate::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StatusMetadata,
 };
@@ -67,6 +70,22 @@ impl fmt::Display for Fault {
 }
 
 impl Outcome {
+    /// The end of a job that its user called off at `stage`, with the user's `reason`.
+    ///
+    /// ComputeHorde has no status for it: it is a failure of the job's own, of no reason that it knows, and `context` says
+    /// the rest.
+    pub fn cancelled(stage: JobStage, reason: &str) -> Self {
+        Self::Failed(Box::new(FailureDetails {
+            reason: JobFailureReason::Unknown,
+            stage,
+            message: "the job was cancelled by its user".to_owned(),
+            context: Some(json!({ "cancelled": true, "reason": reason, "fault": Fault::User })),
+            docker_process_exit_status: None,
+            docker_process_stdout: None,
+            docker_process_stderr: None,
+        }))
+    }
+
     /// The status its user sees.
     pub fn status(&self) -> JobStatus {
         match self {

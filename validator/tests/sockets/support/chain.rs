@@ -154,6 +154,13 @@ impl TestChain {
         }
     }
 
+    /// Lets a neuron set weights: its receipts count.
+    pub(crate) fn permit(&self, uid: u16) {
+        if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
+            neuron.permit = true;
+        }
+    }
+
     /// Refuses the next `times` weights.
     pub(crate) fn refuse(&self, times: u32) {
         self.rules().refusals = times;

@@ -1,6 +1,8 @@
-//! A websocket server that hands each connection to the test.
+//! A websocket server that hands each connection to the test, and serves receipt pages of the test's making.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,13 +19,24 @@ pub(crate) struct Door {
     pub(crate) address: SocketAddr,
     sockets: mpsc::UnboundedReceiver<(String, Socket)>,
     tasks: Tasks,
+    pages: Pages,
 }
+
+/// Pages by the last part of their paths.
+type Pages = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 #[derive(Clone)]
 struct Bell {
     sockets: mpsc::UnboundedSender<(String, Socket)>,
     tasks: Tasks,
+    pages: Pages,
 }
+
+/// Frames of a miner that knows no bounds.
+const LIMITS: Limits = Limits {
+    max_frame: 128 << 20,
+    ..Limits::miner()
+};
 
 impl Door {
     pub(crate) async fn open() -> Self {
@@ -31,9 +44,11 @@ impl Door {
         let address = listener.local_addr().unwrap();
         let (sender, sockets) = mpsc::unbounded_channel();
         let tasks = Tasks::new();
+        let pages = Pages::default();
         let bell = Bell {
             sockets: sender,
             tasks: tasks.clone(),
+            pages: Arc::clone(&pages),
         };
         let service = Router::new()
             .fallback(ring)
@@ -50,7 +65,14 @@ impl Door {
             address,
             sockets,
             tasks,
+            pages,
         }
+    }
+
+    /// Adds to a page.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        let mut pages = self.pages.lock().unwrap();
+        pages.entry(name.to_owned()).or_default().extend_from_slice(bytes);
     }
 
     /// The next connection, with the path it asked for.
@@ -78,15 +100,42 @@ async fn ring(
     request: Request,
 ) -> Response {
     let path = request.uri().path().to_owned();
+    if let Some(name) = path.strip_prefix("/receipts/") {
+        return page(&bell, name, &request);
+    }
     let sockets = bell.sockets.clone();
-    let answer = server::upgrade(
-        request,
-        peer,
-        &Limits::miner(),
-        &bell.tasks,
-        move |socket| async move {
-            let _ = sockets.send((path, socket));
-        },
-    );
+    let answer = server::upgrade(request, peer, &LIMITS, &bell.tasks, move |socket| async move {
+        let _ = sockets.send((path, socket));
+    });
     answer.map(Body::new)
+}
+
+/// A page from the byte that was asked for, as ComputeHorde's miners serve it.
+fn page(bell: &Bell, name: &str, request: &Request) -> Response {
+    let answer = |status: u16, range: Option<String>, bytes: Vec<u8>| {
+        let mut answer = Response::builder().status(status);
+        if let Some(range) = range {
+            answer = answer.header("content-range", range);
+        }
+        answer.body(Body::from(bytes)).unwrap()
+    };
+    let pages = bell.pages.lock().unwrap();
+    let Some(bytes) = pages.get(name) else {
+        return answer(404, None, vec![]);
+    };
+    let range = request
+        .headers()
+        .get("range")
+        .and_then(|range| range.to_str().ok());
+    let Some(first) = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok())
+    else {
+        return answer(200, None, bytes.clone());
+    };
+    match bytes.get(first..) {
+        Some(rest) if !rest.is_empty() => {
+            let range = format!("bytes {first}-{}/{}", bytes.len() - 1, bytes.len());
+            answer(206, Some(range), rest.to_vec())
+        }
+        Some(_) | None => answer(416, None, vec![]),
+    }
 }

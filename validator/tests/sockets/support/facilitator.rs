@@ -1,10 +1,10 @@
 //! A facilitator that does what the test says.
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
-use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
-use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
+use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce};
 use muster_protocol::wire::{decode, encode};
+use muster_protocol::{JobId, JobStatus};
 use muster_rpc::Socket;
 use serde_json::json;
 use uuid::Uuid;
@@ -55,12 +55,16 @@ impl Facilitator {
 
     /// Takes a connection and challenges its greeting, without accepting it.
     pub(crate) async fn connected(&mut self) {
-        let (path, socket) = self.door.next().await;
-        assert_eq!(path, "/ws/v0/");
-        self.socket = Some(socket);
-        let first = self.receive().await;
-        let ToFacilitator::V0AuthenticationRequest(auth) = first else {
-            panic!("the first frame is a greeting, not {first:?}")
+        let auth = loop {
+            let (path, socket) = self.door.next().await;
+            assert_eq!(path, "/ws/v0/");
+            self.socket = Some(socket);
+            match self.hear().await {
+                Some(ToFacilitator::V0AuthenticationRequest(auth)) => break auth,
+                Some(other) => panic!("the first frame is a greeting, not {other:?}"),
+                // A validator that was killed between dialling and greeting.
+                None => {}
+            }
         };
         let key = verify_facilitator_auth(&auth).unwrap().into_inner();
         let nonce = ChallengeNonce::from_bytes([7; 32]);
@@ -104,12 +108,33 @@ impl Facilitator {
         self.send(encode(job)).await;
     }
 
+    /// Tells the validator that the job's user does not want it any longer.
+    pub(crate) async fn cancel(&mut self, job: JobId, reason: &str) {
+        self.send(encode(&CancelRequest::new(job, reason))).await;
+    }
+
+    /// The next piece of live output or progress; what else comes is answered and dropped.
+    pub(crate) async fn live(&mut self) -> ToFacilitator {
+        loop {
+            match self.receive().await {
+                live @ (ToFacilitator::MusterJobLog(_) | ToFacilitator::MusterJobProgress(_)) => return live,
+                ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
+                ToFacilitator::V0Heartbeat(_) => {}
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => panic!("live output was due, not {other:?}"),
+            }
+        }
+    }
+
     /// The next status update, not yet answered.
     pub(crate) async fn update(&mut self) -> JobStatusUpdate {
         loop {
             match self.receive().await {
                 ToFacilitator::V0JobStatusUpdate(update) => return *update,
-                ToFacilitator::V0Heartbeat(_) => {}
+                ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => {

@@ -6,6 +6,7 @@ use muster_identity::{FrameSignature, Keypair, countersign, verify_auth, verify_
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::encode;
+use muster_protocol::wire::executor::{JobLog, JobProgress, LogBytes, LogStream, ProgressOf};
 use muster_protocol::wire::miner::{
     AttemptNotice, DeclineJob, ExecutorManifest, ExecutorReady, FinishedReceiptRequest, FromMiner,
     HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs, ToMiner,
@@ -13,7 +14,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{
-    AttemptId, ExecutorClass, JobFailureReason, Manifest, MinerKey, ReceiptPayload, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, JobFailureReason, Manifest, MinerKey, Receipt, ReceiptPayload, Timestamp,
+    ValidatorKey,
 };
 use muster_rpc::Socket;
 use serde_json::json;
@@ -45,6 +47,20 @@ pub(crate) struct Session {
     socket: Socket,
 }
 
+/// A receipt that its validator has signed, with the miner's signature too.
+pub(crate) fn whole(
+    miner: &Keypair,
+    payload: ReceiptPayload,
+    validator_signature: muster_protocol::Signature,
+) -> Receipt {
+    let offered = OfferedReceipt {
+        payload,
+        validator_signature,
+    };
+    let offered = verify_offered(offered, LATER()).unwrap();
+    countersign(miner, offered).unwrap().into_inner()
+}
+
 impl Miner {
     pub(crate) async fn open(uri: &str) -> Self {
         Self {
@@ -57,25 +73,35 @@ impl Miner {
         MinerKey(self.keypair.hotkey())
     }
 
-    /// Takes a connection, checks its greeting and says what it has.
+    /// Takes a connection, checks its greeting and says that it has one executor.
     pub(crate) async fn accept(&mut self) -> Session {
-        let (path, socket) = self.door.next().await;
-        let validator: ValidatorKey = path
-            .strip_prefix("/v0.1/validator_interface/")
-            .unwrap()
-            .parse()
-            .unwrap();
-        let mut session = Session {
-            keypair: self.keypair.clone(),
-            validator,
-            socket,
-        };
-        let ToMiner::ValidatorAuthForMiner(auth) = session.receive().await else {
-            panic!("the first frame greets")
+        self.accept_with(1).await
+    }
+
+    /// Likewise, saying that it has so many.
+    pub(crate) async fn accept_with(&mut self, executors: u32) -> Session {
+        let (mut session, validator, auth) = loop {
+            let (path, socket) = self.door.next().await;
+            let validator: ValidatorKey = path
+                .strip_prefix("/v0.1/validator_interface/")
+                .unwrap()
+                .parse()
+                .unwrap();
+            let mut session = Session {
+                keypair: self.keypair.clone(),
+                validator,
+                socket,
+            };
+            match session.hear().await {
+                Some(ToMiner::ValidatorAuthForMiner(auth)) => break (session, validator, auth),
+                Some(other) => panic!("the first frame greets: {other:?}"),
+                // A validator that was killed, or gave up, between dialling and greeting.
+                None => {}
+            }
         };
         let now = Timestamp::from_secs(auth.timestamp);
         verify_auth(auth, validator, self.key(), now, Duration::ZERO, Duration::ZERO).unwrap();
-        let manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]);
+        let manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, executors)]);
         session
             .send(FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
                 manifest,
@@ -169,6 +195,11 @@ impl Session {
         self.socket.send(frame.to_owned()).await.unwrap();
     }
 
+    /// Sends as much of a text as the validator takes.
+    pub(crate) async fn try_text(&mut self, frame: String) {
+        let _ = self.socket.send(frame).await;
+    }
+
     /// Waits until the validator has closed the connection.
     pub(crate) async fn closed(&mut self) {
         while let Ok(Some(_)) = within("the end of the session", self.socket.recv()).await {}
@@ -179,15 +210,7 @@ impl Session {
         payload: ReceiptPayload,
         validator_signature: muster_protocol::Signature,
     ) {
-        let offered = verify_offered(
-            OfferedReceipt {
-                payload,
-                validator_signature,
-            },
-            LATER(),
-        )
-        .unwrap();
-        let receipt = countersign(&self.keypair, offered).unwrap().into_inner();
+        let receipt = whole(&self.keypair, payload, validator_signature);
         self.send(FromMiner::MusterReceiptCountersigned(Box::new(
             ReceiptCountersigned { receipt },
         )))
@@ -292,14 +315,53 @@ impl Session {
     }
 
     pub(crate) async fn decline(&mut self, job_uuid: AttemptId) {
+        self.decline_with(job_uuid, vec![]).await;
+    }
+
+    /// Likewise, with receipts of the work that it is busy with.
+    pub(crate) async fn decline_with(&mut self, job_uuid: AttemptId, receipts: Vec<Receipt>) {
         self.send(FromMiner::V0DeclineJobRequest(DeclineJob {
             job_uuid,
             message: "all executors are at work".to_owned(),
             reason: JobRejectionReason::Busy,
-            receipts: vec![],
+            receipts,
             context: None,
         }))
         .await;
+    }
+
+    /// Passes on what the job prints.
+    pub(crate) async fn prints(&mut self, job_uuid: AttemptId, offset: u64, text: &[u8]) {
+        let data = LogBytes::new(text.to_vec()).unwrap();
+        let stream = LogStream::Stdout;
+        self.send(FromMiner::MusterJobLog(Box::new(JobLog {
+            job_uuid,
+            stream,
+            offset,
+            data,
+        })))
+        .await;
+    }
+
+    /// Says how far the program is.
+    pub(crate) async fn runs_for(&mut self, job_uuid: AttemptId, done: u64) {
+        let of = ProgressOf::Execution;
+        self.send(FromMiner::MusterJobProgress(JobProgress {
+            job_uuid,
+            of,
+            done,
+            total: None,
+        }))
+        .await;
+    }
+
+    /// Takes the news that nobody wants the attempt any longer; why.
+    pub(crate) async fn cancelled(&mut self, job_uuid: AttemptId) -> String {
+        let ToMiner::MusterCancelJob(cancel) = self.past_receipts().await else {
+            panic!("a cancellation was due")
+        };
+        assert_eq!(cancel.job_uuid, job_uuid);
+        cancel.reason
     }
 
     pub(crate) async fn job_failed(&mut self, job_uuid: AttemptId) {

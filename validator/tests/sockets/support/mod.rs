@@ -79,6 +79,8 @@ impl World {
         config.facilitator.url = facilitator.url();
         config.users.allow_any = true;
         config.chain.refresh_s = 0;
+        // The tests of gathering switch it on.
+        config.receipts.gather = false;
         let chain = TestChain::new(&keypair, miners);
         Self {
             chain: Arc::new(chain),
@@ -161,8 +163,31 @@ impl World {
         .await
     }
 
+    /// Waits until the validator's state is as `is` says.
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        is: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
+        within(what, async {
+            loop {
+                let state = self.state().await;
+                if is(&state) {
+                    return state;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
     /// `GET /v0/state`.
     pub(crate) async fn state(&self) -> serde_json::Value {
+        self.get("/v0/state").await
+    }
+
+    /// Whatever the validator tells there.
+    pub(crate) async fn get(&self, path: &str) -> serde_json::Value {
         let file = self.config.ready_file.clone().unwrap();
         let address = within("the ready file", async {
             loop {
@@ -174,7 +199,7 @@ impl World {
         })
         .await;
         muster_kit::tls::install_provider();
-        reqwest::get(format!("http://{address}/v0/state"))
+        reqwest::get(format!("http://{address}{path}"))
             .await
             .unwrap()
             .json()

@@ -2,7 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use muster_chain::{BlockNumber, Uid};
+#[cfg(test)]
+mod gathered;
+
+use muster_chain::commit::{Committed, RevealedBy};
+use muster_chain::{BlockNumber, PendingReveal, Uid};
+use muster_kit::store::StoreError;
 use muster_kit::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, Event, Outcome, Plan};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt};
@@ -13,8 +18,9 @@ use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp,
     ValidatorKey,
 };
-use muster_validator::admission::Seen;
-use muster_validator::scoring::Scores;
+use muster_routing::admission::Seen;
+use muster_routing::{Decision, Mark};
+use muster_scoring::Scores;
 use muster_validator::store::{CycleState, MIGRATIONS, OwnReceipt, Step, Store, StoredAttempt, StoredCycle};
 use serde_json::json;
 use sqlx::Row as _;
@@ -98,6 +104,17 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
         address: "127.0.0.1:5".parse().unwrap(),
         machine: Attempt::new(plan, NOW(10)),
         started_at: NOW(10),
+    }
+}
+
+fn decision() -> Decision {
+    Decision {
+        block: 7,
+        class: ExecutorClass::AlwaysOnTest,
+        chosen: Some(miner(2)),
+        candidates: vec![],
+        more: 0,
+        excluded: vec![],
     }
 }
 
@@ -236,9 +253,11 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         let (one, frame) = request(job(1), 5);
         store.admit(&one, &frame, NOW(1)).await.unwrap();
         let begun = attempt(1, 1);
-        store.begin_attempt(one.uuid, &begun).await.unwrap();
-        let open = store.open_attempts().await.unwrap();
-        assert_eq!(open[&miner(2)][&ExecutorClass::AlwaysOnTest], 1);
+        store.begin_attempt(one.uuid, &begun, &decision()).await.unwrap();
+        assert_eq!(store.routes_of(one.uuid).await.unwrap()[0].decision, decision());
+        let history = async |since| store.history(NOW(since), NOW(since)).await.unwrap();
+        let open = history(99).await;
+        assert_eq!((open.len(), open[0].miner, open[0].ended), (1, miner(2), None));
 
         let (machine, _) = begun.machine.clone().apply(Event::Connected, NOW(11)).unwrap();
         let (machine, _) = machine.apply(Event::Accepted, NOW(11)).unwrap();
@@ -255,6 +274,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             job: one.uuid,
             attempt: begun.id,
             machine,
+            mark: None,
             receipts: vec![receipt.clone()],
             reports: vec![(JobStatus::Accepted, None)],
             block: Some(BlockNumber(17)),
@@ -311,13 +331,10 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         };
         (step.machine, _) = step.machine.apply(Event::HordeFailed(lost), NOW(12)).unwrap();
         step.now = NOW(12);
+        step.mark = Some(Mark::Incident);
         store.save(&step).await.unwrap();
-        assert!(store.open_attempts().await.unwrap().is_empty());
-        assert_eq!(store.incidents(NOW(12)).await.unwrap()[&miner(2)], 1);
-        assert!(
-            store.incidents(NOW(13)).await.unwrap().is_empty(),
-            "incidents are forgotten"
-        );
+        assert_eq!(history(12).await[0].ended, Some((NOW(12), Mark::Incident)));
+        assert!(history(13).await.is_empty(), "incidents are forgotten");
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap().len(),
             1,
@@ -494,5 +511,200 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
             .await
             .unwrap();
         assert_eq!((at(9).await, all(&store).await), (1, 1), "{}", test.engine);
+    }
+}
+
+#[tokio::test]
+async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
+    for (test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        assert!(store.admit(&one, &frame, NOW(1)).await.unwrap());
+        let next = Store::open(&test.url).await.unwrap();
+        let (two, frame) = request(job(2), 6);
+        let refused = store.admit(&two, &frame, NOW(2)).await;
+        assert!(
+            matches!(refused, Err(StoreError::Superseded)),
+            "{}: {refused:?}",
+            test.engine
+        );
+        assert!(next.admit(&two, &frame, NOW(3)).await.unwrap());
+        assert_eq!(next.updates_waiting().await.unwrap(), 2);
+        next.close().await;
+    }
+}
+
+#[tokio::test]
+async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_need() {
+    for (test, store) in each().await {
+        let count = 1_203_u128;
+        for n in 1..=count {
+            let (one, frame) = request(job(n), i64::try_from(n).unwrap());
+            // Many are of one moment, which their ids order.
+            let at = NOW(i64::try_from(n / 100).unwrap());
+            store.admit(&one, &frame, at).await.unwrap();
+            if n % 100 == 0 {
+                let mut first = attempt(n, 1);
+                first.id = AttemptId::from_uuid(Uuid::from_u128(n + 1_000_000));
+                store.begin_attempt(one.uuid, &first, &decision()).await.unwrap();
+                store
+                    .begin_attempt(one.uuid, &attempt(n, 2), &decision())
+                    .await
+                    .unwrap();
+                for of in [first.id, attempt(n, 2).id] {
+                    let mut payload = finished(1, 2, "3.000000");
+                    payload.job_uuid = of;
+                    let offered = OfferedReceipt {
+                        payload: ReceiptPayload::Finished(payload),
+                        validator_signature: Signature::from_bytes([3; 64]),
+                    };
+                    let receipt = OwnReceipt {
+                        offered,
+                        miner_signature: None,
+                    };
+                    store.keep_receipt(&receipt, Some(BlockNumber(1))).await.unwrap();
+                }
+            }
+        }
+        assert!(store.cancel(job(7), "never mind").await.unwrap());
+        assert!(!store.cancel(job(7), "again").await.unwrap());
+        let outcome = rejected();
+        store
+            .close_job(job(8), &outcome, &outcome.metadata(), NOW(9))
+            .await
+            .unwrap();
+        assert!(!store.cancel(job(8), "too late").await.unwrap());
+
+        let (mut after, mut open) = (None, Vec::new());
+        loop {
+            let page = store.open_after(after).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.len() <= 1_000);
+            after = Some(last.place.clone());
+            open.extend(page);
+        }
+        let expected: Vec<_> = (1..=count).filter(|n| *n != 8).map(job).collect();
+        let read: Vec<_> = open.iter().map(|open| open.request.uuid).collect();
+        assert_eq!(read, expected, "{}", test.engine);
+        for open in &open {
+            let n = open.request.uuid.as_uuid().as_u128();
+            assert_eq!(open.cancelled.as_deref(), (n == 7).then_some("never mind"));
+            if n % 100 == 0 {
+                let ordinals: Vec<_> = open.attempts.iter().map(|attempt| attempt.ordinal).collect();
+                assert_eq!(ordinals, [1, 2]);
+                assert_eq!(open.receipts.len(), 1, "those of the last attempt");
+                assert_eq!(open.receipts[0].offered.payload.attempt(), attempt(n, 2).id);
+            } else {
+                assert!(open.attempts.is_empty() && open.receipts.is_empty());
+            }
+        }
+    }
+}
+
+fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
+    StoredCycle {
+        number: last_block + 1,
+        first_block: last_block - 10,
+        last_block,
+        state: CycleState::Pending,
+        scores: Scores::default(),
+        weights: vec![(2, 65_535)],
+        reveal,
+        error: None,
+        at_block: last_block + 5,
+        changed_at: NOW(5),
+    }
+}
+
+#[tokio::test]
+async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_scored_again() {
+    for (test, store) in each().await {
+        let salted = PendingReveal {
+            by: RevealedBy::Us { salt: [7; 8] },
+            weights: vec![(2, 65_535)],
+            version_key: 3,
+            committed: None,
+        };
+        assert!(store.begin_cycle(&cycle(10, None)).await.unwrap());
+        // Written before the commit is handed in.
+        store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
+        let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
+        assert_eq!(
+            (&planned.reveal, &planned.weights),
+            (&Some(salted.clone()), &vec![(2, 9)])
+        );
+        assert_eq!(
+            store.cycles_in(CycleState::Pending).await.unwrap(),
+            [planned.clone()]
+        );
+
+        // Committed; a process that comes later finds what reveals it.
+        let committed = Committed {
+            block: 16,
+            epoch: Some(1),
+        };
+        let mut moved = planned;
+        moved.state = CycleState::Committed;
+        moved.reveal = Some(PendingReveal {
+            committed: Some(committed),
+            ..salted
+        });
+        store
+            .move_cycle(&moved, CycleState::Pending, BlockNumber(16), NOW(6))
+            .await
+            .unwrap();
+        store.plan_cycle(10, &[(2, 1)], None).await.unwrap();
+        let later = Store::open(&test.url).await.unwrap();
+        let found = later.cycles_in(CycleState::Committed).await.unwrap();
+        assert_eq!(found.len(), 1, "{}", test.engine);
+        assert_eq!(
+            (&found[0].reveal, found[0].at_block),
+            (&moved.reveal, 16),
+            "a plan that came late changes nothing"
+        );
+        assert_eq!(later.settled_through().await.unwrap(), Some(BlockNumber(10)));
+        // Only from the state that it is in.
+        moved.state = CycleState::Set;
+        later
+            .move_cycle(&moved, CycleState::Pending, BlockNumber(20), NOW(7))
+            .await
+            .unwrap();
+        assert_eq!(
+            later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
+            CycleState::Committed
+        );
+
+        // Lost: nothing is settled by it, and the next score takes its work along.
+        moved.state = CycleState::Expired;
+        later
+            .move_cycle(&moved, CycleState::Committed, BlockNumber(30), NOW(8))
+            .await
+            .unwrap();
+        assert_eq!(later.settled_through().await.unwrap(), None);
+        assert_eq!(later.scored_through().await.unwrap(), Some(BlockNumber(10)));
+        assert!(later.begin_cycle(&cycle(21, None)).await.unwrap());
+        assert!(later.cycles_in(CycleState::Expired).await.unwrap().is_empty());
+        assert_eq!(
+            later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
+            CycleState::Missed
+        );
+
+        // A timelocked commit is opened by the chain: its round is all there is to keep.
+        let timelocked = PendingReveal {
+            by: RevealedBy::Chain { round: 77 },
+            weights: vec![(2, 65_535)],
+            version_key: 3,
+            committed: Some(committed),
+        };
+        assert!(
+            later
+                .begin_cycle(&cycle(32, Some(timelocked.clone())))
+                .await
+                .unwrap()
+        );
+        assert_eq!(
+            later.cycle(BlockNumber(32)).await.unwrap().unwrap().reveal,
+            Some(timelocked)
+        );
+        later.close().await;
     }
 }

@@ -1,0 +1,222 @@
+//! Which pages to read, and from where.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_protocol::Timestamp;
+
+use crate::lines::Cut;
+
+/// Seconds of one page.
+const PAGE_SECS: i64 = 300;
+
+/// Bytes of one page that are read. A busy miner of a hundred executors writes a tenth of it.
+pub const MAX_PAGE: u64 = 64 * 1024 * 1024;
+
+/// How far a page has been read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// The first byte that has not been read; the start of a line.
+    pub offset: u64,
+    /// Nothing more is to be had of it.
+    pub settled: bool,
+}
+
+/// What to ask of a miner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The page.
+    pub page: i64,
+    /// Which part of it.
+    pub form: Form,
+}
+
+/// Which part of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The page from this byte on: it still grows, or was read in part.
+    From(u64),
+    /// All of a page that grows no more, compressed if the miner has it so.
+    Archive,
+}
+
+/// The page of a moment.
+pub fn page_of(time: Timestamp) -> i64 {
+    time.secs().div_euclid(PAGE_SECS)
+}
+
+/// The two pages that still grow.
+pub fn active(now: Timestamp) -> [i64; 2] {
+    let page = page_of(now);
+    [page, page.saturating_sub(1)]
+}
+
+/// What to ask of a miner now: the pages that grow, then, newest first, those before that were not read to their end.
+pub fn plan(now: Timestamp, cursors: &BTreeMap<i64, Cursor>, catch_up: Duration) -> Vec<Ask> {
+    let newest = page_of(now);
+    let back = i64::try_from(catch_up.as_secs()).unwrap_or(i64::MAX) / PAGE_SECS;
+    let oldest = newest.saturating_sub(back.max(1));
+    let ask = |page| {
+        let cursor = cursors.get(&page).copied().unwrap_or_default();
+        let grows = active(now).contains(&page);
+        let form = match cursor.offset {
+            _ if cursor.settled => return None,
+            0 if !grows => Form::Archive,
+            offset => Form::From(offset),
+        };
+        Some(Ask { page, form })
+    };
+    (oldest..=newest).rev().filter_map(ask).collect()
+}
+
+/// Where a page stands once what came from `cursor` on has been cut. `whole` says that the miner had no more than came.
+pub fn after(now: Timestamp, page: i64, cursor: Cursor, cut: &Cut, whole: bool) -> Cursor {
+    let offset = cursor.offset.saturating_add(cut.used);
+    let grows = active(now).contains(&page);
+    Cursor {
+        offset,
+        settled: cut.endless || offset >= MAX_PAGE || (whole && !grows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_769_000_100)
+    }
+
+    #[test]
+    fn pages_that_grow_are_read_on_and_old_ones_are_caught_up_once() {
+        let page = page_of(now());
+        let hours = Duration::from_secs(1_200);
+        let fresh = plan(now(), &BTreeMap::new(), hours);
+        assert_eq!(
+            fresh,
+            [
+                Ask {
+                    page,
+                    form: Form::From(0)
+                },
+                Ask {
+                    page: page - 1,
+                    form: Form::From(0)
+                },
+                Ask {
+                    page: page - 2,
+                    form: Form::Archive
+                },
+                Ask {
+                    page: page - 3,
+                    form: Form::Archive
+                },
+                Ask {
+                    page: page - 4,
+                    form: Form::Archive
+                },
+            ]
+        );
+        let cursors = [
+            (
+                page,
+                Cursor {
+                    offset: 7,
+                    settled: false,
+                },
+            ),
+            (
+                page - 2,
+                Cursor {
+                    offset: 9,
+                    settled: false,
+                },
+            ),
+            (
+                page - 3,
+                Cursor {
+                    offset: 0,
+                    settled: true,
+                },
+            ),
+        ]
+        .into();
+        let later = plan(now(), &cursors, hours);
+        assert_eq!(
+            later
+                .iter()
+                .map(|ask| (page - ask.page, ask.form))
+                .collect::<Vec<_>>(),
+            [
+                (0, Form::From(7)),
+                (1, Form::From(0)),
+                (2, Form::From(9)),
+                (4, Form::Archive)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_page_is_settled_when_it_cannot_grow_or_is_beyond_bounds() {
+        let page = page_of(now());
+        let cut = |used, endless| Cut {
+            used,
+            endless,
+            ..Cut::default()
+        };
+        let at = |page, cut: &Cut, whole| {
+            after(
+                now(),
+                page,
+                Cursor {
+                    offset: 10,
+                    settled: false,
+                },
+                cut,
+                whole,
+            )
+        };
+        assert_eq!(
+            at(page, &cut(5, false), true),
+            Cursor {
+                offset: 15,
+                settled: false
+            }
+        );
+        assert_eq!(
+            at(page - 2, &cut(5, false), true),
+            Cursor {
+                offset: 15,
+                settled: true
+            }
+        );
+        assert_eq!(
+            at(page - 2, &cut(5, false), false),
+            Cursor {
+                offset: 15,
+                settled: false
+            }
+        );
+        assert!(at(page, &cut(0, true), false).settled, "a line without end");
+        assert!(at(page, &cut(MAX_PAGE, false), false).settled);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_settled_is_asked_for_and_nothing_is_asked_twice(
+            known in proptest::collection::btree_map(-70i64..3, (0u64..9, any::<bool>()), 0..30), secs in 0u64..20_000,
+        ) {
+            let page = page_of(now());
+            let cursors: BTreeMap<_, _> = known.into_iter()
+                .map(|(back, (offset, settled))| (page + back, Cursor { offset, settled })).collect();
+            let asks = plan(now(), &cursors, Duration::from_secs(secs));
+            prop_assert!(asks.windows(2).all(|pair| pair[0].page > pair[1].page));
+            for ask in asks {
+                prop_assert!(ask.page <= page);
+                prop_assert!(!cursors.get(&ask.page).is_some_and(|cursor| cursor.settled));
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What a validator remembers of its miners in order to route: made from the store at the start, kept up to date by what
+//! happens. Pure; bounded whatever miners say and however many jobs there are.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use muster_protocol::{ExecutorClass, Manifest, MinerKey, Timestamp};
+
+use crate::record::Mark;
+use crate::route::Standing;
+use crate::things::Thing;
+
+/// For how long what is remembered counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Marks: failures and successes.
+    pub record: Duration,
+    /// Attempts that were given, for fairness.
+    pub given: Duration,
+    /// A manifest. A miner that is not asked because of it could never correct it.
+    pub manifest: Duration,
+    /// That a miner said it has nothing free.
+    pub full: Duration,
+    /// That an image or input is at hand.
+    pub warm: Duration,
+}
+
+/// Things that are remembered of one miner.
+const MAX_WARM: usize = 512;
+
+/// Parts of a window that are told apart: what is remembered is forgotten at most a sixtieth of the window too late.
+const SLICES: i64 = 60;
+
+/// What a validator remembers of its miners.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    windows: Windows,
+    accounts: BTreeMap<MinerKey, Account>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Account {
+    open: BTreeMap<ExecutorClass, u32>,
+    done: Recent,
+    incidents: Recent,
+    excuses: Recent,
+    given: Recent,
+    manifest: Option<(Timestamp, Manifest)>,
+    full: BTreeMap<ExecutorClass, Timestamp>,
+    warm: BTreeMap<Thing, Timestamp>,
+}
+
+/// How often something happened lately, in slices of time.
+#[derive(Clone, Debug, Default)]
+struct Recent {
+    slices: VecDeque<(i64, u32)>,
+}
+
+impl Recent {
+    fn slice(at: Timestamp, window: Duration) -> i64 {
+        let width = i64::try_from(window.as_micros()).unwrap_or(i64::MAX) / SLICES;
+        at.micros().div_euclid(width.max(1))
+    }
+
+    fn add(&mut self, at: Timestamp, window: Duration) {
+        let slice = Self::slice(at, window);
+        let place = self.slices.partition_point(|(known, _)| *known < slice);
+        match self.slices.get_mut(place) {
+            Some((known, count)) if *known == slice => *count = count.saturating_add(1),
+            Some(_) | None => self.slices.insert(place, (slice, 1)),
+        }
+        while let (Some((oldest, _)), Some((newest, _))) = (self.slices.front(), self.slices.back())
+            && newest.saturating_sub(*oldest) > SLICES
+        {
+            self.slices.pop_front();
+        }
+    }
+
+    fn count(&self, now: Timestamp, window: Duration) -> u32 {
+        let first = Self::slice(now, window).saturating_sub(SLICES);
+        let recent = self.slices.iter().filter(|(slice, _)| *slice >= first);
+        recent.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+}
+
+impl Ledger {
+    /// A ledger that knows of nobody.
+    pub fn new(windows: Windows) -> Self {
+        Self {
+            windows,
+            accounts: BTreeMap::new(),
+        }
+    }
+
+    /// An attempt was given to a miner at `at`.
+    pub fn given(&mut self, miner: MinerKey, at: Timestamp) {
+        let window = self.windows.given;
+        self.account(miner).given.add(at, window);
+    }
+
+    /// An attempt is under way there.
+    pub fn opened(&mut self, miner: MinerKey, class: ExecutorClass) {
+        let open = self.account(miner).open.entry(class).or_default();
+        *open = open.saturating_add(1);
+    }
+
+    /// It is over.
+    pub fn closed(&mut self, miner: MinerKey, class: ExecutorClass) {
+        if let Some(open) = self.account(miner).open.get_mut(&class) {
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    /// An attempt left this mark at `at`.
+    pub fn marked(&mut self, miner: MinerKey, mark: Mark, at: Timestamp) {
+        let window = self.windows.record;
+        let account = self.account(miner);
+        match mark {
+            Mark::Done => account.done.add(at, window),
+            Mark::Clean => {}
+            Mark::Unexcused | Mark::Excuse => account.excuses.add(at, window),
+            Mark::Incident => account.incidents.add(at, window),
+        }
+    }
+
+    /// A miner says what it has.
+    pub fn announced(&mut self, miner: MinerKey, manifest: Manifest, at: Timestamp) {
+        self.account(miner).manifest = Some((at, manifest));
+    }
+
+    /// Executors of the class that the miner last said it has; `None` if it has not lately.
+    pub fn executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
+        let (at, manifest) = self.accounts.get(&miner)?.manifest.as_ref()?;
+        (now.since(*at) < self.windows.manifest).then(|| manifest.count(class))
+    }
+
+    /// A miner says that it has nothing of the class free.
+    pub fn full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
+        self.account(miner).full.insert(class, at);
+    }
+
+    /// An attempt has come so far there that this must be at hand.
+    pub fn warmed(&mut self, miner: MinerKey, things: impl IntoIterator<Item = Thing>, at: Timestamp) {
+        let warm = &mut self.account(miner).warm;
+        warm.extend(things.into_iter().map(|thing| (thing, at)));
+        while warm.len() > MAX_WARM {
+            let oldest = warm.iter().min_by_key(|(_, at)| **at).map(|(thing, _)| *thing);
+            match oldest {
+                Some(oldest) => warm.remove(&oldest),
+                None => break,
+            };
+        }
+    }
+
+    /// What is known of each of these miners now. Only what `about` names of the things at hand is told.
+    pub fn standings(
+        &self,
+        miners: impl IntoIterator<Item = MinerKey>,
+        about: &BTreeSet<Thing>,
+        now: Timestamp,
+    ) -> BTreeMap<MinerKey, Standing> {
+        miners
+            .into_iter()
+            .filter_map(|miner| Some((miner, self.standing(self.accounts.get(&miner)?, about, now))))
+            .collect()
+    }
+
+    fn standing(&self, account: &Account, about: &BTreeSet<Thing>, now: Timestamp) -> Standing {
+        let windows = &self.windows;
+        let manifest = account.manifest.as_ref();
+        let is_warm = |thing: &&Thing| {
+            let at = account.warm.get(thing);
+            at.is_some_and(|at| now.since(*at) < windows.warm)
+        };
+        let full = account.full.iter();
+        Standing {
+            open: account.open.clone(),
+            done: account.done.count(now, windows.record),
+            incidents: account.incidents.count(now, windows.record),
+            excuses: account.excuses.count(now, windows.record),
+            given: account.given.count(now, windows.given),
+            manifest: manifest
+                .filter(|(at, _)| now.since(*at) < windows.manifest)
+                .map(|(_, manifest)| manifest.clone()),
+            full: full
+                .filter(|(_, at)| now.since(**at) < windows.full)
+                .map(|(class, _)| *class)
+                .collect(),
+            warm: about.iter().filter(is_warm).copied().collect(),
+        }
+    }
+
+    /// Forgets miners of whom nothing counts any more. `keep` says who is in the subnet.
+    pub fn forget(&mut self, keep: impl Fn(&MinerKey) -> bool) {
+        self.accounts
+            .retain(|miner, account| keep(miner) || account.open.values().any(|open| *open > 0));
+    }
+
+    fn account(&mut self, miner: MinerKey) -> &mut Account {
+        self.accounts.entry(miner).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::Hotkey;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+    const NOW: fn(i64) -> Timestamp = Timestamp::from_secs;
+
+    fn miner(seed: u8) -> MinerKey {
+        MinerKey(Hotkey::from_bytes([seed; 32]))
+    }
+
+    fn ledger() -> Ledger {
+        Ledger::new(Windows {
+            record: Duration::from_secs(600),
+            given: Duration::from_secs(3_600),
+            manifest: Duration::from_secs(300),
+            full: Duration::from_secs(5),
+            warm: Duration::from_secs(86_400),
+        })
+    }
+
+    fn standing(ledger: &Ledger, about: &[Thing], now: i64) -> Standing {
+        let about = about.iter().copied().collect();
+        ledger
+            .standings([miner(1)], &about, NOW(now))
+            .remove(&miner(1))
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn everything_is_remembered_for_as_long_as_it_counts() {
+        let mut ledger = ledger();
+        let image = Thing::image("a");
+        ledger.opened(miner(1), CLASS);
+        ledger.given(miner(1), NOW(1_000));
+        ledger.marked(miner(1), Mark::Incident, NOW(1_000));
+        ledger.marked(miner(1), Mark::Excuse, NOW(1_000));
+        ledger.marked(miner(1), Mark::Unexcused, NOW(1_000));
+        ledger.marked(miner(1), Mark::Done, NOW(1_000));
+        ledger.marked(miner(1), Mark::Clean, NOW(1_000));
+        ledger.announced(miner(1), Manifest::new([(CLASS, 7)]), NOW(1_000));
+        ledger.full(miner(1), CLASS, NOW(1_000));
+        ledger.warmed(miner(1), [image], NOW(1_000));
+        let now = standing(&ledger, &[image, Thing::image("b")], 1_001);
+        assert_eq!((now.incidents, now.excuses, now.done, now.given), (1, 2, 1, 1));
+        assert_eq!((now.open[&CLASS], now.full.len(), now.warm.len()), (1, 1, 1));
+        assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_001)), Some(7));
+        let later = standing(&ledger, &[image], 1_700);
+        assert_eq!(
+            (later.incidents, later.excuses, later.done, later.given),
+            (0, 0, 0, 1)
+        );
+        assert_eq!((later.full.len(), later.manifest, later.warm.len()), (0, None, 1));
+        assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_700)), None);
+        ledger.closed(miner(1), CLASS);
+        ledger.closed(miner(1), CLASS);
+        let end = standing(&ledger, &[image], 100_000);
+        assert_eq!((end.open[&CLASS], end.given, end.warm.len()), (0, 0, 0));
+        ledger.forget(|_| false);
+        assert!(ledger.standings([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
+    }
+
+    #[test]
+    fn a_miner_cannot_make_the_ledger_grow() {
+        let mut ledger = ledger();
+        for n in 0..2_000 {
+            ledger.warmed(miner(1), [Thing::image(&n.to_string())], NOW(n));
+            ledger.marked(miner(1), Mark::Incident, NOW(n));
+        }
+        let account = &ledger.accounts[&miner(1)];
+        assert_eq!(account.warm.len(), MAX_WARM);
+        assert!(
+            account.warm.contains_key(&Thing::image("1999")),
+            "the newest stay"
+        );
+        assert!(account.incidents.slices.len() <= 61);
+    }
+
+    proptest! {
+        #[test]
+        fn a_count_is_right_to_a_slice(mut times in proptest::collection::vec(0i64..2_000, 0..60), now in 0i64..2_000) {
+            let window = Duration::from_secs(600);
+            let mut recent = Recent::default();
+            times.sort_unstable();
+            times.retain(|at| *at <= now);
+            for at in &times { recent.add(NOW(*at), window); }
+            let within = |span: i64| u32::try_from(times.iter().filter(|at| now - **at < span).count()).unwrap();
+            let count = recent.count(NOW(now), window);
+            prop_assert!(count >= within(600) && count <= within(620), "{} of {} to {}", count, within(600), within(620));
+        }
+    }
+}

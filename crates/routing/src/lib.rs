@@ -1,0 +1,22 @@
+//! What a validator decides about a job, all of it pure: whether it is taken ([`admission`]), which miner gets it ([`route`]),
+//! what follows the end of an attempt ([`retry`]), and what such an end leaves on the miner's record ([`record`]).
+//!
+//! No clock, no store, no randomness: the same facts give the same answer for everybody. What is known of the miners is
+//! kept by a [`Ledger`], which is made anew from the store after a restart.
+
+pub mod admission;
+pub mod excuse;
+pub mod ledger;
+pub mod record;
+pub mod retry;
+pub mod route;
+#[cfg(test)]
+mod testing;
+pub mod things;
+
+pub use ledger::{Ledger, Windows};
+pub use record::{Mark, mark};
+pub use route::{
+    Candidate, Cost, Decision, Excluded, Exclusion, Policy, Route, Standing, Subject, Wish, route,
+};
+pub use things::Thing;

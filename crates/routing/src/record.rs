@@ -1,0 +1,130 @@
+//! What the end of an attempt leaves on its miner's record.
+
+use muster_protocol::job::{Fault, Outcome};
+use serde::{Deserialize, Serialize};
+
+/// What the end of an attempt leaves on its miner's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// It was done: this speaks for the miner.
+    Done,
+    /// Nothing: the user's failure, or a refusal that speaks against nobody.
+    Clean,
+    /// The miner was busy, although its manifest says that it has executors and nothing shows that they are at work. Like
+    /// an [`Self::Excuse`], it puts the miner behind its equals and never leaves it out.
+    Unexcused,
+    /// It failed by somebody else's fault, as the miner says. Enough of these never leave a miner out, or users' mistakes
+    /// would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
+    Excuse,
+    /// It failed by the miner's fault, or with its connection lost. Enough of these leave a miner out.
+    Incident,
+}
+
+impl Mark {
+    /// Every mark.
+    pub const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Clean,
+        Self::Unexcused,
+        Self::Excuse,
+        Self::Incident,
+    ];
+
+    /// The word that stores keep.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Clean => "clean",
+            Self::Unexcused => "unexcused",
+            Self::Excuse => "excuse",
+            Self::Incident => "incident",
+        }
+    }
+
+    /// Reads that word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mark| mark.as_str() == word)
+    }
+}
+
+/// Judges the end of an attempt. `excused` says whether a refusal is backed: by receipts of work that is under way, or by
+/// nobody knowing what the miner has.
+pub fn mark(outcome: &Outcome, excused: bool) -> Mark {
+    match outcome {
+        Outcome::Completed(_) => Mark::Done,
+        Outcome::Failed(_) => Mark::Clean,
+        Outcome::Rejected(_) if excused => Mark::Clean,
+        Outcome::Rejected(_) => Mark::Unexcused,
+        Outcome::HordeFailed(_) if outcome.is_excuse() => Mark::Excuse,
+        Outcome::HordeFailed(_) => match outcome.fault() {
+            Fault::Miner | Fault::Executor | Fault::Network => Mark::Incident,
+            Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => Mark::Clean,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::job::Outcome;
+    use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
+    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_miners_side_is_marked_for_its_failures() {
+        let horde = |reported_by, reason, context| {
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by,
+                reason,
+                message: String::new(),
+                context,
+            })
+        };
+        let busy = Outcome::Rejected(RejectionDetails {
+            rejected_by: ParticipantType::Miner,
+            reason: JobRejectionReason::Busy,
+            message: String::new(),
+            context: None,
+        });
+        let generic = HordeFailureReason::GenericError;
+        for (outcome, excused, expected) in [
+            (Outcome::Completed(Box::default()), false, Mark::Done),
+            (Outcome::cancelled(JobStage::Execution, "no"), false, Mark::Clean),
+            (busy.clone(), true, Mark::Clean),
+            (busy, false, Mark::Unexcused),
+            (
+                horde(ParticipantType::Miner, generic, Some(json!({"fault": "user"}))),
+                false,
+                Mark::Excuse,
+            ),
+            (
+                horde(ParticipantType::Miner, generic, None),
+                false,
+                Mark::Incident,
+            ),
+            (
+                horde(ParticipantType::Validator, generic, None),
+                false,
+                Mark::Clean,
+            ),
+            (
+                horde(
+                    ParticipantType::Validator,
+                    HordeFailureReason::MinerConnectionFailed,
+                    None,
+                ),
+                false,
+                Mark::Incident,
+            ),
+        ] {
+            assert_eq!(mark(&outcome, excused), expected, "{outcome:?}");
+        }
+        for mark in Mark::ALL {
+            assert_eq!(Mark::from_word(mark.as_str()), Some(mark));
+            assert_eq!(serde_json::to_value(mark).unwrap(), mark.as_str());
+        }
+    }
+}

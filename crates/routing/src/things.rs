@@ -1,0 +1,109 @@
+//! What a miner may have at hand from an earlier job: an image, an input. Two jobs that name the same want the same thing.
+
+use std::collections::BTreeSet;
+
+use muster_protocol::Digest;
+use muster_protocol::volume::{Volume, VolumePart};
+use serde::{Deserialize, Serialize};
+
+/// Inputs of one job that are looked at: a job of a thousand files would otherwise be all that a ledger remembers.
+const MAX_INPUTS: usize = 16;
+
+/// An image or an input, by the digest of its name: what it is called matters here, not what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Thing(Digest);
+
+impl Thing {
+    /// The image of this name.
+    pub fn image(name: &str) -> Self {
+        Self::of("image", &[name])
+    }
+
+    /// The inputs that are fetched from somewhere. Those that travel with the job are nowhere yet.
+    pub fn inputs(volume: Option<&Volume>) -> BTreeSet<Self> {
+        let of_hub = |repo: &str, kind: Option<&str>, revision: Option<&str>| {
+            Self::of(
+                "hub",
+                &[repo, kind.unwrap_or_default(), revision.unwrap_or_default()],
+            )
+        };
+        match volume {
+            None | Some(Volume::Inline(_)) => BTreeSet::new(),
+            Some(Volume::ZipUrl(zip)) => [Self::of("url", &[&zip.contents])].into(),
+            Some(Volume::SingleFile(file)) => [Self::of("url", &[&file.url])].into(),
+            Some(Volume::HuggingfaceVolume(hub)) => [of_hub(
+                &hub.repo_id,
+                hub.repo_type.as_deref(),
+                hub.revision.as_deref(),
+            )]
+            .into(),
+            Some(Volume::MultiVolume(many)) => {
+                let part = |part: &VolumePart| match part {
+                    VolumePart::Inline(_) => None,
+                    VolumePart::ZipUrl(zip) => Some(Self::of("url", &[&zip.contents])),
+                    VolumePart::SingleFile(file) => Some(Self::of("url", &[&file.url])),
+                    VolumePart::HuggingfaceVolume(hub) => Some(of_hub(
+                        &hub.repo_id,
+                        hub.repo_type.as_deref(),
+                        hub.revision.as_deref(),
+                    )),
+                };
+                many.volumes.iter().filter_map(part).take(MAX_INPUTS).collect()
+            }
+        }
+    }
+
+    /// Lengths stand before the parts, so that no two lists of parts look the same.
+    fn of(kind: &str, parts: &[&str]) -> Self {
+        let mut bytes = Vec::new();
+        for part in std::iter::once(&kind).chain(parts) {
+            bytes.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+            bytes.extend_from_slice(part.as_bytes());
+        }
+        Self(Digest::of(&bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn inputs(value: serde_json::Value) -> BTreeSet<Thing> {
+        Thing::inputs(Some(&serde_json::from_value(value).unwrap()))
+    }
+
+    #[test]
+    fn the_same_source_is_the_same_thing_wherever_it_is_put() {
+        let one = inputs(json!({"volume_type": "single_file", "url": "http://a/b", "relative_path": "x"}));
+        let two = inputs(json!({"volume_type": "multi_volume", "volumes": [
+            {"volume_type": "single_file", "url": "http://a/b", "relative_path": "y"},
+            {"volume_type": "inline", "contents": "", "relative_path": null},
+        ]}));
+        assert_eq!(one, two);
+        assert_eq!(one.len(), 1);
+        let hub = |revision: &str| {
+            inputs(json!({"volume_type": "huggingface_volume", "repo_id": "a/b", "revision": revision}))
+        };
+        assert_ne!(hub("1"), hub("2"));
+        assert_eq!(
+            inputs(json!({"volume_type": "inline", "contents": "UEs="})),
+            BTreeSet::new()
+        );
+        assert_ne!(Thing::image("a"), Thing::of("url", &["a"]));
+        assert_ne!(Thing::of("hub", &["ab", ""]), Thing::of("hub", &["a", "b"]));
+    }
+
+    #[test]
+    fn a_job_of_a_thousand_inputs_is_remembered_by_a_few() {
+        let volumes: Vec<_> = (0..1_000)
+            .map(|n| json!({"volume_type": "single_file", "url": format!("http://a/{n}"), "relative_path": "x"}))
+            .collect();
+        assert_eq!(
+            inputs(json!({"volume_type": "multi_volume", "volumes": volumes})).len(),
+            MAX_INPUTS
+        );
+    }
+}

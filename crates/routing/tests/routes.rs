@@ -1,0 +1,382 @@
+//! Routing as properties: nobody who is left out is asked, work is spread, and the same facts give the same answer.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use muster_protocol::{ExecutorClass, Hotkey, JobId, Manifest, MinerKey, Timestamp};
+use muster_routing::{
+    Exclusion, Ledger, Mark, Policy, Route, Standing, Subject, Thing, Windows, Wish, route,
+};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+fn hotkey(seed: u8) -> Hotkey {
+    Hotkey::from_bytes([seed; 32])
+}
+
+fn miner(seed: u8) -> MinerKey {
+    MinerKey(hotkey(seed))
+}
+
+fn wish(seed: u128) -> Wish {
+    Wish {
+        job: JobId::from_uuid(Uuid::from_u128(seed)),
+        class: CLASS,
+        image: Thing::image("image"),
+        inputs: BTreeSet::new(),
+        tried: BTreeSet::new(),
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        me: hotkey(0),
+        max_incidents: 3,
+        blacklist: BTreeSet::new(),
+        prices: Policy::PRICES,
+    }
+}
+
+fn subject(seed: u8, port: Option<u16>) -> Subject {
+    Subject {
+        uid: u16::from(seed),
+        miner: miner(seed),
+        axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
+    }
+}
+
+fn order(route: &Route) -> Vec<u16> {
+    route.candidates.iter().map(|candidate| candidate.uid).collect()
+}
+
+#[test]
+fn every_exclusion_names_its_reason() {
+    let of = |count| Some(Manifest::new([(CLASS, count)]));
+    let standings = [
+        (
+            miner(4),
+            Standing {
+                open: [(CLASS, 2)].into(),
+                manifest: of(2),
+                ..Standing::default()
+            },
+        ),
+        (
+            miner(5),
+            Standing {
+                manifest: Some(Manifest::new([(ExecutorClass::AlwaysOnLlmA6000, 2)])),
+                ..Standing::default()
+            },
+        ),
+        (
+            miner(6),
+            Standing {
+                incidents: 3,
+                ..Standing::default()
+            },
+        ),
+        (
+            miner(8),
+            Standing {
+                full: [CLASS].into(),
+                ..Standing::default()
+            },
+        ),
+    ]
+    .into();
+    let subjects = [
+        subject(0, Some(1)),
+        subject(1, None),
+        subject(2, Some(0)),
+        subject(3, Some(1)),
+        subject(4, Some(1)),
+        subject(5, Some(1)),
+        subject(6, Some(1)),
+        subject(7, Some(7)),
+        subject(8, Some(1)),
+        subject(9, Some(1)),
+    ];
+    let mut wish = wish(1);
+    wish.tried.insert(miner(3));
+    let mut policy = policy();
+    policy.blacklist.insert(miner(9));
+    let route = route(&wish, &subjects, &standings, &policy);
+    let reasons: Vec<_> = route.excluded.iter().map(|e| (e.uid, e.reason)).collect();
+    assert_eq!(
+        reasons,
+        [
+            (0, Exclusion::OwnHotkey),
+            (1, Exclusion::NoAxon),
+            (2, Exclusion::BadAxon),
+            (3, Exclusion::AlreadyTried),
+            (4, Exclusion::Busy { open: 2, capacity: 2 }),
+            (5, Exclusion::ClassNotOffered),
+            (6, Exclusion::LostLately { incidents: 3 }),
+            (8, Exclusion::FullLately),
+            (9, Exclusion::Blacklisted),
+        ]
+    );
+    assert_eq!(order(&route), [7]);
+    assert_eq!(route.explain()[1]["reason"], "no axon on the chain");
+    let decision = route.decision(CLASS, 12);
+    assert_eq!((decision.chosen, decision.more), (Some(miner(7)), 0));
+    assert_eq!(
+        decision
+            .excluded
+            .iter()
+            .map(|passed| passed.uids.len())
+            .sum::<usize>(),
+        9
+    );
+    let text = serde_json::to_string(&decision).unwrap();
+    assert_eq!(
+        serde_json::from_str::<muster_routing::Decision>(&text).unwrap(),
+        decision
+    );
+}
+
+#[test]
+fn each_drawback_has_its_price() {
+    let one = |standing: Standing| {
+        let wish = Wish {
+            inputs: [Thing::image("input"), Thing::image("more")].into(),
+            ..wish(1)
+        };
+        let standings = [(miner(1), standing)].into();
+        route(
+            &wish,
+            &[subject(1, Some(1)), subject(2, Some(1))],
+            &standings,
+            &policy(),
+        )
+        .candidates
+        .into_iter()
+        .find(|candidate| candidate.uid == 1)
+        .unwrap()
+        .cost
+    };
+    let nothing = one(Standing::default());
+    assert_eq!(
+        (
+            nothing.record,
+            nothing.load,
+            nothing.image,
+            nothing.inputs,
+            nothing.fairness
+        ),
+        (0, 0, 300, 200, 0)
+    );
+    let warm = one(Standing {
+        warm: [Thing::image("image"), Thing::image("input")].into(),
+        ..Standing::default()
+    });
+    assert_eq!((warm.image, warm.inputs), (0, 100));
+    assert_eq!(
+        one(Standing {
+            incidents: 1,
+            ..Standing::default()
+        })
+        .record,
+        333
+    );
+    assert_eq!(
+        one(Standing {
+            incidents: 1,
+            done: 194,
+            ..Standing::default()
+        })
+        .record,
+        10
+    );
+    assert_eq!(
+        one(Standing {
+            excuses: 1,
+            ..Standing::default()
+        })
+        .record,
+        200
+    );
+    let half = Standing {
+        open: [(CLASS, 2)].into(),
+        manifest: Some(Manifest::new([(CLASS, 4)])),
+        ..Standing::default()
+    };
+    assert_eq!(one(half).load, 200);
+    assert_eq!(
+        one(Standing {
+            given: 3,
+            ..Standing::default()
+        })
+        .fairness,
+        500,
+        "it was given most"
+    );
+}
+
+#[test]
+fn the_reliable_come_before_the_full_of_excuses() {
+    let standings = [
+        (
+            miner(1),
+            Standing {
+                incidents: 2,
+                ..Standing::default()
+            },
+        ),
+        (
+            miner(4),
+            Standing {
+                excuses: 99,
+                ..Standing::default()
+            },
+        ),
+    ]
+    .into();
+    let subjects: Vec<_> = (1..=4).map(|seed| subject(seed, Some(u16::from(seed)))).collect();
+    let route = route(&wish(9), &subjects, &standings, &policy());
+    assert_eq!(order(&route)[2..], [1, 4], "and excuses leave nobody out");
+}
+
+#[test]
+fn equals_share_the_work_over_many_jobs_even_if_nothing_is_remembered() {
+    let subjects: Vec<_> = (1..=4).map(|seed| subject(seed, Some(1))).collect();
+    let mut first = BTreeMap::<u16, u32>::new();
+    for seed in 0..400 {
+        let route = route(&wish(seed), &subjects, &BTreeMap::new(), &policy());
+        *first.entry(order(&route)[0]).or_default() += 1;
+    }
+    assert!(first.values().all(|count| (50..150).contains(count)), "{first:?}");
+}
+
+/// One short job after another, all of them done; how many each miner got.
+fn many(executors: &[u32], jobs: u32, same_image: bool) -> Vec<u32> {
+    let hour = Duration::from_secs(3_600);
+    let mut ledger = Ledger::new(Windows {
+        record: hour,
+        given: hour,
+        manifest: hour,
+        full: hour,
+        warm: hour,
+    });
+    let now = Timestamp::from_secs(1_000);
+    let subjects: Vec<_> = (1..=u8::try_from(executors.len()).unwrap())
+        .map(|seed| subject(seed, Some(1)))
+        .collect();
+    for (subject, count) in subjects.iter().zip(executors) {
+        ledger.announced(subject.miner, Manifest::new([(CLASS, *count)]), now);
+    }
+    let mut got = vec![0; executors.len()];
+    for job in 0..jobs {
+        let mut wish = wish(u128::from(job));
+        if !same_image {
+            wish.image = Thing::image(&job.to_string());
+        }
+        let about = [wish.image].into();
+        let standings = ledger.standings(subjects.iter().map(|subject| subject.miner), &about, now);
+        let chosen = route(&wish, &subjects, &standings, &policy()).candidates[0];
+        ledger.given(chosen.miner, now);
+        ledger.warmed(chosen.miner, about, now);
+        ledger.marked(chosen.miner, Mark::Done, now);
+        got[usize::from(chosen.uid) - 1] += 1;
+    }
+    got
+}
+
+#[test]
+fn an_image_at_hand_is_worth_a_lead_and_not_all_the_work() {
+    let got = many(&[1, 1, 1, 1], 1_000, true);
+    assert!(got.iter().all(|count| *count >= 100), "{got:?}");
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    (
+        (0u32..4, 0u32..9, 0u32..5, 0u32..9, 0u32..50),
+        proptest::option::of(0u32..4),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |((open, done, incidents, excuses, given), manifest, full, warm)| Standing {
+                open: [(CLASS, open)].into(),
+                done,
+                incidents,
+                excuses,
+                given,
+                manifest: manifest.map(|count| Manifest::new([(CLASS, count)])),
+                full: full.then_some(CLASS).into_iter().collect(),
+                warm: warm.then(|| Thing::image("image")).into_iter().collect(),
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn nobody_who_must_be_left_out_is_asked_and_everyone_is_placed_once(
+        ports in proptest::collection::vec(proptest::option::of(0u16..3), 0..12),
+        known in proptest::collection::vec(standing(), 12),
+        tried in proptest::collection::btree_set(0u8..12, 0..4),
+        banned in proptest::collection::btree_set(0u8..12, 0..3),
+        seed in any::<u128>(),
+    ) {
+        let mut subjects: Vec<_> = (0u8..).zip(&ports).map(|(seed, port)| subject(seed, *port)).collect();
+        let standings: BTreeMap<_, _> = (0u8..).zip(known).map(|(seed, standing)| (miner(seed), standing)).collect();
+        let mut wish = wish(seed);
+        wish.tried = tried.iter().map(|seed| miner(*seed)).collect();
+        let mut policy = policy();
+        policy.blacklist = banned.iter().map(|seed| miner(*seed)).collect();
+        let one = route(&wish, &subjects, &standings, &policy);
+        subjects.reverse();
+        let two = route(&wish, &subjects, &standings, &policy);
+        prop_assert_eq!(&one, &two, "the order in which miners are looked at decides nothing");
+        prop_assert_eq!(one.candidates.len() + one.excluded.len(), subjects.len());
+        for candidate in &one.candidates {
+            let standing = &standings[&candidate.miner];
+            prop_assert!(candidate.miner != miner(0) && candidate.address.port() != 0);
+            prop_assert!(!wish.tried.contains(&candidate.miner) && !policy.blacklist.contains(&candidate.miner));
+            prop_assert!(standing.incidents < 3 && standing.full.is_empty());
+            if let Some(manifest) = &standing.manifest {
+                prop_assert!(standing.open[&CLASS] < manifest.count(CLASS));
+            }
+        }
+        prop_assert!(one.candidates.windows(2).all(|pair| pair[0].cost.total() <= pair[1].cost.total()));
+        prop_assert!(one.excluded.windows(2).all(|pair| pair[0].uid < pair[1].uid));
+    }
+
+    #[test]
+    fn what_speaks_against_a_miner_never_moves_it_forward(
+        known in proptest::collection::vec(standing(), 5), seed in any::<u128>(), worse in 0usize..3,
+    ) {
+        let subjects: Vec<_> = (1u8..=5).map(|seed| subject(seed, Some(1))).collect();
+        let mut standings: BTreeMap<_, _> = (1u8..).zip(known).map(|(seed, standing)| (miner(seed), standing)).collect();
+        let place = |standings: &_| {
+            let route = route(&wish(seed), &subjects, standings, &policy());
+            order(&route).iter().position(|uid| *uid == 1).unwrap_or(usize::MAX)
+        };
+        let before = place(&standings);
+        let one = standings.get_mut(&miner(1)).unwrap();
+        match worse {
+            0 => one.incidents += 1,
+            1 => one.excuses += 1,
+            _ => one.warm.clear(),
+        }
+        prop_assert!(place(&standings) >= before);
+    }
+
+    #[test]
+    fn over_many_jobs_each_executor_gets_the_same(executors in proptest::collection::vec(1u32..5, 1..6)) {
+        let all: u32 = executors.iter().sum();
+        let got = many(&executors, all * 20, false);
+        for (count, has) in got.iter().zip(&executors) {
+            prop_assert!(count.abs_diff(has * 20) <= has + 1, "{:?} of {:?}", got, executors);
+        }
+    }
+}

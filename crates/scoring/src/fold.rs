@@ -1,0 +1,131 @@
+//! The fold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_protocol::job::MAX_JOB_SECS;
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
+
+use crate::{Dropped, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, Paid, Score, Scores, Snapshot};
+
+/// What one job can be paid at most, in executor-microseconds: nobody's word makes a receipt worth a year.
+const MAX_MICROS: u64 = MAX_JOB_SECS * 1_000_000;
+
+/// Folds the receipts of one cycle. [`Scores::zeros`] is left empty: it also depends on the weights, see [`crate::zeros`].
+pub fn score(snapshot: &Snapshot) -> Scores {
+    let places: BTreeMap<MinerKey, &Neuron> = snapshot
+        .neurons
+        .iter()
+        .map(|neuron| (MinerKey(neuron.hotkey), neuron))
+        .collect();
+    let mut earned = BTreeMap::<ExecutorClass, BTreeMap<MinerKey, u128>>::new();
+    let mut seen = BTreeSet::new();
+    let mut scores = Scores::default();
+    for paid in &snapshot.receipts {
+        let receipt = &paid.receipt;
+        let first = || seen.insert((receipt.validator_hotkey, receipt.job_uuid));
+        match amount(snapshot, &places, paid, first) {
+            Ok((class, micros)) => {
+                let sum = earned
+                    .entry(class)
+                    .or_default()
+                    .entry(receipt.miner_hotkey)
+                    .or_default();
+                *sum = sum.saturating_add(u128::from(micros));
+            }
+            Err(reason) if scores.dropped.len() < MAX_LISTED => {
+                scores.dropped.push((receipt.job_uuid, reason));
+            }
+            Err(_) => scores.more_dropped = scores.more_dropped.saturating_add(1),
+        }
+    }
+    let mut totals = BTreeMap::<MinerKey, (u128, u64)>::new();
+    for (class, by_miner) in &earned {
+        let weight = snapshot.class_weights.get(class).copied().unwrap_or(0);
+        let all = by_miner
+            .values()
+            .fold(0_u128, |sum, micros| sum.saturating_add(*micros));
+        for (miner, share) in folded(by_miner, &places) {
+            let total = totals.entry(miner).or_default();
+            total.0 = total.0.saturating_add(share);
+            total.1 = total.1.saturating_add(points(share, all, weight));
+        }
+    }
+    scores.scores = totals
+        .into_iter()
+        .filter_map(|(miner, (micros, points))| {
+            Some(Score {
+                uid: places.get(&miner)?.uid,
+                miner,
+                micros: u64::try_from(micros).unwrap_or(u64::MAX),
+                points,
+            })
+        })
+        .collect();
+    scores.scores.sort_by_key(|score| score.uid);
+    scores
+}
+
+/// What a receipt pays, and in which class.
+pub(crate) fn amount(
+    snapshot: &Snapshot,
+    places: &BTreeMap<MinerKey, &Neuron>,
+    paid: &Paid,
+    first: impl FnOnce() -> bool,
+) -> Result<(ExecutorClass, u64), Dropped> {
+    let receipt = &paid.receipt;
+    if !places.contains_key(&receipt.miner_hotkey) {
+        return Err(Dropped::NotRegistered);
+    }
+    let validator = receipt.validator_hotkey;
+    if validator != snapshot.me && !snapshot.validators.contains(&validator) {
+        return Err(Dropped::Stranger);
+    }
+    let micros = receipt.score_micros().ok_or(Dropped::NoAmount)?;
+    if micros == 0 {
+        return Err(Dropped::Unpaid);
+    }
+    if micros > MAX_MICROS {
+        return Err(Dropped::TooMuch);
+    }
+    let class = paid.class.ok_or(Dropped::NoStart)?;
+    if !first() {
+        return Err(Dropped::Repeated);
+    }
+    Ok((class, micros))
+}
+
+/// The work of each coldkey split evenly over its hotkeys that have any; what does not divide goes to the lowest uids.
+fn folded(
+    by_miner: &BTreeMap<MinerKey, u128>,
+    places: &BTreeMap<MinerKey, &Neuron>,
+) -> Vec<(MinerKey, u128)> {
+    let mut groups = BTreeMap::<Hotkey, (u128, Vec<(u16, MinerKey)>)>::new();
+    for (miner, micros) in by_miner {
+        let Some(neuron) = places.get(miner) else { continue };
+        let group = groups.entry(neuron.coldkey).or_default();
+        group.0 = group.0.saturating_add(*micros);
+        group.1.push((neuron.uid, *miner));
+    }
+    let mut shares = Vec::with_capacity(by_miner.len());
+    for (sum, mut members) in groups.into_values() {
+        members.sort_unstable();
+        let count = u128::try_from(members.len()).unwrap_or(1).max(1);
+        let (each, mut rest) = (sum / count, sum % count);
+        for (_, miner) in members {
+            let more = rest.min(1);
+            rest -= more;
+            shares.push((miner, each.saturating_add(more)));
+        }
+    }
+    shares
+}
+
+/// `weight · share / all`, in points, rounded down.
+fn points(share: u128, all: u128, weight: u32) -> u64 {
+    let part = share
+        .saturating_mul(u128::from(POINTS))
+        .checked_div(all)
+        .unwrap_or(0);
+    let weight = u128::from(weight.min(MAX_CLASS_WEIGHT));
+    u64::try_from(part.saturating_mul(weight)).unwrap_or(u64::MAX)
+}

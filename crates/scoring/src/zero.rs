@@ -1,0 +1,101 @@
+//! Why a neuron gets nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use muster_protocol::MinerKey;
+use serde::{Deserialize, Serialize};
+
+use crate::fold::amount;
+use crate::{Dropped, Neuron, Scores, Snapshot};
+
+/// A neuron without a weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Zero {
+    /// Its place in the subnet.
+    pub uid: u16,
+    /// Who it is.
+    pub miner: MinerKey,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a neuron gets nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// It is the scorer.
+    Myself,
+    /// No validator wrote it a finished receipt in this cycle.
+    NoReceipts,
+    /// It has receipts, and none of them counts: how many for which reason.
+    NothingCounts(BTreeMap<Dropped, u64>),
+    /// What it worked at is worth nothing in this subnet.
+    WorthlessClass,
+    /// Beside the best its share is less than a 131070th part, which the chain's weights cannot express.
+    TooSmall,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Myself => f.write_str("it is this validator"),
+            Self::NoReceipts => f.write_str("nobody paid it for a job in this cycle"),
+            Self::NothingCounts(reasons) => {
+                f.write_str("none of its receipts counts: ")?;
+                for (at, (reason, count)) in reasons.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { ", " };
+                    write!(f, "{comma}{count} because {reason}")?;
+                }
+                Ok(())
+            }
+            Self::WorthlessClass => f.write_str("the classes that it worked in weigh nothing in this subnet"),
+            Self::TooSmall => f.write_str("its share is too small for the chain's weights"),
+        }
+    }
+}
+
+/// Everyone in the subnet whose entry in `weighted` (uid, weight) is missing or zero, and why.
+pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(u16, u16)]) -> Vec<Zero> {
+    let weights: BTreeMap<u16, u16> = weighted.iter().copied().collect();
+    let places: BTreeMap<MinerKey, &Neuron> = snapshot
+        .neurons
+        .iter()
+        .map(|neuron| (MinerKey(neuron.hotkey), neuron))
+        .collect();
+    let mut dropped = BTreeMap::<MinerKey, BTreeMap<Dropped, u64>>::new();
+    for paid in &snapshot.receipts {
+        // A repeated receipt stands beside one that counts, so it is nobody's whole reason.
+        if let Err(reason) = amount(snapshot, &places, paid, || true) {
+            let count = dropped
+                .entry(paid.receipt.miner_hotkey)
+                .or_default()
+                .entry(reason)
+                .or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+    let mut zeros: Vec<_> = snapshot
+        .neurons
+        .iter()
+        .filter(|neuron| weights.get(&neuron.uid).copied().unwrap_or(0) == 0)
+        .map(|neuron| {
+            let miner = MinerKey(neuron.hotkey);
+            let scored = scores.scores.iter().find(|score| score.miner == miner);
+            let why = match (scored, dropped.remove(&miner)) {
+                _ if neuron.hotkey == snapshot.me.0 => Why::Myself,
+                (Some(score), _) if score.points == 0 => Why::WorthlessClass,
+                (Some(_), _) => Why::TooSmall,
+                (None, Some(reasons)) => Why::NothingCounts(reasons),
+                (None, None) => Why::NoReceipts,
+            };
+            Zero {
+                uid: neuron.uid,
+                miner,
+                why,
+            }
+        })
+        .collect();
+    zeros.sort_by_key(|zero| zero.uid);
+    zeros
+}

@@ -1,0 +1,206 @@
+//! `muster route`: why a job went where it went, as its validator remembers.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
+use muster_protocol::{JobId, MinerKey, Timestamp};
+use muster_routing::{Candidate, Decision};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::{Route, RouteExplain};
+use crate::failure::{Failure, Result};
+use crate::print;
+use crate::up::state::Subnet;
+
+/// A validator answers from its own store.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the validator says.
+#[derive(Debug, Deserialize)]
+struct Explained {
+    job: JobId,
+    routes: Vec<Kept>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kept {
+    ordinal: u32,
+    decided_at: Timestamp,
+    #[serde(flatten)]
+    decision: Decision,
+}
+
+/// Runs the command.
+pub(crate) async fn run(command: Route) -> Result<ExitCode> {
+    match command {
+        Route::Explain(args) => explain(args).await,
+    }
+}
+
+async fn explain(args: RouteExplain) -> Result<ExitCode> {
+    let address = address(&args)?;
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
+    let url = format!("http://{address}/v0/jobs/{}/route", args.job);
+    let answer = client.get(&url).send().await.with_context(|| {
+        format!("no validator answers at {address}; its `bind` says where its state can be read")
+    })?;
+    let status = answer.status();
+    let body: Value = answer
+        .json()
+        .await
+        .with_context(|| format!("{url} does not answer as a validator does"))?;
+    if !status.is_success() {
+        let error = body
+            .get("error")
+            .and_then(Value::as_str)
+            .unwrap_or("it cannot say");
+        return Err(anyhow!("the validator at {address}: {error}").into());
+    }
+    if args.json {
+        print::line(format_args!("{body:#}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let explained = serde_json::from_value(body).context("the validator is of another version")?;
+    print::raw(&text(&explained));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn address(args: &RouteExplain) -> Result<SocketAddr> {
+    if let Some(address) = args.state {
+        return Ok(address);
+    }
+    let subnet = Subnet::read(&args.dir)?;
+    subnet.map(|subnet| subnet.validator_status).ok_or_else(|| {
+        Failure::usage(format_args!(
+            "no validator: give --state with the address in its configuration's `bind`, or run `muster up` here first \
+             ({} has no subnet)",
+            args.dir.display()
+        ))
+    })
+}
+
+fn text(explained: &Explained) -> String {
+    let mut text = String::new();
+    for kept in &explained.routes {
+        let decision = &kept.decision;
+        let went = match decision.chosen {
+            Some(miner) => format!("asked {miner}"),
+            None => "nobody could be asked".to_owned(),
+        };
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "{} attempt {} at {}, block {}, class {}: {went}",
+            explained.job, kept.ordinal, kept.decided_at, decision.block, decision.class
+        );
+        if !decision.candidates.is_empty() {
+            let _ = writeln!(text, "{}", candidates(&decision.candidates));
+        }
+        if decision.more > 0 {
+            let _ = writeln!(text, "and {} more, dearer ones", decision.more);
+        }
+        for passed in &decision.excluded {
+            let _ = writeln!(text, "not asked: uid {}: {}", uids(&passed.uids), passed.reason);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// What each would have cost; the cheapest was asked.
+fn candidates(candidates: &[Candidate]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness",
+    ]);
+    for candidate in candidates {
+        let cost = &candidate.cost;
+        table.add_row([
+            candidate.uid.to_string(),
+            short(candidate.miner),
+            cost.total().to_string(),
+            cost.record.to_string(),
+            cost.load.to_string(),
+            cost.image.to_string(),
+            cost.inputs.to_string(),
+            cost.fairness.to_string(),
+        ]);
+    }
+    for column in 2..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string()
+}
+
+fn short(miner: MinerKey) -> String {
+    let text = miner.to_string();
+    text.chars().take(12).collect::<String>() + "…"
+}
+
+fn uids(uids: &[u16]) -> String {
+    let all: Vec<_> = uids.iter().map(u16::to_string).collect();
+    all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::{ExecutorClass, Hotkey};
+    use muster_routing::route::PassedOver;
+    use muster_routing::{Cost, Exclusion};
+
+    use super::*;
+
+    #[test]
+    fn an_explanation_names_who_was_asked_what_each_cost_and_why_others_were_not() {
+        let miner = MinerKey(Hotkey::from_bytes([7; 32]));
+        let decision = Decision {
+            block: 12,
+            class: ExecutorClass::AlwaysOnTest,
+            chosen: Some(miner),
+            candidates: vec![Candidate {
+                uid: 3,
+                miner,
+                address: SocketAddr::from(([127, 0, 0, 1], 5)),
+                cost: Cost {
+                    record: 5,
+                    load: 100,
+                    image: 300,
+                    inputs: 0,
+                    fairness: 20,
+                },
+            }],
+            more: 2,
+            excluded: vec![PassedOver {
+                reason: Exclusion::Busy { open: 2, capacity: 2 },
+                uids: vec![4, 9],
+            }],
+        };
+        let kept = serde_json::json!({
+            "job": "11111111-2222-4333-8444-555555555555",
+            "routes": [{
+                "ordinal": 1, "decided_at": "2026-01-21T12:34:56Z", "block": decision.block, "class": decision.class,
+                "chosen": decision.chosen, "candidates": decision.candidates, "more": decision.more,
+                "excluded": decision.excluded,
+            }],
+        });
+        let told = text(&serde_json::from_value(kept).unwrap());
+        for words in [
+            "attempt 1 at 2026-01-21T12:34:56Z, block 12",
+            &format!("asked {miner}"),
+            "425",
+            "and 2 more",
+            "not asked: uid 4, 9: 2 of its 2 executors are at work for us",
+        ] {
+            assert!(told.contains(words), "{words} in\n{told}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Receipts of all validators, and what was refused of miners' pages, on every engine at hand.
+
+use std::collections::BTreeSet;
+
+use muster_chain::BlockNumber;
+use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
+use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
+use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
+use muster_receipts::{Cursor, Refusal, Refused, key_of};
+use muster_validator::store::Harvest;
+
+use super::{NOW, each, finished, job};
+
+/// A receipt with both signatures, and the block that it counts in.
+fn gathered(
+    validator: &Keypair,
+    attempt: u128,
+    payload: fn(AttemptId, MinerKey, ValidatorKey) -> ReceiptPayload,
+) -> Receipt {
+    let miner = Keypair::from_seed([2; 32]);
+    let payload = payload(
+        AttemptId::first_of(job(attempt)),
+        MinerKey(miner.hotkey()),
+        ValidatorKey(validator.hotkey()),
+    );
+    countersign(&miner, offer_receipt(validator, payload).unwrap())
+        .unwrap()
+        .into_inner()
+}
+
+fn an_end(job_uuid: AttemptId, miner_hotkey: MinerKey, validator_hotkey: ValidatorKey) -> ReceiptPayload {
+    ReceiptPayload::Finished(FinishedReceipt {
+        job_uuid,
+        miner_hotkey,
+        validator_hotkey,
+        timestamp: NOW(1_769_000_000),
+        time_started: NOW(1_769_000_000),
+        ..finished(1, 2, "3.000000")
+    })
+}
+
+fn a_start(job_uuid: AttemptId, miner_hotkey: MinerKey, validator_hotkey: ValidatorKey) -> ReceiptPayload {
+    ReceiptPayload::Started(StartedReceipt {
+        job_uuid,
+        miner_hotkey,
+        validator_hotkey,
+        timestamp: NOW(1_769_000_000),
+        receipt_type: StartedTag,
+        executor_class: ExecutorClass::AlwaysOnCpu8c16Gb,
+        is_organic: true,
+        ttl: 7,
+    })
+}
+
+#[tokio::test]
+async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
+    for (test, store) in each().await {
+        let now = NOW(1_769_000_001);
+        let (me, other) = (Keypair::from_seed([1; 32]), Keypair::from_seed([3; 32]));
+        let receipts = vec![
+            gathered(&other, 1, a_start),
+            gathered(&other, 1, an_end),
+            // The same id, another validator's: two receipts.
+            gathered(&me, 1, an_end),
+        ];
+        let keys: Vec<_> = receipts.iter().map(key_of).collect();
+        assert!(store.known_receipts(&receipts).await.unwrap().is_empty());
+        let good = verify_receipts(receipts.clone(), now)
+            .into_iter()
+            .map(|receipt| (receipt.unwrap(), BlockNumber(7)));
+        let miner = receipts[0].payload.miner();
+        let refusal = |why| Refusal {
+            why,
+            example: "x".to_owned(),
+        };
+        let mut harvest = Harvest {
+            miner,
+            page: 5,
+            cursor: Cursor {
+                offset: 100,
+                settled: false,
+            },
+            good: good.collect(),
+            refused: vec![
+                refusal(Refused::Future),
+                refusal(Refused::Future),
+                refusal(Refused::Stale),
+            ],
+        };
+        let my_key = ValidatorKey(me.hotkey());
+        store.reap(my_key, &harvest, now).await.unwrap();
+        harvest.cursor.settled = true;
+        harvest.refused.truncate(1);
+        store.reap(my_key, &harvest, now).await.unwrap();
+        assert_eq!(store.gathered_count().await.unwrap(), 3, "{}", test.engine);
+        let known = store.known_receipts(&receipts).await.unwrap();
+        assert_eq!(
+            known.keys().copied().collect::<BTreeSet<_>>(),
+            keys.into_iter().collect()
+        );
+        let pages = store.pages_read().await.unwrap();
+        assert_eq!(
+            pages[&miner][&5],
+            Cursor {
+                offset: 100,
+                settled: true
+            }
+        );
+        let refused = store.refused_receipts(9).await.unwrap();
+        let counts: Vec<_> = refused
+            .iter()
+            .map(|view| (view.reason.as_str(), view.refused))
+            .collect();
+        assert_eq!(counts, [("future", 3), ("stale", 1)]);
+
+        let between = async |first, last| {
+            store
+                .finished_between(BlockNumber(first), BlockNumber(last))
+                .await
+                .unwrap()
+        };
+        let mut paid = between(7, 7).await;
+        paid.sort_by_key(|paid| paid.class.is_none());
+        assert_eq!(paid.len(), 2);
+        assert_eq!(
+            paid[0].class,
+            Some(ExecutorClass::AlwaysOnCpu8c16Gb),
+            "its start was gathered too"
+        );
+        assert_eq!(paid[1].class, None);
+        assert!(between(8, 99).await.is_empty());
+        store
+            .forget(6, now.plus(std::time::Duration::from_secs(8 * 24 * 3600)))
+            .await
+            .unwrap();
+        assert_eq!(store.gathered_count().await.unwrap(), 0);
+        assert!(store.pages_read().await.unwrap().is_empty());
+    }
+}
