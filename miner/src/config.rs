@@ -65,6 +65,16 @@ pub struct Executor {
     pub count: u32,
     /// The program and its arguments; `--miner-address` and `--token` follow.
     pub command: Vec<String>,
+    /// Where executors dial, `ws://…`. Empty: the bound address.
+    pub dial: String,
+    /// Instead of `command`: brings an executor up somewhere else. Empty: `command` it is.
+    pub provision: Vec<String>,
+    /// Takes away what `provision` made.
+    pub release: Vec<String>,
+    /// How long one call of either may take, in seconds.
+    pub provision_s: u64,
+    /// The folder that remembers what is provisioned.
+    pub provisioned: PathBuf,
     /// How long one may take to dial in, beyond its class's spin-up time, in seconds.
     pub startup_s: u64,
     /// How long one may take to get the image, in seconds.
@@ -156,6 +166,11 @@ impl Default for Executor {
             class: ExecutorClass::AlwaysOnTest,
             count: 1,
             command: vec!["muster".to_owned(), "executor".to_owned()],
+            dial: String::new(),
+            provision: vec![],
+            release: vec![],
+            provision_s: 600,
+            provisioned: PathBuf::from("miner/provisioned"),
             startup_s: 30,
             prepare_s: 1200,
         }
@@ -213,6 +228,18 @@ class = "always_on.test"
 count = 1
 # Starts one executor for one job; --miner-address ws://… and --token … are added.
 command = ["muster", "executor"]
+# Where executors dial, "ws://HOST:PORT". Empty: the bound address, which suits executors on this machine.
+dial = ""
+# Executors elsewhere, one for each job: `provision` brings one up and ends with 0 once it is on its way, `release` takes it
+# away (with 0 also where nothing is there; called again until it succeeds, after a restart too). Both get EXECUTOR_NAME,
+# unique and the same for both, and EXECUTOR_CLASS; `provision` also MINER_ADDRESS and EXECUTOR_TOKEN, which is all that
+# `muster executor` needs. Spinning up counts against the class's spin-up time and startup_s. Set, they replace `command`.
+provision = []
+release = []
+# How long one call of either may take.
+provision_s = 600
+# What is provisioned now, one file each.
+provisioned = "miner/provisioned"
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
 prepare_s = 1200
@@ -276,6 +303,20 @@ roll = "miner/standing"
         }
         if self.executor.command.first().is_none_or(String::is_empty) {
             problems.push(Problem::at("executor.command", "must name a program"));
+        }
+        if self.executor.provision.is_empty() != self.executor.release.is_empty() {
+            let text = "must be set together with executor.provision: what is brought up must be taken away";
+            problems.push(Problem::at("executor.release", text));
+        }
+        if self.executor.provision_s == 0 {
+            problems.push(Problem::at("executor.provision_s", "must be at least 1"));
+        }
+        let dial = &self.executor.dial;
+        if !dial.is_empty() && !dial.starts_with("ws://") && !dial.starts_with("wss://") {
+            problems.push(Problem::at(
+                "executor.dial",
+                "must begin with ws:// or wss://, or be empty",
+            ));
         }
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));

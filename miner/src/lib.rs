@@ -16,7 +16,6 @@ pub mod executors;
 pub mod greeting;
 pub mod http;
 pub mod lease;
-pub mod manager;
 pub mod pages;
 pub mod queues;
 pub mod standing;
@@ -48,13 +47,14 @@ use crate::context::Context;
 use crate::dispatcher::Dispatcher;
 use crate::greeting::MAX_STRANGERS;
 use crate::lease::Patience;
-use crate::manager::{ExecutorManager, LocalProcesses};
+use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::pages::{PageError, Pages, oldest_page};
 use crate::queues::{Inbox, inbox};
 use crate::standing::{Door, Fleet, Pool};
 use crate::store::Store;
 
 pub use config::{Chain, Config, Executor, Standing};
+pub use muster_managers as manager;
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
@@ -108,8 +108,25 @@ impl Coded for Error {
 /// What keeps it from starting, or a store that failed for good.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let key = load_hotkey(&config.wallet)?;
-    let manager = LocalProcesses::new(config.executor.command.clone(), Arc::clone(&clock));
-    run_with(config, key, Arc::new(manager), tasks, clock).await
+    let manager = manager_of(&config.executor, &clock);
+    run_with(config, key, manager, tasks, clock).await
+}
+
+/// What the configuration asks for: commands that provision, or processes on this machine.
+fn manager_of(executor: &Executor, clock: &SharedClock) -> Arc<dyn ExecutorManager> {
+    if executor.provision.is_empty() {
+        return Arc::new(LocalProcesses::new(executor.command.clone(), Arc::clone(clock)));
+    }
+    let commands = Commands {
+        provision: executor.provision.clone(),
+        release: executor.release.clone(),
+        limit: Duration::from_secs(executor.provision_s),
+    };
+    Arc::new(Provisioner::new(
+        commands,
+        executor.provisioned.clone(),
+        Arc::clone(clock),
+    ))
 }
 
 /// The same with a key and a manager of the caller's.
@@ -162,6 +179,7 @@ pub async fn run_with(
         }
         None => manager,
     };
+    own.spawn("executors of an earlier process", manager.reclaim());
     let serving = http::serve(listener, context, own.clone(), own.token());
     own.spawn("http", async {
         if let Err(error) = serving.await {
@@ -189,7 +207,10 @@ pub async fn run_with(
         clock,
         tasks: own.clone(),
         manager,
-        miner_address: format!("ws://{}", dialable(address)),
+        miner_address: match config.executor.dial.as_str() {
+            "" => format!("ws://{}", dialable(address)),
+            dial => dial.to_owned(),
+        },
         inbox,
         drain: Duration::from_secs(config.drain_s),
     };

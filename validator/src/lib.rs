@@ -43,6 +43,7 @@ pub use config::{
     UsersConfig,
 };
 use live::Live;
+pub use driver::messages;
 pub use shared::LinkState;
 use shared::Shared;
 use store::Store;

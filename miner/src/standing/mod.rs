@@ -8,6 +8,7 @@
 mod door;
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use muster_protocol::{ExecutorClass, Manifest};
@@ -227,6 +228,10 @@ impl Fleet {
 impl ExecutorManager for Fleet {
     fn run(&self, order: Order, stop: CancellationToken) -> Running {
         Box::pin(self.clone().live(order, stop))
+    }
+
+    fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.own.reclaim()
     }
 }
 

@@ -11,7 +11,7 @@ use muster_protocol::{Manifest, Receipt};
 
 /// What a message means.
 #[derive(Debug, PartialEq)]
-pub(super) enum Meaning {
+pub enum Meaning {
     /// Something happened to the attempt.
     Event(Event),
     /// The miner says what it has.
@@ -28,7 +28,7 @@ pub(super) enum Meaning {
 
 /// What is passed on as it comes.
 #[derive(Debug, PartialEq)]
-pub(super) enum Live {
+pub enum Live {
     /// A piece of output.
     Log(Box<JobLog>),
     /// How far something is.
@@ -36,7 +36,7 @@ pub(super) enum Live {
 }
 
 /// Reads a message.
-pub(super) fn meaning(message: FromMiner) -> Meaning {
+pub fn meaning(message: FromMiner) -> Meaning {
     let event = match message {
         FromMiner::V0ExecutorManifestRequest(m) => return Meaning::Manifest(m.manifest),
         FromMiner::MusterReceiptCountersigned(m) => return Meaning::Countersigned(Box::new(m.receipt)),
@@ -128,7 +128,7 @@ fn on_the_miners_side(party: ParticipantType) -> ParticipantType {
 /// A miner keeps the result of a job and delivers it again, but says nothing of the stages in between once they are over.
 /// Only after a reconnection is anything taken as having been said; before, a miner that skips a stage is at fault. A
 /// streaming job's address cannot be guessed, so nothing is implied for those.
-pub(super) fn implied(state: &JobState, event: &Event, streaming: bool) -> Vec<Event> {
+pub fn implied(state: &JobState, event: &Event, streaming: bool) -> Vec<Event> {
     let result = match event {
         Event::Finished(_) => true,
         Event::ExecutionDone => false,

@@ -5,7 +5,7 @@
 
 mod conduct;
 mod link;
-mod messages;
+pub mod messages;
 mod papers;
 
 use std::sync::Arc;

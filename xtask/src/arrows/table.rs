@@ -48,6 +48,7 @@ const TABLE: &[Row] = &[
     row("muster-engine",      Layer(3), &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),
     row("muster-transfer",    Layer(3), &["bollard*", "subxt*", "sqlx*"], "a job's data comes and goes without an engine"),
     row("muster-enrol",        Layer(3), &["bollard*", "subxt*", "sqlx*", "tokio-tungstenite"], "how an executor and its miner come to know each other needs no job, no engine and no store"),
+    row("muster-managers",    Layer(3), &["bollard*", "subxt*", "sqlx*", "hyper*"], "bringing executors up knows neither what they run nor who asks"),
     row("muster-porter",      Layer(3), NETWORK, "who is let in at the users' door is decided without a socket and without a store"),
     row("muster-receipts",    Layer(3), &["bollard*", "subxt*", "sqlx*"], "pages are fetched and checked without a store and without a chain"),
     row("muster-proxy",       Layer(3), &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),

@@ -1,56 +1,20 @@
-//! Who brings executors to life. One trait, so that a fleet elsewhere is one more implementation.
+//! Executors as child processes on this machine.
 
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use muster_kit::SharedClock;
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use muster_protocol::AttemptId;
+use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use crate::ending::signal;
+use crate::{ExecutorManager, ManagerError, Order, Running};
+
 /// How long an executor that is no longer needed may take to leave by itself, and again after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What an executor is started for.
-#[derive(Clone, Debug)]
-pub struct Order {
-    /// What it must show when it dials in.
-    pub token: ExecutorToken,
-    /// Of which kind it must be.
-    pub class: ExecutorClass,
-    /// Where it dials.
-    pub miner_address: String,
-}
-
-/// Why an executor could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum ManagerError {
-    /// The program does not start.
-    #[error("cannot start the executor program {program:?}; check executor.command")]
-    Start {
-        /// Its name.
-        program: String,
-        /// The operating system's reason.
-        source: io::Error,
-    },
-    /// Its end cannot be learnt.
-    #[error("cannot wait for the executor program")]
-    Wait(#[source] io::Error),
-}
-
-/// The life of one executor: ends, with words for the log, when it is gone.
-pub type Running = Pin<Box<dyn Future<Output = Result<String, ManagerError>> + Send>>;
-
-/// Brings executors to life and ends them.
-pub trait ExecutorManager: Send + Sync + 'static {
-    /// Runs one executor to its end. Once `stop` is cancelled it is given a while to leave, then made to.
-    fn run(&self, order: Order, stop: CancellationToken) -> Running;
-}
 
 /// Executors as child processes on this machine.
 #[derive(Clone, Debug)]
@@ -110,18 +74,13 @@ impl LocalProcesses {
 
     /// Waits, asks, and in the end forces. An executor that is asked removes its container first.
     async fn end(&self, child: &mut Child, attempt: AttemptId) -> io::Result<ExitStatus> {
-        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        for next in [Signal::SIGTERM, Signal::SIGKILL] {
             tokio::select! {
                 status = child.wait() => return status,
                 () = self.clock.sleep(PATIENCE) => {}
             }
-            tracing::warn!(%attempt, %signal, "the executor has not left by itself");
-            let group = child
-                .id()
-                .and_then(|id| i32::try_from(id).ok())
-                .map(Pid::from_raw);
-            // It may have ended this moment, which is as well.
-            let _ = group.map(|group| killpg(group, signal));
+            tracing::warn!(%attempt, signal = %next, "the executor has not left by itself");
+            signal(child, next);
         }
         child.wait().await
     }
@@ -138,6 +97,7 @@ mod tests {
     use std::sync::Arc;
 
     use muster_kit::TestClock;
+    use muster_protocol::{ExecutorClass, ExecutorToken};
     use uuid::Uuid;
 
     use super::*;

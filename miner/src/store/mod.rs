@@ -1,5 +1,7 @@
 //! What survives the process: leases with the stories owed to their validators, receipts, greetings already used.
 
+mod memory;
+
 use std::collections::HashMap;
 
 use muster_kit::store::{self, During as _, StoreError, json};
@@ -11,6 +13,7 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 
 use crate::book::{Record, Standing, Write};
+use memory::Memory;
 
 /// The tables of a miner.
 pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -26,8 +29,13 @@ pub struct PageLine {
 
 /// A miner's store. Clones are one store.
 #[derive(Clone, Debug)]
-pub struct Store {
-    pool: AnyPool,
+pub struct Store(Kept);
+
+/// Where it is kept.
+#[derive(Clone, Debug)]
+enum Kept {
+    Engine(AnyPool),
+    Memory(Memory),
 }
 
 impl Store {
@@ -38,17 +46,25 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pool = store::open(url).await?;
         store::migrate(&pool, &MIGRATIONS).await?;
-        Ok(Self { pool })
+        Ok(Self::on(pool))
+    }
+
+    /// A store that is gone with the process, for simulations.
+    pub fn memory() -> Self {
+        Self(Kept::Memory(Memory::default()))
     }
 
     /// A store on a pool whose tables are up to date.
     pub fn on(pool: AnyPool) -> Self {
-        Self { pool }
+        Self(Kept::Engine(pool))
     }
 
     /// Ends every connection, which lets SQLite fold its journal into the one file of the store.
     pub async fn close(&self) {
-        self.pool.close().await;
+        match &self.0 {
+            Kept::Engine(pool) => pool.close().await,
+            Kept::Memory(_) => {}
+        }
     }
 
     /// Every attempt that is remembered.
@@ -56,13 +72,17 @@ impl Store {
     /// # Errors
     /// The engine's, or a row that this program did not write.
     pub async fn records(&self) -> Result<Vec<Record>, StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return Ok(memory.records()),
+        };
         let rows = sqlx::query("SELECT attempt, validator, standing, at FROM leases ORDER BY attempt")
-            .fetch_all(&self.pool)
+            .fetch_all(pool)
             .await
             .during("read the leases")?;
         let held =
             sqlx::query("SELECT r.attempt, r.kind FROM receipts r JOIN leases l ON l.attempt = r.attempt")
-                .fetch_all(&self.pool)
+                .fetch_all(pool)
                 .await
                 .during("read the kinds of receipts")?;
         let mut kinds = HashMap::<String, Vec<ReceiptKind>>::new();
@@ -89,7 +109,11 @@ impl Store {
     /// # Errors
     /// The engine's; nothing is written then.
     pub async fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
-        let mut transaction = store::begin(&self.pool).await?;
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return memory.commit(writes, page),
+        };
+        let mut transaction = store::begin(pool).await?;
         let mut lines = Vec::new();
         for write in writes {
             lines.extend(apply(&mut transaction, write, page).await?);
@@ -103,9 +127,13 @@ impl Store {
     /// # Errors
     /// The engine's, or a row that this program did not write.
     pub async fn story(&self, attempt: AttemptId) -> Result<Vec<String>, StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return Ok(memory.story(attempt)),
+        };
         let row = sqlx::query("SELECT story FROM leases WHERE attempt = $1")
             .bind(attempt.to_string())
-            .fetch_optional(&self.pool)
+            .fetch_optional(pool)
             .await
             .during("read a story")?;
         let Some(row) = row else {
@@ -128,10 +156,14 @@ impl Store {
         attempt: AttemptId,
         kind: ReceiptKind,
     ) -> Result<Option<Receipt>, StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return Ok(memory.receipt(attempt, kind)),
+        };
         let row = sqlx::query("SELECT line FROM receipts WHERE attempt = $1 AND kind = $2")
             .bind(attempt.to_string())
             .bind(kind.as_str())
-            .fetch_optional(&self.pool)
+            .fetch_optional(pool)
             .await
             .during("read a receipt")?;
         row.map(|row| json::decode("receipts.line", &text(&row, "line")?))
@@ -143,9 +175,13 @@ impl Store {
     /// # Errors
     /// The engine's.
     pub async fn lines_since(&self, first: i64) -> Result<Vec<PageLine>, StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return Ok(memory.lines_since(first)),
+        };
         let rows = sqlx::query("SELECT page, line FROM receipts WHERE page >= $1 ORDER BY page, seq")
             .bind(first)
-            .fetch_all(&self.pool)
+            .fetch_all(pool)
             .await
             .during("read the receipt pages")?;
         let line = |row: &AnyRow| -> Result<PageLine, StoreError> {
@@ -163,11 +199,15 @@ impl Store {
     /// # Errors
     /// The engine's; the greeting must not be accepted then.
     pub async fn first_use(&self, greeting: &Signature, expires: Timestamp) -> Result<bool, StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => return Ok(memory.first_use(greeting, expires)),
+        };
         let done =
             sqlx::query("INSERT INTO greetings (signature, expires) VALUES ($1, $2) ON CONFLICT DO NOTHING")
                 .bind(greeting.to_prefixed_hex())
                 .bind(expires.micros())
-                .execute(&self.pool)
+                .execute(pool)
                 .await
                 .during("note a greeting")?;
         Ok(done.rows_affected() == 1)
@@ -178,9 +218,16 @@ impl Store {
     /// # Errors
     /// The engine's.
     pub async fn forget_greetings(&self, now: Timestamp) -> Result<(), StoreError> {
+        let pool = match &self.0 {
+            Kept::Engine(pool) => pool,
+            Kept::Memory(memory) => {
+                memory.forget_greetings(now);
+                return Ok(());
+            }
+        };
         sqlx::query("DELETE FROM greetings WHERE expires <= $1")
             .bind(now.micros())
-            .execute(&self.pool)
+            .execute(pool)
             .await
             .during("forget old greetings")?;
         Ok(())
@@ -322,14 +369,45 @@ mod tests {
         }
     }
 
-    async fn reopened(test: &TestStore) -> Store {
-        Store::open(&test.url).await.unwrap()
+    /// A store under test: one of an engine, or the one in memory.
+    enum Case {
+        Engine(TestStore),
+        Memory(Store),
+    }
+
+    impl Case {
+        async fn all() -> Vec<Self> {
+            let engines = stores(&MIGRATIONS).await.unwrap().into_iter().map(Self::Engine);
+            engines.chain([Self::Memory(Store::memory())]).collect()
+        }
+
+        fn store(&self) -> Store {
+            match self {
+                Self::Engine(test) => Store::on(test.pool.clone()),
+                Self::Memory(store) => store.clone(),
+            }
+        }
+
+        /// As a later process has it.
+        async fn reopened(&self) -> Store {
+            match self {
+                Self::Engine(test) => Store::open(&test.url).await.unwrap(),
+                Self::Memory(store) => store.clone(),
+            }
+        }
+
+        fn name(&self) -> String {
+            match self {
+                Self::Engine(test) => test.engine.to_string(),
+                Self::Memory(_) => "memory".to_owned(),
+            }
+        }
     }
 
     #[tokio::test]
     async fn leases_and_their_stories_survive() {
-        for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = Store::on(test.pool.clone());
+        for test in Case::all().await {
+            let store = test.store();
             let story = vec![FromMiner::V0AcceptJobRequest(
                 muster_protocol::wire::miner::AttemptNotice { job_uuid: attempt(1) },
             )];
@@ -341,7 +419,7 @@ mod tests {
             ];
             store.commit(&writes, 7).await.unwrap();
             drop(store);
-            let store = reopened(&test).await;
+            let store = test.reopened().await;
             let records = store.records().await.unwrap();
             let standings: Vec<_> = records
                 .iter()
@@ -351,7 +429,7 @@ mod tests {
                 standings,
                 [(attempt(1), Standing::Owed), (attempt(2), Standing::Open)],
                 "{}",
-                test.engine
+                test.name()
             );
             assert_eq!(records[0].receipts, [ReceiptKind::Started]);
             assert_eq!(store.story(attempt(1)).await.unwrap(), [encode(&story[0])]);
@@ -373,8 +451,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_receipt_is_stored_once_and_pages_keep_its_order() {
-        for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = Store::on(test.pool.clone());
+        for test in Case::all().await {
+            let store = test.store();
             let write = |n| Write::Receipt(Box::new(started(n)));
             let first = store.commit(&[write(2), write(1)], 7).await.unwrap();
             assert_eq!(first.len(), 2);
@@ -382,7 +460,7 @@ mod tests {
             let again = store.commit(&[write(1), write(3)], 8).await.unwrap();
             assert_eq!(again.len(), 1);
             let lines = store.lines_since(0).await.unwrap();
-            assert_eq!(lines, [first, again].concat(), "{}", test.engine);
+            assert_eq!(lines, [first, again].concat(), "{}", test.name());
             assert_eq!(store.lines_since(8).await.unwrap().len(), 1);
             let read = store
                 .receipt(attempt(2), ReceiptKind::Started)
@@ -399,26 +477,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_batch_is_durable_as_a_whole_or_not_at_all() {
-        for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = Store::on(test.pool.clone());
+        for test in Case::all().await {
+            let store = test.store();
             store.commit(&[opened(1)], 7).await.unwrap();
             // The second opening of one attempt breaks the primary key.
             assert!(store.commit(&[opened(2), opened(1)], 7).await.is_err());
-            assert_eq!(store.records().await.unwrap().len(), 1, "{}", test.engine);
+            assert_eq!(store.records().await.unwrap().len(), 1, "{}", test.name());
         }
     }
 
     #[tokio::test]
     async fn a_greeting_is_used_once_until_it_is_forgotten() {
-        for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = Store::on(test.pool.clone());
+        for test in Case::all().await {
+            let store = test.store();
             let greeting = Signature::from_bytes([7; 64]);
             let expires = now().plus(Duration::from_secs(22));
             assert!(store.first_use(&greeting, expires).await.unwrap());
             assert!(
-                !reopened(&test).await.first_use(&greeting, expires).await.unwrap(),
+                !test.reopened().await.first_use(&greeting, expires).await.unwrap(),
                 "{}",
-                test.engine
+                test.name()
             );
             store.forget_greetings(now()).await.unwrap();
             assert!(!store.first_use(&greeting, expires).await.unwrap());

@@ -1,0 +1,174 @@
+//! The store without an engine: gone with the process. It passes the tests of the others and serves simulations, which a
+//! database's sockets and threads would not let run in one thread and in their own time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use muster_kit::store::StoreError;
+use muster_protocol::wire::encode;
+use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, ValidatorKey};
+
+use super::PageLine;
+use crate::book::{Record, Standing, Write};
+
+/// The tables. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory(Arc<Mutex<Tables>>);
+
+#[derive(Clone, Debug, Default)]
+struct Tables {
+    leases: BTreeMap<AttemptId, Lease>,
+    /// In the order in which the pages list them.
+    receipts: Vec<(i64, Receipt)>,
+    greetings: HashMap<Signature, Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    validator: ValidatorKey,
+    standing: Standing,
+    at: Timestamp,
+    story: Vec<FromMiner>,
+}
+
+impl Memory {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        // Every change is made on a copy that replaces the whole, so a panic elsewhere cannot have spoilt it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn records(&self) -> Vec<Record> {
+        let tables = self.tables();
+        let record = |(attempt, lease): (&AttemptId, &Lease)| Record {
+            attempt: *attempt,
+            validator: lease.validator,
+            standing: lease.standing,
+            receipts: tables
+                .receipts
+                .iter()
+                .filter(|(_, receipt)| receipt.payload.attempt() == *attempt)
+                .map(|(_, receipt)| receipt.payload.kind())
+                .collect(),
+            at: lease.at,
+        };
+        tables.leases.iter().map(record).collect()
+    }
+
+    pub(super) fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
+        let mut tables = self.tables();
+        let mut changed = tables.clone();
+        let mut lines = Vec::new();
+        for write in writes {
+            lines.extend(changed.apply(write, page)?);
+        }
+        *tables = changed;
+        Ok(lines)
+    }
+
+    pub(super) fn story(&self, attempt: AttemptId) -> Vec<String> {
+        let tables = self.tables();
+        let story = tables
+            .leases
+            .get(&attempt)
+            .map(|lease| lease.story.iter().map(encode).collect());
+        story.unwrap_or_default()
+    }
+
+    pub(super) fn receipt(&self, attempt: AttemptId, kind: ReceiptKind) -> Option<Receipt> {
+        let tables = self.tables();
+        let mut receipts = tables.receipts.iter().map(|(_, receipt)| receipt);
+        receipts
+            .find(|receipt| receipt.payload.attempt() == attempt && receipt.payload.kind() == kind)
+            .cloned()
+    }
+
+    pub(super) fn lines_since(&self, first: i64) -> Vec<PageLine> {
+        let mut lines: Vec<_> = self
+            .tables()
+            .receipts
+            .iter()
+            .filter(|(page, _)| *page >= first)
+            .map(|(page, receipt)| PageLine {
+                page: *page,
+                line: encode(receipt),
+            })
+            .collect();
+        lines.sort_by_key(|line| line.page);
+        lines
+    }
+
+    pub(super) fn first_use(&self, greeting: &Signature, expires: Timestamp) -> bool {
+        let mut tables = self.tables();
+        let first = !tables.greetings.contains_key(greeting);
+        if first {
+            tables.greetings.insert(*greeting, expires);
+        }
+        first
+    }
+
+    pub(super) fn forget_greetings(&self, now: Timestamp) {
+        self.tables().greetings.retain(|_, expires| *expires > now);
+    }
+}
+
+impl Tables {
+    fn apply(&mut self, write: &Write, page: i64) -> Result<Option<PageLine>, StoreError> {
+        match write {
+            Write::Opened {
+                attempt,
+                validator,
+                at,
+            } => {
+                let lease = Lease {
+                    validator: *validator,
+                    standing: Standing::Open,
+                    at: *at,
+                    story: vec![],
+                };
+                if self.leases.insert(*attempt, lease).is_some() {
+                    return Err(StoreError::corrupt(
+                        "leases.attempt",
+                        format!("{attempt} is opened twice"),
+                    ));
+                }
+                Ok(None)
+            }
+            Write::Ended {
+                attempt,
+                standing,
+                story,
+                at,
+            } => {
+                if let Some(lease) = self.leases.get_mut(attempt) {
+                    lease.standing = *standing;
+                    lease.story.clone_from(story);
+                    lease.at = *at;
+                }
+                Ok(None)
+            }
+            Write::Settled(attempt) => {
+                if let Some(lease) = self.leases.get_mut(attempt) {
+                    lease.standing = Standing::Settled;
+                }
+                Ok(None)
+            }
+            Write::Receipt(receipt) => {
+                let (attempt, kind) = (receipt.payload.attempt(), receipt.payload.kind());
+                let same = |held: &Receipt| held.payload.attempt() == attempt && held.payload.kind() == kind;
+                if self.receipts.iter().any(|(_, held)| same(held)) {
+                    return Ok(None);
+                }
+                self.receipts.push((page, (**receipt).clone()));
+                let line = encode(&**receipt);
+                Ok(Some(PageLine { page, line }))
+            }
+            Write::Forgotten(attempts) => {
+                for attempt in attempts {
+                    self.leases.remove(attempt);
+                }
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A simulated facilitator: the real desk and the real history.
+
+use std::collections::BTreeMap;
+
+use muster_porter::delivery::{Desk, LinkId, Trust};
+use muster_porter::jobs::{History, Step};
+use muster_protocol::wire::facilitator::JobStatusUpdate;
+use muster_protocol::{JobId, JobStatus};
+
+use crate::faults::Mutation;
+use crate::invariants::Invariant;
+use crate::miner::validator_key;
+use crate::world::{Frame, Line, Node, World};
+
+#[derive(Debug)]
+pub(crate) struct Facilitator {
+    pub(crate) up: bool,
+    pub(crate) life: u64,
+    /// Its store.
+    pub(crate) jobs: BTreeMap<JobId, History>,
+    desk: Desk,
+    links: BTreeMap<Line, LinkId>,
+}
+
+impl Default for Facilitator {
+    fn default() -> Self {
+        Self {
+            up: true,
+            life: 0,
+            jobs: BTreeMap::new(),
+            desk: Desk::default(),
+            links: BTreeMap::new(),
+        }
+    }
+}
+
+impl Facilitator {
+    pub(crate) fn die(&mut self) {
+        self.up = false;
+        self.life += 1;
+        self.desk = Desk::default();
+        self.links.clear();
+    }
+
+    pub(crate) fn shown(&self, job: JobId) -> Option<JobStatus> {
+        self.jobs.get(&job).map(History::shown)
+    }
+}
+
+impl World {
+    /// A user submits. A facilitator that is away answers nobody, so its user comes again.
+    pub(crate) fn submit(&mut self, job: JobId) {
+        if !self.facilitator.up {
+            let span = self.dice.millis(500, 2000);
+            return self.after(span, crate::world::Happening::Submit(job));
+        }
+        let sent = Step {
+            status: JobStatus::Sent,
+            metadata: None,
+            at: self.now,
+        };
+        self.facilitator
+            .jobs
+            .entry(job)
+            .or_insert_with(|| History::new(vec![sent]));
+        self.ledger.submitted.insert(job);
+        if self.may_die_here(Node::Facilitator) {
+            return;
+        }
+        let lines: Vec<_> = self.facilitator.links.keys().copied().collect();
+        for line in lines {
+            self.deliver_due(line);
+        }
+    }
+
+    fn deliver_due(&mut self, line: Line) {
+        let Some(link) = self.facilitator.links.get(&line).copied() else {
+            return;
+        };
+        let unanswered: Vec<_> = self
+            .facilitator
+            .jobs
+            .iter()
+            .filter(|(_, history)| history.shown() == JobStatus::Sent)
+            .map(|(job, _)| *job)
+            .collect();
+        let now = self.now;
+        for job in self.facilitator.desk.due(validator_key(), link, &unanswered, now) {
+            self.send(line, 1, Frame::Job(job));
+        }
+    }
+
+    pub(crate) fn facilitator_hears_of(&mut self, line: Line) {
+        let now = self.now;
+        let link = self.facilitator.desk.connect(validator_key(), Trust::Proven, now);
+        self.facilitator.links.insert(line, link);
+        self.deliver_due(line);
+    }
+
+    pub(crate) fn facilitator_loses(&mut self, line: Line) {
+        if let Some(link) = self.facilitator.links.remove(&line) {
+            self.facilitator.desk.disconnect(validator_key(), link);
+        }
+    }
+
+    pub(crate) fn facilitator_hears(&mut self, line: Line, frame: Frame) {
+        let Frame::Status(number, update) = frame else {
+            return;
+        };
+        let now = self.now;
+        if let Some(link) = self.facilitator.links.get(&line).copied() {
+            self.facilitator.desk.heard(validator_key(), link, now);
+        }
+        let answers_first = self.mutated(Mutation::FacilitatorAnswersFirst);
+        if answers_first {
+            self.send(line, 1, Frame::Answer(number));
+            if self.may_die_here(Node::Facilitator) {
+                return;
+            }
+        }
+        self.take(&update);
+        if answers_first || self.may_die_here(Node::Facilitator) {
+            return;
+        }
+        self.send(line, 1, Frame::Answer(number));
+    }
+
+    fn take(&mut self, update: &JobStatusUpdate) {
+        let (now, anything) = (self.now, self.mutated(Mutation::FacilitatorTakesAnything));
+        let Some(history) = self.facilitator.jobs.get_mut(&update.uuid) else {
+            return;
+        };
+        if !anything && history.admits(update).is_err() {
+            return;
+        }
+        let before = history.shown();
+        history.push(Step {
+            status: update.status,
+            metadata: update.metadata.clone(),
+            at: now,
+        });
+        if !update.status.may_follow(before) {
+            let how = format!(
+                "job {} was shown as {before}, then as {}",
+                update.uuid, update.status
+            );
+            self.violate(Invariant::OnlyForward, how);
+        }
+    }
+}

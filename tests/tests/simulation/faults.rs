@@ -1,0 +1,176 @@
+//! What strikes, and which rules a test breaks on purpose.
+
+use crate::world::{Happening, MINERS, Node, World};
+
+/// What goes wrong in a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    KillFacilitator,
+    KillValidator,
+    KillMiner,
+    KillExecutor,
+    /// The engines stop answering for a while.
+    KillEngine,
+    /// A store is away: its process ends before it has written what it decided.
+    LoseDatabase,
+    /// Every connection is cut.
+    Cut,
+    /// Frames come twice for a while.
+    Duplicated,
+    /// Frames pass each other for a while.
+    Reordered,
+    /// Frames take long for a while.
+    Delayed,
+    /// The chain does not answer for a while.
+    ChainGone,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::KillFacilitator,
+        Self::KillValidator,
+        Self::KillMiner,
+        Self::KillExecutor,
+        Self::KillEngine,
+        Self::LoseDatabase,
+        Self::Cut,
+        Self::Duplicated,
+        Self::Reordered,
+        Self::Delayed,
+        Self::ChainGone,
+    ];
+
+    /// Whether every job must succeed although this happened to it: nobody who runs it was hurt, and what was said is said
+    /// again.
+    pub(crate) fn is_survivable(self) -> bool {
+        match self {
+            Self::KillFacilitator
+            | Self::KillValidator
+            | Self::Duplicated
+            | Self::Delayed
+            | Self::ChainGone => true,
+            // A cut takes the executors' sockets too, and they are not dialled twice. Frames that pass each other are
+            // a broken peer's.
+            Self::Cut
+            | Self::KillMiner
+            | Self::KillExecutor
+            | Self::KillEngine
+            | Self::LoseDatabase
+            | Self::Reordered => false,
+        }
+    }
+}
+
+/// A rule that a test breaks, to see that the invariants notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    /// A miner speaks before it has written down.
+    MinerSpeaksFirst,
+    /// A validator speaks before it has written down.
+    ValidatorSpeaksFirst,
+    /// A miner opens an empty book after a restart.
+    MinerForgetsLeases,
+    /// A miner tells an end only once.
+    MinerTellsOnce,
+    /// A facilitator answers before it has written down.
+    FacilitatorAnswersFirst,
+    /// A facilitator takes any status after any other.
+    FacilitatorTakesAnything,
+    /// A validator gives a further attempt the id of the one before.
+    ValidatorReusesIds,
+    /// A validator does not take up what an earlier process left open.
+    ValidatorForgetsJobs,
+    /// An executor works on although nobody wants it.
+    ExecutorNeverLeaves,
+    /// A miner runs whatever it is offered, however full it is.
+    MinerTakesEverything,
+}
+
+impl Mutation {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::MinerSpeaksFirst,
+        Self::ValidatorSpeaksFirst,
+        Self::MinerForgetsLeases,
+        Self::MinerTellsOnce,
+        Self::FacilitatorAnswersFirst,
+        Self::FacilitatorTakesAnything,
+        Self::ValidatorReusesIds,
+        Self::ValidatorForgetsJobs,
+        Self::ExecutorNeverLeaves,
+        Self::MinerTakesEverything,
+    ];
+}
+
+impl World {
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        let lasts = self.dice.millis(500, 20_000);
+        match fault {
+            // Half of the processes die between two events, the others inside one, between writing and speaking.
+            Fault::KillFacilitator | Fault::KillValidator | Fault::KillMiner | Fault::LoseDatabase
+                if self.dice.one_in(2) =>
+            {
+                self.weather.insert(fault, 1);
+            }
+            Fault::KillFacilitator => self.kill(Node::Facilitator),
+            Fault::KillValidator => self.kill(Node::Validator),
+            Fault::KillMiner | Fault::LoseDatabase => {
+                let index = usize::try_from(self.dice.below(MINERS as u64)).unwrap_or_default();
+                self.kill(Node::Miner(index));
+            }
+            Fault::KillExecutor => {
+                let alive: Vec<_> = self
+                    .executors
+                    .iter()
+                    .filter(|(_, executor)| executor.alive)
+                    .map(|(id, _)| *id)
+                    .collect();
+                let chosen = usize::try_from(self.dice.below(alive.len() as u64)).unwrap_or_default();
+                if let Some(id) = alive.get(chosen) {
+                    self.kill(Node::Executor(*id));
+                }
+            }
+            Fault::KillEngine => {
+                self.engine = false;
+                self.after(lasts, Happening::Mend(fault));
+            }
+            Fault::ChainGone => {
+                self.chain = false;
+                self.after(lasts, Happening::Mend(fault));
+            }
+            Fault::Cut => {
+                let lines: Vec<_> = self.lines.keys().copied().collect();
+                for line in lines {
+                    self.cut(line);
+                }
+            }
+            Fault::Duplicated | Fault::Reordered | Fault::Delayed => {
+                self.weather.insert(fault, 1);
+                self.after(lasts, Happening::Mend(fault));
+            }
+        }
+    }
+
+    pub(crate) fn mend(&mut self, fault: Fault) {
+        self.weather.remove(&fault);
+        match fault {
+            Fault::KillEngine => self.engine = true,
+            Fault::ChainGone => self.chain = true,
+            Fault::KillFacilitator
+            | Fault::KillValidator
+            | Fault::KillMiner
+            | Fault::KillExecutor
+            | Fault::LoseDatabase
+            | Fault::Cut
+            | Fault::Duplicated
+            | Fault::Reordered
+            | Fault::Delayed => {}
+        }
+    }
+
+    /// Nothing strikes any more.
+    pub(crate) fn mend_everything(&mut self) {
+        for fault in Fault::ALL {
+            self.mend(fault);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the simulated validator writes: receipts, offers, jobs.
+
+use std::time::Duration;
+
+use muster_protocol::job::Plan;
+use muster_protocol::receipt::{
+    AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, ReceiptPayload, StartedReceipt, StartedTag,
+};
+use muster_protocol::wire::miner::{
+    AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
+    OptionsPreset, ToMiner,
+};
+use muster_protocol::{AttemptId, ReceiptKind};
+
+use crate::miner::{CLASS, SIGNED, miner_key, validator_key};
+use crate::validator::RECONNECT;
+use crate::world::World;
+
+impl World {
+    pub(crate) fn receipt_payload(&self, id: AttemptId, kind: ReceiptKind, paid: bool) -> ReceiptPayload {
+        let now = self.now;
+        let (miner, began) = self
+            .validator
+            .attempt(id)
+            .map(|tried| (tried.miner, tried.began))
+            .unwrap_or((0, now));
+        let (miner_hotkey, validator_hotkey) = (miner_key(miner), validator_key());
+        match kind {
+            ReceiptKind::Started => ReceiptPayload::Started(StartedReceipt {
+                job_uuid: id,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp: now,
+                receipt_type: StartedTag,
+                executor_class: CLASS,
+                is_organic: true,
+                ttl: 30,
+            }),
+            ReceiptKind::Accepted => ReceiptPayload::Accepted(AcceptedReceipt {
+                job_uuid: id,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp: now,
+                receipt_type: AcceptedTag,
+                time_accepted: now,
+                ttl: 300,
+            }),
+            ReceiptKind::Finished => ReceiptPayload::Finished(FinishedReceipt {
+                job_uuid: id,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp: now,
+                receipt_type: FinishedTag,
+                time_started: began,
+                time_took_us: u64::try_from(now.since(began).as_micros()).unwrap_or(u64::MAX),
+                score_str: if paid { "60.000000" } else { "0.000000" }.to_owned(),
+                block_numbers: vec![],
+            }),
+        }
+    }
+}
+
+pub(crate) fn plan() -> Plan {
+    Plan {
+        class: CLASS,
+        streaming: false,
+        timing: ExecutorTiming {
+            allowed_leeway: 30,
+            download_time_limit: 30,
+            execution_time_limit: 60,
+            upload_time_limit: 30,
+            streaming_start_time_limit: 0,
+        },
+        dial: Duration::from_secs(30),
+        reservation: Duration::from_secs(30),
+        startup: Duration::from_secs(60),
+        reconnect: RECONNECT,
+    }
+}
+
+pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
+    Some(match payload {
+        ReceiptPayload::Started(payload) => ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
+            job_uuid: payload.job_uuid,
+            executor_class: CLASS,
+            docker_image: Some("hello:latest".to_owned()),
+            timeout_seconds: None,
+            volume: None,
+            job_started_receipt_payload: payload.clone(),
+            job_started_receipt_signature: SIGNED,
+            streaming_details: None,
+            executor_timing: Some(plan().timing),
+        })),
+        ReceiptPayload::Accepted(payload) => ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
+            payload: payload.clone(),
+            signature: SIGNED,
+        }),
+        ReceiptPayload::Finished(payload) => ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
+            payload: payload.clone(),
+            signature: SIGNED,
+        }),
+    })
+}
+
+pub(crate) fn job_request(attempt: AttemptId) -> JobRequest {
+    JobRequest {
+        job_uuid: attempt,
+        executor_class: CLASS,
+        docker_image: "hello:latest".to_owned(),
+        raw_script: None,
+        docker_run_options_preset: OptionsPreset::None,
+        docker_run_cmd: vec![],
+        env: Default::default(),
+        volume: None,
+        output_upload: None,
+        artifacts_dir: None,
+    }
+}

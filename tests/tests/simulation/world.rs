@@ -1,0 +1,472 @@
+//! The world of a simulation: its time, its chance, its network, and who lives in it.
+//!
+//! One thread and one queue of events in the order of their time. Everything that differs from one schedule to the next is
+//! drawn from the seed, so a seed is a schedule.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_protocol::wire::facilitator::JobStatusUpdate;
+use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::{JobId, Timestamp};
+
+use crate::executor::Executor;
+use crate::facilitator::Facilitator;
+use crate::faults::{Fault, Mutation};
+use crate::invariants::{Invariant, Ledger, Violation};
+use crate::miner::Miner;
+use crate::validator::Validator;
+
+/// Miners of every world: so many that a job may be tried on a second one.
+pub(crate) const MINERS: usize = 2;
+/// When every world begins.
+pub(crate) fn start() -> Timestamp {
+    Timestamp::from_secs(1_767_225_600)
+}
+
+/// Chance, from a seed: `SplitMix64`.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// One of `0..sides`.
+    pub(crate) fn below(&mut self, sides: u64) -> u64 {
+        self.draw() % sides.max(1)
+    }
+
+    /// True once in `times`.
+    pub(crate) fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// From `least` to `most` milliseconds.
+    pub(crate) fn millis(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.below(most.saturating_sub(least) + 1))
+    }
+
+    pub(crate) fn uuid(&mut self) -> uuid::Uuid {
+        uuid::Uuid::from_u128(u128::from(self.draw()) << 64 | u128::from(self.draw()))
+    }
+}
+
+/// Who can be at the end of a connection, and can die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Node {
+    Facilitator,
+    Validator,
+    Miner(usize),
+    Executor(u64),
+}
+
+/// What travels.
+#[derive(Clone, Debug)]
+pub(crate) enum Frame {
+    /// A job for the validator.
+    Job(JobId),
+    /// How a job fares, and which entry of the outbox that is.
+    Status(usize, Box<JobStatusUpdate>),
+    /// The answer to that.
+    Answer(usize),
+    /// A validator's or a miner's message.
+    To(Box<ToMiner>),
+    /// A miner's or an executor's message.
+    From(Box<FromMiner>),
+}
+
+/// Which connection.
+pub(crate) type Line = u64;
+
+/// A connection: whoever dialled is end 0.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) ends: [Node; 2],
+    open: [bool; 2],
+    /// When the last frame towards each end arrives.
+    last: [Timestamp; 2],
+    cut: bool,
+}
+
+/// What happens at a time.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A user submits.
+    Submit(JobId),
+    /// A connection stands, at the end that was dialled.
+    Arrive(Line),
+    Deliver {
+        line: Line,
+        to: usize,
+        frame: Frame,
+    },
+    Closed {
+        line: Line,
+        at: usize,
+    },
+    /// A node looks at its deadlines; for the life that set it only.
+    Wake(Node, u64),
+    /// A validator dials for an attempt, or its facilitator.
+    Dial(crate::validator::Call, u64),
+    /// A validator looks for a miner for a job.
+    Begin(JobId, u64),
+    /// An executor goes on.
+    Step(u64),
+    Strike(Fault),
+    Restart(Node),
+    Mend(Fault),
+}
+
+/// One simulated world.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
+    pub(crate) dice: Dice,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) facilitator: Facilitator,
+    pub(crate) validator: Validator,
+    pub(crate) miners: Vec<Miner>,
+    pub(crate) executors: BTreeMap<u64, Executor>,
+    pub(crate) lines: BTreeMap<Line, Connection>,
+    pub(crate) ledger: Ledger,
+    /// The chain answers.
+    pub(crate) chain: bool,
+    /// The machines' engines answer.
+    pub(crate) engine: bool,
+    /// Faults that are in force until they are mended, with how many times.
+    pub(crate) weather: BTreeMap<Fault, u32>,
+    pub(crate) violation: Option<Violation>,
+    queue: BTreeMap<(Timestamp, u64), Happening>,
+    sequence: u64,
+    pub(crate) next_line: Line,
+    pub(crate) next_executor: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, capacity: u32, mutation: Option<Mutation>) -> Self {
+        let mut world = Self {
+            now: start(),
+            dice: Dice::new(seed),
+            mutation,
+            facilitator: Facilitator::default(),
+            validator: Validator::default(),
+            miners: (0..MINERS).map(|index| Miner::new(index, capacity)).collect(),
+            executors: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            ledger: Ledger::default(),
+            chain: true,
+            engine: true,
+            weather: BTreeMap::new(),
+            violation: None,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            next_line: 0,
+            next_executor: 0,
+        };
+        for index in 0..MINERS {
+            world.open_miner(index);
+        }
+        world.open_validator();
+        world
+    }
+
+    pub(crate) fn mutated(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    pub(crate) fn violate(&mut self, broken: Invariant, how: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation {
+                broken,
+                at: self.now.since(start()),
+                how,
+            });
+        }
+    }
+
+    pub(crate) fn at(&mut self, when: Timestamp, what: Happening) {
+        self.sequence += 1;
+        self.queue.insert((when.max(self.now), self.sequence), what);
+    }
+
+    pub(crate) fn after(&mut self, span: Duration, what: Happening) {
+        self.at(self.now.plus(span), what);
+    }
+
+    /// Lets everything happen that happens until `until`, unless a rule is broken first.
+    pub(crate) fn run(&mut self, until: Timestamp) {
+        while self.violation.is_none() {
+            let Some(entry) = self.queue.first_entry() else {
+                break;
+            };
+            if entry.key().0 > until {
+                break;
+            }
+            let ((when, _), what) = entry.remove_entry();
+            self.now = when;
+            self.happen(what);
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Submit(job) => self.submit(job),
+            Happening::Arrive(line) => self.arrived(line),
+            Happening::Deliver { line, to, frame } => self.delivered(line, to, frame),
+            Happening::Closed { line, at } => self.closed(line, at),
+            Happening::Wake(node, life) => {
+                if self.life(node) == Some(life) {
+                    self.wake(node);
+                }
+            }
+            Happening::Dial(call, life) => {
+                if self.life(Node::Validator) == Some(life) {
+                    self.dial(call);
+                }
+            }
+            Happening::Begin(job, life) => {
+                if self.life(Node::Validator) == Some(life) {
+                    self.begin(job);
+                }
+            }
+            Happening::Step(executor) => self.step(executor),
+            Happening::Strike(fault) => self.strike(fault),
+            Happening::Restart(node) => self.restart(node),
+            Happening::Mend(fault) => self.mend(fault),
+        }
+    }
+
+    fn wake(&mut self, node: Node) {
+        match node {
+            Node::Validator => self.validator_wakes(),
+            Node::Miner(index) => self.miner_wakes(index),
+            Node::Facilitator | Node::Executor(_) => {}
+        }
+    }
+
+    /// Which life of it this is; `None` while it is dead.
+    pub(crate) fn life(&self, node: Node) -> Option<u64> {
+        match node {
+            Node::Facilitator => Some(self.facilitator.life).filter(|_| self.facilitator.up),
+            Node::Validator => Some(self.validator.life).filter(|_| self.validator.up),
+            Node::Miner(index) => self
+                .miners
+                .get(index)
+                .filter(|miner| miner.up)
+                .map(|miner| miner.life),
+            Node::Executor(id) => self
+                .executors
+                .get(&id)
+                .filter(|executor| executor.alive)
+                .map(|_| 0),
+        }
+    }
+
+    // === the network ===
+
+    /// Dials; `None` if nobody answers there.
+    pub(crate) fn connect(&mut self, from: Node, to: Node) -> Option<Line> {
+        self.life(to)?;
+        let line = self.next_line;
+        self.next_line += 1;
+        self.lines.insert(
+            line,
+            Connection {
+                ends: [from, to],
+                open: [true, true],
+                last: [self.now, self.now],
+                cut: false,
+            },
+        );
+        let when = self.now.plus(self.latency());
+        self.reach(line, 1, when, Happening::Arrive(line));
+        Some(line)
+    }
+
+    fn latency(&mut self) -> Duration {
+        if self.weather.contains_key(&Fault::Delayed) {
+            self.dice.millis(200, 1500)
+        } else {
+            self.dice.millis(1, 60)
+        }
+    }
+
+    /// Whatever goes one way over a connection arrives in order.
+    fn reach(&mut self, line: Line, to: usize, when: Timestamp, what: Happening) {
+        let Some(last) = self
+            .lines
+            .get_mut(&line)
+            .and_then(|connection| connection.last.get_mut(to))
+        else {
+            return;
+        };
+        let when = when.max(*last);
+        *last = when;
+        self.at(when, what);
+    }
+
+    /// Sends from one end of a connection; nothing is said if it does not get there.
+    pub(crate) fn send(&mut self, line: Line, from: usize, frame: Frame) {
+        let to = 1 - from;
+        let open = self
+            .lines
+            .get(&line)
+            .is_some_and(|connection| connection.open.get(from) == Some(&true));
+        if !open {
+            return;
+        }
+        let mut when = self.now.plus(self.latency());
+        if self.weather.contains_key(&Fault::Duplicated) && self.dice.one_in(2) {
+            let again = when.plus(self.latency());
+            let frame = frame.clone();
+            self.at(again, Happening::Deliver { line, to, frame });
+        }
+        if self.weather.contains_key(&Fault::Reordered) && self.dice.one_in(2) {
+            // Past those that were sent before it and after it.
+            when = when.plus(self.dice.millis(0, 400));
+            return self.at(when, Happening::Deliver { line, to, frame });
+        }
+        self.reach(line, to, when, Happening::Deliver { line, to, frame });
+    }
+
+    fn end(&self, line: Line, at: usize) -> Option<Node> {
+        let connection = self.lines.get(&line)?;
+        let open = connection.open.get(at) == Some(&true);
+        let node = *connection.ends.get(at)?;
+        (open && self.life(node).is_some()).then_some(node)
+    }
+
+    fn arrived(&mut self, line: Line) {
+        let cut = self.lines.get(&line).is_none_or(|connection| connection.cut);
+        match self.end(line, 1).filter(|_| !cut) {
+            Some(Node::Facilitator) => self.facilitator_hears_of(line),
+            Some(Node::Miner(index)) => self.miner_hears_of(index, line),
+            Some(Node::Validator | Node::Executor(_)) | None => {}
+        }
+    }
+
+    fn delivered(&mut self, line: Line, to: usize, frame: Frame) {
+        if self.lines.get(&line).is_none_or(|connection| connection.cut) {
+            return;
+        }
+        match self.end(line, to) {
+            Some(Node::Facilitator) => self.facilitator_hears(line, frame),
+            Some(Node::Validator) => self.validator_hears(line, frame),
+            Some(Node::Miner(index)) => self.miner_hears(index, line, to, frame),
+            Some(Node::Executor(id)) => self.executor_hears(id, frame),
+            None => {}
+        }
+    }
+
+    /// One end closes; the other learns of it.
+    pub(crate) fn close(&mut self, line: Line, from: usize) {
+        let Some(connection) = self.lines.get_mut(&line) else {
+            return;
+        };
+        if let Some(open) = connection.open.get_mut(from) {
+            *open = false;
+        }
+        let when = self.now.plus(self.dice.millis(1, 20));
+        self.reach(line, 1 - from, when, Happening::Closed { line, at: 1 - from });
+    }
+
+    /// The network takes a connection away; the ends find out each in its own time.
+    pub(crate) fn cut(&mut self, line: Line) {
+        if let Some(connection) = self.lines.get_mut(&line) {
+            connection.cut = true;
+        }
+        for at in [0, 1] {
+            let span = self.dice.millis(1, 5000);
+            self.after(span, Happening::Closed { line, at });
+        }
+    }
+
+    fn closed(&mut self, line: Line, at: usize) {
+        let Some(node) = self.end(line, at) else { return };
+        if let Some(open) = self
+            .lines
+            .get_mut(&line)
+            .and_then(|connection| connection.open.get_mut(at))
+        {
+            *open = false;
+        }
+        match node {
+            Node::Facilitator => self.facilitator_loses(line),
+            Node::Validator => self.validator_loses(line),
+            Node::Miner(index) => self.miner_loses(index, line),
+            Node::Executor(id) => self.executor_loses(id),
+        }
+    }
+
+    /// A process dies: its sockets close, whatever it had not written down is gone.
+    pub(crate) fn kill(&mut self, node: Node) {
+        if self.life(node).is_none() {
+            return;
+        }
+        match node {
+            Node::Facilitator => self.facilitator.die(),
+            Node::Validator => self.validator.die(),
+            Node::Miner(index) => {
+                if let Some(miner) = self.miners.get_mut(index) {
+                    miner.die();
+                }
+            }
+            Node::Executor(id) => self.executor_dies(id),
+        }
+        let of_it = |(line, connection): (&Line, &Connection)| {
+            let at = connection.ends.iter().position(|end| *end == node)?;
+            Some((*line, at))
+        };
+        let lines: Vec<_> = self.lines.iter().filter_map(of_it).collect();
+        for (line, at) in lines {
+            self.close(line, at);
+        }
+        match node {
+            Node::Executor(_) => {}
+            Node::Facilitator | Node::Validator | Node::Miner(_) => {
+                let span = self.dice.millis(100, 8000);
+                self.after(span, Happening::Restart(node));
+            }
+        }
+    }
+
+    fn restart(&mut self, node: Node) {
+        match node {
+            Node::Facilitator => self.facilitator.up = true,
+            Node::Validator => {
+                self.validator.up = true;
+                self.open_validator();
+            }
+            Node::Miner(index) => self.open_miner(index),
+            Node::Executor(_) => {}
+        }
+    }
+
+    /// A point between two steps of a process where it may be killed while faults strike. True if it was.
+    pub(crate) fn may_die_here(&mut self, node: Node) -> bool {
+        let fault = match node {
+            Node::Facilitator => Fault::KillFacilitator,
+            Node::Validator => Fault::KillValidator,
+            Node::Miner(_) => Fault::KillMiner,
+            Node::Executor(_) => Fault::KillExecutor,
+        };
+        let armed = self.weather.contains_key(&fault);
+        if armed && self.dice.one_in(4) {
+            self.weather.remove(&fault);
+            self.kill(node);
+            return true;
+        }
+        false
+    }
+}
