@@ -36,6 +36,11 @@ impl RunningChain {
         Ok(Self { process, url })
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Where it listens: `ws://…`.
     pub fn url(&self) -> &str {
         &self.url

@@ -1,9 +1,21 @@
 //! Whole subnets as real processes, for the end-to-end tests: started, asked, killed, stopped.
 
+mod cluster;
 mod devchain;
+mod dockerd;
+mod image;
+mod parts;
 mod process;
+mod relay;
 mod subnet;
+mod user;
 
+pub use cluster::Cluster;
 pub use devchain::RunningChain;
+pub use dockerd::Dockerd;
+pub use image::{BUSYBOX, shell_image};
+pub use parts::{Keys, Layout, Parts, Role, free_address};
 pub use process::{Output, muster, run, wait_for};
+pub use relay::{Relay, Weather};
 pub use subnet::{RunningSubnet, program_from_env, python};
+pub use user::User;

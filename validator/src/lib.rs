@@ -42,8 +42,8 @@ pub use config::{
     ChainConfig, Config, FacilitatorConfig, ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig,
     UsersConfig,
 };
-use live::Live;
 pub use driver::messages;
+use live::Live;
 pub use shared::LinkState;
 use shared::Shared;
 use store::Store;

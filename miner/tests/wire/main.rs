@@ -13,6 +13,8 @@ mod door;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod jobs;
 #[cfg(test)]
 mod receipts;

@@ -19,29 +19,54 @@ use super::process::quietly;
 pub(super) struct Client {
     /// As pip takes them; together they name the environment.
     requirements: &'static [&'static str],
+    /// Installed afterwards and without what they ask for, because they ask for what nobody has.
+    alone: &'static [&'static str],
     pub(super) variable: &'static str,
 }
 
 pub(super) const CLIENTS: &[Client] = &[
     Client {
         requirements: &["compute-horde-sdk==0.0.18"],
+        alone: &[],
         variable: "MUSTER_TEST_SDK_PYTHON",
     },
     Client {
         requirements: &["bittensor==11.3.0"],
+        alone: &[],
         variable: "MUSTER_TEST_BITTENSOR_PYTHON",
     },
     Client {
         requirements: &["moto[server]==5.2.1", "boto3==1.43.11"],
+        alone: &[],
         variable: "MUSTER_TEST_MOTO_PYTHON",
     },
     Client {
         requirements: &["huggingface_hub==1.33.0"],
+        alone: &[],
         variable: "MUSTER_TEST_HUB_PYTHON",
     },
     Client {
         requirements: &["bittensor==10.5.0"],
+        alone: &[],
         variable: "MUSTER_TEST_BITTENSOR10_PYTHON",
+    },
+    // It wants a certifi that is not in the index, and bittensor 9.9.0 a codec that newer interfaces have replaced.
+    Client {
+        requirements: &[
+            "compute-horde-sdk==0.0.18",
+            "bittensor==9.9.0",
+            "bittensor-wallet==4.1.1",
+            "async-substrate-interface==1.5.15",
+            "pydantic==2.14.3",
+            "websockets==14.2",
+            "more-itertools==11.2.1",
+            "requests==2.34.2",
+            "Django==4.2.30",
+            "cryptography==50.0.2",
+            "aiohttp==3.14.5",
+        ],
+        alone: &["compute-horde==0.0.27"],
+        variable: "MUSTER_TEST_COMPUTE_HORDE_PYTHON",
     },
     // With llama.cpp's server, on the same weights.
     Client {
@@ -53,6 +78,7 @@ pub(super) const CLIENTS: &[Client] = &[
             "gguf==0.19.0",
             "safetensors==0.8.0",
         ],
+        alone: &[],
         variable: "MUSTER_TEST_OPENAI_PYTHON",
     },
 ];
@@ -60,13 +86,23 @@ pub(super) const CLIENTS: &[Client] = &[
 impl Client {
     /// `compute-horde-sdk==0.0.18`
     pub(super) fn requirement(&self) -> String {
-        self.requirements.join(" ")
+        let all: Vec<_> = self.alone.iter().chain(self.requirements).copied().collect();
+        all.join(" ")
     }
 
     /// `compute-horde-sdk-0.0.18`. Other versions of any of them are another environment.
     fn name(&self) -> String {
-        let all = self.requirements.join("-");
-        all.replace("==", "-").replace(['[', ']'], "-")
+        let plain = |text: &str| text.replace("==", "-").replace(['[', ']'], "-");
+        if self.alone.is_empty() {
+            return plain(&self.requirements.join("-"));
+        }
+        // What stands alone names it; of what it needs the versions are enough, a name of a folder has its limits.
+        let versions = self
+            .requirements
+            .iter()
+            .filter_map(|all| Some(all.split_once("==")?.1));
+        let versions: Vec<_> = versions.collect();
+        format!("{}-with-{}", plain(&self.alone.join("-")), versions.join("-"))
     }
 
     /// The interpreter of its environment, which is made if it is not there yet.
@@ -81,16 +117,16 @@ impl Client {
         let name = format!("{}-python-{}", self.name(), python.trim());
         make(&cache.join(name), |folder| {
             quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-            let mut pip = Command::new(interpreter_in(folder));
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--no-input",
-                "--disable-pip-version-check",
-                "--quiet",
-            ]);
-            quietly(pip.args(self.requirements))?;
+            let pip = || {
+                let mut pip = Command::new(interpreter_in(folder));
+                let quiet = ["--no-input", "--disable-pip-version-check", "--quiet"];
+                pip.args(["-m", "pip", "install"]).args(quiet);
+                pip
+            };
+            quietly(pip().args(self.requirements))?;
+            if !self.alone.is_empty() {
+                quietly(pip().arg("--no-deps").args(self.alone))?;
+            }
             Ok(())
         })
     }
@@ -173,7 +209,9 @@ mod tests {
 
     #[test]
     fn requirements_are_exact() {
-        let mut all = CLIENTS.iter().flat_map(|client| client.requirements);
+        let mut all = CLIENTS
+            .iter()
+            .flat_map(|client| client.requirements.iter().chain(client.alone));
         assert!(all.all(|requirement| requirement.contains("==")));
         let names: Vec<_> = CLIENTS.iter().map(Client::name).collect();
         assert_eq!(names[0], "compute-horde-sdk-0.0.18");

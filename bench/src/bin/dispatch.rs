@@ -1,0 +1,601 @@
+//! A job's way through a validator, from the frame that brings it to the offer on the wire, durable in between, against a task's
+//! way through Celery and Redis, which keep nothing. Then what a thousand sessions of a validator cost a miner, and how often a
+//! miner and a validator wake up while nothing happens.
+//!
+//! The validator is the real one with its store on disk; a facilitator and a miner that answer at once stand around it, and a chain
+//! that stands still. `MUSTER_BENCH_CELERY_PYTHON` names a Python with celery and redis (`bench/peers/celery_dispatch.py`); without
+//! it our figures stand alone. `MUSTER_BENCH_JOBS` (default 2000) is how many jobs are handed over at once,
+//! `MUSTER_BENCH_ROUNDS` (default 5) how many rounds there are.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, pending};
+use muster_bench::{Direction, Report, Row, Turns, median};
+use muster_chain::commit::{Committed, OnChain};
+use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
+use muster_identity::{Keypair, sign_job, validator_auth};
+use muster_kit::{SystemClock, Tasks, ready, tls};
+use muster_protocol::wire::facilitator::{JobRequest, Response as Answer, ToFacilitator};
+use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
+use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
+use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::wire::{decode, encode};
+use muster_protocol::{
+    AttemptId, ExecutorClass, Hotkey, JobRejectionReason, Manifest, MinerKey, Timestamp, ValidatorKey,
+};
+use muster_rpc::{Limits, Socket, connect, server};
+use muster_validator::chain::{Blocks, Chain};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+/// Jobs one after another in a round of latencies.
+const ONE_BY_ONE: usize = 100;
+const SESSIONS: usize = 1_000;
+/// How long nothing happens while wake-ups are counted.
+const IDLE: Duration = Duration::from_secs(10);
+/// The argument by which this program is a miner for itself.
+const AS_MINER: &str = "miner";
+
+fn main() -> Result<()> {
+    tls::install_provider();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, folder] = arguments.as_slice()
+        && role == AS_MINER
+    {
+        return be_miner(Path::new(folder));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut stage = runtime.block_on(Stage::set())?;
+    let mut peer = Celery::start()?;
+    let (jobs, rounds) = (
+        number("MUSTER_BENCH_JOBS", 2_000),
+        number("MUSTER_BENCH_ROUNDS", 5),
+    );
+    let mut turns = [Turns::default(), Turns::default()];
+    // The first round warms up.
+    for round in 0..=rounds {
+        let ours = [stage.latency(&runtime)?, stage.rate(&runtime, jobs)?];
+        let theirs = match &mut peer {
+            Some(peer) => Some([peer.ask("latency", ONE_BY_ONE)?, peer.ask("rate", jobs)?]),
+            None => None,
+        };
+        if round > 0 {
+            for (index, turn) in turns.iter_mut().enumerate() {
+                turn.ours.extend(ours.get(index));
+                turn.peer
+                    .extend(theirs.as_ref().and_then(|theirs| theirs.get(index)));
+            }
+        }
+    }
+    let name = peer.as_ref().map_or("", |peer| peer.name.as_str());
+    let [latencies, rates] = turns;
+    let mut rows = vec![
+        Row::against(
+            "from a job's frame to its offer on the wire, median",
+            "ms",
+            Direction::LowerIsBetter,
+            name,
+            latencies,
+        ),
+        Row::against(
+            "jobs taken, stored and offered",
+            "1/s",
+            Direction::HigherIsBetter,
+            name,
+            rates,
+        ),
+    ];
+    if !name.is_empty() {
+        let targets = [1.0, 10.0];
+        rows = rows
+            .into_iter()
+            .zip(targets)
+            .map(|(row, target)| row.target(target))
+            .collect();
+    }
+    let quiet = wakeups(std::process::id(), &runtime)?;
+    rows.push(Row::alone(
+        "wake-ups of a validator that has nothing to do",
+        "1/s",
+        Direction::LowerIsBetter,
+        vec![quiet],
+    ));
+    rows.extend(sessions(&runtime)?);
+    let report = Report {
+        rows,
+        notes: vec![
+            format!("{jobs} jobs at once, {ONE_BY_ONE} one after another, {rounds} rounds; one miner that declines at once"),
+            "ours: two signatures verified, two made, a connection dialled and three commits with fsync for each job; \
+             Celery: a list in memory, no result kept"
+                .to_owned(),
+        ],
+    };
+    report.print()?;
+    Ok(())
+}
+
+fn number(variable: &str, usual: usize) -> usize {
+    std::env::var(variable)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(usual)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bench measures real time; no test moves it"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+// === the validator, and who stands around it ===
+
+/// Everybody but the peer.
+struct Stage {
+    facilitator: mpsc::UnboundedSender<JobRequest>,
+    offers: mpsc::UnboundedReceiver<(AttemptId, Instant)>,
+    user: Keypair,
+    signed: i64,
+    _folder: tempfile::TempDir,
+    _tasks: Tasks,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let tasks = Tasks::new();
+        let key = |uri: &str| Keypair::from_uri(uri).map_err(anyhow::Error::msg);
+        let (validator, miner, user) = (key("//Validator")?, key("//Miner")?, key("//User")?);
+        let (offer, offers) = mpsc::unbounded_channel();
+        let (facilitator, jobs) = mpsc::unbounded_channel();
+        let miner_address = open(&tasks, Door::Miner(offer)).await?;
+        let door = open(&tasks, Door::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
+        let mut config = muster_validator::Config {
+            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+            ready_file: Some(folder.path().join("validator.ready")),
+            store: format!("sqlite:{}", folder.path().join("validator.db").display()),
+            ..muster_validator::Config::default()
+        };
+        config.facilitator.url = format!("ws://{door}/ws/v0/");
+        config.users.allow_any = true;
+        config.routing.max_attempts = 1;
+        config.routing.max_incidents = u32::MAX;
+        config.routing.full_s = 0;
+        let chain = Still {
+            metagraph: metagraph(&validator, &miner, miner_address),
+        };
+        let running = tasks.clone();
+        tasks.spawn("validator", async move {
+            let clock = Arc::new(SystemClock::new());
+            muster_validator::run_on(config, validator, Arc::new(chain), running, clock).await
+        });
+        Ok(Self {
+            facilitator,
+            offers,
+            user,
+            signed: 1_800_000_000_000_000_000,
+            _folder: folder,
+            _tasks: tasks,
+        })
+    }
+
+    fn job(&mut self) -> Result<JobRequest> {
+        self.signed += 1;
+        let mut request: JobRequest = serde_json::from_value(json!({
+            "signature": {
+                "signature_type": "bittensor", "signatory": self.user.hotkey(), "timestamp_ns": 0,
+                "signature": self.user.sign(b"").to_base64(), "signature_scope": "SignedFields",
+            },
+            "message_type": "V2JobRequest", "uuid": Uuid::new_v4(), "executor_class": CLASS, "docker_image": "hello@sha256:1",
+            "args": [], "env": {}, "use_gpu": false,
+            "download_time_limit": 2, "execution_time_limit": 3, "upload_time_limit": 4, "streaming_start_time_limit": 1,
+        }))?;
+        request.signature = sign_job(&self.user, &request.signed_fields(), self.signed);
+        Ok(request)
+    }
+
+    /// One job after another: from handing it over to its offer.
+    fn latency(&mut self, runtime: &Runtime) -> Result<f64> {
+        let mut spans = Vec::with_capacity(ONE_BY_ONE);
+        for _ in 0..ONE_BY_ONE {
+            let job = self.job()?;
+            let sent = now();
+            self.facilitator.send(job)?;
+            let (_, at) = self.next(runtime)?;
+            spans.push(at.duration_since(sent).as_secs_f64() * 1e3);
+        }
+        median(&spans).context("no samples")
+    }
+
+    /// Many at once: how many are offered in a second, the last one included.
+    fn rate(&mut self, runtime: &Runtime, jobs: usize) -> Result<f64> {
+        let made: Vec<_> = (0..jobs).map(|_| self.job()).collect::<Result<_>>()?;
+        let sent = now();
+        for job in made {
+            self.facilitator.send(job)?;
+        }
+        let mut last = sent;
+        for _ in 0..jobs {
+            last = self.next(runtime)?.1.max(last);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "nobody hands over so many jobs")]
+        Ok(jobs as f64 / last.duration_since(sent).as_secs_f64())
+    }
+
+    fn next(&mut self, runtime: &Runtime) -> Result<(AttemptId, Instant)> {
+        let offers = &mut self.offers;
+        let offered =
+            runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), offers.recv()).await });
+        offered
+            .context("no offer within a minute")?
+            .context("the miner is gone")
+    }
+}
+
+/// Who listens, and what it knows.
+#[derive(Clone)]
+enum Door {
+    Miner(mpsc::UnboundedSender<(AttemptId, Instant)>),
+    Facilitator(Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>),
+}
+
+#[derive(Clone)]
+struct Served {
+    door: Door,
+    tasks: Tasks,
+}
+
+async fn open(tasks: &Tasks, door: Door) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let served = Served {
+        door,
+        tasks: tasks.clone(),
+    };
+    let service = Router::new()
+        .fallback(ring)
+        .with_state(served)
+        .into_make_service_with_connect_info::<SocketAddr>();
+    tasks.spawn("door", async move { axum::serve(listener, service).await });
+    Ok(address)
+}
+
+async fn ring(
+    State(served): State<Served>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
+    let door = served.door.clone();
+    let on_socket = move |socket| async move {
+        // Whoever hangs up has had enough.
+        let _ = match door {
+            Door::Miner(offers) => mine(socket, offers).await,
+            Door::Facilitator(jobs) => facilitate(socket, jobs).await,
+        };
+    };
+    server::upgrade(request, peer, &Limits::miner(), &served.tasks, on_socket).map(Body::new)
+}
+
+/// A miner that notes every offer and declines it.
+async fn mine(mut socket: Socket, offers: mpsc::UnboundedSender<(AttemptId, Instant)>) -> Result<()> {
+    while let Some(frame) = socket.recv().await? {
+        let at = now();
+        let answer = match decode_from_validator(&frame)?.message {
+            ToMiner::ValidatorAuthForMiner(_) => FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+                manifest: Manifest::new([(CLASS, 1_000_000)]),
+            }),
+            ToMiner::V0InitialJobRequest(offer) => {
+                offers.send((offer.job_uuid, at))?;
+                FromMiner::V0DeclineJobRequest(DeclineJob {
+                    job_uuid: offer.job_uuid,
+                    message: "a bench".to_owned(),
+                    reason: JobRejectionReason::Busy,
+                    receipts: vec![],
+                    context: None,
+                })
+            }
+            ToMiner::V0MainHotkeyMessage(_)
+            | ToMiner::V0JobRequest(_)
+            | ToMiner::V0JobAcceptedReceiptRequest(_)
+            | ToMiner::V0JobFinishedReceiptRequest(_)
+            | ToMiner::GenericError(_)
+            | ToMiner::MusterCancelJob(_)
+            | ToMiner::MusterExecutorEnrolled(_) => continue,
+        };
+        socket.send(encode(&answer)).await?;
+    }
+    Ok(())
+}
+
+/// A facilitator that hands over what it is given and takes every update.
+async fn facilitate(
+    mut socket: Socket,
+    jobs: Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>,
+) -> Result<()> {
+    socket.recv().await?;
+    socket
+        .send(encode(&Challenge::new(ChallengeNonce::from_bytes([7; 32]))))
+        .await?;
+    socket.recv().await?;
+    socket.send(encode(&Answer::success())).await?;
+    let taken = jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut jobs = taken.context("a second validator")?;
+    let (mut reader, writer) = socket.split();
+    loop {
+        tokio::select! {
+            job = jobs.recv() => {
+                let Some(job) = job else { return Ok(()) };
+                writer.send(encode(&job)).await?;
+            }
+            frame = reader.recv() => {
+                let Some(frame) = frame? else { return Ok(()) };
+                if let ToFacilitator::V0JobStatusUpdate(_) = decode(&frame)? {
+                    writer.send(encode(&Answer::success())).await?;
+                }
+            }
+        }
+    }
+}
+
+/// A chain that stands still.
+#[derive(Debug)]
+struct Still {
+    metagraph: Metagraph,
+}
+
+impl Chain for Still {
+    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
+        async { Ok("a bench's own".to_owned()) }.boxed()
+    }
+
+    fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
+        async { Ok(self.metagraph.clone()) }.boxed()
+    }
+
+    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
+        pending().boxed()
+    }
+
+    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
+        pending().boxed()
+    }
+
+    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+        pending().boxed()
+    }
+
+    fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>> {
+        pending().boxed()
+    }
+}
+
+fn metagraph(validator: &Keypair, miner: &Keypair, address: SocketAddr) -> Metagraph {
+    let neuron = |uid: u16, hotkey: Hotkey, axon| Neuron {
+        uid: Uid(uid),
+        hotkey,
+        coldkey: hotkey,
+        axon,
+        stake: 1_000_000_000_000,
+        permit: uid == 0,
+        active: true,
+        registered: BlockNumber(0),
+        last_update: BlockNumber(0),
+        incentive: 0,
+    };
+    Metagraph {
+        block: BlockNumber(100),
+        netuid: Netuid(1),
+        tempo: 360,
+        last_epoch: BlockNumber(0),
+        neurons: vec![
+            neuron(0, validator.hotkey(), None),
+            neuron(1, miner.hotkey(), Some(address)),
+        ],
+    }
+}
+
+// === the peer ===
+
+/// Celery, in a process of its own that takes its turns.
+struct Celery {
+    name: String,
+    process: Child,
+    say: Option<ChildStdin>,
+    hear: BufReader<ChildStdout>,
+}
+
+impl Celery {
+    fn start() -> Result<Option<Self>> {
+        let Some(python) = std::env::var_os("MUSTER_BENCH_CELERY_PYTHON") else {
+            return Ok(None);
+        };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/celery_dispatch.py");
+        let mut process = Command::new(python)
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start Celery")?;
+        let say = process.stdin.take();
+        let mut hear = BufReader::new(process.stdout.take().context("its output")?);
+        let mut name = String::new();
+        hear.read_line(&mut name)?;
+        if name.is_empty() {
+            bail!("Celery did not come up; is redis-server on the path?");
+        }
+        Ok(Some(Self {
+            name: name.trim().to_owned(),
+            process,
+            say,
+            hear,
+        }))
+    }
+
+    fn ask(&mut self, what: &str, count: usize) -> Result<f64> {
+        writeln!(self.say.as_mut().context("its input")?, "{what} {count}")?;
+        let mut line = String::new();
+        self.hear.read_line(&mut line)?;
+        line.trim()
+            .parse()
+            .with_context(|| format!("Celery answered {line:?}"))
+    }
+}
+
+impl Drop for Celery {
+    fn drop(&mut self) {
+        // It stops its Redis when its input ends; killed, it could not.
+        self.say = None;
+        let _ = self.process.wait();
+    }
+}
+
+// === a miner with many sessions ===
+
+/// A miner in a process of its own, so that its memory is its own.
+fn be_miner(folder: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let key = |uri: &str| Keypair::from_uri(uri).map_err(anyhow::Error::msg);
+    let (validator, miner) = (key("//Validator")?, key("//Miner")?);
+    let mut config = muster_miner::Config {
+        bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ready_file: Some(folder.join("miner.ready")),
+        store: format!("sqlite:{}", folder.join("miner.db").display()),
+        receipts_dir: folder.join("receipts"),
+        validators: vec![ValidatorKey(validator.hotkey())],
+        ..muster_miner::Config::default()
+    };
+    config.chain.url = String::new();
+    let clock: muster_kit::SharedClock = Arc::new(SystemClock::new());
+    let manager = muster_miner::manager::LocalProcesses::new(vec!["true".to_owned()], Arc::clone(&clock));
+    runtime.block_on(muster_miner::run_with(
+        config,
+        miner,
+        Arc::new(manager),
+        Tasks::new(),
+        clock,
+    ))?;
+    Ok(())
+}
+
+struct MinerProcess {
+    process: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for MinerProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn start_miner(runtime: &Runtime) -> Result<MinerProcess> {
+    let folder = tempfile::tempdir()?;
+    let process = Command::new(std::env::current_exe()?)
+        .args([Path::new(AS_MINER), folder.path()])
+        .spawn()?;
+    let file: PathBuf = folder.path().join("miner.ready");
+    let address = runtime.block_on(async {
+        for _ in 0..1_000 {
+            if let Some(address) = ready::read(&file)? {
+                return Ok(address);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bail!("the miner did not come up")
+    })?;
+    Ok(MinerProcess {
+        process,
+        address,
+        _folder: folder,
+    })
+}
+
+/// Memory and wake-ups of a miner without and with a thousand sessions of one validator.
+fn sessions(runtime: &Runtime) -> Result<Vec<Row>> {
+    let miner = start_miner(runtime)?;
+    let pid = miner.process.id();
+    let before = resident(pid)?;
+    let alone = wakeups(pid, runtime)?;
+    let key = Keypair::from_uri("//Validator").map_err(anyhow::Error::msg)?;
+    let me = Keypair::from_uri("//Miner").map_err(anyhow::Error::msg)?.hotkey();
+    let held = runtime.block_on(async {
+        let mut held = Vec::with_capacity(SESSIONS);
+        for _ in 0..SESSIONS {
+            let url = format!("ws://{}/v0.1/validator_interface/{}", miner.address, key.hotkey());
+            let mut socket = connect(&url, &Limits::miner()).await?;
+            let auth = validator_auth(&key, MinerKey(me), clock_now());
+            socket.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await?;
+            socket.recv().await?.context("the miner hung up")?;
+            held.push(socket);
+        }
+        anyhow::Ok(held)
+    })?;
+    let after = resident(pid)?;
+    let busy = wakeups(pid, runtime)?;
+    drop(held);
+    #[expect(clippy::cast_precision_loss, reason = "a thousand")]
+    let each = (after - before) / SESSIONS as f64;
+    let row = |what: &str, unit: &str, figure| Row::alone(what, unit, Direction::LowerIsBetter, vec![figure]);
+    Ok(vec![
+        row("memory of a miner without a session", "KiB", before),
+        row("memory that each of a thousand sessions adds", "KiB", each),
+        row("wake-ups of a miner without a session", "1/s", alone),
+        row("wake-ups of a miner with a thousand idle sessions", "1/s", busy),
+    ])
+}
+
+fn clock_now() -> Timestamp {
+    use muster_kit::Clock as _;
+    SystemClock::new().now()
+}
+
+/// A figure of `/proc/PID/status`.
+fn status(file: &Path, name: &str) -> Result<f64> {
+    let text = std::fs::read_to_string(file)?;
+    let fields: HashMap<_, _> = text.lines().filter_map(|line| line.split_once(':')).collect();
+    let field = fields
+        .get(name)
+        .with_context(|| format!("{} has no {name}", file.display()))?;
+    Ok(field.split_whitespace().next().unwrap_or_default().parse()?)
+}
+
+/// In KiB.
+fn resident(pid: u32) -> Result<f64> {
+    status(Path::new(&format!("/proc/{pid}/status")), "VmRSS")
+}
+
+/// How often all threads of a process gave the processor up by themselves, which is once for each time one was woken.
+fn switches(pid: u32) -> Result<f64> {
+    let mut sum = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        sum += status(&thread?.path().join("status"), "voluntary_ctxt_switches").unwrap_or_default();
+    }
+    Ok(sum)
+}
+
+/// Wake-ups a second of a process that is left alone. Whoever polls shows here.
+fn wakeups(pid: u32, runtime: &Runtime) -> Result<f64> {
+    let before = switches(pid)?;
+    // A runtime that sleeps is woken once for it.
+    runtime.block_on(tokio::time::sleep(IDLE));
+    Ok((switches(pid)? - before) / IDLE.as_secs_f64())
+}

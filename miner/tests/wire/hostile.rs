@@ -1,0 +1,165 @@
+//! Peers that mean harm, or are broken: what they do costs nobody else anything.
+
+use std::time::Duration;
+
+use muster_protocol::wire::encode;
+use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobFinished, ToMiner};
+use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::{AttemptId, JobRejectionReason};
+
+use crate::harness::*;
+
+/// As many as a bad day brings. The socket of each has two ends in this process.
+const SESSIONS: usize = 1000;
+
+#[tokio::test]
+async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
+    let mut miner = Miner::start().await;
+    let mut working = Validator::connect(&miner).await;
+    let attempt = new_attempt();
+    working.offer(attempt).await;
+    let started = miner.wanted().await;
+    let mut executor = Executor::dial(&started).await;
+    let mut sessions = Vec::with_capacity(SESSIONS);
+    for _ in 0..SESSIONS {
+        // Each hears the manifest, and the story of the job that is under way.
+        let mut session = Validator::connect(&miner).await;
+        assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
+        sessions.push(session);
+    }
+    executor.ready().await;
+    assert_eq!(working.hear_kind().await, "V0ExecutorReadyRequest");
+    working.say(&ToMiner::V0JobRequest(Box::new(job(attempt)))).await;
+    executor.run().await;
+    loop {
+        if working.hear_kind().await == "V0JobFinishedRequest" {
+            break;
+        }
+    }
+    drop(sessions);
+    // The result is acknowledged, the lease is free, and whoever comes next is served.
+    working.finished(attempt).await;
+    assert_eq!(working.hear_kind().await, "MusterReceiptCountersigned");
+    let mut next = Validator::connect(&miner).await;
+    next.offer(new_attempt()).await;
+    miner.wanted().await;
+}
+
+#[tokio::test]
+async fn a_frame_beyond_every_limit_ends_its_session_and_no_other() {
+    let mut miner = Miner::start().await;
+    let mut good = Validator::connect(&miner).await;
+    let mut bad = Validator::connect(&miner).await;
+    let mut huge = initial(new_attempt(), bad.now);
+    huge.docker_image = Some("x".repeat(51 << 20));
+    // The miner may close before it has read all of it.
+    let _ = bad
+        .party
+        .socket
+        .send(encode(&ToMiner::V0InitialJobRequest(Box::new(huge))))
+        .await;
+    let ended = soon(async {
+        loop {
+            match bad.party.socket.recv().await {
+                Ok(Some(frame)) => assert!(frame.contains("GenericError"), "{frame}"),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    });
+    ended.await;
+    assert!(miner.wants_nothing_more());
+    good.offer(new_attempt()).await;
+    miner.wanted().await;
+}
+
+fn result(attempt: AttemptId) -> FromMiner {
+    FromMiner::V0JobFinishedRequest(JobFinished {
+        job_uuid: attempt,
+        docker_process_stdout: "late\n".to_owned(),
+        docker_process_stderr: String::new(),
+        artifacts: None,
+        upload_results: None,
+    })
+}
+
+#[tokio::test]
+async fn a_result_that_comes_after_its_lease_is_nobodys() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::connect(&miner).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    let started = miner.wanted().await;
+    let mut executor = Executor::dial(&started).await;
+    executor.ready().await;
+    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    let cancel = CancelJob {
+        job_uuid: attempt,
+        reason: "nobody waits for it".to_owned(),
+    };
+    validator.say(&ToMiner::MusterCancelJob(cancel)).await;
+    soon(started.stop.cancelled()).await;
+    let notice = AttemptNotice { job_uuid: attempt };
+    // It speaks on, as one does whose container nobody could stop.
+    for message in [FromMiner::V0ExecutionDoneRequest(notice), result(attempt)] {
+        let _ = executor.party.socket.send(encode(&message)).await;
+    }
+    // The next thing that its validator hears is the answer to the next offer.
+    validator.offer(new_attempt()).await;
+    miner.wanted().await;
+    // And who connects anew is told of the new lease alone.
+    let mut again = Validator::connect(&miner).await;
+    let FromMiner::V0AcceptJobRequest(accepted) = again.hear().await else {
+        panic!("the story of the new lease comes first")
+    };
+    assert_ne!(accepted.job_uuid, attempt);
+}
+
+#[tokio::test]
+async fn an_executor_that_answers_twice_is_heard_once() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::connect(&miner).await;
+    let attempt = new_attempt();
+    validator.offer(attempt).await;
+    let started = miner.wanted().await;
+    let mut executor = Executor::dial(&started).await;
+    executor.ready().await;
+    executor.ready().await;
+    let refused = executor.hear_error().await;
+    assert!(refused.contains("cannot follow"), "{refused}");
+    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    validator
+        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .await;
+    executor.run().await;
+    let _ = executor.party.socket.send(encode(&result(attempt))).await;
+    let mut finals = 0;
+    while finals == 0 {
+        if let FromMiner::V0JobFinishedRequest(heard) = validator.hear().await {
+            assert_ne!(heard.docker_process_stdout, "late\n");
+            finals += 1;
+        }
+    }
+    validator.finished(attempt).await;
+    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+}
+
+/// A receipt that lies in the future when it is offered, or so far back that the attempt may have been forgotten.
+#[tokio::test]
+async fn offers_from_another_time_are_declined() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::connect(&miner).await;
+    let hours = |count: u64| Duration::from_secs(count * 3600);
+    let ahead = initial(new_attempt(), validator.now.plus(hours(2)));
+    let micros = i64::try_from(hours(24).as_micros()).unwrap();
+    let past = muster_protocol::Timestamp::from_micros(validator.now.micros() - micros);
+    let behind = initial(new_attempt(), past);
+    for offer in [ahead, behind] {
+        let offer: Box<InitialJobRequest> = Box::new(offer);
+        validator.say(&ToMiner::V0InitialJobRequest(offer)).await;
+        let FromMiner::V0DeclineJobRequest(decline) = validator.hear().await else {
+            panic!("it is declined")
+        };
+        assert_eq!(decline.reason, JobRejectionReason::InvalidReceipt);
+    }
+    assert!(miner.wants_nothing_more());
+}

@@ -1,0 +1,156 @@
+//! A Docker engine of a test's own, which may be killed.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+
+use crate::process::{run, wait_for};
+
+const START: Duration = Duration::from_secs(90);
+
+/// An engine that runs until it is dropped.
+#[derive(Debug)]
+pub struct Dockerd {
+    folder: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl Dockerd {
+    /// Starts one beside the machine's; `None` where that cannot be, which is said.
+    ///
+    /// # Errors
+    /// Its folder cannot be made.
+    #[expect(clippy::print_stderr, reason = "a skip is told to whoever runs the test")]
+    pub fn start() -> Result<Option<Self>> {
+        if !geteuid().is_root() || !std::path::Path::new("/usr/sbin/dockerd").exists() {
+            eprintln!("skipped: a Docker engine of the test's own needs root and /usr/sbin/dockerd");
+            return Ok(None);
+        }
+        // Sockets have short paths.
+        let folder = tempfile::Builder::new()
+            .prefix("muster-engine-")
+            .tempdir_in("/tmp")?;
+        let mut engine = Self { folder, daemon: None };
+        if let Err(error) = engine.begin() {
+            let log = std::fs::read_to_string(engine.folder.path().join("log")).unwrap_or_default();
+            let end: Vec<_> = log.lines().rev().take(15).collect();
+            eprintln!("skipped: no Docker engine of the test's own comes up here: {error:#}\n{end:#?}");
+            return Ok(None);
+        }
+        Ok(Some(engine))
+    }
+
+    /// `unix://…`.
+    pub fn address(&self) -> String {
+        format!("unix://{}", self.folder.path().join("socket").display())
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn begin(&mut self) -> Result<()> {
+        let at = |name: &str| self.folder.path().join(name);
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(at("log"))?;
+        // A killed engine leaves its number behind, and those of its containerd, which the next one would wait for.
+        for stale in [
+            "pid",
+            "exec/containerd/containerd.pid",
+            "exec/containerd/containerd.sock",
+        ] {
+            let _ = std::fs::remove_file(at(stale));
+        }
+        // The machine's own configuration must not speak to this one; its storage is slow and works everywhere.
+        std::fs::write(at("daemon.json"), "{}")?;
+        let daemon = Command::new("/usr/sbin/dockerd")
+            .arg("--config-file")
+            .arg(at("daemon.json"))
+            .args(["--storage-driver", "vfs", "--host"])
+            .arg(self.address())
+            .arg("--data-root")
+            .arg(at("data"))
+            .arg("--exec-root")
+            .arg(at("exec"))
+            .arg("--pidfile")
+            .arg(at("pid"))
+            // Nothing of the machine's network: jobs have none.
+            .args([
+                "--bridge=none",
+                "--iptables=false",
+                "--ip-forward=false",
+                "--ip-masq=false",
+            ])
+            // Of its own names, should it find the machine's containerd.
+            .args([
+                "--containerd-namespace",
+                "muster-test",
+                "--containerd-plugins-namespace",
+                "muster-test-plugins",
+            ])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start dockerd")?;
+        self.daemon = Some(daemon);
+        let daemon = self.daemon.as_mut().context("it was just started")?;
+        let address = format!("unix://{}", self.folder.path().join("socket").display());
+        wait_for("the test's own Docker engine", START, || {
+            if let Some(status) = daemon.try_wait()? {
+                anyhow::bail!("dockerd ended ({status})");
+            }
+            let answered = run(Command::new("docker").args(["--host", &address, "version"]))?;
+            Ok((answered.code == Some(0)).then_some(()))
+        })
+    }
+
+    /// Kills it without warning.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn kill(&mut self) -> Result<()> {
+        let mut daemon = self.daemon.take().context("it does not run")?;
+        kill(Pid::from_raw(i32::try_from(daemon.id())?), Signal::SIGKILL)?;
+        daemon.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Dockerd {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let asked = i32::try_from(daemon.id()).map(|id| kill(Pid::from_raw(id), Signal::SIGTERM));
+            if !matches!(asked, Ok(Ok(()))) {
+                let _ = daemon.kill();
+            }
+            let _ = daemon.wait();
+        }
+        // What a killed one left: keepers of its containers, and mounts that would keep the folder.
+        let folder = self.folder.path().display().to_string();
+        for pid in naming(&folder) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let ours = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+        for mount in ours.filter(|mount| mount.starts_with(&folder)) {
+            let _ = run(Command::new("umount").args(["--lazy", mount]));
+        }
+    }
+}
+
+/// Processes whose command line names a folder.
+fn naming(folder: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(folder).then_some(pid)
+    });
+    named.collect()
+}

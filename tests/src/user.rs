@@ -1,0 +1,127 @@
+//! A user of a running subnet, over the job REST API.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use muster_identity::Keypair;
+use muster_protocol::rest::{CreateJob, Login, Nonce, Token, headers};
+use muster_protocol::{JobId, Timestamp};
+use serde_json::Value;
+
+/// Logged in where it must be.
+#[derive(Debug)]
+pub struct User {
+    http: reqwest::Client,
+    base: String,
+    key: Keypair,
+    token: String,
+}
+
+impl User {
+    /// Logs in.
+    ///
+    /// # Errors
+    /// The facilitator does not answer, or does not want us.
+    pub async fn login(facilitator: SocketAddr, key: Keypair) -> Result<Self> {
+        muster_kit::tls::install_provider();
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(10))
+            .build()?;
+        let base = format!("http://{facilitator}");
+        let nonce: Nonce = http
+            .get(format!("{base}/auth/nonce"))
+            .send()
+            .await?
+            .json()
+            .await?;
+        let signature = key.sign(nonce.nonce.as_bytes());
+        let login = Login::new(key.hotkey(), signature, nonce.nonce);
+        let token: Token = http
+            .post(format!("{base}/auth/login"))
+            .json(&login)
+            .send()
+            .await?
+            .json()
+            .await?;
+        Ok(Self {
+            http,
+            base,
+            key,
+            token: token.token,
+        })
+    }
+
+    /// Submits a job.
+    ///
+    /// # Errors
+    /// It is refused, in the facilitator's words.
+    pub async fn submit(&self, job: &CreateJob, now: Timestamp) -> Result<JobId> {
+        let timestamp_ns = now.micros().saturating_mul(1_000);
+        let signature = self.key.sign(&job.signed_fields().digest(timestamp_ns));
+        let answer = self
+            .http
+            .post(format!("{}/api/v1/job-docker/", self.base))
+            .bearer_auth(&self.token)
+            .header(headers::SIGNATURE_TYPE, "bittensor")
+            .header(headers::SIGNATORY, self.key.hotkey().to_string())
+            .header(headers::TIMESTAMP_NS, timestamp_ns.to_string())
+            .header(headers::SIGNATURE, signature.to_base64())
+            .header(headers::SIGNATURE_SCOPE, "SignedFields")
+            .json(job)
+            .send()
+            .await?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        if !status.is_success() {
+            bail!("the facilitator refused the job ({status}): {text}");
+        }
+        let view: Value = serde_json::from_str(&text)?;
+        let uuid = view
+            .get("uuid")
+            .and_then(Value::as_str)
+            .context("a job without a uuid")?;
+        Ok(uuid.parse()?)
+    }
+
+    /// The statuses that its user has been shown, oldest first.
+    ///
+    /// # Errors
+    /// The facilitator does not answer.
+    pub async fn history(&self, job: JobId) -> Result<Vec<String>> {
+        let url = format!("{}/api/v1/jobs/{job}/", self.base);
+        let view: Value = self
+            .http
+            .get(url)
+            .bearer_auth(&self.token)
+            .send()
+            .await?
+            .error_for_status()?
+            .json()
+            .await?;
+        let entries = view
+            .get("status_history")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let word = |entry: &Value| entry.get("status").and_then(Value::as_str).map(str::to_owned);
+        Ok(entries.iter().filter_map(word).collect())
+    }
+
+    /// The job as the facilitator tells it.
+    ///
+    /// # Errors
+    /// The facilitator does not answer.
+    pub async fn job(&self, job: JobId) -> Result<Value> {
+        let url = format!("{}/api/v1/jobs/{job}/", self.base);
+        Ok(self
+            .http
+            .get(url)
+            .bearer_auth(&self.token)
+            .send()
+            .await?
+            .error_for_status()?
+            .json()
+            .await?)
+    }
+}

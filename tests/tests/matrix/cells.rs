@@ -1,0 +1,132 @@
+//! What strikes, in which states, and what may come of it.
+
+use muster_protocol::JobStatus;
+
+/// Who can die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    Facilitator,
+    Validator,
+    Miner,
+    Executor,
+    /// The Docker engine.
+    Engine,
+    /// The PostgreSQL server that every role keeps its store in.
+    Database,
+}
+
+impl Party {
+    const ALL: [Self; 6] = [
+        Self::Facilitator,
+        Self::Validator,
+        Self::Miner,
+        Self::Executor,
+        Self::Engine,
+        Self::Database,
+    ];
+}
+
+/// What can happen on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Cut,
+    Duplicated,
+    Reordered,
+    Delayed,
+}
+
+impl Wire {
+    const ALL: [Self; 4] = [Self::Cut, Self::Duplicated, Self::Reordered, Self::Delayed];
+}
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strike {
+    Kill(Party),
+    Socket(Wire),
+    ChainGone,
+}
+
+impl Strike {
+    pub(crate) fn all() -> Vec<Self> {
+        let kills = Party::ALL.map(Self::Kill);
+        let wires = Wire::ALL.map(Self::Socket);
+        kills.into_iter().chain(wires).chain([Self::ChainGone]).collect()
+    }
+}
+
+/// How a job is held in a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// The miner stands still, so nobody answers the offer.
+    MinerStopped,
+    /// Its executor does not start.
+    ExecutorGated,
+    /// Its input does not come.
+    InputHeld,
+    /// Its program takes its time.
+    ProgramBusy,
+    /// Its output has arrived and is not acknowledged.
+    OutputHeld,
+    /// It is over.
+    Over,
+}
+
+/// How a job is held in this state; `None` for what is no state of an organic job.
+pub(crate) fn hold(state: JobStatus) -> Option<Hold> {
+    match state {
+        JobStatus::Received => Some(Hold::MinerStopped),
+        JobStatus::Accepted => Some(Hold::ExecutorGated),
+        JobStatus::ExecutorReady => Some(Hold::InputHeld),
+        JobStatus::VolumesReady => Some(Hold::ProgramBusy),
+        JobStatus::ExecutionDone => Some(Hold::OutputHeld),
+        JobStatus::Completed => Some(Hold::Over),
+        // A word of a newer peer; a moment inside the facilitator; a streaming job's; and the ends that faults lead to.
+        JobStatus::Unknown
+        | JobStatus::Sent
+        | JobStatus::StreamingReady
+        | JobStatus::Rejected
+        | JobStatus::Failed
+        | JobStatus::HordeFailed => None,
+    }
+}
+
+/// How a job may end that was struck in a held state.
+pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
+    const WELL: &[JobStatus] = &[JobStatus::Completed];
+    const LOST: &[JobStatus] = &[JobStatus::HordeFailed];
+    const EITHER: &[JobStatus] = &[JobStatus::Completed, JobStatus::HordeFailed];
+    match (strike, at) {
+        // Nobody who runs the job is hurt, and everything else is said again.
+        (
+            Strike::Kill(Party::Facilitator | Party::Validator)
+            | Strike::Socket(Wire::Cut | Wire::Duplicated | Wire::Delayed)
+            | Strike::ChainGone,
+            _,
+        ) => WELL,
+        // Not yet, or no longer, on an executor.
+        (Strike::Kill(Party::Miner | Party::Executor), Hold::MinerStopped | Hold::Over) => WELL,
+        (
+            Strike::Kill(Party::Miner | Party::Executor),
+            Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+        ) => LOST,
+        // Whether the engine is back before it is needed; never the user's fault.
+        (Strike::Kill(Party::Engine), Hold::Over) => WELL,
+        (
+            Strike::Kill(Party::Engine),
+            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+        ) => EITHER,
+        // Whether a miner outlasts it: it tries again for some seconds before it gives its leases up.
+        (Strike::Kill(Party::Database), Hold::Over) => WELL,
+        (
+            Strike::Kill(Party::Database),
+            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+        ) => EITHER,
+        // A peer that swaps frames breaks the protocol; whatever it swapped, there is one end.
+        (Strike::Socket(Wire::Reordered), Hold::Over) => WELL,
+        (
+            Strike::Socket(Wire::Reordered),
+            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+        ) => EITHER,
+    }
+}
