@@ -1,17 +1,25 @@
 //! Running one container from creation to exit.
 
+use std::future::ready;
+
+use bollard::container::LogOutput;
+use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use muster_engine::engine::InputSink;
 use muster_kit::SharedClock;
 use muster_kit::error::Causes;
 use muster_protocol::{HordeFailureReason, JobStage};
+use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, EngineError, OutputStream};
+use crate::engine::{Engine, EngineError};
 use crate::images::engine_failed;
 use crate::outputs::Capture;
 use crate::retry;
 use crate::stages::{Exit, Failure};
+use crate::warm::Waiting;
 
 /// What a shell says of a program that it does not find, or may not execute.
 const NOT_FOUND: i64 = 127;
@@ -47,7 +55,17 @@ pub(crate) async fn run(
     if let Err(error) = engine.start(&name).await {
         return not_started(&engine, &name, &error).await;
     }
-    let (outcome, ()) = tokio::join!(wait(&engine, &name, &clock), drain(output, &capture));
+    ended(&engine, &name, output, &capture, &clock).await
+}
+
+async fn ended(
+    engine: &Engine,
+    name: &str,
+    output: BoxStream<'_, Result<LogOutput, ApiError>>,
+    capture: &Capture,
+    clock: &SharedClock,
+) -> Result<Exit, Failure> {
+    let (outcome, ()) = tokio::join!(wait(engine, name, clock), drain(output, capture));
     let lost = |error: EngineError| {
         Failure::horde(
             HordeFailureReason::GenericError,
@@ -64,12 +82,61 @@ pub(crate) async fn run(
             message,
         ));
     }
-    let oom_killed = engine.ended(&name).await.map_err(lost)?.oom_killed;
+    let oom_killed = engine.ended(name).await.map_err(lost)?.oom_killed;
     Ok(Exit {
         code,
         oom_killed,
         not_started: None,
     })
+}
+
+/// Tells a container that waits what it is to run, and waits for its end. Everything it prints goes into `capture` as it
+/// comes.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) async fn run_held(
+    engine: Engine,
+    waiting: Waiting,
+    orders: String,
+    mark: String,
+    capture: Capture,
+    clock: SharedClock,
+) -> Result<Exit, Failure> {
+    let Waiting {
+        name,
+        output,
+        mut input,
+        ..
+    } = waiting;
+    if let Err(error) = tell(&mut input, &orders).await {
+        let message = format!("the container that waited for the job is gone: {error}");
+        let reason = HordeFailureReason::GenericError;
+        return Err(Failure::horde(reason, JobStage::Execution, message));
+    }
+    let mut not_started = None;
+    // Nobody but us and the holder knows the mark, and the holder is gone where the program runs.
+    let output = output.filter(|piece| {
+        let words = match piece {
+            Ok(LogOutput::StdErr { message }) => message.strip_prefix(mark.as_bytes()),
+            Ok(LogOutput::StdOut { .. } | LogOutput::StdIn { .. } | LogOutput::Console { .. }) | Err(_) => {
+                None
+            }
+        };
+        if let Some(words) = words {
+            not_started = Some(String::from_utf8_lossy(words).trim_end().to_owned());
+        }
+        ready(words.is_none())
+    });
+    let exit = ended(&engine, &name, output.boxed(), &capture, &clock).await?;
+    // The engine closes the container's input with it.
+    drop(input);
+    Ok(Exit { not_started, ..exit })
+}
+
+async fn tell(input: &mut InputSink, orders: &str) -> std::io::Result<()> {
+    input.write_all(orders.as_bytes()).await?;
+    input.flush().await
 }
 
 /// The exit code, and whether the engine was away meanwhile: it may have been restarted under a container that goes on.
@@ -99,7 +166,7 @@ async fn not_started(engine: &Engine, name: &str, error: &EngineError) -> Result
     }
 }
 
-async fn drain(mut output: OutputStream, capture: &Capture) {
+async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: &Capture) {
     while let Some(piece) = output.next().await {
         match piece {
             Ok(piece) => capture.push(&piece),

@@ -22,8 +22,10 @@ use muster_rpc::SocketError;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::config::Config;
+use crate::container;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::line::{Heard, Line};
@@ -33,8 +35,8 @@ use crate::outputs::Capture;
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
 use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
+use crate::warm::{Warm, orders};
 use crate::work::{self, Done, Placed, Ready, Results};
-use crate::{container, specs};
 
 /// How long tidying up may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
@@ -43,10 +45,23 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 type Work = BoxFuture<'static, Done>;
 
+/// What the attempts of one process share.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) config: Arc<Config>,
+    pub(crate) memory: Memory,
+    /// Containers that wait for jobs.
+    pub(crate) warm: Option<Warm>,
+    /// This process is told to stop.
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) clock: SharedClock,
+}
+
 /// One attempt in progress.
 pub(crate) struct Driver {
     config: Arc<Config>,
     memory: Memory,
+    warm: Option<Warm>,
     token: ExecutorToken,
     line: Line,
     /// This process is told to stop.
@@ -65,19 +80,20 @@ pub(crate) struct Driver {
     image: Option<Box<Ready>>,
     /// Where the job's files are, and what else is its own.
     placed: Option<Box<Placed>>,
+    /// The name of its container.
+    container: String,
     results: Option<Box<Results>>,
 }
 
 impl Driver {
-    pub(crate) fn new(
-        config: Arc<Config>,
-        memory: Memory,
-        token: ExecutorToken,
-        line: Line,
-        shutdown: CancellationToken,
-        clock: SharedClock,
-        started: Timestamp,
-    ) -> Self {
+    pub(crate) fn new(process: Process, token: ExecutorToken, line: Line, started: Timestamp) -> Self {
+        let Process {
+            config,
+            memory,
+            warm,
+            shutdown,
+            clock,
+        } = process;
         // What is live is for Muster only.
         let live = Live::default();
         let capture = Capture::new(line.is_muster().then(|| live.clone()));
@@ -85,6 +101,8 @@ impl Driver {
             attempt: Attempt::new(started, config.patience()),
             config,
             memory,
+            warm,
+            container: container_name(&token),
             token,
             line,
             shutdown,
@@ -230,7 +248,7 @@ impl Driver {
             Done::Placed(placed) => {
                 let log_limit = self.config.log_mib.saturating_mul(1 << 20);
                 self.capture.keep_in(&placed.workspace.folders().logs, log_limit);
-                self.placed = Some(placed);
+                self.own(placed);
                 Some(Event::VolumesReady)
             }
             Done::Exited(exit) => Some(Event::Exited(exit)),
@@ -316,21 +334,30 @@ impl Driver {
             image: image.resolved.image.clone(),
             clock: Arc::clone(&self.clock),
             memory: self.memory.clone(),
+            warm: self.warm.clone(),
             live: self.live.clone(),
             called_off: self.called_off.clone(),
         };
         self.begin(work::place_volumes(inputs));
     }
 
-    fn run(&self) {
+    /// What was placed is this attempt's, and goes with it.
+    fn own(&mut self, placed: Box<Placed>) {
+        if let Some(held) = &placed.held {
+            self.container.clone_from(&held.name);
+        }
+        self.placed = Some(placed);
+    }
+
+    fn run(&mut self) {
+        let held = self.placed.as_mut().and_then(|placed| placed.held.take());
         let (Some(offer), Some(job), Some(engine), Some(image), Some(placed)) =
             (&self.offer, &self.job, &self.engine, &self.image, &self.placed)
         else {
             return self.defect("no job to run");
         };
         let (name, image) = (&image.name, &image.resolved.image);
-        let class = offer.executor_class;
-        let policy = self.config.policy(class, image.id, specs::machine());
+        let policy = placed.policy;
         let folders = placed.workspace.folders();
         let sealed = Sealed {
             job,
@@ -348,17 +375,28 @@ impl Driver {
                 return self.begin(async move { Done::Failed(failure) });
             }
         };
-        tracing::info!(image = image_label(name, image.id), "running");
-        let container = container_name(&self.token);
-        let running = container::run(
-            engine.clone(),
-            container.clone(),
-            body,
-            self.capture.clone(),
-            Arc::clone(&self.clock),
-            self.called_off.clone(),
-        );
-        self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
+        let container = self.container.clone();
+        tracing::info!(image = image_label(name, image.id), container, "running");
+        let (engine, capture, clock) = (engine.clone(), self.capture.clone(), Arc::clone(&self.clock));
+        if let Some(held) = held {
+            let mark = Uuid::new_v4().to_string();
+            let Some(orders) = orders(image, &body, &mark) else {
+                return self.defect("a container waited for a job without a program");
+            };
+            let running = container::run_held(engine.clone(), held, orders, mark, capture, clock);
+            self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
+        } else {
+            let called_off = self.called_off.clone();
+            let running = container::run(
+                engine.clone(),
+                container.clone(),
+                body,
+                capture,
+                clock,
+                called_off,
+            );
+            self.begin(async move { running.await.map_or_else(Done::Failed, Done::Exited) });
+        }
         let disk = policy.allowance.disk;
         let watching = watch(folders.root.clone(), disk, Arc::clone(&self.clock));
         self.begin_until_called_off(async move {
@@ -366,7 +404,7 @@ impl Driver {
             Done::DiskFull(disk)
         });
         if policy.root == Root::Writable {
-            let watching = watch_root(engine.clone(), container, disk, Arc::clone(&self.clock));
+            let watching = watch_root(engine, container, disk, Arc::clone(&self.clock));
             self.begin_until_called_off(async move {
                 watching.await;
                 Done::DiskFull(disk)
@@ -390,7 +428,7 @@ impl Driver {
         let Some(engine) = self.engine.clone() else {
             return self.defect("no container to stop");
         };
-        let (name, grace) = (container_name(&self.token), self.config.stop_grace());
+        let (name, grace) = (self.container.clone(), self.config.stop_grace());
         self.begin(async move {
             if let Err(error) = engine.stop(&name, grace).await {
                 // It is removed by force when the attempt ends.
@@ -463,7 +501,7 @@ impl Driver {
         let tidied = timeout(TIDY_LIMIT, self.tidy()).await.unwrap_or_default();
         if !tidied {
             tracing::error!(
-                container = container_name(&self.token),
+                container = self.container,
                 "the container may still be there; the next executor tries again"
             );
         }
@@ -494,6 +532,7 @@ impl Driver {
                 break;
             }
         }
+        let plan = self.placed.as_mut().and_then(|placed| placed.plan.take());
         match self.placed.take() {
             // By its folder the next executor finds the container.
             Some(placed) if !tidied => placed.workspace.leave(),
@@ -503,6 +542,10 @@ impl Driver {
                 }
             }
             None => {}
+        }
+        match (&self.warm, &self.engine, plan) {
+            (Some(warm), Some(engine), Some(plan)) if tidied => warm.keep(engine, plan),
+            (_, _, Some(_) | None) => {}
         }
         self.line.goodbye().await;
         match (conclusion, unheard) {
@@ -523,6 +566,11 @@ impl Driver {
         let mut made = false;
         while let Some(done) = self.work.next().await {
             made |= matches!(done, Done::Exited(_) | Done::Failed(_));
+            if let Done::Placed(placed) = done {
+                // Too late to run, with a container that waits for it perhaps.
+                self.own(placed);
+                made = true;
+            }
         }
         if made {
             gone = self.remove_container().await;
@@ -532,7 +580,7 @@ impl Driver {
 
     async fn remove_container(&mut self) -> bool {
         let Some(engine) = &self.engine else { return true };
-        let removed = engine.remove(&container_name(&self.token)).await;
+        let removed = engine.remove(&self.container).await;
         if let Err(error) = &removed {
             tracing::error!(error = %Causes(error), "the container could not be removed");
         }

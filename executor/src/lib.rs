@@ -26,6 +26,7 @@ pub mod sandbox;
 pub mod specs;
 pub mod stages;
 pub mod standing;
+mod warm;
 mod work;
 pub mod workspace;
 
@@ -85,15 +86,15 @@ async fn serve(
     // The miner started this process and handed it the token: it needs no further greeting.
     let session = Greeting::new(socket).accept(miner::Miner);
     let (config, memory) = (Arc::new(config), memory::Memory::default());
-    let driver = driver::Driver::new(
-        Arc::clone(&config),
-        memory.clone(),
-        invocation.token,
-        line::Line::own(session),
-        tasks.token(),
-        Arc::clone(&clock),
-        started,
-    );
+    let process = driver::Process {
+        config: Arc::clone(&config),
+        memory: memory.clone(),
+        // There is no next job.
+        warm: None,
+        shutdown: tasks.token(),
+        clock: Arc::clone(&clock),
+    };
+    let driver = driver::Driver::new(process, invocation.token, line::Line::own(session), started);
     let driven = driver.drive().await;
     // The miner knows by now how the job ended; nobody waits for this.
     if timeout(COLLECT_LIMIT, images::collect(&config, &memory, &clock))

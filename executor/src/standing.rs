@@ -28,13 +28,14 @@ use tracing::Instrument as _;
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::driver::Driver;
+use crate::driver::{Driver, Process};
 use crate::error::Error;
 use crate::images;
 use crate::line::{Line, how_it_closed};
 use crate::memory::Memory;
 use crate::meter::Meter;
 use crate::miner::Miner;
+use crate::warm::Warm;
 
 /// Where the miner lends.
 const PATH: &str = "/v0/standing";
@@ -126,9 +127,20 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
             tasks.token(),
         ),
     );
+    let warm = Warm::open(&config, &tasks, &clock);
+    if let Some(warm) = warm.clone() {
+        let stop = tasks.token();
+        tasks.spawn("warm containers", async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = warm.sweep() => {}
+            }
+        });
+    }
     let shared = Arc::new(Stand {
         config,
         memory,
+        warm: warm.clone(),
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
         refused: Arc::clone(&refused),
@@ -159,6 +171,9 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
             },
         )
         .await;
+    if let Some(warm) = warm {
+        warm.close().await;
+    }
     dialled?;
     let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
     refused.map_or(Ok(()), |reason| Err(Error::StruckOff(reason)))
@@ -211,6 +226,7 @@ async fn keep_images(config: Arc<Config>, memory: Memory, clock: SharedClock, st
 struct Stand {
     config: Arc<Config>,
     memory: Memory,
+    warm: Option<Warm>,
     tasks: Tasks,
     clock: SharedClock,
     /// Why this executor may not come again.
@@ -335,15 +351,15 @@ impl Visit {
         let stand = &self.stand;
         // The connection is the credential; the token only names the container.
         let token = ExecutorToken::new(attempt, Uuid::new_v4());
-        let driver = Driver::new(
-            Arc::clone(&stand.config),
-            stand.memory.clone(),
-            token,
-            Line::shared(messages, self.mouth.clone()),
-            stand.tasks.token(),
-            Arc::clone(&stand.clock),
-            stand.clock.now(),
-        );
+        let process = Process {
+            config: Arc::clone(&stand.config),
+            memory: stand.memory.clone(),
+            warm: stand.warm.clone(),
+            shutdown: stand.tasks.token(),
+            clock: Arc::clone(&stand.clock),
+        };
+        let line = Line::shared(messages, self.mouth.clone());
+        let driver = Driver::new(process, token, line, stand.clock.now());
         let span = tracing::info_span!("attempt", %attempt);
         // A task of its own: what one lease does must not hold up the connection.
         let driving = stand.tasks.spawn("lease", driver.drive().instrument(span));

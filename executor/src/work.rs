@@ -19,13 +19,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, Policy};
 use crate::engine::{Engine, LocalImage};
 use crate::live::Live;
 use crate::memory::Memory;
 use crate::outputs::{Artifacts, STDERR_FILE, STDOUT_FILE};
 use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
 use crate::stages::{Exit, Failure};
+use crate::warm::{Held, Plan, Waiting, Warm};
 use crate::workspace::Workspace;
 use crate::{gpu, images, specs};
 
@@ -74,6 +75,12 @@ pub(crate) struct Placed {
     pub(crate) workspace: Workspace,
     /// The home folder of the image's user, if the image keeps nothing there.
     pub(crate) bare_home: Option<String>,
+    /// What it may do.
+    pub(crate) policy: Policy,
+    /// A container that was started ahead for a job like this.
+    pub(crate) held: Option<Waiting>,
+    /// How one for the next is made.
+    pub(crate) plan: Option<Plan>,
     /// The GPUs that are its own.
     pub(crate) gpus: Option<GpuClaim>,
 }
@@ -90,6 +97,7 @@ pub(crate) struct Inputs {
     pub(crate) image: LocalImage,
     pub(crate) clock: SharedClock,
     pub(crate) memory: Memory,
+    pub(crate) warm: Option<Warm>,
     pub(crate) live: Live,
     pub(crate) called_off: CancellationToken,
 }
@@ -141,6 +149,7 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         image,
         clock,
         memory,
+        warm,
         live,
         called_off,
     } = inputs;
@@ -157,42 +166,87 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         bytes: config.volumes.max_mib.saturating_mul(1 << 20),
         entries: config.volumes.max_entries,
     };
-    let work = move || {
-        let gpus = if wants_gpu(&job, class) {
-            Some(gpu::claim(&config.gpus).map_err(|error| unfit(&error))?)
-        } else {
-            None
+    let (policy, with_gpu) = (
+        config.policy(class, image.id, specs::machine()),
+        wants_gpu(&job, class),
+    );
+    let plan = |home: Option<String>| {
+        let plan = || Plan::of(&job, &image, home, policy, &config.runtime);
+        // A GPU belongs to one job at a time: nothing waits for the next one with it.
+        if with_gpu || warm.is_none() { None } else { plan() }
+    };
+    let held = memory.home(image.id).and_then(plan).and_then(|plan| {
+        let warm = warm.as_ref()?;
+        warm.take(plan.shape())
+    });
+    let (ahead, held) = held.map(Held::parts).unzip();
+    let work = {
+        let (config, job) = (Arc::clone(&config), Arc::clone(&job));
+        move || made(&config, &job, with_gpu, ahead)
+    };
+    let placing = async {
+        let (workspace, gpus) = spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(unfit(&error)))?;
+        fetcher
+            .place(parts, &workspace.folders().volume, limits, &called_off)
+            .await
+            .map_err(|error| volume_failed(&error))?;
+        let bare_home = match memory.home(image.id) {
+            Some(known) => known,
+            None => {
+                let name = format!("{}-look", container_name(&token));
+                let labels = labels(token.attempt(), &workspace.folders().root);
+                let found = bare_home(&engine, &image, &name, labels)
+                    .await
+                    .map_err(|error| images::engine_failed(&error))?;
+                memory.learn_home(image.id, found.clone());
+                found
+            }
         };
-        let workspace = Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?;
-        if let Some(script) = &job.raw_script {
-            workspace.write_script(script).map_err(|error| unfit(&error))?;
-        }
-        Ok((workspace, gpus))
+        Ok((workspace, gpus, bare_home))
     };
-    let (workspace, gpus) = spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(unfit(&error)))?;
-    fetcher
-        .place(parts, &workspace.folders().volume, limits, &called_off)
-        .await
-        .map_err(|error| volume_failed(&error))?;
-    let bare_home = match memory.home(image.id) {
-        Some(known) => known,
-        None => {
-            let name = format!("{}-look", container_name(&token));
-            let labels = labels(token.attempt(), &workspace.folders().root);
-            let found = bare_home(&engine, &image, &name, labels)
-                .await
-                .map_err(|error| images::engine_failed(&error))?;
-            memory.learn_home(image.id, found.clone());
-            found
+    match placing.await {
+        Ok((workspace, gpus, bare_home)) => Ok(Placed {
+            workspace,
+            plan: plan(bare_home.clone()),
+            bare_home,
+            policy,
+            held,
+            gpus,
+        }),
+        Err(failure) => {
+            // Its folders have gone: nobody would find it.
+            if let Some(held) = held
+                && let Err(error) = engine.remove(&held.name).await
+            {
+                tracing::error!(error = %Causes(&error), container = held.name, "a warm container stays");
+            }
+            Err(failure)
         }
+    }
+}
+
+/// The job's folders, those that were made ahead if there are any, and its GPUs.
+fn made(
+    config: &Config,
+    job: &JobRequest,
+    with_gpu: bool,
+    ahead: Option<Workspace>,
+) -> Result<(Workspace, Option<GpuClaim>), Failure> {
+    let gpus = if with_gpu {
+        Some(gpu::claim(&config.gpus).map_err(|error| unfit(&error))?)
+    } else {
+        None
     };
-    Ok(Placed {
-        workspace,
-        bare_home,
-        gpus,
-    })
+    let workspace = match ahead {
+        Some(workspace) => workspace,
+        None => Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?,
+    };
+    if let Some(script) = &job.raw_script {
+        workspace.write_script(script).map_err(|error| unfit(&error))?;
+    }
+    Ok((workspace, gpus))
 }
 
 /// Hands the job's outputs over if it ended well, reads its artifacts and this machine's specs.

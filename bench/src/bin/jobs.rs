@@ -1,9 +1,11 @@
-//! A trivial job on a standing executor, from its offer to its result, against the bare engine: create, start, wait, remove.
-//! Then a thousand jobs in a row, and what they leave behind.
+//! A trivial job on a standing executor, from its offer until the executor is free again, against the bare engine: create,
+//! start, wait, remove. Once with nothing made ahead, once with a container that waits. Then a thousand jobs in a row, and
+//! what they leave behind.
 //!
-//! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words).
+//! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words), and
+//! `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` says how many in a row.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +13,12 @@ use anyhow::{Context as _, bail, ensure};
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
-    CreateContainerOptions, RemoveContainerOptions, StartContainerOptions, WaitContainerOptions,
+    CreateContainerOptions, ListContainersOptions, RemoveContainerOptions, StartContainerOptions,
+    WaitContainerOptions,
 };
 use futures_util::StreamExt as _;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
+use muster_engine::images::ImageSettings;
 use muster_enrol::{Membership, StoredIdentity};
 use muster_executor::Config;
 use muster_executor::standing::stand;
@@ -38,27 +42,45 @@ fn main() -> anyhow::Result<()> {
     tls::install_provider();
     let image = std::env::var("MUSTER_BENCH_IMAGE").unwrap_or_else(|_| "muster/hello:latest".to_owned());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let folder = tempfile::tempdir()?;
-    let mut miner = runtime.block_on(Miner::start(folder.path(), &image))?;
+    let (cold_folder, folder) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let holder = holder()?;
     let docker = Docker::connect_with_defaults()?;
+    let mut cold = runtime.block_on(Miner::start(cold_folder.path(), &image, None))?;
     let turns = take_turns(
         ROUNDS,
-        || millis(&runtime, miner.job()),
+        || millis(&runtime, cold.job()),
         || millis(&runtime, bare(&docker, &image)),
     )?;
-    let row = Row::against(
+    let ordinary = Row::against(
         "a trivial job, executor idle before",
         "ms",
         Direction::LowerIsBetter,
         "bare engine API",
         turns,
     );
-    let before = {
-        for _ in 0..SETTLING {
-            runtime.block_on(miner.job())?;
-        }
-        Left::now(folder.path())?
-    };
+    let mut miner = runtime.block_on(Miner::start(folder.path(), &image, Some(holder)))?;
+    runtime.block_on(miner.job())?;
+    let work = folder.path().join("work").canonicalize()?;
+    let turns = take_turns(
+        ROUNDS,
+        || {
+            runtime.block_on(one_waits(&docker, &work))?;
+            millis(&runtime, miner.job())
+        },
+        || millis(&runtime, bare(&docker, &image)),
+    )?;
+    let warm = Row::against(
+        "a trivial job, a container waits",
+        "ms",
+        Direction::LowerIsBetter,
+        "bare engine API",
+        turns,
+    );
+    for _ in 0..SETTLING {
+        runtime.block_on(miner.job())?;
+    }
+    runtime.block_on(one_waits(&docker, &work))?;
+    let before = Left::now(&work)?;
     let jobs = std::env::var("MUSTER_BENCH_JOBS")
         .ok()
         .and_then(|text| text.parse().ok());
@@ -72,28 +94,12 @@ fn main() -> anyhow::Result<()> {
         }
     });
     ended?;
-    let after = Left::now(folder.path())?;
-    let work = folder.path().join("work").canonicalize()?;
-    // A container that was left would carry the label of its folder, which the count of folders shows too.
-    let all = runtime.block_on(docker.list_containers(Some(
-        bollard::query_parameters::ListContainersOptions {
-            all: true,
-            ..Default::default()
-        },
-    )))?;
-    let under = work.display().to_string();
-    let ours = |labels: &std::collections::HashMap<String, String>| {
-        labels
-            .get("muster.executor")
-            .is_some_and(|folder| folder.starts_with(&under))
-    };
-    let containers = all
-        .iter()
-        .filter(|container| container.labels.as_ref().is_some_and(ours))
-        .count();
+    runtime.block_on(one_waits(&docker, &work))?;
+    let after = Left::now(&work)?;
+    let containers = runtime.block_on(ours(&docker, &work))?.len();
     let note = format!(
-        "{jobs} jobs in a row after {SETTLING}: {:.1} s; open files {} to {}, resident memory {} to {} KiB, job folders {} to {}, \
-         containers left {}",
+        "{jobs} jobs in a row after {SETTLING}, one container kept warm: {:.1} s; open files {} to {}, resident memory {} to {} KiB, \
+         job folders {} to {}, containers at the end {containers} (the one that waits)",
         spent.as_secs_f64(),
         before.files,
         after.files,
@@ -101,13 +107,61 @@ fn main() -> anyhow::Result<()> {
         after.resident,
         before.folders,
         after.folders,
-        containers,
     );
     Report {
-        rows: vec![row.target(1.15)],
+        rows: vec![ordinary.target(1.15), warm.target(0.5)],
         notes: vec![note],
     }
     .print()
+}
+
+/// The program that holds containers, static.
+fn holder() -> anyhow::Result<PathBuf> {
+    let target = std::env::temp_dir().join("muster-bench-static");
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = std::process::Command::new("cargo")
+        .args(["build", "--quiet", "--release", "--package", "muster-hold"])
+        .args(["--target", &triple, "--target-dir"])
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .status()?;
+    ensure!(built.success(), "muster-hold does not build");
+    Ok(target.join(triple).join("release/muster-hold"))
+}
+
+/// The running containers of the executor of this folder, by its label.
+async fn ours(docker: &Docker, work: &Path) -> anyhow::Result<Vec<String>> {
+    let options = ListContainersOptions {
+        all: true,
+        ..ListContainersOptions::default()
+    };
+    let under = work.display().to_string();
+    let found = docker.list_containers(Some(options)).await?;
+    let ours = found.into_iter().filter(|container| {
+        let label = container
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get("muster.executor"));
+        label.is_some_and(|folder| folder.starts_with(&under))
+    });
+    Ok(ours.filter_map(|container| container.status).collect())
+}
+
+/// Until exactly one container of the executor is there and has been started.
+async fn one_waits(docker: &Docker, work: &Path) -> anyhow::Result<()> {
+    let waiting = async {
+        loop {
+            let found = ours(docker, work).await?;
+            if matches!(found.as_slice(), [status] if status.starts_with("Up")) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await; // polls until it waits
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .context("no container waits")?
 }
 
 /// What a process holds.
@@ -119,7 +173,7 @@ struct Left {
 }
 
 impl Left {
-    fn now(folder: &Path) -> anyhow::Result<Self> {
+    fn now(work: &Path) -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let resident = status
             .lines()
@@ -128,7 +182,7 @@ impl Left {
         Ok(Self {
             files: std::fs::read_dir("/proc/self/fd")?.count(),
             resident: resident.context("no VmRSS")?,
-            folders: std::fs::read_dir(folder.join("work"))?.count(),
+            folders: std::fs::read_dir(work)?.count(),
         })
     }
 }
@@ -206,7 +260,8 @@ impl muster_rpc::tls::Callers for Hall {
 }
 
 impl Miner {
-    async fn start(folder: &Path, image: &str) -> anyhow::Result<Self> {
+    /// With a program that keeps one container warm, or without any.
+    async fn start(folder: &Path, image: &str, holder: Option<PathBuf>) -> anyhow::Result<Self> {
         let (tasks, clock): (_, SharedClock) = (Tasks::new(), Arc::new(SystemClock::new()));
         let identity = StoredIdentity::generate("miner")?.open("memory")?;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -219,7 +274,16 @@ impl Miner {
             work_dir: folder.join("work"),
             standing: muster_executor::config::Standing {
                 membership: folder.join("membership.json"),
+                warm: muster_executor::config::Warm {
+                    containers: usize::from(holder.is_some()),
+                    holder: holder.unwrap_or_default(),
+                    ..Default::default()
+                },
                 ..Default::default()
+            },
+            images: ImageSettings {
+                cache_dir: folder.join("images"),
+                ..ImageSettings::default()
             },
             ..Config::default()
         };

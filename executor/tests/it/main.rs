@@ -19,3 +19,5 @@ mod standing;
 mod support;
 #[cfg(test)]
 mod trouble;
+#[cfg(test)]
+mod warm;

@@ -36,7 +36,7 @@ impl Callers for Hall {
     }
 }
 
-struct Place {
+pub(crate) struct Place {
     sockets: mpsc::UnboundedReceiver<Socket>,
     tasks: Tasks,
     executor: Task<Result<(), Error>>,
@@ -45,7 +45,7 @@ struct Place {
 
 impl Place {
     /// An enrolled executor with the settings of `lease`, and its miner.
-    async fn open(lease: &Lease, capacity: u32) -> Self {
+    pub(crate) async fn open(lease: &Lease, capacity: u32) -> Self {
         tls::install_provider();
         let (tasks, clock) = (Tasks::new(), Arc::new(SystemClock::new()));
         let identity = StoredIdentity::generate("miner").unwrap().open("memory").unwrap();
@@ -83,20 +83,20 @@ impl Place {
     }
 
     /// The next connection, after its first message.
-    async fn comes(&mut self) -> Line {
+    pub(crate) async fn comes(&mut self) -> Line {
         let socket = timeout(PATIENCE, self.sockets.recv()).await.unwrap().unwrap();
         let mut line = Line(socket);
         assert_eq!(line.hear().await["message_type"], "MusterExecutorHello");
         line
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.tasks.shutdown();
         self.executor.join().await.unwrap().unwrap();
     }
 }
 
-struct Line(Socket);
+pub(crate) struct Line(Socket);
 
 impl Line {
     async fn say(&mut self, message: &Value) {
@@ -109,7 +109,7 @@ impl Line {
     }
 
     /// Everything up to a message of this kind that is not about the machine.
-    async fn until(&mut self, kind: &str) -> Vec<Value> {
+    pub(crate) async fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut heard = Vec::new();
         loop {
             let message = self.hear().await;
@@ -126,7 +126,7 @@ impl Line {
     }
 
     /// Lends it a job up to the moment when the program runs.
-    async fn lend(&mut self, lease: &Lease, job: &Job) {
+    pub(crate) async fn lend(&mut self, lease: &Lease, job: &Job) {
         self.say(&lease.offer(job)).await;
         self.until("V0ExecutorReadyRequest").await;
         self.say(&lease.request(job)).await;

@@ -1,16 +1,18 @@
 //! An engine that dies and comes back, a disk that is full, another runtime: on engines of the tests' own.
 
 use std::collections::HashMap;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
 use muster_engine::Engine;
 use muster_engine::images::{ImageError, ImageSettings, ensure};
 use muster_engine::pull::PullError;
-use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
 use muster_protocol::job::Fault;
 
-use crate::support::dockerd::Dockerd;
+use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
 use crate::support::registry::Registry;
 use crate::support::{LABEL, clock, engine, have, image, unwatched};
 
@@ -152,5 +154,68 @@ async fn the_sandbox_runs_in_gvisor_too() {
         };
         let said = run(&engine, "sealed", sandbox.container().unwrap()).await;
         assert!(said.contains(&format!("\"worked\":{worked}")), "{probe}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_its_own() {
+    let Some(dockerd) = Dockerd::remapped().await.unwrap() else {
+        return;
+    };
+    let engine = dockerd.connect().await.unwrap();
+    let archive = image::load_probe(&engine).await.unwrap();
+    let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
+    // As an executor makes them: nobody else comes in, and everybody may write where the job writes.
+    let work = tempfile::tempdir().unwrap();
+    let folder = work.path().join("output");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(work.path(), Permissions::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+    let bind = |target: &str| Bind {
+        source: folder.clone(),
+        target: target.to_owned(),
+        writable: true,
+    };
+    let sandbox = |command: [&str; 2], target: &str| {
+        let sandbox = Sandbox {
+            image: &image,
+            command: Some(command.map(str::to_owned).to_vec()),
+            environment: vec![],
+            binds: vec![bind(target)],
+            labels: HashMap::from([(LABEL.to_owned(), String::new())]),
+            bare_home: None,
+            allowance: Allowance {
+                nano_cpus: 1_000_000_000,
+                memory: 256 << 20,
+                shm: 8 << 20,
+                tmpfs: 8 << 20,
+                pids: 100,
+                disk: 8 << 20,
+            },
+            runtime: "",
+            gpus: Gpus::None,
+            run_as: RunAs::Image,
+            root: Root::ReadOnly,
+        };
+        sandbox.container().unwrap()
+    };
+    let listening = sandbox(["listen", "7000"], "/output");
+    engine.create("mapped", listening).await.unwrap();
+    engine.start("mapped").await.unwrap();
+    let docker = bollard::Docker::connect_with_host(&dockerd.address()).unwrap();
+    let docker = docker.negotiate_version().await.unwrap();
+    let found = docker.inspect_container("mapped", None).await.unwrap();
+    let pid = found.state.and_then(|state| state.pid).unwrap();
+    let owner = std::fs::metadata(format!("/proc/{pid}")).unwrap().uid();
+    engine.remove("mapped").await.unwrap();
+    assert_eq!(owner, FIRST_MAPPED, "the container's root");
+    // Below a folder that only this machine's root may enter.
+    let mut filling = sandbox(["run", "disk"], "/tmp");
+    filling.cmd.as_mut().unwrap().push("1".into());
+    let said = run(&engine, "mapped", filling).await;
+    assert!(said.contains("\"worked\":true"), "{said}");
+    for probe in ["write-root", "mount", "unshare"] {
+        let said = run(&engine, "mapped", sandbox(["run", probe], "/output")).await;
+        assert!(said.contains("\"worked\":false"), "{probe}: {said}");
     }
 }

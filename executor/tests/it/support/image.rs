@@ -9,8 +9,13 @@ use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
 /// The name of the image in the engine.
 pub(crate) const NAME: &str = "muster/executor-test:latest";
 
-/// Builds the static program. Cargo itself sees to it that only the first call has anything to do.
+/// Builds the demo program. Cargo itself sees to it that only the first call has anything to do.
 pub(crate) fn program() -> Vec<u8> {
+    std::fs::read(static_program("muster-image-hello", "hello")).unwrap()
+}
+
+/// Builds a static program of this checkout.
+pub(crate) fn static_program(package: &str, binary: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
         .unwrap()
@@ -21,7 +26,7 @@ pub(crate) fn program() -> Vec<u8> {
             "build",
             "--quiet",
             "-p",
-            "muster-image-hello",
+            package,
             "--target",
             &triple,
             "--target-dir",
@@ -32,11 +37,14 @@ pub(crate) fn program() -> Vec<u8> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
         .unwrap();
-    assert!(status.success(), "the demo program does not build");
-    let path: PathBuf = [target.as_path(), Path::new(&triple), Path::new("debug/hello")]
-        .iter()
-        .collect();
-    std::fs::read(path).unwrap()
+    assert!(status.success(), "{package} does not build");
+    [
+        target.as_path(),
+        Path::new(&triple),
+        &Path::new("debug").join(binary),
+    ]
+    .iter()
+    .collect()
 }
 
 /// The image's archive. `files` come on top of the program.

@@ -1,6 +1,7 @@
 //! What the executor's tests share: a miner that speaks as ComputeHorde's Python miner does, and an image of ours.
 
 #[path = "../../../../crates/engine/tests/it/support/dockerd.rs"]
+#[expect(dead_code, reason = "the engine's own tests use all of it")]
 pub(crate) mod dockerd;
 pub(crate) mod image;
 pub(crate) mod lease;

@@ -19,12 +19,23 @@ pub(crate) struct Dockerd {
     containerd: Child,
     dockerd: Child,
     mounted: bool,
+    /// Keeps the mount namespace of an engine that maps users.
+    keeper: Option<Child>,
 }
 
 impl Dockerd {
     /// One whose images and containers have this many MiB on a disk of their own; `None`, with the reason on stderr,
     /// where it cannot be had.
     pub(crate) async fn start(mebibytes: Option<u64>) -> anyhow::Result<Option<Self>> {
+        Self::start_with(mebibytes, false).await
+    }
+
+    /// One for whose containers user 0 is user [`FIRST_MAPPED`] of this machine.
+    pub(crate) async fn remapped() -> anyhow::Result<Option<Self>> {
+        Self::start_with(None, true).await
+    }
+
+    async fn start_with(mebibytes: Option<u64>, remapped: bool) -> anyhow::Result<Option<Self>> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: an engine of our own needs root");
             return Ok(None);
@@ -59,7 +70,12 @@ impl Dockerd {
             "{\"runtimes\": {\"runsc\": {\"path\": \"/usr/bin/runsc\", \
              \"runtimeArgs\": [\"--platform=ptrace\", \"--network=none\", \"--ignore-cgroups\"]}}}",
         )?;
-        let containerd = Command::new("containerd")
+        let keeper = if remapped {
+            Some(keep(folder.path()).await?)
+        } else {
+            None
+        };
+        let containerd = inside(keeper.as_ref(), &["--mount"], "containerd")
             .arg("--config")
             .arg(at("containerd.toml"))
             .stdout(Stdio::null())
@@ -67,12 +83,13 @@ impl Dockerd {
             .spawn()
             .context("containerd does not start")?;
         let socket = at("containerd.sock");
-        let dockerd = spawn(folder.path())?;
+        let dockerd = spawn(folder.path(), keeper.as_ref())?;
         let mut engine = Self {
             folder,
             containerd,
             dockerd,
             mounted: mebibytes.is_some(),
+            keeper,
         };
         until("containerd listens", || async { socket.exists() }).await?;
         engine.answers().await?;
@@ -102,7 +119,7 @@ impl Dockerd {
     /// Started anew over what the killed one left.
     pub(crate) async fn revive(&mut self) -> anyhow::Result<()> {
         let _ = std::fs::remove_file(self.folder.path().join("docker.pid"));
-        self.dockerd = spawn(self.folder.path())?;
+        self.dockerd = spawn(self.folder.path(), self.keeper.as_ref())?;
         self.answers().await
     }
 
@@ -134,6 +151,10 @@ impl Drop for Dockerd {
         }
         let _ = self.containerd.kill();
         let _ = self.containerd.wait();
+        if let Some(keeper) = &mut self.keeper {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
         for left in mounts_under(self.folder.path()) {
             let _ = umount2(&left, MntFlags::MNT_DETACH);
         }
@@ -143,19 +164,65 @@ impl Drop for Dockerd {
     }
 }
 
-fn spawn(folder: &Path) -> anyhow::Result<Child> {
+/// The first of the users that a mapping engine has for its containers.
+pub(crate) const FIRST_MAPPED: u32 = 100_000;
+
+/// A mount namespace in which a user of Debian's has users of its own: `/etc/subuid` belongs to the machine.
+async fn keep(folder: &Path) -> anyhow::Result<Child> {
+    let users = folder.join("users");
+    std::fs::write(&users, format!("daemon:{FIRST_MAPPED}:65536\n"))?;
+    let script = "set -e; for file in /etc/subuid /etc/subgid; do mount --bind \"$0\" $file; done; \
+        ip link set lo up; exec tail -f /dev/null";
+    let keeper = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", script])
+        .arg(&users)
+        .stdout(Stdio::null())
+        .spawn()
+        .context("no mount namespace of our own")?;
+    let seen = Path::new("/proc")
+        .join(keeper.id().to_string())
+        .join("root")
+        .join("etc/subgid");
+    until("users are mapped", || async {
+        std::fs::read_to_string(&seen).is_ok_and(|text| text.starts_with("daemon:"))
+    })
+    .await?;
+    Ok(keeper)
+}
+
+/// A program, in the namespaces of the keeper if there is one. It keeps its process id.
+fn inside(keeper: Option<&Child>, namespaces: &[&str], program: &str) -> Command {
+    let Some(keeper) = keeper else {
+        return Command::new(program);
+    };
+    let mut command = Command::new("nsenter");
+    command
+        .args(namespaces)
+        .args(["--target", &keeper.id().to_string(), program]);
+    command
+}
+
+fn spawn(folder: &Path, keeper: Option<&Child>) -> anyhow::Result<Child> {
     let at = |name: &str| folder.join(name);
     let socket = format!("unix://{}", at("docker.sock").display());
     ensure!(socket.len() < 100, "a socket's path may not be longer");
-    // The shell becomes dockerd, so that its process id is dockerd's.
-    Command::new("unshare")
-        .args([
+    let mut command = if keeper.is_some() {
+        let mut command = inside(keeper, &["--mount", "--net"], "dockerd");
+        command.arg("--userns-remap=daemon");
+        command
+    } else {
+        // The shell becomes dockerd, so that its process id is dockerd's.
+        let mut command = Command::new("unshare");
+        command.args([
             "--net",
             "sh",
             "-c",
             "ip link set lo up; exec dockerd \"$@\"",
             "dockerd",
-        ])
+        ]);
+        command
+    };
+    command
         .args([
             "--iptables=false",
             "--bridge=none",

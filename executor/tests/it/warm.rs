@@ -1,0 +1,168 @@
+//! Containers that wait for jobs: used once, told apart by what they are made for, and gone with their executor.
+
+use std::path::Path;
+
+use muster_executor::{Engine, ImageContent, ImageFile};
+use serde_json::{Value, json};
+
+use crate::standing::{Line, Place};
+use crate::support::lease::{Job, Lease};
+use crate::support::{engine, image, until};
+
+/// An executor that keeps one container warm.
+fn warm_place() -> Lease {
+    let mut lease = Lease::new();
+    lease.config.standing.warm.holder = image::static_program("muster-hold", "muster-hold");
+    lease
+}
+
+/// The names of the containers that wait in this place.
+async fn waiting(engine: &Engine, work_dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in std::fs::read_dir(work_dir).unwrap() {
+        let label = format!("muster.executor={}", folder.unwrap().path().display());
+        names.extend(engine.labelled(&label).await.unwrap());
+    }
+    names.retain(|name| name.starts_with("muster-warm-"));
+    names
+}
+
+async fn one_waits(engine: &Engine, work_dir: &Path, but: &str) -> String {
+    let found = std::cell::RefCell::new(String::new());
+    until("a container waits", || async {
+        let names = waiting(engine, work_dir).await;
+        let fresh = names.iter().find(|name| *name != but).cloned();
+        *found.borrow_mut() = fresh.clone().unwrap_or_default();
+        match fresh {
+            Some(name) => runs(&name).await,
+            None => false,
+        }
+    })
+    .await
+    .unwrap();
+    found.into_inner()
+}
+
+/// It has begun, and says nothing yet.
+async fn runs(name: &str) -> bool {
+    let docker = bollard::Docker::connect_with_defaults().unwrap();
+    let found = docker.inspect_container(name, None).await;
+    found.is_ok_and(|found| found.state.and_then(|state| state.running) == Some(true))
+}
+
+/// Lends one job and returns its last report.
+async fn lent(line: &mut Line, job: &Job, artifacts: &Value) -> Value {
+    let lease = Lease::new();
+    let job = Job {
+        artifacts_dir: artifacts.clone(),
+        ..job.clone()
+    };
+    line.lend(&lease, &job).await;
+    let heard = line.until("MusterLeaseOver").await;
+    let ends = [
+        "V0JobFinishedRequest",
+        "V0JobFailedRequest",
+        "V0HordeFailedRequest",
+    ];
+    let last = heard
+        .into_iter()
+        .find(|message| ends.contains(&message["message_type"].as_str().unwrap()));
+    last.unwrap()
+}
+
+#[tokio::test]
+async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_gets_it_again() {
+    let Some(engine) = engine().await else { return };
+    image::load(&engine).await;
+    let place_of = warm_place();
+    let work_dir = place_of.config.work_dir.clone();
+    let mut place = Place::open(&place_of, 1).await;
+    let mut line = place.comes().await;
+    let none = Value::Null;
+    let seen = |message: &Value| -> Value {
+        serde_json::from_str(message["docker_process_stdout"].as_str().unwrap()).unwrap()
+    };
+    let surroundings = Job::new(&["probe", "surroundings"]);
+
+    let cold = lent(&mut line, &surroundings, &none).await;
+    let first = one_waits(&engine, &work_dir, "").await;
+    // Its own container, not the one that waits, while the job runs.
+    let warm = lent(&mut line, &surroundings, &none).await;
+    assert_eq!(
+        seen(&cold),
+        seen(&warm),
+        "one cannot tell from inside: user, capabilities, mounts that may be written, network, variables"
+    );
+    let second = one_waits(&engine, &work_dir, &first).await;
+    assert!(!runs(&first).await, "it went with its job");
+
+    // Another program in the same image: the same shape.
+    let failed = lent(&mut line, &Job::new(&["probe", "exit", "3"]), &none).await;
+    assert_eq!(failed["docker_process_exit_status"], 3, "{failed:#}");
+    assert_eq!(failed["docker_process_stderr"], "as I was told\n");
+    let third = one_waits(&engine, &work_dir, &second).await;
+    assert!(!runs(&second).await);
+
+    // Other folders: not for this one, and what is made for the next replaces it.
+    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");
+    let fourth = one_waits(&engine, &work_dir, &third).await;
+    assert!(!runs(&third).await, "one at most");
+    assert_eq!(waiting(&engine, &work_dir).await, [fourth.as_str()]);
+    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    assert!(
+        words["artifacts"]["/artifacts/words.json"].is_string(),
+        "{words:#}"
+    );
+    let fifth = one_waits(&engine, &work_dir, &fourth).await;
+
+    // One that is gone when its job comes is not missed.
+    engine.remove(&fifth).await.unwrap();
+    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");
+
+    one_waits(&engine, &work_dir, &fifth).await;
+    place.stop().await;
+    place_of.assert_clean(&engine).await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named_as_ever() {
+    let Some(engine) = engine().await else { return };
+    let mark = uuid::Uuid::new_v4();
+    let content = ImageContent {
+        tag: format!("muster/executor-no-program:{mark}"),
+        entrypoint: vec!["/no/such/program".into()],
+        files: vec![ImageFile {
+            path: "/x".into(),
+            mode: 0o644,
+            contents: mark.as_bytes().to_vec(),
+        }],
+        ..ImageContent::default()
+    };
+    let archive = muster_executor::ImageArchive::new(&content).unwrap();
+    engine.load(archive.bytes).await.unwrap();
+    let place_of = warm_place();
+    let mut place = Place::open(&place_of, 1).await;
+    let mut line = place.comes().await;
+    let job = Job {
+        image: content.tag.clone(),
+        ..Job::new(&[])
+    };
+    for warm in [false, true] {
+        if warm {
+            one_waits(&engine, &place_of.config.work_dir, "").await;
+        }
+        let failed = lent(&mut line, &job, &Value::Null).await;
+        assert_eq!(failed["docker_process_exit_status"], 127, "{failed:#}");
+        assert_eq!(failed["docker_process_stderr"], "", "{failed:#}");
+        let message = failed["message"].as_str().unwrap().to_lowercase();
+        assert!(
+            message.contains("could not be started") && message.contains("no such file"),
+            "{failed:#}"
+        );
+    }
+    place.stop().await;
+    place_of.assert_clean(&engine).await;
+    image::forget(&content.tag).await;
+}
