@@ -116,7 +116,7 @@ fn text(explained: &Explained) -> String {
 /// What each would have cost; the cheapest was asked.
 fn candidates(candidates: &[Candidate]) -> String {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.load_style(UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness",
     ]);
