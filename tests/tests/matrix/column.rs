@@ -12,7 +12,8 @@ use muster_protocol::rest::CreateJob;
 use muster_protocol::wire::decode;
 use muster_protocol::{AttemptId, JobId, JobStatus, Receipt, ReceiptKind, ReceiptPayload};
 use muster_tests::{
-    Cluster, Dockerd, Layout, Parts, Relay, Role, User, Weather, free_address, run, wait_for,
+    BUSYBOX, Cluster, Dockerd, Layout, Parts, Relay, Role, User, Weather, free_address, run, shell_image,
+    wait_for,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -99,9 +100,8 @@ impl Column {
             executors: 2,
             validators: vec![],
         };
-        runtime.block_on(load_image(
-            engine.as_ref().map(Dockerd::address).unwrap_or_default(),
-        ));
+        let address = engine.as_ref().map(Dockerd::address).unwrap_or_default();
+        let image = runtime.block_on(shell_image(&address)).unwrap();
         let parts = Parts::start(&layout).unwrap();
         let key = parts.keys().user.clone();
         let user = runtime
