@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """What margins tell: answers of honest and of cheaper engines, scored by the honest one.
 
-    python3 margins.py MUSTER_LLM MODEL OUT [SMALLER] [FINE_TUNE]
+    python3 margins.py MUSTER_LLM MODEL OUT [SMALLER [FINE_TUNE]]
 
-Each variant answers the same prompts under the same seeds; the reference scores what it said. OUT gets margins.json, margins.md (the
-table) and margins.svg (the plot): how many tokens differ, the margins' quantiles, and the area under the ROC curve of the mean clipped
-margin over so many tokens, honest against variant. The honest runs use other batches and prefixes than the scoring pass.
+Each variant answers the same prompts under the same seeds; the reference scores what it said. OUT gets margins.md (the tables) and
+margins.svg (the plots): how many tokens are off, the margins' quantiles, how they depend on the entropy of the distribution, and the
+area under the ROC curve of the mean clipped margin over so many tokens, honest against variant. Honest rows beyond the first answer
+under other batches, threads and prefixes than the reference scores with: what an audit has to bear. SMALLER and FINE_TUNE are model
+folders made by train/train.py (README.md says how).
+
+Needs httpx2 (tests/python/requirements.txt).
 """
 
 import concurrent.futures
-import json
+import datetime
+import math
 import pathlib
 import random
 import subprocess
@@ -19,20 +24,34 @@ import time
 
 import httpx2
 
-binary, model, out = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
-VARIANTS = {"honest": [], "bf16": ["--weights", "bf16"], "KV int8": ["--cache", "int8"], "int8": ["--weights", "q8_0"], "int4": ["--weights", "q4_0"]}
-OTHERS = dict(zip(["smaller model", "fine-tune"], sys.argv[4:6]))
-ANSWERS, LENGTH, CLIP, COUNTS = 80, 160, 4.0, [20, 80, 320, 1280]
-PROMPTS = ["The", "fn main() {\n", "Returns a", "# Examples\n\n", "An error occurs when", "impl", "Cargo will", "This lint"]
+CLIP, COUNTS, SAMPLES = 4.0, [20, 50, 100, 200, 500, 1000, 2000], 300
+ANSWERS, LENGTH = 160, 160
+HONEST = {
+    "honest": [],
+    "honest, batches of 3, 2 threads": ["--threads", "2", "--streams", "3", "--kept", "2"],
+}
+CHEAPER = {
+    "f16 engine": ["--weights", "f16", "--rounding", "f16"],
+    "bf16 weights": ["--weights", "bf16"],
+    "bf16 engine": ["--weights", "bf16", "--rounding", "bf16"],
+    "KV cache int8": ["--cache", "int8"],
+    "int8 (q8_0)": ["--weights", "q8_0"],
+    "int4 (q4_0)": ["--weights", "q4_0"],
+}
+ENTROPIES = [0.0, 0.5, 1.5, 3.0, math.inf]
+PROMPTS = ["The", "fn main() {\n", "Returns a", "# Examples\n\n", "An error occurs when", "impl", "Cargo will", "This lint",
+           "A trait is", "let mut x = ", "Unsafe code must", "The compiler", "use std::", "If the value", "Panics if", "When"]
+COLOURS = ["#000000", "#888888", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6677", "#882255", "#aa4499"]
 
 
 class Engine:
     def __init__(self, folder, arguments):
         self.home = tempfile.TemporaryDirectory()
         socket = pathlib.Path(self.home.name) / "s"
-        self.process = subprocess.Popen([binary, "serve", "--model", folder, "--socket", socket, *arguments], env={"RUST_LOG": "error"})
+        self.process = subprocess.Popen(
+            [sys.argv[1], "serve", "--model", folder, "--socket", socket, *arguments], env={"RUST_LOG": "error"})
         self.http = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
-        for _ in range(600):
+        for _ in range(1200):
             try:
                 self.http.get("/health").raise_for_status()
                 return
@@ -59,71 +78,115 @@ def answer(engine, n):
     return {"prompt_token_ids": choice["prompt_token_ids"], "token_ids": choice["token_ids"], "seed": n, "logit_bias": {"0": -100}}
 
 
-def margins(name, folder, arguments, reference):
+def measured(name, folder, arguments, reference):
+    """One row of (margin, entropy) for each answer."""
+    begun = time.monotonic()
     with Engine(folder, arguments) as engine, concurrent.futures.ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: answer(engine, n), range(ANSWERS)))
     scored = [reference.post("/v1/score", text)["tokens"] for text in texts]
+    print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     # What cannot have been chosen counts as far as can be.
-    return [[min(CLIP, CLIP if t["margin"] == "impossible" else t["margin"]) for t in tokens] for tokens in scored]
+    far = lambda t: CLIP if t["margin"] == "impossible" else min(CLIP, t["margin"])
+    return [[(far(t), t["entropy"]) for t in tokens] for tokens in scored]
 
 
-def auc(honest, other, count, random):
-    """How often a sample of the variant has the larger mean; samples are of whole tokens of random answers."""
+def auc(honest, other, count):
+    """How often a sample of the variant has the larger mean; a sample is made of stretches of 20 tokens of random answers."""
     def sample(rows):
         picked = []
         while len(picked) < count:
             row = random.choice(rows)
             at = random.randrange(max(1, len(row) - 19))
             picked += row[at : at + 20]
-        return sum(picked[:count]) / count
+        return sum(margin for margin, _ in picked[:count]) / count
 
-    a, b = ([sample(rows) for _ in range(300)] for rows in (honest, other))
+    a, b = ([sample(rows) for _ in range(SAMPLES)] for rows in (honest, other))
     return sum((y > x) + (y == x) / 2 for x in a for y in b) / len(a) / len(b)
 
 
-def plot(rows):
-    width, height, left, top = 720, 380, 60, 30
-    colours = ["#000", "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377"]
-    x = lambda m: left + (width - left - 170) * (m / CLIP)
-    y = lambda share: top + (height - top - 50) * (1 - max(0.0, (share and __import__("math").log10(share) + 4)) / 4)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+def tables(rows, areas):
+    lines = [f"{ANSWERS} answers of at most {LENGTH} tokens each at temperature 1; margins in nats, clipped at {CLIP:.0f};"
+             f" `measure/margins.py`, {datetime.date.today()}.", "",
+             "| engine | tokens off | impossible or ≥ 4 | mean margin | p99 | p99.9 | p99.99 |", "|---|---|---|---|---|---|---|"]
+    for name, row in rows.items():
+        flat = sorted(margin for tokens in row for margin, _ in tokens)
+        at = lambda q: flat[min(len(flat) - 1, int(q * len(flat)))]
+        share = lambda test: sum(test(m) for m in flat) / len(flat)
+        lines.append(f"| {name} | {share(lambda m: m > 0):.2%} | {share(lambda m: m >= CLIP):.3%} | {sum(flat) / len(flat):.6f} "
+                     f"| {at(0.99):.4f} | {at(0.999):.4f} | {at(0.9999):.4f} |")
+    lines += ["", "Area under the ROC curve of the mean margin over so many tokens, against the first row:", "",
+              "| engine | " + " | ".join(map(str, COUNTS)) + " |", "|---|" + "---|" * len(COUNTS)]
+    lines += [f"| {name} | " + " | ".join(f"{area:.3f}" for area in of) + " |" for name, of in areas.items()]
+    bins = [f"{low:g} to {high:g}" if high < math.inf else f"{low:g} and more" for low, high in zip(ENTROPIES, ENTROPIES[1:])]
+    lines += ["", "Tokens off by the entropy (nats) of the reference's distribution at their place, and how many tokens that is:", "",
+              "| engine | " + " | ".join(bins) + " |", "|---|" + "---|" * len(bins)]
+    for name, row in rows.items():
+        cells = []
+        for low, high in zip(ENTROPIES, ENTROPIES[1:]):
+            inside = [margin for tokens in row for margin, entropy in tokens if low <= entropy < high]
+            off = sum(margin > 0 for margin in inside) / max(1, len(inside))
+            cells.append(f"{off:.2%} of {len(inside):,}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows, areas):
+    width, left, top, inner, high = 980, 60, 30, 340, 290
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + high + 50}" font-family="sans-serif" font-size="12">',
              '<rect width="100%" height="100%" fill="#fff"/>']
-    for power in range(5):
-        level = y(10.0**-power)
-        parts.append(f'<line x1="{left}" x2="{width - 170}" y1="{level}" y2="{level}" stroke="#ddd"/>'
-                     f'<text x="{left - 8}" y="{level + 4}" text-anchor="end">1e-{power}</text>')
+
+    def line(points, colour):
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+
+    def text(x, y, what, anchor="middle", colour="#000"):
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{what}</text>')
+
+    def rule(x, y):
+        parts.append(f'<line x1="{x}" x2="{x + inner}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+
+    text(left, 18, "share of tokens whose margin is larger", "start")
+    y = lambda share: top + high * -math.log10(max(share, 1e-5)) / 5
+    for power in range(6):
+        rule(left, y(10.0**-power))
+        text(left - 8, y(10.0**-power) + 4, f"1e-{power}", "end")
     for m in range(int(CLIP) + 1):
-        parts.append(f'<text x="{x(m)}" y="{height - 30}" text-anchor="middle">{m}</text>')
-    parts.append(f'<text x="{left}" y="18">share of tokens whose margin is larger</text><text x="{x(CLIP / 2)}" y="{height - 10}">margin, nats</text>')
+        text(left + inner * m / CLIP, top + high + 18, m)
+    text(left + inner / 2, top + high + 36, "margin, nats")
+    second = left + inner + 70
+    text(second, 18, "area under the ROC curve", "start")
+    place = lambda count: second + inner * math.log(count / COUNTS[0]) / math.log(COUNTS[-1] / COUNTS[0])
+    level = lambda area: top + high * (1 - max(0.0, area - 0.4) / 0.6)
+    for tenth in range(4, 11):
+        rule(second, level(tenth / 10))
+        text(second - 8, level(tenth / 10) + 4, tenth / 10, "end")
+    for count in COUNTS:
+        text(place(count), top + high + 18, count)
+    text(second + inner / 2, top + high + 36, "tokens")
     for i, (name, row) in enumerate(rows.items()):
-        flat = sorted(m for tokens in row for m in tokens)
-        steps = [k * CLIP / 120 for k in range(120)]
-        shares = [sum(m > s for m in flat) / len(flat) for s in steps]
-        points = " ".join(f"{x(s):.1f},{y(share):.1f}" for s, share in zip(steps, shares) if share > 0)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[i]}" stroke-width="1.5"/>'
-                     f'<text x="{width - 160}" y="{top + 18 * i + 10}" fill="{colours[i]}">{name}</text>')
+        flat = sorted(margin for tokens in row for margin, _ in tokens)
+        steps = [k * CLIP / 160 for k in range(160)]
+        shares = [(s, sum(m > s for m in flat) / len(flat)) for s in steps]
+        line([(left + inner * s / CLIP, y(share)) for s, share in shares if share > 0], COLOURS[i])
+        if name in areas:
+            line([(place(count), level(area)) for count, area in zip(COUNTS, areas[name])], COLOURS[i])
+        text(second + inner + 12, top + 18 * i + 10, name, "start", COLOURS[i])
+    parts[0] = parts[0].replace(f'width="{width}"', f'width="{width + 50}"')
     return "\n".join(parts + ["</svg>", ""])
 
 
 def main():
+    model, out = sys.argv[2], pathlib.Path(sys.argv[3])
     out.mkdir(parents=True, exist_ok=True)
     with Engine(model, []) as reference:
-        rows = {name: margins(name, model, arguments, reference) for name, arguments in VARIANTS.items()}
-        rows |= {name: margins(name, folder, [], reference) for name, folder in OTHERS.items()}
-        again = margins("honest, again", model, ["--threads", "1", "--streams", "3", "--kept", "2"], reference)
+        rows = {name: measured(name, model, arguments, reference) for name, arguments in (HONEST | CHEAPER).items()}
+        for name, folder in zip(["smaller model", "fine-tune"], sys.argv[4:6]):
+            rows[name] = measured(name, folder, [], reference)
     random.seed(4)
-    table = ["| engine | tokens off | mean margin | p99 | p99.9 | " + " | ".join(f"AUC, {n} tokens" for n in COUNTS) + " |",
-             "|---|---|---|---|---|" + "---|" * len(COUNTS)]
-    for name, row in {**rows, "honest, other batches": again}.items():
-        flat = sorted(m for tokens in row for m in tokens)
-        at = lambda q: flat[min(len(flat) - 1, int(q * len(flat)))]
-        off = sum(m > 0 for m in flat) / len(flat)
-        areas = ["–"] * len(COUNTS) if name == "honest" else [f"{auc(rows['honest'], row, n, random):.3f}" for n in COUNTS]
-        table.append(f"| {name} | {off:.2%} | {sum(flat) / len(flat):.5f} | {at(0.99):.4f} | {at(0.999):.4f} | " + " | ".join(areas) + " |")
-    (out / "margins.md").write_text("\n".join(table) + "\n")
-    (out / "margins.svg").write_text(plot(rows))
-    (out / "margins.json").write_text(json.dumps({name: [[round(m, 5) for m in tokens] for tokens in row] for name, row in rows.items()}))
-    print("\n".join(table))
+    areas = {name: [auc(rows["honest"], row, count) for count in COUNTS] for name, row in rows.items() if name != "honest"}
+    (out / "margins.md").write_text(tables(rows, areas))
+    (out / "margins.svg").write_text(plot(rows, areas))
+    print(tables(rows, areas))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tokens a second against llama.cpp: same weights, same threads, in turns, in one run.
 
-    python3 speed.py MUSTER_LLM MODEL [THREADS]      prints one JSON document
+    python3 speed.py MUSTER_LLM MODEL [THREADS]      prints a table
 
-MODEL is a folder with safetensors. Both engines are asked over HTTP on loopback or a Unix socket; llama.cpp is the wheel `xllamacpp`.
+MODEL is a folder with safetensors. Both engines are processes of their own and are asked over HTTP; llama.cpp's is the server of the
+wheel `xllamacpp`. What counts is the processor time of the engine's process between question and answer, so other work on the
+machine disturbs little; wall time stands beside it. Prompts are random tokens, so no prefix is at hand.
 """
 
-import json
 import pathlib
 import random
 import statistics
@@ -16,81 +17,118 @@ import tempfile
 import time
 
 import httpx2
-import xllamacpp
 
-binary, model, threads = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1
-here = pathlib.Path(__file__).parent
-ROUNDS, PREFILL, DECODE = 9, 400, 200
-random.seed(1)
+ROUNDS, PREFILL, DECODE = 11, 400, 400
+PEER = """
+import sys, time, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel, params.warmup = sys.argv[1], 512, 1, True
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(sys.argv[2])
+params.cache_prompt = False
+server = xllamacpp.Server(params)
+print("listens on", server.listening_address, flush=True)
+sys.stdin.read()
+"""
+
+
+class Engine:
+    def __init__(self, process, client):
+        self.process, self.client = process, client
+
+    def processor(self):
+        """Seconds of processor time, of all its threads."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def timed(self, ask):
+        wall, processor = time.monotonic(), self.processor()
+        given = ask(self.client)
+        return time.monotonic() - wall, self.processor() - processor, given
 
 
 def fresh(count):
-    """A prompt that nobody has seen, so that no prefix is at hand."""
     return [random.randrange(300, 2000) for _ in range(count)]
 
 
-def timed(ask):
-    begun = time.monotonic()
-    ask()
-    return time.monotonic() - begun
-
-
-def turns(ours, peer):
-    ours(), peer()
-    a, b = [], []
-    for _ in range(ROUNDS):
-        a.append(ours())
-        b.append(peer())
-    return {"ours": a, "peer": b, "ratio": statistics.median(a) / statistics.median(b)}
-
-
-results = {"threads": threads}
-for kind in ("f32", "f16", "q8_0"):
-    folder = tempfile.TemporaryDirectory()
-    file = pathlib.Path(folder.name) / "m.gguf"
-    subprocess.run([sys.executable, here.parent / "tests/python/to_gguf.py", model, file, kind], check=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (file.parent / name).write_bytes((model / name).read_bytes())
+def ours(binary, file, threads):
     socket = file.parent / "s"
-    engine = subprocess.Popen([binary, "serve", "--model", file, "--socket", socket, "--threads", str(threads)],
-                              env={"RUST_LOG": "error", "RAYON_NUM_THREADS": str(threads)})
-    ours = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(file), 512, 1, False
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.cache_prompt = False
-    server = xllamacpp.Server(params)
-    peer = httpx2.Client(base_url=server.listening_address, timeout=600)
-    for _ in range(600):
+    process = subprocess.Popen([binary, "serve", "--model", file, "--socket", socket, "--threads", threads], env={"RUST_LOG": "error"})
+    client = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
+    for _ in range(1200):
         try:
-            ours.get("/health").raise_for_status()
-            break
+            client.get("/health").raise_for_status()
+            return Engine(process, client)
         except httpx2.HTTPError:
             time.sleep(0.1)
+    raise RuntimeError("the engine does not answer")
 
-    def ask(client, prompt, count):
-        answer = client.post("/v1/completions", json={
-            "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, "logit_bias": {"0": -100}, "cache_prompt": False})
+
+def theirs(file, threads):
+    process = subprocess.Popen([sys.executable, "-c", PEER, file, threads], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    for line in process.stdout:
+        if line.startswith("listens on "):
+            return Engine(process, httpx2.Client(base_url=line.split()[-1], timeout=600))
+    raise RuntimeError("llama.cpp does not answer")
+
+
+def ask(prompt, count):
+    def asked(client):
+        answer = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True,
+                                                      "logit_bias": {"0": -100}, "cache_prompt": False})
         used = answer.raise_for_status().json()["usage"]
         assert used["completion_tokens"] == count, used
+    return asked
 
-    results[f"{kind}: prefill, tokens/s"] = turns(*(lambda c=c: PREFILL / timed(lambda: ask(c, fresh(PREFILL), 1)) for c in (ours, peer)))
-    results[f"{kind}: decode, tokens/s"] = turns(*(lambda c=c: DECODE / timed(lambda: ask(c, fresh(4), DECODE)) for c in (ours, peer)))
 
-    def generate():
-        generate.prompt = fresh(8)
-        answer = ours.post("/v1/completions", json={"prompt": generate.prompt, "max_tokens": PREFILL, "seed": 3, "return_token_ids": True,
-                                                   "logit_bias": {"0": -100}})
-        generate.ids = answer.json()["choices"][0]["token_ids"]
+def row(kind, what, unit, mine, peers, size, target, mend=lambda ratio: ratio):
+    """Medians; the ratio is of processor time, turn by turn."""
+    ratios = [mend(b[1] / a[1]) for a, b in zip(mine, peers)]
+    ratio = statistics.median(ratios)
+    rate = lambda runs, i: statistics.median(size(run[i]) for run in runs)
+    print(f"| {kind} | {what} | {rate(mine, 1):,.{unit[1]}f} | {rate(peers, 1):,.{unit[1]}f} {unit[0]} | {rate(mine, 0):,.{unit[1]}f} "
+          f"| {rate(peers, 0):,.{unit[1]}f} | **{ratio:.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) | {target} |", flush=True)
 
-    def score():
-        body = {"prompt_token_ids": generate.prompt, "token_ids": generate.ids, "seed": 3, "logit_bias": {"0": -100}}
-        ours.post("/v1/score", json=body).raise_for_status()
 
-    results[f"{kind}: scoring over generating, s"] = turns(lambda: timed(generate), lambda: timed(score))
-    results[f"{kind}: scoring over generating, s"]["ratio"] **= -1
-    results[f"{kind}: scoring over generating, s"]["names"] = ["generating", "scoring"]
-    engine.kill()
-    engine.wait()
-    del server
-print(json.dumps(results, indent=1))
+def main():
+    binary, model = sys.argv[1], pathlib.Path(sys.argv[2])
+    threads = sys.argv[3] if len(sys.argv) > 3 else "1"
+    here = pathlib.Path(__file__).parent
+    random.seed(1)
+    print("| weights | what | ours, processor | peer, processor | ours, wall | peer, wall | ratio | target |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for kind in ("f32", "f16", "q8_0", "q4_0"):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "m.gguf"
+            subprocess.run([sys.executable, here.parent / "tests/python/to_gguf.py", model, file, kind], check=True)
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                (file.parent / name).write_bytes((model / name).read_bytes())
+            engine, peer = ours(binary, file, threads), theirs(file, threads)
+            try:
+                for what, prompt, count, work in (("prefill of 400", PREFILL, 1, PREFILL), ("decode of 400", 4, DECODE, DECODE)):
+                    a, b = [], []
+                    for turn in range(ROUNDS + 1):
+                        text = fresh(prompt)
+                        for one, runs in ((engine, a), (peer, b)) if turn % 2 else ((peer, b), (engine, a)):
+                            runs.append(one.timed(ask(text, count)))
+                    row(kind, what, ("tokens/s", 0), a[1:], b[1:], lambda seconds, work=work: work / seconds, "≥ 0.5")
+                made, judged = [], []
+                for seed in range(ROUNDS + 1):
+                    prompt = fresh(8)
+                    body = {"prompt": prompt, "max_tokens": DECODE, "seed": seed, "return_token_ids": True, "logit_bias": {"0": -100}}
+                    made.append(engine.timed(lambda client: client.post("/v1/completions", json=body).raise_for_status().json()))
+                    ids = made[-1][2]["choices"][0]["token_ids"]
+                    body = {"prompt_token_ids": prompt, "token_ids": ids, "seed": seed, "logit_bias": {"0": -100}}
+                    judged.append(engine.timed(lambda client: client.post("/v1/score", json=body).raise_for_status().json()))
+                    cached = judged[-1][2]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                    assert cached <= len(prompt), cached
+                row(kind, "scoring 400 over generating them", ("s", 4), judged[1:], made[1:], lambda seconds: seconds, "≤ 0.1",
+                    lambda ratio: 1 / ratio)
+            finally:
+                for one in (engine, peer):
+                    one.process.kill()
+                    one.process.wait()
+
+
+if __name__ == "__main__":
+    main()

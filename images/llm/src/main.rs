@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use muster_image_llm::api::{Address, Service, router, serve, unix_seconds};
-use muster_image_llm::backend::{Backend, Cache, Candle};
+#[cfg(feature = "torch")]
+use muster_image_llm::backend::Torch;
+use muster_image_llm::backend::{Backend, Cache, Candle, Rounding};
 use muster_image_llm::engine::{Engine, Limits};
 use muster_image_llm::model::{Loaded, Storage, load, model_id};
 use muster_image_llm::text::{Template, Tokenizer};
@@ -37,6 +39,9 @@ struct Model {
     /// Keep keys and values as f32 or int8.
     #[arg(long, default_value = "f32", value_parser = cache)]
     cache: Cache,
+    /// Round what goes through products to f32, f16 or bf16; candle only.
+    #[arg(long, default_value = "f32", value_parser = rounding)]
+    rounding: Rounding,
 }
 
 #[derive(Args)]
@@ -52,6 +57,12 @@ struct Serve {
     /// Listen on this port.
     #[arg(long, default_value_t = 8000)]
     port: u16,
+    /// What multiplies: candle, or in a build with libtorch also torch (the processor) and torch-cuda.
+    #[arg(long, default_value = "candle", value_parser = library)]
+    backend: Library,
+    /// Refuse to serve any model but the one with this id, as `muster-llm id` prints it.
+    #[arg(long, env = "MUSTER_LLM_EXPECT")]
+    expect: Option<String>,
     /// Threads that multiply; as many as there are processors unless given.
     #[arg(long)]
     threads: Option<usize>,
@@ -72,6 +83,29 @@ struct Serve {
     context: Option<usize>,
 }
 
+/// A tensor library.
+#[derive(Clone, Copy)]
+enum Library {
+    Candle,
+    #[cfg(feature = "torch")]
+    Torch,
+    #[cfg(feature = "torch")]
+    TorchCuda,
+}
+
+fn library(name: &str) -> Result<Library, String> {
+    match name {
+        "candle" => Ok(Library::Candle),
+        #[cfg(feature = "torch")]
+        "torch" => Ok(Library::Torch),
+        #[cfg(feature = "torch")]
+        "torch-cuda" => Ok(Library::TorchCuda),
+        #[cfg(not(feature = "torch"))]
+        "torch" | "torch-cuda" => Err("this program was built without libtorch (feature torch)".to_owned()),
+        _ => Err("it is candle, torch or torch-cuda".to_owned()),
+    }
+}
+
 fn storage(name: &str) -> Result<Storage, String> {
     Storage::named(name).ok_or_else(|| "it is as-given, f16, bf16, q8_0 or q4_0".to_owned())
 }
@@ -81,6 +115,15 @@ fn cache(name: &str) -> Result<Cache, String> {
         "f32" => Ok(Cache::F32),
         "int8" => Ok(Cache::Int8),
         _ => Err("it is f32 or int8".to_owned()),
+    }
+}
+
+fn rounding(name: &str) -> Result<Rounding, String> {
+    match name {
+        "f32" => Ok(Rounding::F32),
+        "f16" => Ok(Rounding::F16),
+        "bf16" => Ok(Rounding::Bf16),
+        _ => Err("it is f32, f16 or bf16".to_owned()),
     }
 }
 
@@ -135,6 +178,14 @@ fn print_id(model: &Model) -> anyhow::Result<()> {
 
 fn start(arguments: &Serve) -> anyhow::Result<()> {
     let (mut loaded, texts) = read(&arguments.model)?;
+    if let Some(expected) = &arguments.expect
+        && !expected.eq_ignore_ascii_case(&texts.id)
+    {
+        bail!(
+            "this is model {}, not {expected}: other weights, another --weights, another tokenizer or template",
+            texts.id
+        );
+    }
     if let Some(context) = arguments.context {
         if context > loaded.shape.context || context < 2 {
             bail!("--context is 2 to the model's {}", loaded.shape.context);
@@ -145,6 +196,8 @@ fn start(arguments: &Serve) -> anyhow::Result<()> {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()?;
+        #[cfg(feature = "torch")]
+        tch::set_num_threads(i32::try_from(threads)?);
     }
     let name = match (&arguments.name, arguments.model.model.file_stem()) {
         (Some(name), _) => name.clone(),
@@ -158,7 +211,7 @@ fn start(arguments: &Serve) -> anyhow::Result<()> {
         waiting: arguments.waiting.max(1),
         ..Limits::default()
     };
-    let backend = backend(&arguments.model, loaded, limits.streams + arguments.kept)?;
+    let backend = backend(arguments, loaded, limits.streams + arguments.kept)?;
     let service = Service {
         engine: Engine::start(backend, limits)?,
         shape,
@@ -185,9 +238,20 @@ fn start(arguments: &Serve) -> anyhow::Result<()> {
     })
 }
 
-fn backend(model: &Model, loaded: Loaded, slots: usize) -> anyhow::Result<Box<dyn Backend>> {
+fn backend(arguments: &Serve, loaded: Loaded, slots: usize) -> anyhow::Result<Box<dyn Backend>> {
     let Loaded { shape, weights, .. } = loaded;
-    Ok(Box::new(Candle::new(shape, weights, model.cache, slots)?))
+    let Model { cache, rounding, .. } = arguments.model;
+    Ok(match arguments.backend {
+        Library::Candle => Box::new(Candle::new(shape, weights, cache, slots)?.rounding(rounding)),
+        #[cfg(feature = "torch")]
+        Library::Torch | Library::TorchCuda if rounding != Rounding::F32 => {
+            bail!("only the backend candle rounds")
+        }
+        #[cfg(feature = "torch")]
+        Library::Torch => Box::new(Torch::new(shape, weights, cache, slots)?),
+        #[cfg(feature = "torch")]
+        Library::TorchCuda => Box::new(Torch::cuda(shape, weights, cache, slots)?),
+    })
 }
 
 /// Resolves when the process is asked to end.

@@ -4,6 +4,7 @@ mod cache;
 mod compatibility;
 mod dockerd;
 mod engine;
+mod llm;
 mod probes;
 mod registry;
 mod support;

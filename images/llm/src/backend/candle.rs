@@ -4,7 +4,7 @@ use candle_core::quantized::QMatMul;
 use candle_core::{Device, Module as _, Tensor};
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, Cache, Job, Want, kernels};
+use super::{Backend, BackendError, Cache, Job, Rounding, Want, kernels, starts};
 use crate::model::{Linear, Matrix, Shape, Weights};
 
 /// A product with fewer rows than this is not worth a second thread.
@@ -42,6 +42,7 @@ struct Slot {
 pub struct Candle {
     shape: Shape,
     cache: Cache,
+    rounding: Rounding,
     embedding: Vec<f32>,
     blocks: Vec<Block>,
     norm: Vec<f32>,
@@ -67,6 +68,7 @@ impl Candle {
         });
         Ok(Self {
             cache,
+            rounding: Rounding::F32,
             embedding: weights.embedding,
             blocks: blocks.collect::<Result<_, BackendError>>()?,
             norm: weights.norm,
@@ -81,20 +83,19 @@ impl Candle {
         })
     }
 
-    /// The first position of each job, if the jobs can be done.
-    fn check(&self, jobs: &[Job<'_>]) -> Result<Vec<usize>, BackendError> {
-        let start = |job: &Job<'_>| {
-            let start = self.slots.get(job.slot)?.length;
-            let known = job
-                .tokens
-                .iter()
-                .all(|token| (*token as usize) < self.shape.vocabulary);
-            let fits = start + job.tokens.len() <= self.shape.context;
-            (known && fits && !job.tokens.is_empty()).then_some(start)
-        };
-        jobs.iter()
-            .map(|job| start(job).ok_or(BackendError::Job))
-            .collect()
+    /// Rounds what goes into products and what comes out of them: what a cheaper engine would do.
+    #[must_use]
+    pub fn rounding(mut self, rounding: Rounding) -> Self {
+        self.rounding = rounding;
+        self
+    }
+
+    /// Rows of inputs to rows of outputs.
+    fn apply(&self, products: &[Product], mut x: Vec<f32>, rows: usize) -> Result<Vec<f32>, BackendError> {
+        kernels::round(&mut x, self.rounding);
+        let mut y = multiply(products, x, rows)?;
+        kernels::round(&mut y, self.rounding);
+        Ok(y)
     }
 
     fn embed(&self, jobs: &[Job<'_>]) -> Vec<f32> {
@@ -195,10 +196,9 @@ fn products(linear: Linear) -> Result<Vec<Product>, BackendError> {
     linear.into_iter().map(product).collect()
 }
 
-/// Rows of inputs to rows of outputs.
-fn apply(products: &[Product], x: &[f32], rows: usize) -> Result<Vec<f32>, BackendError> {
+fn multiply(products: &[Product], x: Vec<f32>, rows: usize) -> Result<Vec<f32>, BackendError> {
     let columns = x.len().checked_div(rows).unwrap_or(0);
-    let x = Tensor::from_slice(x, (rows, columns), &Device::Cpu)?;
+    let x = Tensor::from_vec(x, (rows, columns), &Device::Cpu)?;
     let mut parts = Vec::new();
     for product in products {
         let y = match product {
@@ -240,12 +240,10 @@ impl Backend for Candle {
         }
     }
 
-    fn copy(&mut self, from: usize, to: usize, length: usize) {
+    fn copy(&mut self, from: usize, to: usize, length: usize) -> Result<(), BackendError> {
         self.truncate(to, 0);
         let width = self.shape.kv_heads * self.shape.head_dim;
-        let Some(source) = self.slots.get(from) else {
-            return;
-        };
+        let source = self.slots.get(from).ok_or(BackendError::Job)?;
         let length = length.min(source.length);
         let begin = |all: &[f32]| all.get(..length * width).unwrap_or_default().to_vec();
         let past = source
@@ -256,13 +254,15 @@ impl Backend for Candle {
                 values: begin(&past.values),
             })
             .collect();
-        if let Some(slot) = self.slots.get_mut(to) {
-            *slot = Slot { length, past };
-        }
+        let slot = self.slots.get_mut(to).ok_or(BackendError::Job)?;
+        *slot = Slot { length, past };
+        Ok(())
     }
 
     fn forward(&mut self, jobs: &[Job<'_>]) -> Result<Vec<Vec<f32>>, BackendError> {
-        let starts = self.check(jobs)?;
+        let starts = starts(&self.shape, jobs, |slot| {
+            self.slots.get(slot).map(|slot| slot.length)
+        })?;
         let (dim, ffn, eps) = (self.shape.dim, self.shape.ffn, self.shape.eps);
         let mut x = self.embed(jobs);
         let rows = x.len() / dim;
@@ -275,11 +275,15 @@ impl Backend for Candle {
         let blocks = std::mem::take(&mut self.blocks);
         let mut run = || -> Result<(), BackendError> {
             for (layer, block) in blocks.iter().enumerate() {
-                let qkv = apply(&block.qkv, &kernels::norm(&x, &block.attention_norm, eps), rows)?;
+                let qkv = self.apply(&block.qkv, kernels::norm(&x, &block.attention_norm, eps), rows)?;
                 let seen = self.attend(layer, jobs, &starts, &turns, qkv);
-                kernels::add(&mut x, &apply(&block.output, &seen, rows)?);
-                let gated = apply(&block.gate_up, &kernels::norm(&x, &block.ffn_norm, eps), rows)?;
-                kernels::add(&mut x, &apply(&block.down, &kernels::gate(&gated, ffn), rows)?);
+                kernels::add(&mut x, &self.apply(&block.output, seen, rows)?);
+                let gated = self.apply(&block.gate_up, kernels::norm(&x, &block.ffn_norm, eps), rows)?;
+                kernels::add(
+                    &mut x,
+                    &self.apply(&block.down, kernels::gate(&gated, ffn), rows)?,
+                );
+                kernels::round(&mut x, self.rounding);
             }
             Ok(())
         };
@@ -315,11 +319,8 @@ impl Candle {
         if rows == 0 {
             return Ok(vec![Vec::new(); jobs.len()]);
         }
-        let all = apply(
-            &self.head,
-            &kernels::norm(&wanted, &self.norm, self.shape.eps),
-            rows,
-        )?;
+        let normed = kernels::norm(&wanted, &self.norm, self.shape.eps);
+        let all = self.apply(&self.head, normed, rows)?;
         let mut rest = all.as_slice();
         let split = |count: usize| {
             let (mine, others) = rest.split_at(count * self.shape.vocabulary);

@@ -1,6 +1,10 @@
 //! The parts of a Llama between its products: norms, rotary positions, attention, the gate. Plain loops that the compiler
 //! turns into vector instructions; sums in one order, whatever else is in the batch.
 
+use half::{bf16, f16};
+
+use super::Rounding;
+
 const LANES: usize = 8;
 
 /// x / rms(x) · weight, row by row.
@@ -104,6 +108,15 @@ pub(super) fn round_to_int8(row: &mut [f32], head_dim: usize) {
     }
 }
 
+/// What an engine of that precision would pass on.
+pub(super) fn round(row: &mut [f32], rounding: Rounding) {
+    match rounding {
+        Rounding::F32 => {}
+        Rounding::F16 => row.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
+        Rounding::Bf16 => row.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()),
+    }
+}
+
 pub(super) fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
@@ -153,6 +166,18 @@ mod tests {
             let a: Vec<f32> = (0..n).map(|v| v as f32).collect();
             assert_eq!(dot(&a, &a), a.iter().map(|v| v * v).sum::<f32>());
         }
+    }
+
+    #[test]
+    fn halves_keep_what_they_can_hold() {
+        let mut row = [1.0, 0.1, 65_536.0];
+        round(&mut row, Rounding::F32);
+        assert_eq!(row, [1.0, 0.1, 65_536.0]);
+        round(&mut row, Rounding::Bf16);
+        assert_eq!(row, [1.0, 0.100_097_656, 65_536.0]);
+        let mut row = [1.0, 0.1, 65_536.0];
+        round(&mut row, Rounding::F16);
+        assert_eq!(row, [1.0, 0.099_975_586, f32::INFINITY]);
     }
 
     #[test]

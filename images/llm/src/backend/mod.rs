@@ -2,10 +2,14 @@
 
 mod candle;
 mod kernels;
+#[cfg(feature = "torch")]
+mod torch;
 
 use crate::model::Shape;
 
 pub use candle::Candle;
+#[cfg(feature = "torch")]
+pub use torch::Torch;
 
 /// Which of a job's logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +42,33 @@ pub enum Cache {
     Int8,
 }
 
+/// What numbers between products are rounded to; sums are in f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Not at all.
+    F32,
+    /// Half precision.
+    F16,
+    /// bfloat16, as engines on GPUs usually have it.
+    Bf16,
+}
+
 /// A backend failed. Its own fault, never the peer's: what peers send is checked before.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The tensor library refused.
     #[error("the tensor library failed")]
     Candle(#[from] candle_core::Error),
+    /// libtorch refused.
+    #[cfg(feature = "torch")]
+    #[error("libtorch failed")]
+    Torch(#[from] tch::TchError),
+    /// There is no device that libtorch can use.
+    #[cfg(feature = "torch")]
+    #[error(
+        "libtorch finds no CUDA device; use the backend torch, or a libtorch and a driver that go together"
+    )]
+    NoDevice,
     /// Weights could not be taken over.
     #[error("weights could not be taken over")]
     Model(#[from] crate::model::ModelError),
@@ -63,8 +88,11 @@ pub trait Backend: Send {
     /// Keeps only the first `length` tokens of a slot.
     fn truncate(&mut self, slot: usize, length: usize);
 
-    /// Makes slot `to` begin with the first `length` tokens of slot `from`.
-    fn copy(&mut self, from: usize, to: usize, length: usize);
+    /// Makes slot `to` begin with the first `length` tokens of slot `from`, another one.
+    ///
+    /// # Errors
+    /// No such slots, or the library's own failure; what `to` then holds means nothing.
+    fn copy(&mut self, from: usize, to: usize, length: usize) -> Result<(), BackendError>;
 
     /// Goes on with several texts at once, at most one job a slot. Gives rows of `vocabulary` logits for each job, as many as
     /// it wants, one after the other.
@@ -72,4 +100,24 @@ pub trait Backend: Send {
     /// # Errors
     /// A job that cannot be, or the library's own failure.
     fn forward(&mut self, jobs: &[Job<'_>]) -> Result<Vec<Vec<f32>>, BackendError>;
+}
+
+/// The first position of each job, where slots are so long, if the jobs can be done.
+fn starts(
+    shape: &Shape,
+    jobs: &[Job<'_>],
+    length: impl Fn(usize) -> Option<usize>,
+) -> Result<Vec<usize>, BackendError> {
+    let start = |job: &Job<'_>| {
+        let start = length(job.slot)?;
+        let known = job
+            .tokens
+            .iter()
+            .all(|token| (*token as usize) < shape.vocabulary);
+        let fits = start + job.tokens.len() <= shape.context;
+        (known && fits && !job.tokens.is_empty()).then_some(start)
+    };
+    jobs.iter()
+        .map(|job| start(job).ok_or(BackendError::Job))
+        .collect()
 }

@@ -123,12 +123,19 @@ impl Run {
             };
             self.uses += 1;
             let (tokens, most) = command.text();
-            let Some(place) = self.slots.place(tokens, most, self.uses) else {
+            let Some(mut place) = self.slots.place(tokens, most, self.uses) else {
                 self.waiting.push_front((command, open));
                 return;
             };
             match place.copy {
-                Some(from) => self.backend.copy(from, place.slot, place.known),
+                Some(from) => {
+                    if let Err(error) = self.backend.copy(from, place.slot, place.known) {
+                        tracing::warn!(%error, "a prefix could not be copied; it is computed again");
+                        self.slots.forget(place.slot);
+                        self.backend.truncate(place.slot, 0);
+                        place.known = 0;
+                    }
+                }
                 None => self.backend.truncate(place.slot, place.known),
             }
             self.active.push(Text::new(command, &place, open));

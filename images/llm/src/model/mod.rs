@@ -80,3 +80,27 @@ pub fn model_id(weights: &[u8; 32], storage: Storage, tokenizer: &[u8; 32], temp
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_model_is_in_its_id() {
+        let (weights, tokenizer, template) = ([1; 32], [2; 32], [3; 32]);
+        let id = model_id(&weights, Storage::AsGiven, &tokenizer, &template);
+        // It stands in evidence and in job descriptions: it may not change.
+        assert_eq!(
+            hex::encode(id),
+            "c0fc67ed3f98cf124cea2b38d256cc56032ac8c430ea733e7d2d65db53b4b63d"
+        );
+        for other in [
+            model_id(&[0; 32], Storage::AsGiven, &tokenizer, &template),
+            model_id(&weights, Storage::Q8_0, &tokenizer, &template),
+            model_id(&weights, Storage::AsGiven, &template, &tokenizer),
+            model_id(&weights, Storage::AsGiven, &tokenizer, &[0; 32]),
+        ] {
+            assert_ne!(other, id);
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The numbers: against a plain implementation in f64, alone and in company, from both file formats.
 
 use candle_core::quantized::GgmlDType;
-use muster_image_llm::backend::{Backend, Cache, Candle, Job, Want};
+use muster_image_llm::backend::{Backend, Cache, Candle, Job, Rounding, Want};
 use muster_image_llm::model::{Loaded, Storage};
 
 use crate::support::{self, DIM, FFN, HEAD, HEADS, KV_HEADS, LAYERS, Named, VOCABULARY};
@@ -166,6 +166,12 @@ fn coarser_weights_and_caches_are_further_off() {
     ];
     assert!(offs.is_sorted_by(|a, b| 0.0 < *a && a < b), "{offs:?}");
     assert!(of(Storage::AsGiven, Cache::Int8) > 0.0);
+    let rounded = |rounding| {
+        let mut other = honest().rounding(rounding);
+        difference(&ours, &all(&mut other, 0, &text()))
+    };
+    let offs = [Rounding::F32, Rounding::F16, Rounding::Bf16].map(rounded);
+    assert!(offs[0] < 1e-6 && 0.0 < offs[1] && offs[1] < offs[2], "{offs:?}");
 }
 
 #[test]
@@ -202,7 +208,7 @@ fn a_prefix_is_copied_and_cut() {
     let whole = all(&mut honest(), 0, &text);
     let mut backend = honest();
     all(&mut backend, 0, &text);
-    backend.copy(0, 3, 25);
+    backend.copy(0, 3, 25).unwrap();
     let rest = all(&mut backend, 3, &text[25..]);
     assert!(difference(&whole[25 * VOCABULARY..], &rest) < 1e-4);
     backend.truncate(0, 10);

@@ -82,6 +82,25 @@ fn loading_a_broken_file_never_panics() {
     }
     std::fs::write(&file, gguf).unwrap();
     support::load_file(&file).unwrap();
+
+    let whole = support::safetensors().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let read = || muster_image_llm::model::load(folder.path(), muster_image_llm::model::Storage::AsGiven);
+    for _ in 0..300 {
+        std::fs::write(
+            at("config.json"),
+            broken(support::config().as_bytes(), &mut random),
+        )
+        .unwrap();
+        std::fs::write(at("model.safetensors"), broken(&whole, &mut random)).unwrap();
+        let _ = read();
+        // Most often only one of the two is broken.
+        std::fs::write(at("config.json"), support::config()).unwrap();
+        let _ = read();
+    }
+    std::fs::write(at("model.safetensors"), whole).unwrap();
+    read().unwrap();
 }
 
 #[test]

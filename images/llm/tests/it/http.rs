@@ -201,6 +201,93 @@ fn a_known_beginning_is_not_computed_again() {
 }
 
 #[test]
+fn thirty_texts_go_on_together_and_a_slow_reader_holds_up_nobody() {
+    let server = Server::start(&["--threads", "1", "--streams", "32"]).unwrap();
+    // So much to say of each token that it does not fit into what lies between us: these stay open until they are read.
+    let body = |seed: u64| {
+        json!({
+            "messages": [{"role": "user", "content": seed.to_string()}], "max_tokens": 200, "seed": seed, "stream": true,
+            "logprobs": true, "top_logprobs": 20, "return_token_ids": true, "logit_bias": {"256": -100},
+        })
+    };
+    let slow: Vec<_> = (0..30)
+        .map(|seed| server.send("/v1/chat/completions", &body(seed)).unwrap())
+        .collect();
+    let quick = complete(&server, json!({"max_tokens": 40}));
+    assert_eq!(ids(&quick).len(), 40);
+    assert!(server.open().unwrap() > 0, "nobody has read");
+    for (seed, stream) in (0_u64..).zip(slow) {
+        let (status, text) = read(stream).unwrap();
+        assert_eq!(status, 200);
+        let mut said = Vec::new();
+        for event in text
+            .split("\n\n")
+            .filter_map(|event| event.strip_prefix("data: {"))
+        {
+            let event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
+            if let Some(tokens) = event["choices"][0]["token_ids"].as_array() {
+                said.extend(tokens.iter().cloned());
+            }
+        }
+        assert_eq!(said.len(), 200);
+        // The plain template, in a vocabulary of bytes.
+        let prompt: Vec<u32> = format!("user: {seed}\n\nassistant:")
+            .bytes()
+            .map(u32::from)
+            .collect();
+        let judged = json!({
+            "prompt_token_ids": prompt, "token_ids": said, "seed": seed, "logit_bias": {"256": -100},
+        });
+        let (_, scores) = server.post("/v1/score", &judged).unwrap();
+        let far = |token: &&Value| token["margin"].as_f64().unwrap() >= 0.01;
+        assert_eq!(scores["tokens"].as_array().unwrap().iter().find(far), None);
+    }
+    assert_eq!(server.open().unwrap(), 0);
+}
+
+#[test]
+fn a_port_is_served_and_other_weights_than_expected_are_not() {
+    let folder = crate::support::folder().unwrap();
+    let program = || {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_muster-llm"));
+        program
+            .args(["serve", "--threads", "1", "--model"])
+            .arg(folder.path());
+        program
+    };
+    let refused = program().args(["--expect", &"0".repeat(64)]).output().unwrap();
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let id = said.split("this is model ").nth(1).unwrap().get(..64).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let mut child = program()
+        .args(["--expect", id, "--port", &port.to_string()])
+        .spawn()
+        .unwrap();
+    let mut answer = String::new();
+    for _ in 0..3_000 {
+        // polls until the port answers, at most a minute
+        if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
+            stream
+                .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .unwrap();
+            stream.read_to_string(&mut answer).unwrap();
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains(id),
+        "{answer}"
+    );
+}
+
+#[test]
 fn a_client_that_goes_is_forgotten() {
     let server = Server::start(&["--threads", "1", "--streams", "2", "--waiting", "4"]).unwrap();
     for stream in [true, false] {

@@ -14,4 +14,6 @@ mod files;
 mod http;
 mod others;
 mod support;
+#[cfg(feature = "torch")]
+mod torch;
 mod vectors;

@@ -1,0 +1,44 @@
+//! Packs static programs and texts into an image that any Docker engine loads, without a registry and without an engine:
+//!
+//! ```sh
+//! cargo run -p muster-engine --example pack -- TAG OUT.tar /path/in/image=FILE [/other=FILE ...] [-- ARGUMENT ...]
+//! ```
+//!
+//! The first file is the program; what stands after `--` are its arguments where a job gives none. Prints the image's id,
+//! which depends on the content alone.
+#![expect(clippy::print_stdout, reason = "the id is what was asked for")]
+
+use anyhow::{Context as _, bail};
+use muster_engine::{ImageArchive, ImageContent, ImageFile};
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(tag), Some(out)) = (arguments.next(), arguments.next()) else {
+        bail!("usage: pack TAG OUT.tar /path/in/image=FILE [...] [-- ARGUMENT ...]");
+    };
+    let mut files = Vec::new();
+    for argument in arguments.by_ref() {
+        if argument == "--" {
+            break;
+        }
+        let (path, file) = argument
+            .split_once('=')
+            .with_context(|| format!("{argument:?} is not /path/in/image=FILE"))?;
+        files.push(ImageFile {
+            path: path.to_owned(),
+            mode: if files.is_empty() { 0o755 } else { 0o644 },
+            contents: std::fs::read(file).with_context(|| format!("read {file}"))?,
+        });
+    }
+    let program = files.first().context("an image has a program")?.path.clone();
+    let archive = ImageArchive::new(&ImageContent {
+        tag,
+        files,
+        entrypoint: vec![program],
+        command: arguments.collect(),
+        ..ImageContent::default()
+    })?;
+    std::fs::write(&out, &archive.bytes).with_context(|| format!("write {out}"))?;
+    println!("{}", archive.id);
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! The backend of libtorch against the one of candle: the same numbers within what was measured, and the same verdicts.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::GgmlDType;
+use muster_image_llm::backend::{Backend, Cache, Candle, Job, Torch, Want};
+use muster_image_llm::model::{Loaded, Storage, load};
+use muster_image_llm::text::Tokenizer;
+use serde_json::json;
+
+use crate::client::Server;
+use crate::support::{self, CONTEXT, VOCABULARY};
+
+fn torch(loaded: Loaded, cache: Cache) -> Torch {
+    Torch::new(loaded.shape, loaded.weights, cache, 4).unwrap()
+}
+
+fn candle(loaded: Loaded, cache: Cache) -> Candle {
+    Candle::new(loaded.shape, loaded.weights, cache, 4).unwrap()
+}
+
+fn honest() -> Torch {
+    torch(support::loaded(Storage::AsGiven).unwrap(), Cache::F32)
+}
+
+fn text() -> Vec<u32> {
+    let mut random = support::Random(99);
+    (0..150).map(|_| random.below(VOCABULARY) as u32).collect()
+}
+
+fn all(backend: &mut dyn Backend, slot: usize, tokens: &[u32]) -> Vec<f32> {
+    let job = Job {
+        slot,
+        tokens,
+        want: Want::All,
+    };
+    backend.forward(&[job]).unwrap().remove(0)
+}
+
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().all(|v| v.is_finite()));
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn both_libraries_give_the_same_numbers() {
+    let loaded = || support::loaded(Storage::AsGiven).unwrap();
+    for (what, file, other, most) in [
+        ("safetensors", loaded(), loaded(), 1e-4),
+        (
+            "gguf",
+            support::load_gguf(GgmlDType::F32).unwrap(),
+            support::load_gguf(GgmlDType::F32).unwrap(),
+            1e-4,
+        ),
+        // candle's quantised products round their inputs, too.
+        (
+            "q8_0",
+            support::load_gguf(GgmlDType::Q8_0).unwrap(),
+            support::load_gguf(GgmlDType::Q8_0).unwrap(),
+            0.5,
+        ),
+    ] {
+        let theirs = all(&mut candle(other, Cache::F32), 0, &text());
+        let ours = all(&mut torch(file, Cache::F32), 0, &text());
+        let off = difference(&ours, &theirs);
+        println!("{what}: largest difference of a logit {off:e}");
+        assert!(off < most, "{what}: {off}");
+    }
+    let theirs = all(&mut candle(loaded(), Cache::Int8), 0, &text());
+    let ours = all(&mut torch(loaded(), Cache::Int8), 0, &text());
+    let plain = all(&mut honest(), 0, &text());
+    let (near, far) = (difference(&ours, &theirs), difference(&ours, &plain));
+    // A value next to the middle of two steps is rounded either way.
+    assert!(near < far, "{near} against {far}");
+}
+
+#[test]
+fn a_text_in_pieces_in_company_and_from_a_prefix_is_the_same_text() {
+    let text = text();
+    let whole = all(&mut honest(), 0, &text);
+    let other: Vec<u32> = text.iter().rev().copied().collect();
+    let alone = all(&mut honest(), 1, &other);
+    let mut backend = honest();
+    let (mut mine, mut others) = (Vec::new(), Vec::new());
+    for (at, size) in [(0, 7), (7, 1), (8, 70), (78, 72)] {
+        let jobs = [
+            Job {
+                slot: 2,
+                tokens: &other[at..at + size],
+                want: Want::All,
+            },
+            Job {
+                slot: 0,
+                tokens: &text[at..at + size],
+                want: Want::All,
+            },
+        ];
+        let [b, a] = backend.forward(&jobs).unwrap().try_into().unwrap();
+        mine.extend(a);
+        others.extend(b);
+    }
+    assert!(difference(&whole, &mine) < 1e-4);
+    assert!(difference(&alone, &others) < 1e-4);
+    backend.copy(0, 3, 66).unwrap();
+    let rest = all(&mut backend, 3, &text[66..]);
+    assert!(difference(&whole[66 * VOCABULARY..], &rest) < 1e-4);
+    backend.truncate(0, 10);
+    let rest = all(&mut backend, 0, &text[10..]);
+    assert!(difference(&whole[10 * VOCABULARY..], &rest) < 1e-4);
+    assert!(backend.copy(1, 1, 3).is_err() && backend.copy(0, 9, 3).is_err());
+}
+
+#[test]
+fn jobs_that_cannot_be_are_refused_and_change_nothing() {
+    let mut backend = honest();
+    let text = text();
+    let job = |slot, tokens| Job {
+        slot,
+        tokens,
+        want: Want::Last,
+    };
+    for job in [
+        job(9, text.as_slice()),
+        job(0, &[]),
+        job(0, &[VOCABULARY as u32]),
+        job(0, &[1; CONTEXT + 1]),
+    ] {
+        assert!(backend.forward(&[job]).is_err());
+    }
+    let after = all(&mut backend, 0, &text);
+    assert!(difference(&after, &all(&mut honest(), 0, &text)) < 1e-6);
+}
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("model")
+}
+
+/// Twice what was measured on 21 November 2026: docs/llm/torch.md.
+const TOLERANCE: f64 = 1e-4;
+
+#[test]
+fn the_trained_model_has_the_same_probabilities() {
+    let loaded = load(&model(), Storage::AsGiven).unwrap();
+    let tokenizer = Tokenizer::load(&model().join("tokenizer.json"), loaded.shape.vocabulary).unwrap();
+    let width = loaded.shape.vocabulary;
+    let tokens = tokenizer.encode(include_str!("torch.rs")).unwrap();
+    let tokens = &tokens[..500];
+    let theirs = all(
+        &mut candle(load(&model(), Storage::AsGiven).unwrap(), Cache::F32),
+        0,
+        tokens,
+    );
+    let ours = all(&mut torch(loaded, Cache::F32), 0, tokens);
+    let logprobs = |row: &[f32]| -> Vec<f64> {
+        let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+        row.iter().map(|v| f64::from(*v) - sum.ln()).collect()
+    };
+    let mut worst = 0.0_f64;
+    let mut equal = 0;
+    let largest = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+    for (a, b) in ours.chunks(width).zip(theirs.chunks(width)) {
+        let off = logprobs(a)
+            .iter()
+            .zip(logprobs(b))
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f64::max);
+        worst = worst.max(off);
+        equal += usize::from(largest(a) == largest(b));
+    }
+    println!(
+        "{} positions, {equal} with the same likeliest token, largest difference of a log-probability {worst:e}",
+        tokens.len()
+    );
+    assert!(worst < TOLERANCE, "{worst}");
+    assert!(equal >= tokens.len() - 1, "{equal}");
+}
+
+#[test]
+fn what_one_library_answers_the_other_scores_as_honest() {
+    let servers = ["candle", "torch"].map(|name| Server::of(&model(), &["--backend", name]).unwrap());
+    for (n, (answering, judging)) in [(&servers[0], &servers[1]), (&servers[1], &servers[0])]
+        .into_iter()
+        .enumerate()
+    {
+        let mut worst = 0.0_f64;
+        for seed in 0..6 {
+            let asked = json!({
+                "prompt": "An iterator ", "max_tokens": 120, "seed": seed, "return_token_ids": true, "logit_bias": {"0": -100},
+            });
+            let (_, answer) = answering.post("/v1/completions", &asked).unwrap();
+            let choice = &answer["choices"][0];
+            let judged = json!({
+                "prompt_token_ids": choice["prompt_token_ids"], "token_ids": choice["token_ids"], "seed": seed,
+                "logit_bias": {"0": -100},
+            });
+            let (_, scores) = judging.post("/v1/score", &judged).unwrap();
+            let tokens = scores["tokens"].as_array().unwrap();
+            assert_eq!(tokens.len(), 120);
+            for token in tokens {
+                worst = worst.max(token["margin"].as_f64().unwrap());
+            }
+        }
+        println!("direction {n}: largest margin of 720 tokens {worst:e}");
+        assert!(worst < TOLERANCE, "{worst}");
+    }
+}
