@@ -23,4 +23,4 @@ find "$site/nvidia" -name 'libcupti.so.13*' -exec cp {} "$out/lib/" \;
 echo 'void muster_stands_in_for_libtorch(void) {}' | gcc -shared -fPIC -x c - -o "$out/lib/libtorch.so" \
     -Wl,-soname,libtorch.so -Wl,--no-as-needed -L"$out/lib" -ltorch_cpu -Wl,--allow-shlib-undefined
 echo "2.13.0" > "$out/build-version"
-echo "export LIBTORCH=$out LD_LIBRARY_PATH=$out/lib RUSTFLAGS=-Ctarget-cpu=x86-64-v3"
+echo "export LIBTORCH=$out LD_LIBRARY_PATH=$out/lib"

@@ -128,7 +128,7 @@ impl Torch {
         let room = length.next_multiple_of(STEP).min(self.shape.context).max(length);
         let mut past = Vec::with_capacity(self.shape.layers);
         for layer in 0..self.shape.layers {
-            let mut new = Past {
+            let new = Past {
                 keys: self.empty(room)?,
                 values: self.empty(room)?,
             };
@@ -189,7 +189,7 @@ impl Torch {
     }
 
     /// Takes queries, keys and values in rows; keeps keys and values; gives what the heads saw.
-    fn attend(&mut self, layer: usize, round: &Round<'_>, qkv: &Tensor) -> Made<Tensor> {
+    fn attend(&self, layer: usize, round: &Round<'_>, qkv: &Tensor) -> Made<Tensor> {
         let [heads, kv_heads, width] =
             [self.shape.heads, self.shape.kv_heads, self.shape.head_dim].map(|n| n as i64);
         let rows = qkv.size().first().copied().unwrap_or(0);
@@ -207,8 +207,8 @@ impl Torch {
             let (count, start) = (job.tokens.len() as i64, *start as i64);
             let past = self
                 .slots
-                .get_mut(job.slot)
-                .and_then(|slot| slot.past.get_mut(layer))
+                .get(job.slot)
+                .and_then(|slot| slot.past.get(layer))
                 .ok_or_else(|| TchError::Shape("a slot without room".into()))?;
             past.keys
                 .f_narrow(0, start, count)?
@@ -224,7 +224,7 @@ impl Torch {
     }
 
     /// The stream's rows after the last block.
-    fn stream(&mut self, round: &Round<'_>) -> Made<Tensor> {
+    fn stream(&self, round: &Round<'_>) -> Made<Tensor> {
         let (ffn, eps) = (self.shape.ffn as i64, f64::from(self.shape.eps));
         let tokens: Vec<i64> = round
             .jobs
@@ -234,22 +234,16 @@ impl Torch {
             .collect();
         let tokens = Tensor::f_from_slice(&tokens)?.f_to(self.device)?;
         let mut x = self.embedding.f_index_select(0, &tokens)?;
-        let blocks = std::mem::take(&mut self.blocks);
-        let mut run = || -> Made<()> {
-            for (layer, block) in blocks.iter().enumerate() {
-                let qkv = norm(&x, &block.attention_norm, eps)?.f_matmul(&block.qkv)?;
-                let seen = self.attend(layer, round, &qkv)?;
-                x = x.f_add(&seen.f_matmul(&block.output)?)?;
-                let both = norm(&x, &block.ffn_norm, eps)?.f_matmul(&block.gate_up)?;
-                let gate = both.f_narrow(1, 0, ffn)?.f_silu()?;
-                let gated = gate.f_mul(&both.f_narrow(1, ffn, ffn)?)?;
-                x = x.f_add(&gated.f_matmul(&block.down)?)?;
-            }
-            Ok(())
-        };
-        let done = run();
-        self.blocks = blocks;
-        done.map(|()| x)
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let qkv = norm(&x, &block.attention_norm, eps)?.f_matmul(&block.qkv)?;
+            let seen = self.attend(layer, round, &qkv)?;
+            x = x.f_add(&seen.f_matmul(&block.output)?)?;
+            let both = norm(&x, &block.ffn_norm, eps)?.f_matmul(&block.gate_up)?;
+            let gate = both.f_narrow(1, 0, ffn)?.f_silu()?;
+            let gated = gate.f_mul(&both.f_narrow(1, ffn, ffn)?)?;
+            x = x.f_add(&gated.f_matmul(&block.down)?)?;
+        }
+        Ok(x)
     }
 
     /// The logits that the jobs want, from the stream's rows.
@@ -338,7 +332,7 @@ fn see(query: &Tensor, past: &Past, start: i64, group: i64) -> Made<Tensor> {
     let by_head = |all: &Tensor| -> Made<Tensor> {
         all.f_narrow(0, 0, length)?
             .f_transpose(0, 1)?
-            .f_repeat_interleave_self_int(group, 0, None)
+            .f_repeat_interleave_self_int(group, 0_i64, None::<i64>)
     };
     let (keys, values) = (by_head(&past.keys)?, by_head(&past.values)?);
     let mut scores = query

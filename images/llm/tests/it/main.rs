@@ -14,6 +14,4 @@ mod files;
 mod http;
 mod others;
 mod support;
-#[cfg(feature = "torch")]
-mod torch;
 mod vectors;
