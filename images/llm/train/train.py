@@ -2,11 +2,12 @@
 """Trains a small Llama-architecture model from the text that `text.py` made.
 
     python3 train.py TEXT OUT --minutes 50                                      # the reference model
-    python3 train.py TEXT OUT --minutes 10 --dim 128 --layers 3 --ffn 352 --tokenizer REF    # a smaller one, same tokenizer
-    python3 train.py TEXT OUT --minutes 5 --init REF --rate 0.004               # a fine-tune of REF on other text
+    python3 train.py TEXT OUT --steps 150 --dim 128 --layers 3 --ffn 352 --tokenizer REF     # a smaller one, same tokenizer
+    python3 train.py TEXT OUT --steps 40 --init REF --rate 0.004                # a fine-tune of REF on other text
 
 Writes OUT/model.safetensors (F16, names as in Hugging Face's Llama), config.json, tokenizer.json, tokenizer_config.json and
-loss.jsonl. The learning rate follows the clock, so a busy machine makes fewer steps but a finished model.
+loss.jsonl. The learning rate follows the clock, so a busy machine makes fewer steps but a finished model; or it follows the steps,
+where their number is given.
 
 Needs jax, optax, tokenizers 0.22, safetensors, numpy (requirements.txt).
 """
@@ -176,6 +177,7 @@ def main():
     parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--minutes", type=float, default=50)
+    parser.add_argument("--steps", type=int, help="so many, however long they take")
     parser.add_argument("--dim", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--ffn", type=int, default=512)
@@ -223,7 +225,7 @@ def main():
     begun, recent, saved, n = time.monotonic(), [], 0.0, 0
     while True:
         minutes = (time.monotonic() - begun) / 60
-        progress = minutes / a.minutes
+        progress = n / a.steps if a.steps else minutes / a.minutes
         if n % 50 == 0 or progress >= 1:
             measured = bits_per_byte(weights, held[: 20 * CONTEXT] if progress < 1 else held,
                                      size * min(1.0, 20 * CONTEXT / len(held)) if progress < 1 else size, c)
