@@ -127,6 +127,26 @@ fn quarter(which: u64) {
 }
 
 #[test]
+fn every_schedule_keeps_every_promise_1() {
+    quarter(0);
+}
+
+#[test]
+fn every_schedule_keeps_every_promise_2() {
+    quarter(1);
+}
+
+#[test]
+fn every_schedule_keeps_every_promise_3() {
+    quarter(2);
+}
+
+#[test]
+fn every_schedule_keeps_every_promise_4() {
+    quarter(3);
+}
+
+#[test]
 fn the_same_seed_is_the_same_schedule() {
     for mutation in [None, Some(Mutation::MinerForgetsLeases)] {
         for seed in 0..40 {
