@@ -52,12 +52,16 @@ fn every_command_explains_itself() {
     for command in COMMANDS {
         let text = help(command);
         let first = text.lines().next().unwrap();
-        assert!(first.len() > 10 && !first.starts_with("Usage"), "{command:?} has no words: {first}");
+        assert!(
+            first.len() > 10 && !first.starts_with("Usage"),
+            "{command:?} has no words: {first}"
+        );
         // Every option and argument has words beside it or below it.
         let lines: Vec<&str> = text.lines().collect();
         for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
             let option = line.trim_start().starts_with('-');
-            let described = line.trim().contains("  ") || (next.starts_with("          ") && !next.trim().is_empty());
+            let described =
+                line.trim().contains("  ") || (next.starts_with("          ") && !next.trim().is_empty());
             assert!(!option || described, "{command:?}: {line:?} has no words");
         }
         let long = text.lines().find(|line| line.chars().count() > 140);
@@ -67,12 +71,9 @@ fn every_command_explains_itself() {
 
 #[test]
 fn what_a_program_reads_is_offered_by_every_command_that_says_something() {
-    let speaking = COMMANDS.iter().filter(|command| {
-        matches!(
-            command,
-            ["job" | "files" | "keys", _] | ["login" | "doctor"]
-        )
-    });
+    let speaking = COMMANDS
+        .iter()
+        .filter(|command| matches!(command, ["job" | "files" | "keys", _] | ["login" | "doctor"]));
     for command in speaking {
         assert!(help(command).contains("--json"), "{command:?}");
     }

@@ -8,8 +8,8 @@ use muster_identity::{Keypair, sign_job};
 use muster_kit::SharedClock;
 use muster_protocol::JobId;
 use muster_protocol::rest::{
-    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce, Token,
-    headers,
+    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce,
+    Token, headers,
 };
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
@@ -141,11 +141,7 @@ impl Client {
 
     /// A request with our credential and no limit of time.
     pub(crate) fn open(&self, method: Method, path: &str) -> RequestBuilder {
-        let bearer = self
-            .bearer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let bearer = self.bearer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.http
             .request(method, format!("{}{path}", self.base))
             .bearer_auth(bearer)

@@ -97,9 +97,9 @@ impl ClientError {
     /// The status, where the facilitator refused.
     pub const fn status(&self) -> Option<StatusCode> {
         match self {
-            Self::Unwell { status, .. } | Self::Unauthorised { status, .. } | Self::Refused { status, .. } => {
-                Some(*status)
-            }
+            Self::Unwell { status, .. }
+            | Self::Unauthorised { status, .. }
+            | Self::Refused { status, .. } => Some(*status),
             Self::Unreachable { .. }
             | Self::Unreadable { .. }
             | Self::BadKey

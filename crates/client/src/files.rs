@@ -136,7 +136,8 @@ impl Client {
             if failed.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) {
                 return Err(ClientError::Damaged {
                     path: local.path.clone(),
-                    what: "it changed while it was uploaded, or was damaged on its way; upload it again".to_owned(),
+                    what: "it changed while it was uploaded, or was damaged on its way; upload it again"
+                        .to_owned(),
                 });
             }
             if !(failed.is_passing() || conflict || broken) {
@@ -257,10 +258,7 @@ impl Client {
         let mut pause = FIRST_PAUSE;
         loop {
             let before = at;
-            match self
-                .pull(file, &mut kept, &mut hasher, &mut at, &mut tell)
-                .await
-            {
+            match self.pull(file, &mut kept, &mut hasher, &mut at, &mut tell).await {
                 Ok(()) => break,
                 Err(failed) if !failed.is_passing() => return Err(failed),
                 Err(_) => {}
@@ -397,20 +395,23 @@ async fn blocks(
         source,
     })?;
     let state = (file, len, counter);
-    Ok(stream::try_unfold(state, |(mut file, left, counter)| async move {
-        let want = usize::try_from(left).unwrap_or(BLOCK).min(BLOCK);
-        if want == 0 {
-            return Ok(None);
-        }
-        let mut block = vec![0; want];
-        let read = file.read(&mut block).await?;
-        if read == 0 {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-        }
-        block.truncate(read);
-        counter.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(Some((Bytes::from(block), (file, left - read as u64, counter))))
-    }))
+    Ok(stream::try_unfold(
+        state,
+        |(mut file, left, counter)| async move {
+            let want = usize::try_from(left).unwrap_or(BLOCK).min(BLOCK);
+            if want == 0 {
+                return Ok(None);
+            }
+            let mut block = vec![0; want];
+            let read = file.read(&mut block).await?;
+            if read == 0 {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+            }
+            block.truncate(read);
+            counter.fetch_add(read as u64, Ordering::Relaxed);
+            Ok(Some((Bytes::from(block), (file, left - read as u64, counter))))
+        },
+    ))
 }
 
 /// The id of the file that a signed URL of a facilitator's store is about; `None` if it is no such URL.

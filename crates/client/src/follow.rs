@@ -113,7 +113,9 @@ impl Client {
     ) -> Result<Streamed, ClientError> {
         let path = format!("/api/v1/jobs/{id}/events/");
         let request = || {
-            let request = self.open(Method::GET, &path).header("accept", "text/event-stream");
+            let request = self
+                .open(Method::GET, &path)
+                .header("accept", "text/event-stream");
             if seen.last_id.is_empty() {
                 request
             } else {

@@ -65,7 +65,11 @@ impl Parser {
             if !std::mem::take(&mut self.has_data) {
                 return None;
             }
-            let kind = if kind.is_empty() { "message".to_owned() } else { kind };
+            let kind = if kind.is_empty() {
+                "message".to_owned()
+            } else {
+                kind
+            };
             let id = self.id.clone();
             return Some(Event { kind, data, id });
         }

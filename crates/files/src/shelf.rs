@@ -236,7 +236,8 @@ impl Shelf {
     }
 
     fn path(&self, name: &str) -> Path {
-        name.split('/').fold(self.prefix.clone(), |path, part| path.join(part))
+        name.split('/')
+            .fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
     fn failed(&self, operation: &'static str) -> impl FnOnce(object_store::Error) -> ShelfError {
