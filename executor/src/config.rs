@@ -373,7 +373,8 @@ max_total_mib = 8
 
 # Inputs that are fetched and outputs that are uploaded.
 [transfer]
-# Hosts, addresses and networks (CIDR) that jobs may reach although they are not on the public Internet.
+# Hosts, addresses (127.0.0.1:8090 for one port only) and networks (CIDR) that jobs may reach although they are not on the
+# public Internet.
 allow = []
 # Where inputs are kept for the next job, for all executors of this machine. Absolute.
 cache_dir = "/var/tmp/muster-inputs"

@@ -32,6 +32,8 @@ pub struct Config {
     pub chain: ChainConfig,
     /// How long credentials hold.
     pub auth: AuthConfig,
+    /// Files of users.
+    pub files: muster_files::Settings,
 }
 
 /// Where validators with a permit are read from.
@@ -71,6 +73,7 @@ impl Default for Config {
             users: None,
             chain: ChainConfig::default(),
             auth: AuthConfig::default(),
+            files: muster_files::Settings::default(),
         }
     }
 }
@@ -147,6 +150,20 @@ token_lifetime_s = 3600
 # Seconds by which the time inside a job's signature may lie behind or ahead of this machine's clock.
 signature_max_age_s = 300
 signature_max_ahead_s = 30
+
+# Files of users: inputs and outputs of jobs, reached by signed URLs below public_url.
+[files]
+# Where their bytes lie: file:FOLDER, or any S3-compatible bucket, s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME, with
+# the credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
+store = "file:facilitator-files"
+# The largest file, and all files of one account together, in MiB.
+max_file_mib = 2048
+quota_mib = 20480
+# Hours that a file is kept after its last upload, and that a signed URL holds.
+keep_hours = 168
+url_hours = 24
+# Seconds between two collections of what is no longer needed.
+sweep_s = 600
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -175,6 +192,7 @@ signature_max_ahead_s = 30
                 problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
             }
         }
+        problems.extend(self.files.problems("files"));
         problems
     }
 }

@@ -10,6 +10,8 @@ use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{JobId, UserKey, ValidatorKey};
 use tokio::sync::Semaphore;
 
+use muster_files::FileService;
+
 use crate::config::Config;
 use crate::hub::Hub;
 use crate::roll::Roll;
@@ -24,6 +26,7 @@ const MAX_STRANGERS: usize = 128;
 /// The facilitator, as its requests see it.
 pub(crate) struct Door {
     pub(crate) store: Store,
+    pub(crate) files: Arc<FileService>,
     pub(crate) issuer: Issuer,
     pub(crate) hub: Arc<Hub>,
     pub(crate) roll: Roll,
@@ -42,6 +45,7 @@ impl Door {
     pub(crate) fn new(
         config: &Config,
         store: Store,
+        files: Arc<FileService>,
         secret: &[u8],
         tasks: Tasks,
         clock: SharedClock,
@@ -49,6 +53,7 @@ impl Door {
         let public_url = config.public_url.as_deref().unwrap_or_default();
         Self {
             store,
+            files,
             issuer: Issuer::new(secret, config.auth.lifetimes()),
             hub: Arc::default(),
             roll: Roll::new(config.validators.iter().copied()),

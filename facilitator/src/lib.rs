@@ -6,6 +6,7 @@
 
 pub mod config;
 mod door;
+mod files;
 pub mod hub;
 mod rest;
 pub mod roll;
@@ -46,6 +47,9 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The file store cannot be used.
+    #[error(transparent)]
+    Files(#[from] muster_files::shelf::ShelfError),
     /// The ready file cannot be written.
     #[error(transparent)]
     Ready(#[from] ReadyError),
@@ -62,6 +66,7 @@ impl Coded for Error {
         match self {
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
+            Self::Files(error) => error.code(),
             Self::Ready(_) | Self::Randomness(_) | Self::Serve(_) => None,
         }
     }
@@ -78,9 +83,14 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let mut drawn = [0; 32];
     getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
     let secret = store.token_secret(drawn).await?;
+    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
+    let urls = store.secret("file urls", drawn).await?;
+    let files = files::open(&config, &store, urls, Arc::clone(&clock)).await?;
+    files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
     let door = Arc::new(Door::new(
         &config,
         store,
+        files,
         &secret,
         tasks.clone(),
         Arc::clone(&clock),

@@ -13,6 +13,12 @@ pub(crate) struct Failure {
     exit: u8,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
 /// The result of a command.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 

@@ -1,11 +1,14 @@
 //! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but parsing, printing, and `up`.
 
 mod cli;
-mod client;
+mod doctor;
 mod door;
 mod failure;
+mod files;
 mod input;
 mod job;
+mod live;
+mod login;
 mod print;
 mod report;
 mod roles;
@@ -16,11 +19,11 @@ mod wallet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use muster_kit::{SharedClock, SystemClock, Tasks};
 use muster_protocol::ErrorCode;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Completions};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
@@ -47,9 +50,21 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
         Command::Route(command) => route::run(command).await,
+        Command::Files(command) => files::run(*command, clock).await,
+        Command::Login(args) => login::login(args, clock).await,
+        Command::Keys(command) => login::keys(command, clock).await,
+        Command::Doctor(args) => doctor::run(args, clock).await,
+        Command::Completions(args) => completions(&args),
         Command::Wallet(command) => wallet::run(command),
         Command::Explain { code } => explain(&code),
     }
+}
+
+fn completions(args: &Completions) -> Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "muster", &mut script);
+    print::raw(&String::from_utf8_lossy(&script));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn explain(text: &str) -> Result<ExitCode> {

@@ -18,3 +18,27 @@ pub(crate) fn raw(text: &str) {
 pub(crate) fn problem(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
+
+/// Bytes of what was asked for, as they are and at once.
+pub(crate) fn bytes_beside(text: &str) {
+    let mut out = std::io::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// A table of what was asked for, without lines around it.
+pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    for text in table.lines() {
+        line(format_args!("{}", text.trim_end()));
+    }
+}
+
+/// A number of bytes as people say it.
+pub(crate) fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}

@@ -2,37 +2,13 @@
 
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobView, StatusEntry};
+use muster_protocol::upload::FileUpload;
 use muster_protocol::{Receipt, Timestamp};
 
 use crate::print;
 
-/// Prints each new step of a job once, with the time since it was submitted.
-pub(crate) struct Steps {
-    begun: Timestamp,
-    shown: usize,
-}
-
-impl Steps {
-    /// Counts from `begun`.
-    pub(crate) fn new(begun: Timestamp) -> Self {
-        Self { begun, shown: 0 }
-    }
-
-    /// Prints what `view` has that was not printed before.
-    pub(crate) fn show(&mut self, view: &JobView) {
-        for entry in view.status_history.iter().skip(self.shown) {
-            print::line(format_args!(
-                "  {:>8.3} s  {}",
-                entry.created_at.since(self.begun).as_secs_f64(),
-                entry.status
-            ));
-        }
-        self.shown = view.status_history.len();
-    }
-}
-
 /// The end of a job: what it printed, or what failed and whose fault it was.
-pub(crate) fn result(view: &JobView) {
+fn result(view: &JobView) {
     if !view.stdout.is_empty() {
         print::raw(&view.stdout);
     }
@@ -42,8 +18,19 @@ pub(crate) fn result(view: &JobView) {
     for path in view.artifacts.keys() {
         print::line(format_args!("  artifact {path}"));
     }
+    for upload in &view.uploads {
+        print::line(format_args!("  output   {}", output(upload).0));
+    }
     if let Some(reason) = failure(view) {
         print::problem(format_args!("job {}: {reason}", view.uuid));
+    }
+}
+
+/// The file under `/output` that an upload delivers, and where to.
+pub(crate) fn output(upload: &FileUpload) -> (&str, &str) {
+    match upload {
+        FileUpload::SingleFilePost(post) => (&post.relative_path, &post.url),
+        FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url),
     }
 }
 
@@ -53,12 +40,19 @@ pub(crate) fn job(view: &JobView) {
     print::line(format_args!("image    {}", view.docker_image));
     print::line(format_args!("class    {}", view.executor_class));
     print::line(format_args!("router   {}", view.target_validator_hotkey));
-    let mut steps = Steps::new(view.created_at);
-    steps.show(view);
+    for entry in &view.status_history {
+        print::line(format_args!("{}", step(entry, view.created_at)));
+    }
     for receipt in receipts(view) {
         print::line(format_args!("  receipt  {}", describe(&receipt)));
     }
     result(view);
+}
+
+/// A step of a job in a line, with the time since `begun`.
+pub(crate) fn step(entry: &StatusEntry, begun: Timestamp) -> String {
+    let seconds = entry.created_at.since(begun).as_secs_f64();
+    format!("  {seconds:>8.3} s  {}", entry.status)
 }
 
 /// The receipts with both signatures that came with the job's end.

@@ -94,6 +94,95 @@ fn without_an_engine_the_way_to_get_one_is_printed() {
 }
 
 #[test]
+fn a_machine_is_examined_and_every_complaint_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let doctor = |who: &str, engine: &str| {
+        let mut command = Command::new(muster().unwrap());
+        command.args(["doctor", "--json", "--for", who, "--dir", dir, "--disk", dir]);
+        command
+            .env("DOCKER_HOST", engine)
+            .env("XDG_CONFIG_HOME", dir)
+            .env("HOME", dir);
+        let output = run(&mut command).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+        (output.code, report)
+    };
+    let (code, report) = doctor("miner", "unix:///nonexistent/docker.sock");
+    assert_eq!(code, Some(1), "{report}");
+    let verdicts = report["verdicts"].as_array().unwrap();
+    let checks: Vec<_> = verdicts
+        .iter()
+        .map(|verdict| verdict["check"].as_str().unwrap())
+        .collect();
+    for check in [
+        "engine",
+        "disk",
+        "clock",
+        "ports",
+        "gpu",
+        "chain",
+        "facilitator",
+        "login",
+    ] {
+        assert!(checks.contains(&check), "{check} is missing: {report}");
+    }
+    let engine = verdicts
+        .iter()
+        .find(|verdict| verdict["check"] == "engine")
+        .unwrap();
+    assert_eq!(
+        (&engine["state"], &engine["code"]),
+        (&"failure".into(), &"E0001".into())
+    );
+    assert!(engine["advice"].as_str().unwrap().contains("apt-get install"));
+    assert!(report["facts"]["disk"]["free"].as_u64().unwrap() > 0);
+
+    // Somebody who only submits jobs needs no engine, but somebody to be.
+    let (code, report) = doctor("user", "unix:///nonexistent/docker.sock");
+    assert_eq!(code, Some(1));
+    let failing: Vec<_> = report["verdicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|verdict| verdict["state"] == "failure")
+        .map(|verdict| verdict["check"].as_str().unwrap())
+        .collect();
+    assert_eq!(failing, ["login"], "{report}");
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = call(&["completions", shell]);
+        assert_eq!(script.code, Some(0), "{shell}");
+        for word in ["muster", "cancel", "doctor"] {
+            assert!(script.stdout.contains(word), "{shell} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_a_jobs_arguments_are_named_before_anything_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    for (args, word) in [
+        (["--output", "/etc/passwd"], "--save"),
+        (["--output", "a=ftp://x"], "PUT"),
+        (["--input", "../a=b"], "/volume"),
+        (["--input", "a=/nonexistent/file"], "/nonexistent/file"),
+        (["--env", "A"], "KEY=VALUE"),
+        (["--timeout", "1w"], "15m"),
+    ] {
+        let mut all = vec!["job", "run", "image", "--dir", dir];
+        all.extend(args);
+        let refused = call(&all);
+        assert!(matches!(refused.code, Some(64 | 2)), "{args:?}: {refused:?}");
+        assert!(refused.stderr.contains(word), "{args:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn a_users_command_without_a_subnet_says_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let refused = call(&[

@@ -78,6 +78,12 @@ error_codes! {
     UploadUnreachable = "E0024", "E0024.md", "an output could not be delivered";
     /// A standing executor without a membership.
     NotEnrolled = "E0025", "E0025.md", "the executor is not enrolled at its miner";
+    /// A folder or a bucket that cannot be used.
+    FileStoreFailed = "E0031", "E0031.md", "the file store cannot be used";
+    /// A user's file that is not taken, or not handed out.
+    FileRefused = "E0032", "E0032.md", "a file was not accepted";
+    /// A user's command that knows neither a key nor a wallet.
+    NotLoggedIn = "E0033", "E0033.md", "nobody is logged in";
 }
 
 impl fmt::Display for ErrorCode {

@@ -6,7 +6,7 @@
 //!
 //! Ranges: IANA's registries of special-purpose addresses (RFC 6890 and its successors).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -56,15 +56,18 @@ const fn v6(head: [u16; 3], prefix: u8) -> Ipv6Net {
 pub struct AddressRules {
     hosts: Vec<String>,
     nets: Vec<IpNet>,
+    places: Vec<SocketAddr>,
 }
 
 /// An entry of the operator's list that is neither a host nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is neither a host name, an address, nor a network such as 10.1.0.0/16")]
+#[error(
+    "{0:?} is neither a host name, an address, an address with a port, nor a network such as 10.1.0.0/16"
+)]
 pub struct RuleError(pub String);
 
 impl AddressRules {
-    /// Reads the operator's list: host names, addresses, networks in CIDR form.
+    /// Reads the operator's list: host names, addresses with or without a port, networks in CIDR form.
     ///
     /// # Errors
     /// The first entry that is none of them.
@@ -75,6 +78,9 @@ impl AddressRules {
                 rules.nets.push(net.trunc());
             } else if let Ok(address) = entry.parse::<IpAddr>() {
                 rules.nets.push(IpNet::from(address.to_canonical()));
+            } else if let Ok(place) = entry.parse::<SocketAddr>() {
+                let address = place.ip().to_canonical();
+                rules.places.push(SocketAddr::new(address, place.port()));
             } else if is_host(entry) {
                 rules.hosts.push(entry.to_ascii_lowercase());
             } else {
@@ -89,10 +95,13 @@ impl AddressRules {
         self.hosts.iter().any(|named| named == host)
     }
 
-    /// Whether a connection to `address` under the name `host` is permitted.
-    pub fn permit(&self, host: &str, address: IpAddr) -> bool {
+    /// Whether a connection to `address` and `port` under the name `host` is permitted.
+    pub fn permit(&self, host: &str, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
-        is_public(address) || self.nets.iter().any(|net| net.contains(&address)) || self.names(host)
+        is_public(address)
+            || self.nets.iter().any(|net| net.contains(&address))
+            || self.places.contains(&SocketAddr::new(address, port))
+            || self.names(host)
     }
 }
 
@@ -208,10 +217,14 @@ mod tests {
     fn an_operator_may_name_hosts_addresses_and_networks() {
         let list = ["store.internal", "10.1.0.0/16", "127.0.0.1", "fd00::/8"].map(str::to_owned);
         let rules = AddressRules::parse(&list).unwrap();
-        let permit = |host: &str, address: &str| rules.permit(host, address.parse().unwrap());
+        let permit = |host: &str, address: &str| rules.permit(host, address.parse().unwrap(), 443);
         assert!(permit("x", "10.1.2.3") && permit("x", "::ffff:10.1.2.3") && permit("x", "fd12::1"));
         assert!(permit("store.internal", "192.168.0.1") && permit("x", "127.0.0.1"));
         assert!(!permit("x", "10.2.0.1") && !permit("x", "127.0.0.2") && !permit("other", "192.168.0.1"));
+        let one = AddressRules::parse(&["127.0.0.1:8090".to_owned()]).unwrap();
+        let local = "127.0.0.1".parse().unwrap();
+        assert!(one.permit("x", local, 8090) && one.permit("x", "::ffff:127.0.0.1".parse().unwrap(), 8090));
+        assert!(!one.permit("x", local, 8091) && !one.permit("x", "127.0.0.2".parse().unwrap(), 8090));
         for wrong in ["10.0.0.0/33", "http://x", "a b", "", "1.2.3", "x:80", "*"] {
             let error = AddressRules::parse(&[wrong.to_owned()]).unwrap_err();
             assert_eq!(error, RuleError(wrong.to_owned()));

@@ -139,7 +139,7 @@ impl Http {
         }
         let permitted: Vec<_> = found
             .into_iter()
-            .filter(|address| self.rules.permit(&host, address.ip()))
+            .filter(|address| self.rules.permit(&host, address.ip(), address.port()))
             .collect();
         if permitted.is_empty() {
             return Err(HttpError::NotPublic { host });

@@ -12,7 +12,7 @@ use crate::target::Target;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Hosts, addresses and networks that jobs may reach although they are not public.
+    /// Hosts, addresses, addresses with a port, and networks that jobs may reach although they are not public.
     pub allow: Vec<String>,
     /// Where inputs are kept for the next job; shared by all executors of this machine.
     pub cache_dir: PathBuf,

@@ -109,12 +109,12 @@ impl Target {
             Some(Host::Ipv6(address)) => (address.to_string(), Some(IpAddr::V6(address))),
             None => return Err(refused(Reason::NoHost)),
         };
-        if address.is_some_and(|address| !rules.permit(&host, address)) {
-            return Err(refused(Reason::NotPublic));
-        }
         let port = url
             .port_or_known_default()
             .ok_or_else(|| refused(Reason::NotAUrl))?;
+        if address.is_some_and(|address| !rules.permit(&host, address, port)) {
+            return Err(refused(Reason::NotPublic));
+        }
         if !matches!(port, 80 | 443 | 1_024..) && !rules.names(&host) {
             return Err(refused(Reason::Port));
         }

@@ -1,9 +1,9 @@
 //! The HTTP side: routes, and answers for everything that is not one.
 
-mod body;
+pub(crate) mod body;
 mod jobs;
-mod login;
-mod refusal;
+pub(crate) mod login;
+pub(crate) mod refusal;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use self::refusal::Refusal;
 use crate::door::Door;
-use crate::socket;
+use crate::{files, socket};
 
 /// Every address that the facilitator answers.
 pub(crate) fn router(door: Arc<Door>) -> Router {
+    let signed = muster_files::http::router(Arc::clone(&door.files));
     Router::new()
         .route("/health", get(health))
         .route("/auth/nonce", get(login::nonce))
@@ -30,10 +31,12 @@ pub(crate) fn router(door: Arc<Door>) -> Router {
         .route("/api/v1/jobs/", get(jobs::list))
         .route("/api/v1/jobs/{uuid}/", get(jobs::show))
         .route("/ws/v0/", any(socket::upgrade))
+        .merge(files::routes())
         .fallback(async || Refusal::not_found())
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(CatchPanicLayer::custom(after_panic))
         .with_state(door)
+        .merge(signed)
+        .layer(CatchPanicLayer::custom(after_panic))
 }
 
 /// `GET /health`: whether the store answers, and how many validators are connected.

@@ -49,17 +49,25 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn token_secret(&self, drawn: [u8; 32]) -> Result<Vec<u8>, StoreError> {
+        self.secret(TOKEN_SECRET, drawn).await
+    }
+
+    /// A secret of this facilitator: `drawn` if nobody has stored one of that name before, the same for all ever after.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn secret(&self, name: &str, drawn: [u8; 32]) -> Result<Vec<u8>, StoreError> {
         sqlx::query("INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
-            .bind(TOKEN_SECRET)
+            .bind(name)
             .bind(hex::encode(drawn))
             .execute(&self.pool)
             .await
-            .during("store the token secret")?;
+            .during("store a secret")?;
         let (value,): (String,) = sqlx::query_as("SELECT value FROM secrets WHERE name = $1")
-            .bind(TOKEN_SECRET)
+            .bind(name)
             .fetch_one(&self.pool)
             .await
-            .during("read the token secret")?;
+            .during("read a secret")?;
         hex::decode(value).map_err(|error| StoreError::corrupt("secrets.value", error))
     }
 
@@ -112,6 +120,11 @@ impl Store {
             .await
             .during("read a heartbeat")?;
         Ok(row.map(|(seen_at,)| Timestamp::from_micros(seen_at)))
+    }
+
+    /// Its connections, for the tables that a crate of its own keeps in the same database.
+    pub fn pool(&self) -> AnyPool {
+        self.pool.clone()
     }
 
     /// Whether the store answers at all.

@@ -46,6 +46,10 @@ impl Facilitator {
             ready_file: Some(folder.path().join("ready.json")),
             store: format!("sqlite:{}", folder.path().join("store.db").display()),
             validators: vec![validator_key("Validator"), validator_key("Other")],
+            files: muster_files::Settings {
+                store: format!("file:{}", folder.path().join("files").display()),
+                ..muster_files::Settings::default()
+            },
             ..Config::default()
         };
         change(&mut config);

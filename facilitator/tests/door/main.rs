@@ -5,6 +5,8 @@ mod create;
 #[cfg(test)]
 mod facilitator;
 #[cfg(test)]
+mod files;
+#[cfg(test)]
 mod garbage;
 #[cfg(test)]
 mod list;

@@ -16,7 +16,9 @@ pub mod words;
 pub const VOLUME: &str = "/volume";
 /// Where the demo job leaves its result; its `artifacts_dir`.
 pub const ARTIFACTS: &str = "/artifacts";
-/// The demo job's result inside [`ARTIFACTS`].
+/// Where a job leaves what is to be uploaded.
+pub const OUTPUT: &str = "/output";
+/// The demo job's result inside [`ARTIFACTS`] and [`OUTPUT`].
 pub const RESULT: &str = "words.json";
 /// Where the image holds the program.
 pub const PROGRAM: &str = "/hello";

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use muster_image_hello::probe::Probe;
-use muster_image_hello::{ARTIFACTS, RESULT, VOLUME, words};
+use muster_image_hello::{ARTIFACTS, OUTPUT, RESULT, VOLUME, words};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,10 +26,11 @@ fn main() -> ExitCode {
 
 fn count_words() -> io::Result<ExitCode> {
     let frequencies = words::count_folder(Path::new(VOLUME))?;
-    std::fs::write(
-        Path::new(ARTIFACTS).join(RESULT),
-        format!("{:#}\n", frequencies.to_json()),
-    )?;
+    let result = format!("{:#}\n", frequencies.to_json());
+    std::fs::write(Path::new(ARTIFACTS).join(RESULT), &result)?;
+    if Path::new(OUTPUT).is_dir() {
+        std::fs::write(Path::new(OUTPUT).join(RESULT), &result)?;
+    }
     io::stdout().lock().write_all(frequencies.summary().as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

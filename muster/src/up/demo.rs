@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indexmap::IndexMap;
 use muster_chain::{ChainClient, Netuid, Uid};
+use muster_client::{Client, Credential, News};
 use muster_identity::Keypair;
 use muster_kit::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
@@ -13,7 +14,7 @@ use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, Rec
 use serde::{Deserialize, Serialize};
 
 use super::state::Subnet;
-use crate::client::Client;
+use crate::door::failed;
 use crate::failure::{Failure, Result};
 use crate::{input, job, print, report};
 
@@ -115,26 +116,26 @@ pub(crate) async fn run(
     image: ImageId,
 ) -> Result<Report> {
     let clock = diary.clock.clone();
-    let mut client = Client::login(&subnet.facilitator_url(), user, clock.clone()).await?;
+    let client = Client::connect(&subnet.facilitator_url(), Credential::hotkey(user), clock.clone())
+        .await
+        .map_err(failed)?;
     let texts = licence_texts();
     let request = request(subnet, image, texts)?;
     // Taken before the request leaves, so that no later step has an earlier time.
     let submitted = clock.now();
-    let created = client.create(&request).await?;
+    let created = client.create(&request).await.map_err(failed)?;
     diary.step_at(
         format!("job {} submitted: the words of {}", created.uuid, texts.display()),
         submitted,
     );
-    let mut shown = 0;
     let deadline = clock.now().plus(JOB_PATIENCE);
     let job = client
-        .follow(created.uuid, deadline, |view| {
-            for entry in view.status_history.iter().skip(shown) {
-                diary.step_at(format!("job {}", entry.status), entry.created_at);
-            }
-            shown = view.status_history.len();
+        .follow(created.uuid, deadline, |news| match news {
+            News::Status(entry) => diary.step_at(format!("job {}", entry.status), entry.created_at),
+            News::Log(_) | News::Progress(_) => {}
         })
-        .await?;
+        .await
+        .map_err(failed)?;
     if job.last_status() != JobStatus::Completed {
         let reason = report::failure(&job).unwrap_or_default();
         return Err(anyhow::anyhow!("the demo job did not succeed: {reason}").into());

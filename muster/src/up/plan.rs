@@ -139,6 +139,7 @@ impl Setup<'_> {
             "store": self.store("facilitator"),
             "public_url": self.subnet.facilitator_url(),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0, "refresh_s": 2},
+            "files": {"store": format!("file:{}", self.layout.data("files").display())},
         })
     }
 
@@ -177,9 +178,12 @@ impl Setup<'_> {
     }
 
     fn executor(&self) -> Value {
+        // Users' files lie with the facilitator of this machine, and jobs fetch and leave them there.
+        let door = self.subnet.facilitator;
         json!({
             "work_dir": self.layout.data("executor"),
             "images": {"cache_dir": self.layout.data("images")},
+            "transfer": {"allow": [door.to_string()]},
         })
     }
 }

@@ -1,11 +1,15 @@
-//! The command line, as types.
+//! The command line, as types: the roles and the operator's tools here, users' commands in [`user`].
+
+pub(crate) mod user;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use muster_enrol::Invitation;
-use muster_protocol::{ExecutorClass, ExecutorToken, JobId, ValidatorKey};
+use muster_protocol::{ExecutorClass, ExecutorToken, JobId};
+
+pub(crate) use user::{Completions, Doctor, Files, Job, Keys, Login};
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
 #[derive(Debug, Parser)]
@@ -27,12 +31,24 @@ pub(crate) enum Command {
     Miner(Miner),
     /// Runs jobs in sealed containers: one that a miner starts it for, or, standing, one after another.
     Executor(Executor),
-    /// Submit jobs and look at them.
+    /// Run jobs, follow them, fetch what they left.
     #[command(subcommand)]
     Job(Box<Job>),
     /// Why a job went where it went.
     #[command(subcommand)]
     Route(Route),
+    /// Files in the facilitator's store: inputs and outputs of jobs.
+    #[command(subcommand)]
+    Files(Box<Files>),
+    /// Remember which facilitator to use, and as whom.
+    Login(Login),
+    /// API keys, for programs and people without a hotkey.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Check this machine: engine, disk, ports, clock, chain, GPU; say what to do about each.
+    Doctor(Doctor),
+    /// Print a completion script for a shell.
+    Completions(Completions),
     /// Bittensor wallet files.
     #[command(subcommand)]
     Wallet(Wallet),
@@ -140,93 +156,6 @@ pub(crate) struct Executor {
         required_unless_present_any = ["print_config", "enrol", "standing"]
     )]
     pub(crate) token: Option<ExecutorToken>,
-}
-
-/// `muster job`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Job {
-    /// Run a Docker image somewhere in the subnet and wait for it. Ends with the job's own exit code.
-    Run(JobRun),
-    /// Show a job.
-    Show(JobShow),
-}
-
-/// Whom to talk to, and as whom. Defaults come from the subnet that `muster up` runs in this folder.
-#[derive(Debug, Args)]
-pub(crate) struct Door {
-    /// The state folder of `muster up` to take the defaults from.
-    #[arg(long, default_value = ".muster")]
-    pub(crate) dir: PathBuf,
-    /// URL of the facilitator.
-    #[arg(long, env = "MUSTER_FACILITATOR")]
-    pub(crate) facilitator: Option<String>,
-    /// ss58 address of the validator that is to route jobs.
-    #[arg(long, env = "MUSTER_VALIDATOR")]
-    pub(crate) validator: Option<ValidatorKey>,
-    #[command(flatten)]
-    pub(crate) wallet: WalletName,
-}
-
-/// Which wallet.
-#[derive(Debug, Args)]
-pub(crate) struct WalletName {
-    /// The folder of wallets; ~/.bittensor/wallets where no local subnet names another.
-    #[arg(long, env = "MUSTER_WALLETS")]
-    pub(crate) wallets: Option<PathBuf>,
-    /// The wallet's name; `user` in a local subnet, else `default`.
-    #[arg(long)]
-    pub(crate) wallet: Option<String>,
-    /// The hotkey's name.
-    #[arg(long, default_value = "default")]
-    pub(crate) hotkey: String,
-}
-
-/// `muster job run`.
-#[derive(Debug, Args)]
-pub(crate) struct JobRun {
-    /// The image: a name, a name with a digest, or an image id.
-    pub(crate) image: String,
-    /// A file for the job: PATH under /volume = FILE here. May be given several times.
-    #[arg(long = "input", value_name = "PATH=FILE")]
-    pub(crate) inputs: Vec<String>,
-    /// An environment variable. May be given several times.
-    #[arg(long = "env", value_name = "KEY=VALUE")]
-    pub(crate) env: Vec<String>,
-    /// The kind of executor.
-    #[arg(long, default_value = "always_on.test")]
-    pub(crate) class: ExecutorClass,
-    /// Seconds that the program may run.
-    #[arg(long, default_value_t = 60)]
-    pub(crate) timeout: u64,
-    /// Folder in the container whose files come back.
-    #[arg(long, default_value = "/artifacts")]
-    pub(crate) artifacts: String,
-    /// Where to write the files that come back.
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) output: Option<PathBuf>,
-    /// Do not wait: print the job's id.
-    #[arg(long)]
-    pub(crate) detach: bool,
-    /// Print the whole job as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) door: Door,
-    /// The arguments of the image's entry point.
-    #[arg(last = true)]
-    pub(crate) command: Vec<String>,
-}
-
-/// `muster job show`.
-#[derive(Debug, Args)]
-pub(crate) struct JobShow {
-    /// The job.
-    pub(crate) id: JobId,
-    /// Print it as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) door: Door,
 }
 
 /// `muster route`.

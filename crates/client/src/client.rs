@@ -1,0 +1,379 @@
+//! Requests to a facilitator, in the name of a hotkey or of an API key.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use muster_identity::{Keypair, sign_job};
+use muster_kit::SharedClock;
+use muster_protocol::JobId;
+use muster_protocol::rest::{
+    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce,
+    Token, headers,
+};
+use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ClientError;
+
+/// Longer than any answer of a facilitator that is well.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a request that may be repeated is repeated, and the first pause before it; the further ones double.
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// In whose name requests are made.
+#[derive(Clone)]
+pub enum Credential {
+    /// A hotkey, which signs a login and every job.
+    Hotkey(Box<Keypair>),
+    /// An API key. Jobs are signed by the facilitator.
+    Key(String),
+}
+
+/// A user of a facilitator.
+pub struct Client {
+    pub(crate) http: Http,
+    pub(crate) clock: SharedClock,
+    base: String,
+    credential: Credential,
+    /// What stands in `Authorization`.
+    bearer: Mutex<String>,
+}
+
+type Answer<T> = Result<T, ClientError>;
+
+// === impl Credential ===
+
+impl Credential {
+    /// A user who signs.
+    pub fn hotkey(pair: Keypair) -> Self {
+        Self::Hotkey(Box::new(pair))
+    }
+
+    /// A user who has no hotkey.
+    pub fn key(key: impl Into<String>) -> Self {
+        Self::Key(key.into())
+    }
+}
+
+impl fmt::Debug for Credential {
+    /// Secrets stay out of logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hotkey(pair) => write!(f, "Hotkey({})", pair.hotkey()),
+            Self::Key(_) => f.write_str("Key(…)"),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("base", &self.base)
+            .field("credential", &self.credential)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client of the facilitator at `base`. A hotkey logs in at once; an API key is shown with the first request.
+    ///
+    /// # Errors
+    /// The facilitator does not answer, or does not take the login.
+    pub async fn connect(base: &str, credential: Credential, clock: SharedClock) -> Answer<Self> {
+        let base = base.trim_end_matches('/').to_owned();
+        let unusable = |source| ClientError::Unreachable {
+            base: base.clone(),
+            source,
+        };
+        let http = Http::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(unusable)?;
+        let client = Self {
+            http,
+            clock,
+            base,
+            credential,
+            bearer: Mutex::default(),
+        };
+        client.renew().await?;
+        Ok(client)
+    }
+
+    /// Its URL, without a slash at the end.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Gets a fresh token where there are tokens.
+    pub(crate) async fn renew(&self) -> Answer<()> {
+        let bearer = match &self.credential {
+            Credential::Key(key) => {
+                let plain = !key.is_empty() && key.bytes().all(|c| c.is_ascii_graphic());
+                plain.then(|| key.clone()).ok_or(ClientError::BadKey)?
+            }
+            Credential::Hotkey(pair) => {
+                let ask = || self.plain(Method::GET, "/auth/nonce");
+                let nonce: Nonce = self.read(self.respond(ask, true).await?).await?;
+                let signature = pair.sign(nonce.nonce.as_bytes());
+                let login = Login::new(pair.hotkey(), signature, nonce.nonce);
+                let post = || self.plain(Method::POST, "/auth/login").json(&login);
+                let token: Token = self.read(self.respond(post, false).await?).await?;
+                token.token
+            }
+        };
+        *self.bearer.lock().unwrap_or_else(PoisonError::into_inner) = bearer;
+        Ok(())
+    }
+
+    fn plain(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http
+            .request(method, format!("{}{path}", self.base))
+            .timeout(REQUEST_TIMEOUT)
+    }
+
+    /// A request with our credential and no limit of time.
+    pub(crate) fn open(&self, method: Method, path: &str) -> RequestBuilder {
+        let bearer = self.bearer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.http
+            .request(method, format!("{}{path}", self.base))
+            .bearer_auth(bearer)
+    }
+
+    fn ask(&self, method: Method, path: &str) -> RequestBuilder {
+        self.open(method, path).timeout(REQUEST_TIMEOUT)
+    }
+
+    /// Sends a request until there is an answer; one that must not be repeated is sent once.
+    async fn respond(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> Answer<Response> {
+        let mut pause = FIRST_PAUSE;
+        let mut tries = if repeat { TRIES } else { 1 };
+        loop {
+            let failed = match self.once(request()).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+            tries -= 1;
+            if tries == 0 || !failed.is_passing() {
+                return Err(failed);
+            }
+            self.clock.sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// As [`Self::respond`], with a fresh token where the last one has expired.
+    async fn authorised(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> Answer<Response> {
+        match self.respond(&request, repeat).await {
+            Err(ClientError::Unauthorised { .. }) if matches!(self.credential, Credential::Hotkey(_)) => {
+                self.renew().await?;
+                self.respond(&request, repeat).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// One request; a refusal becomes the reason that the facilitator gave.
+    pub(crate) async fn once(&self, request: RequestBuilder) -> Answer<Response> {
+        let base = || self.base.clone();
+        let response = request.send().await.map_err(|source| ClientError::Unreachable {
+            base: base(),
+            source: source.without_url(),
+        })?;
+        let status = response.status();
+        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+            return Ok(response);
+        }
+        let reason = reason(response).await;
+        Err(
+            if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+                ClientError::Unwell {
+                    base: base(),
+                    status,
+                    reason,
+                }
+            } else if status == StatusCode::UNAUTHORIZED {
+                ClientError::Unauthorised { status, reason }
+            } else {
+                ClientError::Refused { status, reason }
+            },
+        )
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: impl Fn() -> RequestBuilder,
+        repeat: bool,
+    ) -> Answer<T> {
+        self.read(self.authorised(request, repeat).await?).await
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Answer<T> {
+        response.json().await.map_err(|source| ClientError::Unreadable {
+            base: self.base.clone(),
+            source,
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
+        self.send(|| self.ask(Method::GET, path), true).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Answer<T> {
+        self.send(|| self.ask(Method::POST, path).json(body), false).await
+    }
+
+    async fn delete(&self, path: &str) -> Answer<()> {
+        let request = || self.ask(Method::DELETE, path);
+        self.authorised(request, true).await.map(drop)
+    }
+
+    /// Submits a job: signed by the hotkey where there is one.
+    ///
+    /// The request of a hotkey is repeated where the answer is lost, since its signature names the one job that it makes.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn create(&self, job: &CreateJob) -> Answer<JobView> {
+        const PATH: &str = "/api/v1/job-docker/";
+        let Credential::Hotkey(pair) = &self.credential else {
+            return self.post(PATH, job).await;
+        };
+        // A signature's time is in nanoseconds; ours is as fine as the clock.
+        let timestamp_ns = self.clock.now().micros().saturating_mul(1_000);
+        let signed = sign_job(pair, &job.signed_fields(), timestamp_ns);
+        let request = || {
+            self.ask(Method::POST, PATH)
+                .header(headers::SIGNATURE_TYPE, "bittensor")
+                .header(headers::SIGNATORY, signed.signatory.to_string())
+                .header(headers::TIMESTAMP_NS, timestamp_ns.to_string())
+                .header(headers::SIGNATURE, signed.signature.to_base64())
+                .header(headers::SIGNATURE_SCOPE, "SignedFields")
+                .json(job)
+        };
+        self.send(request, true).await
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn job(&self, id: JobId) -> Answer<JobView> {
+        self.get(&format!("/api/v1/jobs/{id}/")).await
+    }
+
+    /// A page of the user's jobs, newest first; the first is 1.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn jobs(&self, page: u64, size: u32) -> Answer<JobPage> {
+        self.get(&format!("/api/v1/jobs/?page={page}&page_size={size}"))
+            .await
+    }
+
+    /// Asks for a job to be stopped. It has ended when its status says so.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn cancel(&self, id: JobId) -> Answer<JobView> {
+        let path = format!("/api/v1/jobs/{id}/cancel/");
+        // To ask twice is to ask once.
+        self.send(|| self.ask(Method::POST, &path), true).await
+    }
+
+    /// Makes an API key, which is shown this once.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn create_key(&self, key: &CreateKey) -> Answer<ApiKey> {
+        self.post("/api/v1/keys/", key).await
+    }
+
+    /// The API keys that hold.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn keys(&self) -> Answer<Vec<ApiKey>> {
+        let list: KeyList = self.get("/api/v1/keys/").await?;
+        Ok(list.results)
+    }
+
+    /// Revokes an API key.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn revoke_key(&self, id: &str) -> Answer<()> {
+        self.delete(&format!("/api/v1/keys/{}/", segment(id))).await
+    }
+
+    /// Makes a place for a file.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn create_file(&self, file: &CreateFile) -> Answer<FileView> {
+        self.post("/api/v1/files/", file).await
+    }
+
+    /// One file, with fresh URLs.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn file(&self, id: &str) -> Answer<FileView> {
+        self.get(&format!("/api/v1/files/{}/", segment(id))).await
+    }
+
+    /// A page of the user's files, newest first; the first is 1.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn files(&self, page: u64, size: u32) -> Answer<FilePage> {
+        self.get(&format!("/api/v1/files/?page={page}&page_size={size}"))
+            .await
+    }
+
+    /// Deletes a file.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete_file(&self, id: &str) -> Answer<()> {
+        self.delete(&format!("/api/v1/files/{}/", segment(id))).await
+    }
+}
+
+/// What a person typed, as one part of a path.
+fn segment(id: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    id.chars().filter(|c| plain(*c)).take(64).collect()
+}
+
+/// The words in an error body: `{"detail"}`, `{"error"}`, a list, a map of fields, or whatever it is.
+async fn reason(response: Response) -> String {
+    const LONGEST: usize = 2_000;
+    let text = response.text().await.unwrap_or_default();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let words = ["detail", "error"]
+        .into_iter()
+        .find_map(|key| value.get(key)?.as_str().map(str::to_owned));
+    let fields = || {
+        let object = value.as_object()?;
+        let line = |(name, reasons): (&String, &serde_json::Value)| {
+            let first = reasons.get(0).unwrap_or(reasons);
+            let text = first.as_str().map_or_else(|| first.to_string(), str::to_owned);
+            format!("{name}: {text}")
+        };
+        Some(object.iter().map(line).collect::<Vec<_>>().join("; "))
+    };
+    let listed = || value.get(0)?.as_str().map(str::to_owned);
+    words
+        .or_else(listed)
+        .or_else(fields)
+        .filter(|words| !words.is_empty())
+        .unwrap_or_else(|| text.chars().take(LONGEST).collect())
+}

@@ -1,0 +1,126 @@
+//! What can go wrong between a user and a facilitator, and what to do about it.
+
+use std::path::PathBuf;
+
+use muster_kit::Coded;
+use muster_protocol::{ErrorCode, JobId};
+use reqwest::StatusCode;
+
+/// Why a request brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No answer, or one of a server that is not well. It may be well again in a moment.
+    #[error("the facilitator at {base} does not answer")]
+    Unreachable {
+        /// Its URL.
+        base: String,
+        /// The reason.
+        source: reqwest::Error,
+    },
+    /// It is busy or broken.
+    #[error("the facilitator at {base} cannot answer now ({status}): {reason}")]
+    Unwell {
+        /// Its URL.
+        base: String,
+        /// What it said.
+        status: StatusCode,
+        /// In words.
+        reason: String,
+    },
+    /// It does not take our key, token or signature.
+    #[error("the facilitator refused the login ({status}): {reason}")]
+    Unauthorised {
+        /// What it said.
+        status: StatusCode,
+        /// In words.
+        reason: String,
+    },
+    /// It will not do it.
+    #[error("the facilitator refused ({status}): {reason}")]
+    Refused {
+        /// What it said.
+        status: StatusCode,
+        /// In words.
+        reason: String,
+    },
+    /// What it said makes no sense.
+    #[error("the answer of the facilitator at {base} cannot be read; is that a facilitator?")]
+    Unreadable {
+        /// Its URL.
+        base: String,
+        /// The reason.
+        source: reqwest::Error,
+    },
+    /// A key that no header can hold.
+    #[error("the API key holds characters that no key has; it begins with msk_")]
+    BadKey,
+    /// A job that takes too long.
+    #[error("job {job} did not end in time; it runs on, and `muster job logs {job} --follow` follows it")]
+    TooLate {
+        /// Which.
+        job: JobId,
+    },
+    /// A file of this machine.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// A file that changed while it was uploaded, or one damaged on its way.
+    #[error("{}: {what}", path.display())]
+    Damaged {
+        /// Which file of this machine.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The connection of an upload or a download broke again and again.
+    #[error("{what} broke off again and again; try again: it goes on at byte {offset}")]
+    BrokeOff {
+        /// What.
+        what: String,
+        /// How far it came.
+        offset: u64,
+    },
+}
+
+impl ClientError {
+    /// Whether the same request may succeed in a moment.
+    pub const fn is_passing(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unwell { .. })
+    }
+
+    /// The status, where the facilitator refused.
+    pub const fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Unwell { status, .. }
+            | Self::Unauthorised { status, .. }
+            | Self::Refused { status, .. } => Some(*status),
+            Self::Unreachable { .. }
+            | Self::Unreadable { .. }
+            | Self::BadKey
+            | Self::TooLate { .. }
+            | Self::Io { .. }
+            | Self::Damaged { .. }
+            | Self::BrokeOff { .. } => None,
+        }
+    }
+}
+
+impl Coded for ClientError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Unreachable { .. } | Self::Unwell { .. } | Self::Unreadable { .. } => {
+                Some(ErrorCode::FacilitatorUnreachable)
+            }
+            Self::Unauthorised { .. } => Some(ErrorCode::SignatureRefused),
+            Self::BadKey => Some(ErrorCode::NotLoggedIn),
+            Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
+            Self::Refused { .. } | Self::TooLate { .. } | Self::Io { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A job until it ends: by events where the facilitator has them, by asking where it has not.
+
+use std::time::Duration;
+
+use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry, events};
+use muster_protocol::{JobId, JobStatus, Timestamp};
+use reqwest::{Method, StatusCode};
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::sse::Parser;
+
+/// Between two questions, where there are no events, and before a broken stream is opened again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A stream that says nothing for so long is dead: the server says something more often.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Something new about a job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// It came further.
+    Status(Box<StatusEntry>),
+    /// It printed something. Only while it runs, and pieces may be missing.
+    Log(LogEvent),
+    /// Something that takes long came further.
+    Progress(ProgressEvent),
+}
+
+/// How a stream of events ended.
+enum Streamed {
+    /// With a terminal status.
+    Done,
+    /// In any other way; it can be opened again.
+    Broken,
+    /// The facilitator has no events.
+    NoEvents,
+}
+
+/// What has been told already.
+#[derive(Default)]
+struct Seen {
+    statuses: Vec<(JobStatus, Timestamp)>,
+    /// From which the events go on.
+    last_id: String,
+}
+
+impl Seen {
+    /// Whether this status is told for the first time.
+    fn first(&mut self, entry: &StatusEntry) -> bool {
+        let key = (entry.status, entry.created_at);
+        let first = !self.statuses.contains(&key);
+        if first {
+            self.statuses.push(key);
+        }
+        first
+    }
+}
+
+impl Client {
+    /// Follows a job to its end, or until `deadline`; `tell` hears everything new, each status once.
+    ///
+    /// A facilitator that restarts meanwhile is waited for, and a token that has expired is renewed: jobs take hours.
+    ///
+    /// # Errors
+    /// The deadline passed, the facilitator refuses, or it does not come back in time.
+    pub async fn follow(
+        &self,
+        id: JobId,
+        deadline: Timestamp,
+        mut tell: impl FnMut(News),
+    ) -> Result<JobView, ClientError> {
+        let mut seen = Seen::default();
+        let mut events = true;
+        loop {
+            if events {
+                match self.stream(id, deadline, &mut seen, &mut tell).await {
+                    Ok(Streamed::Done | Streamed::Broken) => {}
+                    Ok(Streamed::NoEvents) => events = false,
+                    Err(failed) if failed.is_passing() => {}
+                    Err(failed) => return Err(failed),
+                }
+            }
+            // Also after a stream: what it has not told is told now.
+            let failed = match self.job(id).await {
+                Ok(view) => {
+                    for entry in &view.status_history {
+                        if seen.first(entry) {
+                            tell(News::Status(Box::new(entry.clone())));
+                        }
+                    }
+                    if view.last_status().is_terminal() {
+                        return Ok(view);
+                    }
+                    None
+                }
+                Err(failed) if failed.is_passing() => Some(failed),
+                Err(failed) => return Err(failed),
+            };
+            if self.clock.now() >= deadline {
+                return Err(failed.unwrap_or(ClientError::TooLate { job: id }));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Follows a job's events until they end.
+    async fn stream(
+        &self,
+        id: JobId,
+        deadline: Timestamp,
+        seen: &mut Seen,
+        tell: &mut impl FnMut(News),
+    ) -> Result<Streamed, ClientError> {
+        let path = format!("/api/v1/jobs/{id}/events/");
+        let request = || {
+            let request = self
+                .open(Method::GET, &path)
+                .header("accept", "text/event-stream");
+            if seen.last_id.is_empty() {
+                request
+            } else {
+                request.header("last-event-id", &seen.last_id)
+            }
+        };
+        let answer = match self.once(request()).await {
+            Err(ClientError::Unauthorised { .. }) => {
+                self.renew().await?;
+                self.once(request()).await
+            }
+            answer => answer,
+        };
+        if let Err(ClientError::Refused { status, .. }) = &answer
+            && matches!(
+                *status,
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_ACCEPTABLE
+            )
+        {
+            // Whether it is the job or the address that is unknown, the job's own page says.
+            return Ok(Streamed::NoEvents);
+        }
+        let mut response = answer?;
+        let mut parser = Parser::default();
+        loop {
+            let left = deadline.since(self.clock.now()).min(SILENCE);
+            let piece = tokio::select! {
+                piece = response.chunk() => piece,
+                () = self.clock.sleep(left) => return Ok(Streamed::Broken),
+            };
+            let Ok(Some(piece)) = piece else {
+                return Ok(Streamed::Broken);
+            };
+            let Ok(new) = parser.push(&piece) else {
+                return Ok(Streamed::NoEvents);
+            };
+            for event in new {
+                seen.last_id.clone_from(&event.id);
+                match event.kind.as_str() {
+                    events::STATUS => {
+                        let Ok(entry) = serde_json::from_str::<StatusEntry>(&event.data) else {
+                            continue;
+                        };
+                        let done = entry.status.is_terminal();
+                        if seen.first(&entry) {
+                            tell(News::Status(Box::new(entry)));
+                        }
+                        if done {
+                            return Ok(Streamed::Done);
+                        }
+                    }
+                    events::LOG => {
+                        if let Ok(log) = serde_json::from_str(&event.data) {
+                            tell(News::Log(log));
+                        }
+                    }
+                    events::PROGRESS => {
+                        if let Ok(progress) = serde_json::from_str(&event.data) {
+                            tell(News::Progress(progress));
+                        }
+                    }
+                    // What a newer facilitator says beside.
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! A client of the users' door, for programs of one's own and for the `muster` binary: jobs submitted and followed, files
+//! uploaded and fetched, keys made and revoked.
+//!
+//! ```no_run
+//! # async fn example(clock: muster_kit::SharedClock) -> Result<(), muster_client::ClientError> {
+//! use muster_client::{Client, Credential};
+//!
+//! let credential = Credential::key("msk_…");
+//! let client = Client::connect("https://door.example.org", credential, clock).await?;
+//! for job in client.jobs(1, 10).await?.results {
+//!     println!("{} {}", job.uuid, job.status);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Reading order: [`client`] (requests and who asks), [`follow`] (a job until it ends) over [`sse`] (events, pure),
+//! [`files`] (uploads that go on where they broke off, downloads that are checked).
+
+pub mod client;
+pub mod error;
+pub mod files;
+pub mod follow;
+pub mod sse;
+
+pub use client::{Client, Credential};
+pub use error::ClientError;
+pub use files::{Sent, Told};
+pub use follow::News;

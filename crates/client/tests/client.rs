@@ -1,0 +1,335 @@
+//! The client against a scripted facilitator: streams and connections that break, tokens that expire, servers without events.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use muster_client::{Client, ClientError, Credential, News};
+use muster_kit::{SystemClock, Tasks};
+use muster_protocol::rest::FileView;
+use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
+use serde_json::{Value, json};
+
+const JOB: &str = "11111111-2222-4333-8444-555555555555";
+const FILE: &str = "22222222-2222-4333-8444-555555555555";
+
+/// What a facilitator did, and what it is to do.
+#[derive(Default)]
+struct Script {
+    base: Mutex<String>,
+    /// Statuses of the job, by the number of times it was asked for.
+    asked: AtomicUsize,
+    streams: AtomicUsize,
+    logins: AtomicUsize,
+    resumed_from: Mutex<Vec<String>>,
+    events: bool,
+    /// What has been taken in of an upload.
+    taken: Mutex<Vec<u8>>,
+    puts: AtomicUsize,
+    content: Vec<u8>,
+    gets: AtomicUsize,
+}
+
+type Shared = State<Arc<Script>>;
+
+async fn start(script: Script) -> (Arc<Script>, Tasks) {
+    muster_kit::tls::install_provider();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let script = Arc::new(script);
+    *script.base.lock().unwrap() = format!("http://{}", listener.local_addr().unwrap());
+    let app = Router::new()
+        .route("/auth/nonce", get(|| async { Json(json!({"nonce": "n"})) }))
+        .route("/auth/login", axum::routing::post(login))
+        .route("/api/v1/jobs/{id}/", get(job))
+        .route("/api/v1/jobs/{id}/events/", get(events))
+        .route("/api/v1/files/", get(files).post(announce))
+        .route("/api/v1/files/{id}/", get(file))
+        .route("/files/{id}/upload", put(take).head(taken))
+        .route("/files/{id}/content", get(give))
+        .with_state(Arc::clone(&script));
+    let tasks = Tasks::new();
+    tasks.spawn("serve", async move { axum::serve(listener, app).await });
+    (script, tasks)
+}
+
+async fn client(script: &Script) -> Client {
+    let base = script.base.lock().unwrap().clone();
+    let clock = Arc::new(SystemClock::new());
+    let user = muster_identity::Keypair::from_uri("//User").unwrap();
+    Client::connect(&base, Credential::hotkey(user), clock)
+        .await
+        .unwrap()
+}
+
+async fn login(State(script): Shared) -> Json<Value> {
+    let number = script.logins.fetch_add(1, Ordering::SeqCst);
+    Json(json!({"token": format!("token{number}")}))
+}
+
+fn entry(status: &str, second: i64) -> Value {
+    json!({"status": status, "metadata": {}, "created_at": Timestamp::from_secs(1_769_000_000 + second)})
+}
+
+/// The job after so many steps.
+fn view(steps: usize) -> Value {
+    let all = ["sent", "received", "accepted", "completed"];
+    let history: Vec<_> = (0..)
+        .zip(&all[..steps.min(4)])
+        .map(|(second, status)| entry(status, second))
+        .collect();
+    let key = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
+    json!({
+        "uuid": JOB, "executor_class": "always_on.test", "created_at": Timestamp::from_secs(1_769_000_000),
+        "last_update": Timestamp::from_secs(1_769_000_000), "status": "Sent", "docker_image": "alpine", "args": [],
+        "env": {}, "use_gpu": false, "target_validator_hotkey": key, "download_time_limit": 1,
+        "execution_time_limit": 1, "streaming_start_time_limit": 1, "upload_time_limit": 1, "status_history": history,
+    })
+}
+
+async fn job(State(script): Shared, headers: HeaderMap, Path(id): Path<String>) -> Response {
+    if id != JOB {
+        return (StatusCode::NOT_FOUND, Json(json!({"detail": "Not found."}))).into_response();
+    }
+    // The first token has expired by the time it is used.
+    if headers[header::AUTHORIZATION] == "Bearer token0" {
+        return (
+            StatusCode::UNAUTHORIZED,
+            Json(json!({"detail": "Token expired."})),
+        )
+            .into_response();
+    }
+    let asked = script.asked.fetch_add(1, Ordering::SeqCst);
+    let steps = if script.events {
+        // As far as the streams have told.
+        if script.streams.load(Ordering::SeqCst) >= 2 {
+            4
+        } else {
+            2
+        }
+    } else {
+        asked + 1
+    };
+    Json(view(steps)).into_response()
+}
+
+/// The first stream breaks off in the middle, the second ends it.
+async fn events(State(script): Shared, headers: HeaderMap) -> Response {
+    if !script.events {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    let stream = script.streams.fetch_add(1, Ordering::SeqCst);
+    let last = headers
+        .get("last-event-id")
+        .map(|id| id.to_str().unwrap().to_owned());
+    script.resumed_from.lock().unwrap().push(last.unwrap_or_default());
+    let event = |kind: &str, id: usize, data: &Value| format!("event: {kind}\nid: {id}\ndata: {data}\n\n");
+    let log = json!({"stream": "stdout", "text": "half", "at": Timestamp::from_secs(0), "offset": 0});
+    let progress = json!({"stage": "download", "done": 1, "total": 2});
+    let text = if stream == 0 {
+        [
+            event("status", 1, &entry("sent", 0)),
+            event("log", 2, &log),
+            ": still here\n\n".to_owned(),
+            event("status", 3, &entry("received", 1)),
+            "event: status\ndata: {\"sta".to_owned(),
+        ]
+        .concat()
+    } else {
+        [
+            event("unheard-of", 4, &json!({})),
+            event("progress", 5, &progress),
+            event("status", 6, &entry("accepted", 2)),
+            event("status", 7, &entry("completed", 3)),
+        ]
+        .concat()
+    };
+    ([(header::CONTENT_TYPE, "text/event-stream")], text).into_response()
+}
+
+fn place(script: &Script) -> Value {
+    let base = script.base.lock().unwrap().clone();
+    let whole = script.taken.lock().unwrap().len() == script.content.len() && !script.content.is_empty();
+    json!({
+        "id": FILE, "name": "data.bin", "size": script.content.len(), "received": 0, "complete": whole,
+        "sha256": Digest::of(&script.content).hex(), "upload_url": format!("{base}/files/{FILE}/upload"),
+        "download_url": format!("{base}/files/{FILE}/content"), "expires_at": Timestamp::from_secs(0),
+        "created_at": Timestamp::from_secs(0),
+    })
+}
+
+async fn files(State(script): Shared) -> Json<Value> {
+    let whole = script.taken.lock().unwrap().len() == script.content.len();
+    let results: Vec<Value> = whole.then(|| place(&script)).into_iter().collect();
+    Json(json!({"count": results.len(), "next": null, "previous": null, "results": results}))
+}
+
+async fn announce(State(script): Shared, Json(new): Json<Value>) -> Response {
+    assert_eq!(new["sha256"], Digest::of(&script.content).hex());
+    (StatusCode::CREATED, Json(place(&script))).into_response()
+}
+
+async fn file(State(script): Shared) -> Json<Value> {
+    Json(place(&script))
+}
+
+async fn taken(State(script): Shared) -> Response {
+    let len = script.taken.lock().unwrap().len();
+    [("upload-offset", len.to_string())].into_response()
+}
+
+/// Takes half of what the first request brings and then is not well.
+async fn take(State(script): Shared, headers: HeaderMap, body: Bytes) -> Response {
+    let put = script.puts.fetch_add(1, Ordering::SeqCst);
+    let mut taken = script.taken.lock().unwrap();
+    let range = headers[header::CONTENT_RANGE].to_str().unwrap().to_owned();
+    assert!(range.starts_with(&format!("bytes {}-", taken.len())), "{range}");
+    if put == 0 {
+        taken.extend_from_slice(&body[..body.len() / 2]);
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    taken.extend_from_slice(&body);
+    StatusCode::CREATED.into_response()
+}
+
+/// Breaks off in the middle the first time.
+async fn give(State(script): Shared, headers: HeaderMap) -> Response {
+    let number = script.gets.fetch_add(1, Ordering::SeqCst);
+    let content = script.content.clone();
+    if number == 0 {
+        let half = Bytes::copy_from_slice(&content[..content.len() / 2]);
+        let pieces = [Ok(half), Err(std::io::Error::other("broke"))];
+        return Body::from_stream(futures_util::stream::iter(pieces)).into_response();
+    }
+    let range = headers[header::RANGE].to_str().unwrap();
+    let from: usize = range
+        .trim_start_matches("bytes=")
+        .trim_end_matches('-')
+        .parse()
+        .unwrap();
+    (StatusCode::PARTIAL_CONTENT, content[from..].to_vec()).into_response()
+}
+
+fn far() -> Timestamp {
+    Timestamp::from_secs(4_000_000_000)
+}
+
+/// The statuses that were told, and how much else.
+async fn follow(client: &Client) -> (Vec<JobStatus>, usize) {
+    let id: JobId = JOB.parse().unwrap();
+    let (mut statuses, mut others) = (Vec::new(), 0);
+    let followed = client.follow(id, far(), |news| match news {
+        News::Status(entry) => statuses.push(entry.status),
+        News::Log(_) | News::Progress(_) => others += 1,
+    });
+    let view = tokio::time::timeout(Duration::from_secs(60), followed)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(view.last_status(), JobStatus::Completed);
+    (statuses, others)
+}
+
+const ALL: [JobStatus; 4] = [
+    JobStatus::Sent,
+    JobStatus::Received,
+    JobStatus::Accepted,
+    JobStatus::Completed,
+];
+
+#[tokio::test]
+async fn a_stream_that_breaks_is_resumed_and_every_status_is_told_once() {
+    let (script, _tasks) = start(Script {
+        events: true,
+        ..Script::default()
+    })
+    .await;
+    let client = client(&script).await;
+    assert_eq!(follow(&client).await, (ALL.to_vec(), 2));
+    assert_eq!(*script.resumed_from.lock().unwrap(), ["", "3"]);
+}
+
+#[tokio::test]
+async fn a_facilitator_without_events_is_asked_and_a_token_that_expired_is_renewed() {
+    let (script, _tasks) = start(Script::default()).await;
+    let client = client(&script).await;
+    assert_eq!(follow(&client).await, (ALL.to_vec(), 0));
+    assert_eq!(script.logins.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_knows_and_one_that_takes_too_long_are_told_apart() {
+    let (script, _tasks) = start(Script::default()).await;
+    let client = client(&script).await;
+    let unknown: JobId = "99999999-2222-4333-8444-555555555555".parse().unwrap();
+    let refused = client.follow(unknown, far(), |_| {}).await.unwrap_err();
+    assert_eq!(refused.status(), Some(StatusCode::NOT_FOUND), "{refused}");
+    let id: JobId = JOB.parse().unwrap();
+    let late = client
+        .follow(id, Timestamp::from_secs(0), |_| {})
+        .await
+        .unwrap_err();
+    assert!(matches!(late, ClientError::TooLate { .. }), "{late}");
+}
+
+#[tokio::test]
+async fn an_upload_goes_on_where_it_broke_off_and_is_not_repeated() {
+    let (script, _tasks) = start(Script {
+        content: (0..100_000_u32).flat_map(u32::to_le_bytes).collect(),
+        ..Script::default()
+    })
+    .await;
+    let client = client(&script).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, &script.content).unwrap();
+    let mut last = None;
+    let sent = client
+        .send_file(&path, "data.bin", |told| last = Some(told.done))
+        .await
+        .unwrap();
+    assert_eq!((sent.known, last), (0, Some(400_000)));
+    assert!(*script.taken.lock().unwrap() == script.content);
+    assert_eq!(script.puts.load(Ordering::SeqCst), 2);
+    let again = client.send_file(&path, "data.bin", |_| {}).await.unwrap();
+    assert_eq!(again.known, 400_000);
+    assert_eq!(script.puts.load(Ordering::SeqCst), 2, "nothing was sent");
+    let missing = client.send_file(&folder.path().join("x"), "x", |_| {}).await;
+    assert!(matches!(missing, Err(ClientError::Io { .. })));
+}
+
+#[tokio::test]
+async fn a_download_goes_on_where_it_broke_off_and_is_checked() {
+    let (script, _tasks) = start(Script {
+        content: (0..100_000_u32).flat_map(u32::to_le_bytes).collect(),
+        ..Script::default()
+    })
+    .await;
+    let client = client(&script).await;
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("new/data.bin");
+    let mut file: FileView = serde_json::from_value(place(&script)).unwrap();
+    let bytes = client.fetch_file(&file, &to, |_| {}).await.unwrap();
+    assert_eq!(bytes, 400_000);
+    assert!(std::fs::read(&to).unwrap() == script.content);
+    assert_eq!(script.gets.load(Ordering::SeqCst), 2);
+
+    // Another content than was promised replaces nothing.
+    script.gets.store(0, Ordering::SeqCst);
+    file.sha256 = Some("0".repeat(64));
+    let damaged = client.fetch_file(&file, &to, |_| {}).await;
+    assert!(matches!(damaged, Err(ClientError::Damaged { .. })), "{damaged:?}");
+    assert!(std::fs::read(&to).unwrap() == script.content);
+    assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1);
+}

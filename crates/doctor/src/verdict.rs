@@ -1,0 +1,568 @@
+//! What facts mean for a purpose, and what to do. Pure.
+
+use std::fmt;
+
+use muster_protocol::ErrorCode;
+use serde::Serialize;
+
+use crate::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
+
+const GIB: u64 = 1024 * 1024 * 1024;
+/// Images and a job's data need more than this.
+const DISK_FAILS: u64 = 2 * GIB;
+/// What an executor may let one job write is 20 GiB by default.
+const DISK_WARNS: u64 = 30 * GIB;
+/// A greeting that is older than 10 seconds is refused by every peer.
+const CLOCK_FAILS_S: u64 = 10;
+const CLOCK_WARNS_S: u64 = 3;
+/// The first toolkit without CVE-2025-23266 and its like; ComputeHorde's executors ask for the same.
+const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 4);
+
+/// What the machine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The whole subnet on one machine.
+    Up,
+    /// Jobs are submitted from it.
+    User,
+    /// A miner with executors.
+    Miner,
+    /// A validator.
+    Validator,
+    /// A facilitator.
+    Facilitator,
+}
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Fine,
+    /// Good to know; nothing is wrong.
+    Note,
+    /// It will do, but not for long, or not for everything.
+    Warning,
+    /// It will not do.
+    Failure,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How it is.
+    pub state: State,
+    /// In words.
+    pub says: String,
+    /// What to do; empty where there is nothing to do.
+    pub advice: String,
+    /// The error that it would lead to, for `muster explain`.
+    pub code: Option<&'static str>,
+}
+
+// === impl Purpose, State, Verdict ===
+
+impl Purpose {
+    const fn runs_jobs(self) -> bool {
+        matches!(self, Self::Up | Self::Miner)
+    }
+
+    const fn needs_chain(self) -> bool {
+        matches!(self, Self::Miner | Self::Validator)
+    }
+
+    const fn submits_jobs(self) -> bool {
+        matches!(self, Self::User)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fine => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Failure => "FAILS",
+        })
+    }
+}
+
+impl Verdict {
+    fn new(check: &'static str, state: State, says: impl Into<String>) -> Self {
+        Self {
+            check,
+            state,
+            says: says.into(),
+            advice: String::new(),
+            code: None,
+        }
+    }
+
+    fn fine(check: &'static str, says: impl Into<String>) -> Self {
+        Self::new(check, State::Fine, says)
+    }
+
+    fn advising(mut self, advice: impl Into<String>) -> Self {
+        self.advice = advice.into();
+        self
+    }
+
+    fn coded(mut self, code: ErrorCode) -> Self {
+        self.code = Some(code.code());
+        self
+    }
+}
+
+/// Every verdict, in the order in which one would mend things.
+pub fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
+    let mut verdicts = vec![
+        engine(&facts.engine, purpose),
+        disk(&facts.disk, purpose),
+        clock(&facts.clock),
+    ];
+    verdicts.extend(facts.ports.iter().map(|port| self::port(port, purpose)));
+    verdicts.push(gpu(&facts.gpu, purpose));
+    verdicts.push(chain(facts.chain.as_ref(), purpose));
+    verdicts.push(facilitator(facts.facilitator.as_ref(), purpose));
+    verdicts.push(login(&facts.login, purpose));
+    verdicts
+}
+
+/// The worst of them; fine if there are none.
+pub fn worst(verdicts: &[Verdict]) -> State {
+    verdicts
+        .iter()
+        .map(|verdict| verdict.state)
+        .max()
+        .unwrap_or(State::Fine)
+}
+
+fn engine(engine: &Engine, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "engine";
+    if let Some(version) = &engine.version {
+        return Verdict::fine(CHECK, format!("Docker engine {version} answers"));
+    }
+    let why = engine.error.as_deref().unwrap_or("it was not asked");
+    if purpose.runs_jobs() {
+        let says = format!("no Docker engine answers: {why}");
+        return Verdict::new(CHECK, State::Failure, says)
+            .coded(ErrorCode::EngineUnreachable)
+            .advising(
+                "install one (Debian: apt-get install docker.io), start it, and run as a user who may use its socket (group docker)",
+            );
+    }
+    Verdict::new(
+        CHECK,
+        State::Note,
+        "no Docker engine answers; this purpose needs none",
+    )
+}
+
+fn disk(disk: &Disk, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "disk";
+    let Disk { folder, free, error } = disk;
+    let Some(free) = *free else {
+        let why = error.as_deref().unwrap_or("it was not asked");
+        return Verdict::new(
+            CHECK,
+            State::Warning,
+            format!("the disk of {folder} cannot be looked at: {why}"),
+        )
+        .advising("name a folder that exists: muster doctor --disk FOLDER");
+    };
+    let says = format!("{} GiB are free below {folder}", free / GIB);
+    let advice = "make room: `docker system prune` removes images and containers that nobody uses";
+    if free < DISK_FAILS {
+        Verdict::new(CHECK, State::Failure, says).advising(advice)
+    } else if free < DISK_WARNS && purpose.runs_jobs() {
+        Verdict::new(CHECK, State::Warning, says).advising(format!(
+            "{advice}; or bound what a job may write (limits.disk_mib of the executor, 20 GiB by default)"
+        ))
+    } else {
+        Verdict::fine(CHECK, says)
+    }
+}
+
+fn clock(clock: &Clock) -> Verdict {
+    const CHECK: &str = "clock";
+    const ADVICE: &str = "let the system keep it: `timedatectl set-ntp true`, or install chrony";
+    if let Some(ahead) = clock.ahead_s {
+        let by = ahead.unsigned_abs();
+        let way = if ahead < 0 { "behind" } else { "ahead of" };
+        let says = format!("this clock is {by} s {way} the facilitator's");
+        if by >= CLOCK_FAILS_S {
+            return Verdict::new(
+                CHECK,
+                State::Failure,
+                format!("{says}; signatures will be refused"),
+            )
+            .coded(ErrorCode::SignatureRefused)
+            .advising(ADVICE);
+        }
+        if by >= CLOCK_WARNS_S {
+            return Verdict::new(CHECK, State::Warning, says).advising(ADVICE);
+        }
+    }
+    let compared = if clock.ahead_s.is_some() {
+        "; it agrees with the facilitator's"
+    } else {
+        ""
+    };
+    match clock.synchronised {
+        Some(true) => Verdict::fine(CHECK, format!("the system keeps the clock in step{compared}")),
+        Some(false) if clock.ahead_s.is_none() => Verdict::new(
+            CHECK,
+            State::Warning,
+            "the system does not keep the clock in step",
+        )
+        .advising(ADVICE),
+        Some(false) => {
+            let says = format!("the system does not keep the clock in step{compared}");
+            Verdict::new(CHECK, State::Note, says).advising(ADVICE)
+        }
+        None if clock.ahead_s.is_some() => Verdict::fine(CHECK, "the clock agrees with the facilitator's"),
+        None => Verdict::new(CHECK, State::Note, "nothing here says whether the clock is right"),
+    }
+}
+
+fn port(port: &Port, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "ports";
+    let Port { role, address, error } = port;
+    let Some(why) = error else {
+        return Verdict::fine(CHECK, format!("{address} is free for a {role}"));
+    };
+    let says = format!("{address}, where a {role} listens by default, cannot be listened on: {why}");
+    // `muster up` takes free ports by itself.
+    let state = match purpose {
+        Purpose::Up | Purpose::User => State::Note,
+        Purpose::Miner | Purpose::Validator | Purpose::Facilitator => State::Warning,
+    };
+    Verdict::new(CHECK, state, says)
+        .coded(ErrorCode::BindFailed)
+        .advising(format!(
+            "`ss -ltnp` shows who has it; perhaps the {role} runs already, else set `bind` in its configuration"
+        ))
+}
+
+fn gpu(gpu: &Gpu, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "gpu";
+    if !gpu.device && gpu.found.is_empty() {
+        let says = if purpose.runs_jobs() {
+            "no NVIDIA GPU: executors of the classes without one can run (always_on.test, always_on.cpu.8c.16gb)"
+        } else {
+            "no NVIDIA GPU; this purpose needs none"
+        };
+        return Verdict::new(CHECK, State::Note, says);
+    }
+    if gpu.found.is_empty() {
+        let why = gpu.error.as_deref().unwrap_or("it names none");
+        let says = format!("there is an NVIDIA device, but its driver does not say which: {why}");
+        let state = if purpose.runs_jobs() {
+            State::Failure
+        } else {
+            State::Note
+        };
+        return Verdict::new(CHECK, state, says).advising(
+            "`nvidia-smi` must list it; after an update of the driver the machine has to be started again",
+        );
+    }
+    let names = gpu.found.join("; ");
+    if !purpose.runs_jobs() {
+        return Verdict::fine(CHECK, names);
+    }
+    let advice = "install NVIDIA's container toolkit, 1.17.4 or newer, and let it set Docker up: `nvidia-ctk runtime configure \
+                  --runtime=docker`, then restart Docker";
+    match &gpu.toolkit {
+        None => Verdict::new(
+            CHECK,
+            State::Failure,
+            format!("{names}; but containers cannot get at it"),
+        )
+        .advising(advice),
+        Some(version) => match version_of(version) {
+            Some(found) if found >= LEAST_TOOLKIT => {
+                Verdict::fine(CHECK, format!("{names}; container toolkit {version}"))
+            }
+            Some(_) => {
+                let says =
+                    format!("{names}; container toolkit {version} lets jobs break out of their container");
+                Verdict::new(CHECK, State::Failure, says).advising(advice)
+            }
+            None => {
+                let says = format!("{names}; a container toolkit of unknown version ({version})");
+                Verdict::new(CHECK, State::Warning, says).advising(advice)
+            }
+        },
+    }
+}
+
+/// The first three numbers of a version.
+fn version_of(text: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().ok());
+    Some((numbers.next()??, numbers.next()??, numbers.next()??))
+}
+
+fn chain(chain: Option<&Remote>, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "chain";
+    let Some(chain) = chain else {
+        let state = if purpose.needs_chain() {
+            State::Warning
+        } else {
+            State::Note
+        };
+        return Verdict::new(CHECK, state, "no chain is known")
+            .advising("name one: muster doctor --chain ws://HOST:9944; `muster up` starts one of its own");
+    };
+    remote(CHECK, chain, purpose.needs_chain(), ErrorCode::ChainUnreachable)
+}
+
+fn facilitator(facilitator: Option<&Remote>, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "facilitator";
+    let Some(facilitator) = facilitator else {
+        let state = if purpose.submits_jobs() {
+            State::Warning
+        } else {
+            State::Note
+        };
+        return Verdict::new(CHECK, state, "no facilitator is known")
+            .advising("`muster login --facilitator URL`, or `muster up` for one of your own");
+    };
+    let needed = purpose.submits_jobs() || matches!(purpose, Purpose::Validator);
+    remote(CHECK, facilitator, needed, ErrorCode::FacilitatorUnreachable)
+}
+
+fn remote(check: &'static str, remote: &Remote, needed: bool, code: ErrorCode) -> Verdict {
+    let Remote { url, says, error } = remote;
+    if let Some(says) = says {
+        return Verdict::fine(check, format!("{url} answers: {says}"));
+    }
+    let why = error.as_deref().unwrap_or("it was not asked");
+    let state = if needed { State::Failure } else { State::Warning };
+    Verdict::new(check, state, format!("{url} does not answer: {why}"))
+        .coded(code)
+        .advising("is it running, and does a firewall or a proxy stand between? Try it from another machine")
+}
+
+fn login(login: &Login, purpose: Purpose) -> Verdict {
+    const CHECK: &str = "login";
+    if let Some(whom) = &login.whom {
+        return Verdict::fine(CHECK, format!("commands speak for {whom}"));
+    }
+    let why = login.error.as_deref().unwrap_or("nothing was looked for");
+    let state = if purpose.submits_jobs() {
+        State::Failure
+    } else {
+        State::Note
+    };
+    Verdict::new(CHECK, state, format!("commands speak for nobody: {why}"))
+        .coded(ErrorCode::NotLoggedIn)
+        .advising("`muster login`, or MUSTER_API_KEY, or --wallet NAME; after `muster up` nothing of this is needed in its folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Purpose; 5] = [
+        Purpose::Up,
+        Purpose::User,
+        Purpose::Miner,
+        Purpose::Validator,
+        Purpose::Facilitator,
+    ];
+
+    fn well() -> Facts {
+        let remote = |url: &str| {
+            Some(Remote {
+                url: url.to_owned(),
+                says: Some("block 7".to_owned()),
+                error: None,
+            })
+        };
+        Facts {
+            engine: Engine {
+                version: Some("27.0".to_owned()),
+                error: None,
+            },
+            disk: Disk {
+                folder: "/var/tmp".to_owned(),
+                free: Some(100 * GIB),
+                error: None,
+            },
+            ports: vec![Port {
+                role: "miner".to_owned(),
+                address: "127.0.0.1:8092".to_owned(),
+                error: None,
+            }],
+            clock: Clock {
+                synchronised: Some(true),
+                ahead_s: Some(0),
+            },
+            chain: remote("ws://c"),
+            facilitator: remote("http://f"),
+            login: Login {
+                whom: Some("hotkey 5F…".to_owned()),
+                error: None,
+            },
+            gpu: Gpu {
+                device: true,
+                found: vec!["H200, 580.1, 143771 MiB".to_owned()],
+                error: None,
+                toolkit: Some("1.17.8".to_owned()),
+            },
+        }
+    }
+
+    fn state_of(facts: &Facts, purpose: Purpose, check: &str) -> State {
+        let verdicts = judge(facts, purpose);
+        verdicts
+            .iter()
+            .find(|verdict| verdict.check == check)
+            .unwrap()
+            .state
+    }
+
+    #[test]
+    fn a_machine_that_is_well_is_well_for_everything() {
+        for purpose in ALL {
+            let verdicts = judge(&well(), purpose);
+            assert_eq!(worst(&verdicts), State::Fine, "{purpose:?}: {verdicts:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_not_fine_says_what_to_do() {
+        let nothing = Facts {
+            ports: vec![Port {
+                role: "miner".to_owned(),
+                address: "127.0.0.1:8092".to_owned(),
+                error: Some("address in use".to_owned()),
+            }],
+            ..Facts::default()
+        };
+        for purpose in ALL {
+            for verdict in judge(&nothing, purpose) {
+                let told = !verdict.advice.is_empty() || verdict.state == State::Note;
+                assert!(told && !verdict.says.is_empty(), "{purpose:?}: {verdict:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_engine_is_needed_where_jobs_run() {
+        let mut facts = well();
+        facts.engine = Engine {
+            version: None,
+            error: Some("no socket".to_owned()),
+        };
+        for (purpose, expected) in [
+            (Purpose::Up, State::Failure),
+            (Purpose::Miner, State::Failure),
+            (Purpose::User, State::Note),
+            (Purpose::Validator, State::Note),
+        ] {
+            assert_eq!(state_of(&facts, purpose, "engine"), expected, "{purpose:?}");
+        }
+        let verdicts = judge(&facts, Purpose::Up);
+        assert_eq!(verdicts[0].code, Some("E0001"));
+        assert!(verdicts[0].says.contains("no socket"));
+    }
+
+    #[test]
+    fn a_disk_warns_before_it_fails() {
+        let mut facts = well();
+        for (free, expected) in [
+            (Some(GIB), State::Failure),
+            (Some(10 * GIB), State::Warning),
+            (Some(40 * GIB), State::Fine),
+            (None, State::Warning),
+        ] {
+            facts.disk.free = free;
+            assert_eq!(state_of(&facts, Purpose::Miner, "disk"), expected, "{free:?}");
+        }
+        facts.disk.free = Some(10 * GIB);
+        assert_eq!(state_of(&facts, Purpose::User, "disk"), State::Fine);
+    }
+
+    #[test]
+    fn a_clock_that_is_ten_seconds_off_is_refused_by_everybody() {
+        let mut facts = well();
+        for (ahead, synchronised, expected) in [
+            (Some(10), Some(true), State::Failure),
+            (Some(-11), None, State::Failure),
+            (Some(4), Some(true), State::Warning),
+            (Some(-1), Some(false), State::Note),
+            (Some(1), None, State::Fine),
+            (None, Some(false), State::Warning),
+            (None, None, State::Note),
+        ] {
+            facts.clock = Clock {
+                synchronised,
+                ahead_s: ahead,
+            };
+            assert_eq!(
+                state_of(&facts, Purpose::Up, "clock"),
+                expected,
+                "{ahead:?} {synchronised:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_gpu_without_a_way_into_containers_is_a_failure_where_jobs_run() {
+        let mut facts = well();
+        for (toolkit, expected) in [
+            (Some("1.17.4"), State::Fine),
+            (Some("1.17.3-1"), State::Failure),
+            (Some("1.18.0~rc.1"), State::Fine),
+            (Some("unknown"), State::Warning),
+            (None, State::Failure),
+        ] {
+            facts.gpu.toolkit = toolkit.map(str::to_owned);
+            assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), expected, "{toolkit:?}");
+            assert_eq!(state_of(&facts, Purpose::User, "gpu"), State::Fine);
+        }
+        facts.gpu.found.clear();
+        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), State::Failure);
+        facts.gpu = Gpu::default();
+        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), State::Note);
+    }
+
+    #[test]
+    fn what_is_far_away_must_answer_whoever_needs_it() {
+        let mut facts = well();
+        let silent = |url: &str| {
+            Some(Remote {
+                url: url.to_owned(),
+                says: None,
+                error: Some("refused".to_owned()),
+            })
+        };
+        facts.chain = silent("ws://c");
+        facts.facilitator = silent("http://f");
+        facts.login = Login::default();
+        assert_eq!(state_of(&facts, Purpose::Miner, "chain"), State::Failure);
+        assert_eq!(state_of(&facts, Purpose::User, "chain"), State::Warning);
+        assert_eq!(state_of(&facts, Purpose::User, "facilitator"), State::Failure);
+        assert_eq!(state_of(&facts, Purpose::Miner, "facilitator"), State::Warning);
+        assert_eq!(state_of(&facts, Purpose::User, "login"), State::Failure);
+        assert_eq!(state_of(&facts, Purpose::Miner, "login"), State::Note);
+        facts.chain = None;
+        assert_eq!(state_of(&facts, Purpose::Validator, "chain"), State::Warning);
+    }
+
+    #[test]
+    fn a_verdict_in_json_has_its_words() {
+        let verdict = engine(&Engine::default(), Purpose::Up);
+        let text = serde_json::to_value(&verdict).unwrap();
+        assert_eq!(
+            (&text["state"], &text["code"]),
+            (&"failure".into(), &"E0001".into())
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! How a bucket is reached: with the HTTP client and the hashes that the rest of the program has. The library's own would
+//! bring a second TLS configuration along.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::http::Response;
+use hmac::{Hmac, Mac as _};
+use http_body_util::BodyExt as _;
+use object_store::ClientOptions;
+use object_store::client::{
+    CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, HttpClient, HttpConnector, HttpError,
+    HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService, Signer, SigningAlgorithm,
+};
+use reqwest::redirect::Policy;
+use sha2::{Digest as _, Sha256};
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Between two signs of life of a bucket.
+const READ_LIMIT: Duration = Duration::from_secs(30);
+
+/// Makes clients.
+#[derive(Debug)]
+pub(crate) struct Connector;
+
+#[derive(Debug)]
+struct Service(reqwest::Client);
+
+/// SHA-256 and HMAC over it; a bucket needs no more.
+#[derive(Debug)]
+pub(crate) struct Hashes;
+
+struct Digesting(Sha256, Vec<u8>);
+
+struct Authenticating(Hmac<Sha256>, Vec<u8>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_LIMIT)
+            .read_timeout(READ_LIMIT)
+            .redirect(Policy::none())
+            .build()
+            .map_err(|source| object_store::Error::Generic {
+                store: "S3",
+                source: Box::new(source),
+            })?;
+        Ok(HttpClient::new(Service(client)))
+    }
+}
+
+impl HttpService for Service {
+    fn call<'s, 'f>(
+        &'s self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'f>>
+    where
+        's: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let sent = self
+                .0
+                .request(parts.method, parts.uri.to_string())
+                .headers(parts.headers)
+                .body(reqwest::Body::wrap(body))
+                .send();
+            let response: Response<reqwest::Body> = sent.await.map_err(failed)?.into();
+            let (parts, body) = response.into_parts();
+            Ok(HttpResponse::from_parts(
+                parts,
+                HttpResponseBody::new(body.map_err(failed)),
+            ))
+        })
+    }
+}
+
+/// Without the URL, which the caller names.
+fn failed(error: reqwest::Error) -> HttpError {
+    let kind = if error.is_timeout() {
+        HttpErrorKind::Timeout
+    } else if error.is_connect() {
+        HttpErrorKind::Connect
+    } else if error.is_decode() {
+        HttpErrorKind::Decode
+    } else {
+        // Objects have names of their own, so that every request may be repeated.
+        HttpErrorKind::Request
+    };
+    HttpError::new(kind, error.without_url())
+}
+
+fn unsupported(what: &str) -> object_store::Error {
+    object_store::Error::NotSupported {
+        source: format!("{what} is not used for buckets").into(),
+    }
+}
+
+impl CryptoProvider for Hashes {
+    fn digest(&self, algorithm: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
+        if algorithm != DigestAlgorithm::Sha256 {
+            return Err(unsupported("that digest"));
+        }
+        Ok(Box::new(Digesting(Sha256::new(), Vec::new())))
+    }
+
+    fn hmac(&self, algorithm: DigestAlgorithm, secret: &[u8]) -> object_store::Result<Box<dyn HmacContext>> {
+        if algorithm != DigestAlgorithm::Sha256 {
+            return Err(unsupported("that digest"));
+        }
+        let mac = Hmac::new_from_slice(secret).map_err(|_| unsupported("a secret of that length"))?;
+        Ok(Box::new(Authenticating(mac, Vec::new())))
+    }
+
+    fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
+        Err(unsupported("RSA"))
+    }
+}
+
+impl DigestContext for Digesting {
+    fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    fn finish(&mut self) -> object_store::Result<&[u8]> {
+        self.1 = self.0.finalize_reset().to_vec();
+        Ok(&self.1)
+    }
+}
+
+impl HmacContext for Authenticating {
+    fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    fn finish(&mut self) -> object_store::Result<&[u8]> {
+        self.1 = self.0.clone().finalize().into_bytes().to_vec();
+        Ok(&self.1)
+    }
+}

@@ -1,0 +1,315 @@
+//! What a holder of a signed URL talks to: `PUT` and `HEAD` for uploads, `GET` with ranges for content.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use futures_util::StreamExt as _;
+use muster_kit::error::Causes;
+use muster_protocol::rest::Detail;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::error::FileError;
+use crate::grant::{Deed, FileId, UrlRefused};
+use crate::range::{SentPart, Wanted};
+use crate::service::{FileService, Written};
+use crate::store::{Content, StoredFile};
+use crate::upload::{Asked, Refused};
+
+/// Where the next part of an upload begins.
+const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
+/// The size that an upload will have, where it is known.
+const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
+
+/// How much of a body is read and thrown away after a refusal. A client that is cut off while it still sends never sees
+/// our answer.
+const MAX_DISCARDED: usize = 64 * 1024 * 1024;
+const MAX_DISCARD_TIME: Duration = Duration::from_secs(10);
+
+type Service = Arc<FileService>;
+
+/// What a signed URL brings along.
+#[derive(Debug, Deserialize)]
+struct Signed {
+    #[serde(rename = "Expires")]
+    expires: String,
+    #[serde(rename = "Signature")]
+    signature: String,
+}
+
+/// The routes of signed URLs: `/files/{id}/upload` and `/files/{id}/content`.
+pub fn router(service: Service) -> Router {
+    Router::new()
+        .route("/files/{id}/upload", put(upload).head(offset))
+        .route("/files/{id}/content", get(content))
+        .with_state(service)
+}
+
+/// Finds the file that the request's URL permits a deed with.
+async fn permitted(
+    service: &Service,
+    deed: Deed,
+    id: Result<Path<String>, PathRejection>,
+    signed: Result<Query<Signed>, QueryRejection>,
+) -> Result<StoredFile, FileError> {
+    let Path(id) = id.map_err(|_| FileError::NotFound)?;
+    let id: FileId = id.parse().map_err(|_| FileError::NotFound)?;
+    let Query(signed) = signed.map_err(|_| FileError::Url(UrlRefused::Signature))?;
+    service
+        .permitted(deed, id, &signed.expires, &signed.signature)
+        .await
+}
+
+/// `PUT`: the whole file, or a part of it with `Content-Range`.
+async fn upload(
+    State(service): State<Service>,
+    id: Result<Path<String>, PathRejection>,
+    signed: Result<Query<Signed>, QueryRejection>,
+    request: Request,
+) -> Result<Response, FileError> {
+    let (parts, body) = request.into_parts();
+    let mut body = body.into_data_stream();
+    let written = async {
+        let file = permitted(&service, Deed::Write, id, signed).await?;
+        let asked = asked(&parts.headers)?;
+        service.write(&file, asked, &mut body).await
+    };
+    match written.await {
+        Ok(Written::Part(offset)) => Ok((StatusCode::ACCEPTED, [(UPLOAD_OFFSET, offset)]).into_response()),
+        Ok(Written::Whole(content)) => Ok(created(&content)),
+        Err(error) => {
+            // What has no end in sight is cut off all the same.
+            let _ = tokio::time::timeout(MAX_DISCARD_TIME, discard(body)).await;
+            Err(error)
+        }
+    }
+}
+
+fn created(content: &Content) -> Response {
+    let body = json!({"size": content.size, "sha256": content.sha256.hex()});
+    let headers = [
+        (UPLOAD_OFFSET, content.size.to_string()),
+        (header::ETAG, etag(content)),
+    ];
+    (StatusCode::CREATED, headers, Json(body)).into_response()
+}
+
+fn asked(headers: &HeaderMap) -> Result<Asked, FileError> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(range) = text(header::CONTENT_RANGE) {
+        return Ok(Asked::Part(SentPart::read(range)?));
+    }
+    Ok(Asked::Whole(
+        text(header::CONTENT_LENGTH).and_then(|len| len.parse().ok()),
+    ))
+}
+
+async fn discard(mut body: BodyDataStream) {
+    let mut size = 0_usize;
+    while let Some(Ok(piece)) = body.next().await {
+        size = size.saturating_add(piece.len());
+        if size > MAX_DISCARDED {
+            return;
+        }
+    }
+}
+
+/// `HEAD`: how far an upload has come.
+async fn offset(
+    State(service): State<Service>,
+    id: Result<Path<String>, PathRejection>,
+    signed: Result<Query<Signed>, QueryRejection>,
+) -> Result<Response, FileError> {
+    let file = permitted(&service, Deed::Write, id, signed).await?;
+    let state = file.state();
+    let mut response = (StatusCode::OK, [(UPLOAD_OFFSET, state.offset())]).into_response();
+    if let Some(len) = state.declared {
+        response
+            .headers_mut()
+            .insert(UPLOAD_LENGTH, HeaderValue::from(len));
+    }
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// `GET`: the content, or a range of it.
+async fn content(
+    State(service): State<Service>,
+    id: Result<Path<String>, PathRejection>,
+    signed: Result<Query<Signed>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, FileError> {
+    let file = permitted(&service, Deed::Read, id, signed).await?;
+    let content = file.content.ok_or(FileError::Empty)?;
+    let tag = etag(&content);
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if text(header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
+    }
+    let same = text(header::IF_RANGE).is_none_or(|known| known.trim() == tag);
+    let wanted = Wanted::of(text(header::RANGE).filter(|_| same), content.size);
+    let size = content.size;
+    let (status, first, end) = match wanted {
+        Wanted::Whole => (StatusCode::OK, 0, size),
+        Wanted::Part { first, end } => (StatusCode::PARTIAL_CONTENT, first, end),
+        Wanted::Nothing => {
+            let range = format!("bytes */{size}");
+            return Ok((
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                [(header::CONTENT_RANGE, range)],
+            )
+                .into_response());
+        }
+    };
+    let bytes = service.read(&content, first, end).await?;
+    // What breaks now breaks the connection: the client sees that bytes are missing.
+    let bytes = bytes.inspect(|piece| {
+        if let Err(error) = piece {
+            tracing::error!(error = %Causes(error), "a download failed");
+        }
+    });
+    let mut response = (status, Body::from_stream(bytes)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(end - first));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    // Nobody's browser shows a user's file as a page of ours.
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    let mut set = |name, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    };
+    set(header::ETAG, tag);
+    set(header::CONTENT_DISPOSITION, disposition(&file.name));
+    if status == StatusCode::PARTIAL_CONTENT {
+        set(
+            header::CONTENT_RANGE,
+            format!("bytes {first}-{}/{size}", end.saturating_sub(1)),
+        );
+    }
+    Ok(response)
+}
+
+fn etag(content: &Content) -> String {
+    format!("\"{}\"", content.sha256.hex())
+}
+
+/// Whether `If-None-Match` names the tag.
+fn names(header: &str, tag: &str) -> bool {
+    header
+        .split(',')
+        .map(str::trim)
+        .any(|known| known == "*" || known.trim_start_matches("W/") == tag)
+}
+
+/// RFC 6266, with the name in UTF-8.
+fn disposition(name: &str) -> String {
+    let mut encoded = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    format!("attachment; filename*=UTF-8''{encoded}")
+}
+
+impl FileError {
+    /// The status that its receiver sees.
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound | Self::Empty => StatusCode::NOT_FOUND,
+            Self::Name | Self::Part(_) | Self::Broken { .. } | Self::TooMuch => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } | Self::Quota { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Url(_) => StatusCode::FORBIDDEN,
+            Self::Refused(refused) => match refused {
+                Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                Refused::OtherSize { .. } => StatusCode::BAD_REQUEST,
+                Refused::OutOfOrder { .. } => StatusCode::CONFLICT,
+            },
+            Self::Overtaken { .. } => StatusCode::CONFLICT,
+            Self::Mismatch { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Store(_) | Self::Shelf(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Where an upload goes on, if this is about that.
+    pub const fn offset(&self) -> Option<u64> {
+        match self {
+            Self::Refused(Refused::OutOfOrder { offset })
+            | Self::Overtaken { offset }
+            | Self::Broken { offset } => Some(*offset),
+            Self::NotFound
+            | Self::Empty
+            | Self::Name
+            | Self::TooLarge { .. }
+            | Self::Quota { .. }
+            | Self::Url(_)
+            | Self::Part(_)
+            | Self::Refused(Refused::TooLarge { .. } | Refused::OtherSize { .. })
+            | Self::TooMuch
+            | Self::Mismatch { .. }
+            | Self::Store(_)
+            | Self::Shelf(_) => None,
+        }
+    }
+}
+
+impl IntoResponse for FileError {
+    /// The operator reads the cause of what is the facilitator's fault; its user is told that it is not theirs.
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let detail = if matches!(self, Self::Store(_) | Self::Shelf(_)) {
+            tracing::error!(error = %Causes(&self), "a request about a file failed");
+            "The facilitator's file store does not answer; try again.".to_owned()
+        } else {
+            self.to_string()
+        };
+        let offset = self.offset();
+        let mut response = (status, Json(Detail { detail })).into_response();
+        let headers = response.headers_mut();
+        if let Some(offset) = offset {
+            headers.insert(UPLOAD_OFFSET, HeaderValue::from(offset));
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_found_among_several_and_weak_ones() {
+        assert!(names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"x\"") && names("\"a\"", "\"a\""));
+        assert!(!names("\"a\"", "\"b\"") && !names("", "\"b\""));
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_header() {
+        assert_eq!(
+            disposition("a b\"\r\nX: ü.txt"),
+            "attachment; filename*=UTF-8''a%20b%22%0D%0AX%3A%20%C3%BC.txt"
+        );
+    }
+}

@@ -1,0 +1,333 @@
+//! Where bytes lie: a folder of this machine, or a bucket of any service that speaks S3.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, RetryConfig};
+use url::Url;
+use uuid::Uuid;
+
+use crate::bucket::{Connector, Hashes};
+
+/// A bucket that does not answer is given up within this; whoever waits has time limits of their own.
+const RETRY_LIMIT: Duration = Duration::from_secs(20);
+const RETRIES: usize = 5;
+
+/// A store's address, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A folder; made if it is missing.
+    Folder(PathBuf),
+    /// A bucket.
+    Bucket {
+        /// Its name.
+        name: String,
+        /// What all keys begin with; may be empty.
+        prefix: String,
+        /// The service, if it is not Amazon's own.
+        endpoint: Option<String>,
+        /// Its region, if the environment does not say.
+        region: Option<String>,
+    },
+}
+
+/// An address that is neither.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write file:FOLDER, or s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME: {0}")]
+pub struct NotAPlace(&'static str);
+
+/// The store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShelfError {
+    /// Its address.
+    #[error(transparent)]
+    Address(#[from] NotAPlace),
+    /// Its folder.
+    #[error("cannot make the folder {}", folder.display())]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// What it answers, or that it does not.
+    #[error("the file store {place} cannot {operation}")]
+    Failed {
+        /// Which store.
+        place: String,
+        /// What was tried.
+        operation: &'static str,
+        /// The reason.
+        source: object_store::Error,
+    },
+}
+
+/// What a bucket asks for, where the environment does not say it.
+#[derive(Clone)]
+pub struct Credentials {
+    /// `AWS_ACCESS_KEY_ID`.
+    pub id: String,
+    /// `AWS_SECRET_ACCESS_KEY`.
+    pub secret: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({}, …)", self.id)
+    }
+}
+
+/// An open store. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    place: String,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Reads an address of a configuration.
+    ///
+    /// # Errors
+    /// It is neither a folder nor a bucket.
+    pub fn parse(text: &str) -> Result<Self, NotAPlace> {
+        if let Some(folder) = text.strip_prefix("file:") {
+            let folder = folder.strip_prefix("//").unwrap_or(folder);
+            if folder.is_empty() {
+                return Err(NotAPlace("the folder is missing"));
+            }
+            return Ok(Self::Folder(folder.into()));
+        }
+        let url = Url::parse(text).map_err(|_| NotAPlace("this is neither"))?;
+        if url.scheme() != "s3" {
+            return Err(NotAPlace("its scheme is neither file nor s3"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(NotAPlace("credentials belong into the environment"));
+        }
+        let name = url.host_str().ok_or(NotAPlace("the bucket is missing"))?;
+        let (mut endpoint, mut region) = (None, None);
+        for (key, value) in url.query_pairs() {
+            match key.as_ref() {
+                "endpoint" => {
+                    let http = ["http://", "https://"]
+                        .iter()
+                        .any(|scheme| value.starts_with(scheme));
+                    if !http {
+                        return Err(NotAPlace("the endpoint begins with http:// or https://"));
+                    }
+                    endpoint = Some(value.trim_end_matches('/').to_owned());
+                }
+                "region" => region = Some(value.into_owned()),
+                _ => return Err(NotAPlace("it takes endpoint and region and nothing else")),
+            }
+        }
+        Ok(Self::Bucket {
+            name: name.to_owned(),
+            prefix: url.path().trim_matches('/').to_owned(),
+            endpoint,
+            region,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "file:{}", folder.display()),
+            Self::Bucket {
+                name,
+                prefix,
+                endpoint,
+                ..
+            } => {
+                let at = endpoint.as_deref().unwrap_or("Amazon");
+                write!(f, "s3://{name}/{prefix} at {at}")
+            }
+        }
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    /// Opens the store at an address, a bucket with the credentials of the environment, and shows that it can be written,
+    /// read and deleted from.
+    ///
+    /// # Errors
+    /// One of these fails.
+    pub async fn open(address: &str) -> Result<Self, ShelfError> {
+        Self::open_as(address, None).await
+    }
+
+    /// As [`Self::open`], with other credentials.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_as(address: &str, credentials: Option<Credentials>) -> Result<Self, ShelfError> {
+        let place = Place::parse(address)?;
+        let shelf = Self::build(&place, credentials)?;
+        let probe = format!("probe/{}", Uuid::new_v4());
+        shelf.put(&probe, vec![Bytes::from_static(b"probe")]).await?;
+        shelf.get(&probe, 0..5).await?;
+        shelf.delete(&probe).await?;
+        Ok(shelf)
+    }
+
+    fn build(place: &Place, credentials: Option<Credentials>) -> Result<Self, ShelfError> {
+        let failed = |source| ShelfError::Failed {
+            place: place.to_string(),
+            operation: "be opened",
+            source,
+        };
+        let (store, prefix): (Arc<dyn ObjectStore>, _) = match place {
+            Place::Folder(folder) => {
+                std::fs::create_dir_all(folder).map_err(|source| ShelfError::Folder {
+                    folder: folder.clone(),
+                    source,
+                })?;
+                let local = LocalFileSystem::new_with_prefix(folder).map_err(failed)?;
+                // What is acknowledged survives a power cut too, as it does in a bucket.
+                (Arc::new(local.with_fsync(true).with_automatic_cleanup(true)), "")
+            }
+            Place::Bucket {
+                name,
+                prefix,
+                endpoint,
+                region,
+            } => {
+                let mut builder = AmazonS3Builder::from_env()
+                    .with_bucket_name(name)
+                    .with_http_connector(Connector)
+                    .with_crypto_provider(Arc::new(Hashes))
+                    .with_retry(RetryConfig {
+                        max_retries: RETRIES,
+                        retry_timeout: RETRY_LIMIT,
+                        ..RetryConfig::default()
+                    });
+                if let Some(Credentials { id, secret }) = credentials {
+                    builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+                }
+                if let Some(region) = region {
+                    builder = builder.with_region(region);
+                }
+                if let Some(endpoint) = endpoint {
+                    builder = builder
+                        .with_endpoint(endpoint)
+                        .with_allow_http(endpoint.starts_with("http://"));
+                }
+                (Arc::new(builder.build().map_err(failed)?), prefix.as_str())
+            }
+        };
+        Ok(Self {
+            store,
+            prefix: Path::from(prefix),
+            place: place.to_string(),
+        })
+    }
+
+    fn path(&self, name: &str) -> Path {
+        name.split('/')
+            .fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+
+    fn failed(&self, operation: &'static str) -> impl FnOnce(object_store::Error) -> ShelfError {
+        let place = self.place.clone();
+        move |source| ShelfError::Failed {
+            place,
+            operation,
+            source,
+        }
+    }
+
+    /// Keeps an object durably. An object of that name is replaced.
+    ///
+    /// # Errors
+    /// The store failed; the object may be there or not.
+    pub async fn put(&self, name: &str, pieces: Vec<Bytes>) -> Result<(), ShelfError> {
+        let payload: PutPayload = pieces.into_iter().collect();
+        let put = self.store.put(&self.path(name), payload).await;
+        put.map(drop).map_err(self.failed("be written to"))
+    }
+
+    /// Bytes `range` of an object.
+    ///
+    /// # Errors
+    /// There is no such object, it is shorter, or the store failed.
+    pub async fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes, ShelfError> {
+        let got = self.store.get_range(&self.path(name), range).await;
+        got.map_err(self.failed("be read from"))
+    }
+
+    /// Deletes an object. One that is not there is as good as deleted.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn delete(&self, name: &str) -> Result<(), ShelfError> {
+        match self.store.delete(&self.path(name)).await {
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            deleted => deleted.map_err(self.failed("be deleted from")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_folders_or_buckets() {
+        assert_eq!(
+            Place::parse("file:///var/lib/x").unwrap(),
+            Place::Folder("/var/lib/x".into())
+        );
+        assert_eq!(Place::parse("file:x/y").unwrap(), Place::Folder("x/y".into()));
+        let bucket = Place::parse("s3://jobs/files/?endpoint=http://127.0.0.1:9000/&region=eu-1").unwrap();
+        assert_eq!(
+            bucket,
+            Place::Bucket {
+                name: "jobs".to_owned(),
+                prefix: "files".to_owned(),
+                endpoint: Some("http://127.0.0.1:9000".to_owned()),
+                region: Some("eu-1".to_owned()),
+            }
+        );
+        for wrong in [
+            "",
+            "file:",
+            "/var/lib/x",
+            "https://x",
+            "s3://",
+            "s3://b?x=1",
+            "s3://b?endpoint=ftp://x",
+            "s3://key:secret@b",
+        ] {
+            assert!(Place::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_keeps_what_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("file:{}", folder.path().join("made").display());
+        let shelf = Shelf::open(&address).await.unwrap();
+        let pieces = vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cdef")];
+        shelf.put("upload/0", pieces).await.unwrap();
+        assert_eq!(shelf.get("upload/0", 1..4).await.unwrap(), "bcd");
+        shelf.delete("upload/0").await.unwrap();
+        shelf.delete("upload/0").await.unwrap();
+        let error = shelf.get("upload/0", 0..1).await.unwrap_err();
+        assert!(error.to_string().contains("be read from"), "{error}");
+        let left = std::fs::read_dir(folder.path().join("made")).unwrap().count();
+        assert_eq!(left, 0, "empty folders go too");
+    }
+}

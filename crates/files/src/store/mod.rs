@@ -1,0 +1,479 @@
+//! What is known of files: a part of the facilitator's database. Its tables are in the facilitator's migrations, since a
+//! database has one history.
+//!
+//! A segment's row is written before its object, and marked once the object is durable. So every object that there can be
+//! has a row, and what no file refers to is found by rows alone.
+
+use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_protocol::{Digest, Timestamp};
+use sqlx::{AnyPool, FromRow};
+use uuid::Uuid;
+
+use crate::grant::FileId;
+use crate::upload::FileState;
+
+/// What stands in a column where there is no number.
+const NONE: i64 = -1;
+/// Rows that one collection looks at.
+const BATCH: i64 = 1_000;
+
+/// A file's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredFile {
+    /// Its name in URLs.
+    pub id: FileId,
+    /// Whose it is.
+    pub account: String,
+    /// What its owner calls it.
+    pub name: String,
+    /// The most bytes that it may have.
+    pub bound: u64,
+    /// The size that its owner declared.
+    pub declared: Option<u64>,
+    /// The digest that its owner promised.
+    pub promised: Option<Digest>,
+    /// The unfinished upload: its name, and its durable bytes.
+    pub uploading: Option<(Uuid, u64)>,
+    /// What readers get.
+    pub content: Option<Content>,
+    /// When it was announced.
+    pub created_at: Timestamp,
+    /// When it goes.
+    pub expires_at: Timestamp,
+}
+
+/// A finished upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Its name.
+    pub upload: Uuid,
+    /// Bytes.
+    pub size: u64,
+    /// Of all of them.
+    pub sha256: Digest,
+}
+
+/// A durable piece of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The object that holds it.
+    pub object: String,
+    /// Where it begins in the file.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is part of the upload.
+    Yes,
+    /// The upload is no longer the file's, or goes on somewhere else.
+    Overtaken,
+    /// The account's quota is used up.
+    OverQuota,
+}
+
+/// One page of an account's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileList {
+    /// How many it has.
+    pub count: u64,
+    /// These of them, newest first.
+    pub files: Vec<StoredFile>,
+}
+
+/// The tables of files. Clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Catalogue {
+    pool: AnyPool,
+}
+
+#[derive(FromRow)]
+struct FileRow {
+    id: String,
+    account: String,
+    name: String,
+    bound: i64,
+    declared: i64,
+    promised: String,
+    uploading: String,
+    received: i64,
+    content: String,
+    size: i64,
+    sha256: String,
+    created_at: i64,
+    expires_at: i64,
+}
+
+#[derive(FromRow)]
+struct SegmentRow {
+    object: String,
+    start_at: i64,
+    length: i64,
+}
+
+// === impl Catalogue ===
+
+impl Catalogue {
+    /// The tables behind `pool`, whose schema is up to date.
+    pub const fn new(pool: AnyPool) -> Self {
+        Self { pool }
+    }
+
+    /// Announces a file, if its declared bytes fit into what is left of `quota`. `false` if they do not.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn create(&self, file: &StoredFile, quota: u64) -> Result<bool, StoreError> {
+        let statement = "INSERT INTO files (id, account, name, bound, declared, promised, uploading, received, content, size, \
+                         sha256, held, created_at, expires_at) \
+                         SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT), \
+                         CAST($6 AS TEXT), '', 0, '', -1, '', CAST($7 AS BIGINT), CAST($8 AS BIGINT), CAST($9 AS BIGINT) \
+                         WHERE CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files \
+                         WHERE account = CAST($2 AS TEXT)) <= CAST($10 AS BIGINT)";
+        let done = sqlx::query(statement)
+            .bind(file.id.to_string())
+            .bind(file.account.as_str())
+            .bind(file.name.as_str())
+            .bind(signed(file.bound))
+            .bind(file.declared.map_or(NONE, signed))
+            .bind(file.promised.map(|digest| digest.hex()).unwrap_or_default())
+            .bind(signed(file.declared.unwrap_or_default()))
+            .bind(file.created_at.micros())
+            .bind(file.expires_at.micros())
+            .bind(signed(quota))
+            .execute(&self.pool)
+            .await
+            .during("announce a file")?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Bytes that count towards an account's quota.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn held(&self, account: &str) -> Result<u64, StoreError> {
+        let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
+        let (held,): (i64,) = sqlx::query_as(statement)
+            .bind(account)
+            .fetch_one(&self.pool)
+            .await
+            .during("add an account's files up")?;
+        Ok(unsigned(held))
+    }
+
+    /// One file.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn file(&self, id: FileId) -> Result<Option<StoredFile>, StoreError> {
+        let statement = "SELECT id, account, name, bound, declared, promised, uploading, received, content, size, sha256, \
+                         created_at, expires_at FROM files WHERE id = $1";
+        let row: Option<FileRow> = sqlx::query_as(statement)
+            .bind(id.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("read a file")?;
+        row.map(FileRow::into_file).transpose()
+    }
+
+    /// An account's files, newest first.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn files_of(&self, account: &str, limit: u32, offset: u64) -> Result<FileList, StoreError> {
+        let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM files WHERE account = $1")
+            .bind(account)
+            .fetch_one(&self.pool)
+            .await
+            .during("count files")?;
+        let statement = "SELECT id, account, name, bound, declared, promised, uploading, received, content, size, sha256, \
+                         created_at, expires_at FROM files WHERE account = $1 ORDER BY created_at DESC, id DESC \
+                         LIMIT $2 OFFSET $3";
+        let rows: Vec<FileRow> = sqlx::query_as(statement)
+            .bind(account)
+            .bind(i64::from(limit))
+            .bind(signed(offset))
+            .fetch_all(&self.pool)
+            .await
+            .during("list files")?;
+        let files = rows
+            .into_iter()
+            .map(FileRow::into_file)
+            .collect::<Result<_, _>>()?;
+        Ok(FileList {
+            count: unsigned(count),
+            files,
+        })
+    }
+
+    /// Makes `upload` the file's unfinished one, with nothing in it. Any other loses its claim.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn begin_upload(&self, id: FileId, upload: Uuid) -> Result<bool, StoreError> {
+        let done = sqlx::query("UPDATE files SET uploading = $2, received = 0 WHERE id = $1")
+            .bind(id.to_string())
+            .bind(upload.to_string())
+            .execute(&self.pool)
+            .await
+            .during("begin an upload")?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Notes that an object is about to be made, so that it is found again if nothing comes of it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn intend(
+        &self,
+        upload: Uuid,
+        object: &str,
+        start: u64,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let statement = "INSERT INTO file_segments (object, upload, start_at, length, durable, created_at) \
+                         VALUES ($1, $2, $3, 0, 0, $4)";
+        sqlx::query(statement)
+            .bind(object)
+            .bind(upload.to_string())
+            .bind(signed(start))
+            .bind(now.micros())
+            .execute(&self.pool)
+            .await
+            .during("note a segment")?;
+        Ok(())
+    }
+
+    /// Makes a durable object the next piece of an upload, unless another came first.
+    ///
+    /// A file whose size was declared has had its room since it was announced; any other must find it in `quota` now.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn append(
+        &self,
+        file: &StoredFile,
+        upload: Uuid,
+        segment: &Segment,
+        quota: u64,
+    ) -> Result<Appended, StoreError> {
+        let mut transaction = begin(&self.pool).await?;
+        let statement = "UPDATE files SET received = received + $4, \
+                         held = CASE WHEN received + $4 > held THEN received + $4 ELSE held END \
+                         WHERE id = $1 AND uploading = $2 AND received = $3";
+        let done = sqlx::query(statement)
+            .bind(file.id.to_string())
+            .bind(upload.to_string())
+            .bind(signed(segment.start))
+            .bind(signed(segment.len))
+            .execute(&mut *transaction)
+            .await
+            .during("take a segment in")?;
+        if done.rows_affected() != 1 {
+            return Ok(Appended::Overtaken);
+        }
+        if file.declared.is_none() {
+            let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
+            let (held,): (i64,) = sqlx::query_as(statement)
+                .bind(file.account.as_str())
+                .fetch_one(&mut *transaction)
+                .await
+                .during("add an account's files up")?;
+            if unsigned(held) > quota {
+                return Ok(Appended::OverQuota);
+            }
+        }
+        sqlx::query("UPDATE file_segments SET durable = 1, length = $2 WHERE object = $1")
+            .bind(segment.object.as_str())
+            .bind(signed(segment.len))
+            .execute(&mut *transaction)
+            .await
+            .during("take a segment in")?;
+        transaction.commit().await.during("take a segment in")?;
+        Ok(Appended::Yes)
+    }
+
+    /// Gives a finished upload to the file's readers. `false` if another upload took over meanwhile.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn publish(
+        &self,
+        id: FileId,
+        content: Content,
+        expires_at: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let statement = "UPDATE files SET content = uploading, size = received, sha256 = $4, uploading = '', received = 0, \
+                         held = $3, expires_at = $5 WHERE id = $1 AND uploading = $2 AND received = $3";
+        let done = sqlx::query(statement)
+            .bind(id.to_string())
+            .bind(content.upload.to_string())
+            .bind(signed(content.size))
+            .bind(content.sha256.hex())
+            .bind(expires_at.micros())
+            .execute(&self.pool)
+            .await
+            .during("finish an upload")?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Gives an unfinished upload up.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn abandon(&self, id: FileId, upload: Uuid) -> Result<(), StoreError> {
+        let statement = "UPDATE files SET uploading = '', received = 0, held = CASE WHEN declared > 0 AND declared > size \
+                         THEN declared WHEN size > 0 THEN size ELSE 0 END WHERE id = $1 AND uploading = $2";
+        sqlx::query(statement)
+            .bind(id.to_string())
+            .bind(upload.to_string())
+            .execute(&self.pool)
+            .await
+            .during("give an upload up")?;
+        Ok(())
+    }
+
+    /// The durable pieces of an upload, in order.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn segments(&self, upload: Uuid) -> Result<Vec<Segment>, StoreError> {
+        let statement = "SELECT object, start_at, length FROM file_segments WHERE upload = $1 AND durable = 1 \
+                         ORDER BY start_at";
+        let rows: Vec<SegmentRow> = sqlx::query_as(statement)
+            .bind(upload.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .during("read a file's segments")?;
+        let segment = |row: SegmentRow| Segment {
+            object: row.object,
+            start: unsigned(row.start_at),
+            len: unsigned(row.length),
+        };
+        Ok(rows.into_iter().map(segment).collect())
+    }
+
+    /// Removes an account's file; its bytes go with the next collection. `false` if there is none.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn remove(&self, account: &str, id: FileId) -> Result<bool, StoreError> {
+        let done = sqlx::query("DELETE FROM files WHERE id = $1 AND account = $2")
+            .bind(id.to_string())
+            .bind(account)
+            .execute(&self.pool)
+            .await
+            .during("delete a file")?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Removes every file whose time is over, and says how many.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn expire(&self, now: Timestamp) -> Result<u64, StoreError> {
+        let done = sqlx::query("DELETE FROM files WHERE expires_at <= $1")
+            .bind(now.micros())
+            .execute(&self.pool)
+            .await
+            .during("delete old files")?;
+        Ok(done.rows_affected())
+    }
+
+    /// Objects that were begun before `before` and belong to no upload of any file, or never became durable.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn garbage(&self, before: Timestamp) -> Result<Vec<String>, StoreError> {
+        let statement = "SELECT object FROM file_segments AS s WHERE s.created_at < $1 AND (s.durable = 0 OR NOT EXISTS \
+                         (SELECT 1 FROM files AS f WHERE f.content = s.upload OR f.uploading = s.upload)) LIMIT $2";
+        let rows: Vec<(String,)> = sqlx::query_as(statement)
+            .bind(before.micros())
+            .bind(BATCH)
+            .fetch_all(&self.pool)
+            .await
+            .during("look for objects without a file")?;
+        Ok(rows.into_iter().map(|(object,)| object).collect())
+    }
+
+    /// Forgets an object that has been deleted.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn forget(&self, object: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM file_segments WHERE object = $1")
+            .bind(object)
+            .execute(&self.pool)
+            .await
+            .during("forget an object")?;
+        Ok(())
+    }
+}
+
+// === impl StoredFile, FileRow ===
+
+impl StoredFile {
+    /// What decisions about uploads need to know.
+    pub fn state(&self) -> FileState {
+        FileState {
+            bound: self.bound,
+            declared: self.declared,
+            received: self.uploading.map(|(_, received)| received),
+            size: self.content.map(|content| content.size),
+        }
+    }
+}
+
+impl FileRow {
+    fn into_file(self) -> Result<StoredFile, StoreError> {
+        let digest = |what, text: &str| -> Result<Option<Digest>, StoreError> {
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let mut bytes = [0; 32];
+            hex::decode_to_slice(text, &mut bytes).map_err(|error| StoreError::corrupt(what, error))?;
+            Ok(Some(Digest::from_bytes(bytes)))
+        };
+        let upload = |what, text: &str| -> Result<Option<Uuid>, StoreError> {
+            (!text.is_empty()).then(|| json::parse(what, text)).transpose()
+        };
+        let content = match (
+            upload("files.content", &self.content)?,
+            digest("files.sha256", &self.sha256)?,
+        ) {
+            (Some(upload), Some(sha256)) => Some(Content {
+                upload,
+                size: unsigned(self.size),
+                sha256,
+            }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(StoreError::corrupt("files.content", "half of a content"));
+            }
+        };
+        let uploading = upload("files.uploading", &self.uploading)?;
+        Ok(StoredFile {
+            id: json::parse("files.id", &self.id)?,
+            account: self.account,
+            name: self.name,
+            bound: unsigned(self.bound),
+            declared: u64::try_from(self.declared).ok(),
+            promised: digest("files.promised", &self.promised)?,
+            uploading: uploading.map(|upload| (upload, unsigned(self.received))),
+            content,
+            created_at: Timestamp::from_micros(self.created_at),
+            expires_at: Timestamp::from_micros(self.expires_at),
+        })
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}

@@ -1,0 +1,136 @@
+//! The same over a bucket, as a server that nobody here wrote speaks S3 (moto).
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use muster_files::Shelf;
+use muster_files::shelf::Credentials;
+use muster_kit::store::testing::sqlite;
+use muster_protocol::Digest;
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::support::{MIB, MIGRATIONS, Store, noise};
+
+/// Starts the server, makes a bucket, says where it is, and how many objects it holds whenever it is asked.
+const SCRIPT: &str = r#"
+import sys, boto3
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+host, port = server.get_host_and_port()
+s3 = boto3.client("s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1")
+s3.create_bucket(Bucket="jobs")
+print(f"http://{host}:{port}", flush=True)
+for line in sys.stdin:
+    print(s3.list_objects_v2(Bucket="jobs", Prefix="users/").get("KeyCount"), flush=True)
+"#;
+/// Python imports for a while where all processors are busy.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+struct Bucket {
+    child: Child,
+    lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+    endpoint: String,
+    _script: NamedTempFile,
+}
+
+impl Bucket {
+    async fn start() -> Option<Self> {
+        let Ok(python) = std::env::var("MUSTER_TEST_MOTO_PYTHON") else {
+            eprintln!("skipped: MUSTER_TEST_MOTO_PYTHON names no Python with moto[server] and boto3");
+            return None;
+        };
+        let mut script = NamedTempFile::new().unwrap();
+        script.write_all(SCRIPT.as_bytes()).unwrap();
+        let mut child = Command::new(python)
+            .arg(script.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let endpoint = loop {
+            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap();
+            let line = line.unwrap().expect("the server ended");
+            if line.starts_with("http://") {
+                break line;
+            }
+        };
+        Some(Self {
+            child,
+            lines,
+            endpoint,
+            _script: script,
+        })
+    }
+
+    async fn objects(&mut self) -> usize {
+        use tokio::io::AsyncWriteExt as _;
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin.write_all(b"count\n").await.unwrap();
+        let line = tokio::time::timeout(PATIENCE, self.lines.next_line())
+            .await
+            .unwrap();
+        line.unwrap().unwrap().parse().unwrap()
+    }
+
+    fn address(&self) -> String {
+        format!("s3://jobs/users?endpoint={}&region=us-east-1", self.endpoint)
+    }
+}
+
+fn credentials() -> Option<Credentials> {
+    Some(Credentials {
+        id: "a".to_owned(),
+        secret: "b".to_owned(),
+    })
+}
+
+#[tokio::test]
+async fn a_bucket_keeps_files_as_a_folder_does() {
+    let Some(mut bucket) = Bucket::start().await else {
+        return;
+    };
+    muster_kit::tls::install_provider();
+    let shelf = Shelf::open_as(&bucket.address(), credentials()).await.unwrap();
+    let tables = sqlite(&MIGRATIONS).await.unwrap();
+    let store = Store::over(tables, shelf, tempfile::tempdir().unwrap()).await;
+    let content = noise(18 * MIB);
+    let file = store.announce(18 * MIB, Some(Digest::of(&content))).await;
+    let first = store
+        .part(&file, &content[..10 << 20], 0, &(18 * MIB).to_string())
+        .await;
+    assert_eq!(first.status(), 202);
+    assert_eq!(store.offset(&file).await, 10 * MIB);
+    let rest = &content[10 << 20..];
+    let last = store.part(&file, rest, 10 * MIB, &(18 * MIB).to_string()).await;
+    assert_eq!(last.status(), 201);
+    assert!(store.content(&file).await == content);
+    let part = store.get(&file, &[("range", "bytes=8388600-8388619")]).await;
+    assert_eq!(part.bytes().await.unwrap(), content[8_388_600..8_388_620]);
+    assert_eq!(bucket.objects().await, 3);
+    store.service.remove("alice", file.id).await.unwrap();
+    store.clock.advance(Duration::from_secs(3_601));
+    assert_eq!(store.service.sweep().await.unwrap(), (0, 3));
+    assert_eq!(bucket.objects().await, 0);
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there_is_said_at_the_start() {
+    let Some(bucket) = Bucket::start().await else {
+        return;
+    };
+    muster_kit::tls::install_provider();
+    let address = bucket.address().replace("jobs", "nobodys");
+    let error = Shelf::open_as(&address, credentials()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("nobodys") && text.contains("be written to"),
+        "{text}"
+    );
+}

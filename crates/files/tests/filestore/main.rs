@@ -1,0 +1,10 @@
+//! The file store from outside: real HTTP over a folder and over a bucket, metadata on every database engine at hand.
+
+#[cfg(test)]
+mod bucket;
+#[cfg(test)]
+mod http;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod sweep;

@@ -1,0 +1,422 @@
+//! The command line of users, as types.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
+
+/// `muster job`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Job {
+    /// Run a Docker image somewhere in the subnet. Waits, shows what it prints, and ends with its exit code.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(JobRun),
+    /// List jobs, newest first.
+    #[command(visible_alias = "list")]
+    Ls(JobLs),
+    /// Show a job: its steps, its receipts, what failed and whose fault it was.
+    Show(JobShow),
+    /// Print what a job printed; with --follow, while it runs.
+    Logs(JobLogs),
+    /// Stop a job.
+    Cancel(JobShow),
+    /// Fetch what a job left: its outputs in the file store and its artifacts.
+    Get(JobGet),
+}
+
+const RUN_EXAMPLES: &str = "Examples:
+  muster job run muster/hello:latest --input text.txt=notes.txt -- words
+  muster job run python:3.13-slim --input data=./data --output model.bin --timeout 30m -- python /volume/data/train.py
+  muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
+
+Inputs lie under /volume. What is left in /output is delivered where --output says, small files in /artifacts come back inside
+the result. There is no network in the container. Ctrl-C cancels the job.";
+
+/// Whom to talk to, and as whom. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Door {
+    /// The state folder of `muster up` to take the defaults from.
+    #[arg(long, default_value = ".muster", help_heading = "Whom to talk to")]
+    pub(crate) dir: PathBuf,
+    /// URL of the facilitator.
+    #[arg(long, env = "MUSTER_FACILITATOR", help_heading = "Whom to talk to")]
+    pub(crate) facilitator: Option<String>,
+    /// ss58 address of the validator that is to route jobs.
+    #[arg(long, env = "MUSTER_VALIDATOR", help_heading = "Whom to talk to")]
+    pub(crate) validator: Option<ValidatorKey>,
+    /// An API key. Better kept in the environment than on the command line, which others can see.
+    #[arg(
+        long,
+        env = "MUSTER_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "Whom to talk to"
+    )]
+    pub(crate) api_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) wallet: WalletName,
+}
+
+/// Which wallet.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WalletName {
+    /// The folder of wallets; ~/.bittensor/wallets where no local subnet names another.
+    #[arg(long, env = "MUSTER_WALLETS", help_heading = "Whom to talk to")]
+    pub(crate) wallets: Option<PathBuf>,
+    /// Sign with the hotkey of this wallet; `user` in a local subnet.
+    #[arg(long, help_heading = "Whom to talk to")]
+    pub(crate) wallet: Option<String>,
+    /// The hotkey's name.
+    #[arg(long, default_value = "default", help_heading = "Whom to talk to")]
+    pub(crate) hotkey: String,
+}
+
+/// How the inputs of this machine travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// Up to 1 MiB inside the request, more through the file store.
+    Auto,
+    /// Inside the request, up to 8 MiB: every facilitator takes that.
+    Inline,
+    /// Through the facilitator's file store.
+    Store,
+}
+
+/// `muster job run`.
+#[derive(Debug, Args)]
+pub(crate) struct JobRun {
+    /// The image: a name, a name with a digest, or an image id.
+    pub(crate) image: String,
+    /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.
+    #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
+    pub(crate) inputs: Vec<String>,
+    /// An output: a file under /output, fetched here when the job has ended, or put to a URL. Repeatable.
+    #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
+    pub(crate) outputs: Vec<String>,
+    /// An environment variable. Repeatable.
+    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// The kind of executor.
+    #[arg(long, default_value = "always_on.test")]
+    pub(crate) class: ExecutorClass,
+    /// How long the program may run: 90, 90s, 15m, 2h.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub(crate) timeout: Duration,
+    /// How long inputs may take to get there; by default by their size.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) download_timeout: Option<Duration>,
+    /// How long outputs may take to be delivered; by default 30s, 5m if there are any.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) upload_timeout: Option<Duration>,
+    /// Folder in the container whose small files come back inside the result.
+    #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
+    pub(crate) artifacts: String,
+    /// Where to write what comes back. Outputs go to the current folder by default, artifacts nowhere.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) save: Option<PathBuf>,
+    /// How inputs of this machine travel.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) via: Via,
+    /// Do not wait: print the job's id.
+    #[arg(long, short = 'd')]
+    pub(crate) detach: bool,
+    /// Print the whole job as JSON when it has ended, and nothing else on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+    /// The arguments of the image's entry point.
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
+}
+
+/// `muster job ls`.
+#[derive(Debug, Args)]
+pub(crate) struct JobLs {
+    /// How many.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster job show` and `muster job cancel`.
+#[derive(Debug, Args)]
+pub(crate) struct JobShow {
+    /// The job.
+    pub(crate) id: JobId,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster job logs`.
+#[derive(Debug, Args)]
+pub(crate) struct JobLogs {
+    /// The job.
+    pub(crate) id: JobId,
+    /// Go on until the job has ended; then end with its exit code. Ctrl-C leaves the job alone.
+    #[arg(long, short = 'f')]
+    pub(crate) follow: bool,
+    /// Print one JSON object per line: {"event": "status"|"log"|"progress", …}.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster job get`.
+#[derive(Debug, Args)]
+pub(crate) struct JobGet {
+    /// The job.
+    pub(crate) id: JobId,
+    /// Where to write outputs and artifacts.
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub(crate) save: PathBuf,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster files`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Files {
+    /// Upload a file. What is there already is not sent again; an upload that broke off goes on.
+    Put(FilesPut),
+    /// List files, newest first.
+    #[command(visible_alias = "list")]
+    Ls(FilesLs),
+    /// Show a file, with fresh URLs.
+    Show(FileId),
+    /// Download a file and check it.
+    Get(FilesGet),
+    /// Delete a file.
+    Rm(FileId),
+}
+
+/// `muster files put`.
+#[derive(Debug, Args)]
+pub(crate) struct FilesPut {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// What to call it; its own name by default.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster files ls`.
+#[derive(Debug, Args)]
+pub(crate) struct FilesLs {
+    /// How many.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster files show` and `muster files rm`.
+#[derive(Debug, Args)]
+pub(crate) struct FileId {
+    /// The file's id.
+    pub(crate) id: String,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster files get`.
+#[derive(Debug, Args)]
+pub(crate) struct FilesGet {
+    /// The file's id.
+    pub(crate) id: String,
+    /// Where to write it; its own name in the current folder by default.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: Option<PathBuf>,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster login`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  muster login --facilitator https://door.example.org --validator 5F… --api-key-stdin < key.txt
+  muster login --facilitator https://door.example.org --validator 5F… --wallet default
+  muster login --forget")]
+pub(crate) struct Login {
+    /// Read an API key from standard input.
+    #[arg(long)]
+    pub(crate) api_key_stdin: bool,
+    /// Forget what was remembered.
+    #[arg(long, conflicts_with = "api_key_stdin")]
+    pub(crate) forget: bool,
+    /// Print what is remembered as JSON; never the key.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster keys`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    /// Make an API key. It is shown this once.
+    New(KeyNew),
+    /// List the keys that hold.
+    #[command(visible_alias = "list")]
+    Ls(KeyLs),
+    /// Revoke a key.
+    Rm(KeyRm),
+}
+
+/// `muster keys new`.
+#[derive(Debug, Args)]
+pub(crate) struct KeyNew {
+    /// What to call it, for example after the program that will use it.
+    pub(crate) name: String,
+    /// For an administrator: the account of somebody without a hotkey that the key is to open.
+    #[arg(long)]
+    pub(crate) account: Option<String>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster keys ls`.
+#[derive(Debug, Args)]
+pub(crate) struct KeyLs {
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster keys rm`.
+#[derive(Debug, Args)]
+pub(crate) struct KeyRm {
+    /// The key's id.
+    pub(crate) id: String,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// Whose needs this machine is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Who {
+    /// All of them together, as `muster up` needs it.
+    Up,
+    /// Somebody who submits jobs.
+    User,
+    /// A miner with executors on this machine.
+    Miner,
+    /// A validator.
+    Validator,
+    /// A facilitator.
+    Facilitator,
+}
+
+/// `muster doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// What this machine is for.
+    #[arg(long = "for", value_enum, default_value = "up", value_name = "WHO")]
+    pub(crate) who: Who,
+    /// The folder whose disk is looked at.
+    #[arg(long, default_value = "/var/tmp")]
+    pub(crate) disk: PathBuf,
+    /// A chain to ask, ws://…; that of the local subnet by default.
+    #[arg(long, env = "MUSTER_CHAIN", value_name = "URL")]
+    pub(crate) chain: Option<String>,
+    /// Print facts and verdicts as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "For bash, in ~/.bashrc: source <(muster completions bash)")]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// `90`, `90s`, `15m`, `2h`, `1d`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = text
+        .find(|c: char| !c.is_ascii_digit())
+        .map_or((text, "s"), |at| text.split_at(at));
+    let scale = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}"))?;
+    match number.checked_mul(scale) {
+        Some(secs) if secs > 0 => Ok(Duration::from_secs(secs)),
+        Some(_) | None => Err(format!("{text:?} is no time that anything could take")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_are_seconds_without() {
+        for (text, secs) in [
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("2h", 7_200),
+            ("1d", 86_400),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        for bad in [
+            "",
+            "m",
+            "1w",
+            "-1",
+            "0",
+            "1.5h",
+            "99999999999999999999",
+            "9999999999999999999d",
+        ] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `muster doctor`: gathers facts about this machine, has them judged, prints the verdicts.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muster_chain::ChainClient;
+use muster_client::Credential;
+use muster_doctor::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
+use muster_doctor::verdict::worst;
+use muster_doctor::{Purpose, State, judge};
+use muster_kit::SharedClock;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::cli::Doctor;
+use crate::cli::user::Who;
+use crate::door;
+use crate::failure::Result;
+use crate::print;
+use crate::up::state::Subnet;
+
+/// Nothing here may take longer: who asks a doctor is in trouble already.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Where the roles listen by default.
+const PORTS: [(&str, &str); 3] = [
+    ("facilitator", "127.0.0.1:8090"),
+    ("validator", "127.0.0.1:8091"),
+    ("miner", "127.0.0.1:8092"),
+];
+const GPU_DEVICE: &str = "/dev/nvidiactl";
+
+/// Runs it: exit code 0 unless something fails.
+pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
+    let purpose = match args.who {
+        Who::Up => Purpose::Up,
+        Who::User => Purpose::User,
+        Who::Miner => Purpose::Miner,
+        Who::Validator => Purpose::Validator,
+        Who::Facilitator => Purpose::Facilitator,
+    };
+    let facts = gather(&args, purpose, &clock).await?;
+    let verdicts = judge(&facts, purpose);
+    let ended = if worst(&verdicts) == State::Failure {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    };
+    if args.json {
+        let report = json!({"verdicts": verdicts, "facts": facts});
+        print::line(format_args!("{}", serde_json::to_string_pretty(&report)?));
+        return Ok(ended);
+    }
+    for verdict in &verdicts {
+        print::line(format_args!(
+            "{:<8} {:<12} {}",
+            verdict.state, verdict.check, verdict.says
+        ));
+        if !verdict.advice.is_empty() {
+            print::line(format_args!("{:21} {}", "", verdict.advice));
+        }
+        if let Some(code) = verdict.code {
+            print::line(format_args!("{:21} `muster explain {code}` says more", ""));
+        }
+    }
+    Ok(ended)
+}
+
+async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<Facts> {
+    let subnet = Subnet::read(&args.door.dir)?;
+    let target = door::open(&args.door);
+    let (url, login) = match &target {
+        Ok(target) => {
+            let whom = match &target.credential {
+                Credential::Hotkey(pair) => format!("hotkey {}", pair.hotkey()),
+                Credential::Key(_) => "an API key".to_owned(),
+            };
+            (
+                Some(target.facilitator.clone()),
+                Login {
+                    whom: Some(whom),
+                    error: None,
+                },
+            )
+        }
+        Err(failure) => {
+            let error = Some(failure.to_string());
+            (args.door.facilitator.clone(), Login { whom: None, error })
+        }
+    };
+    let chain = args
+        .chain
+        .clone()
+        .or_else(|| subnet.as_ref().map(Subnet::chain_url));
+    let (engine, (facilitator, ahead_s), chain, synchronised, gpu) = tokio::join!(
+        engine(),
+        facilitator(url, clock),
+        chain_at(chain),
+        synchronised(),
+        gpu(),
+    );
+    Ok(Facts {
+        engine,
+        disk: disk(&args.disk),
+        ports: ports(purpose),
+        clock: Clock {
+            synchronised,
+            ahead_s,
+        },
+        chain,
+        facilitator,
+        login,
+        gpu,
+    })
+}
+
+/// The first line of an error with all its causes.
+fn words(error: impl Into<anyhow::Error>) -> String {
+    let text = format!("{:#}", error.into());
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+async fn engine() -> Engine {
+    let asked = tokio::time::timeout(PATIENCE, muster_executor::engine::Engine::connect("")).await;
+    match asked {
+        Ok(Ok(engine)) => Engine {
+            version: Some(engine.version().to_owned()),
+            error: None,
+        },
+        Ok(Err(error)) => Engine {
+            version: None,
+            error: Some(words(error)),
+        },
+        Err(_) => Engine {
+            version: None,
+            error: Some("it does not answer in time".to_owned()),
+        },
+    }
+}
+
+fn disk(folder: &Path) -> Disk {
+    let looked = nix::sys::statvfs::statvfs(folder);
+    Disk {
+        folder: folder.display().to_string(),
+        free: looked
+            .as_ref()
+            .ok()
+            .map(|found| found.blocks_available().saturating_mul(found.fragment_size())),
+        error: looked.err().map(|error| error.to_string()),
+    }
+}
+
+fn ports(purpose: Purpose) -> Vec<Port> {
+    let needed = |role: &str| match purpose {
+        Purpose::Up => true,
+        Purpose::User => false,
+        Purpose::Miner => role == "miner",
+        Purpose::Validator => role == "validator",
+        Purpose::Facilitator => role == "facilitator",
+    };
+    PORTS
+        .iter()
+        .filter(|(role, _)| needed(role))
+        .map(|(role, address)| Port {
+            role: (*role).to_owned(),
+            address: (*address).to_owned(),
+            error: TcpListener::bind(address).err().map(|error| error.to_string()),
+        })
+        .collect()
+}
+
+/// What a facilitator says, and by how much this clock is ahead of its own.
+async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote>, Option<i64>) {
+    let Some(url) = url else { return (None, None) };
+    let sent = clock.now();
+    let asking = async {
+        let http = reqwest::Client::builder().timeout(PATIENCE).build()?;
+        http.get(format!("{url}/health")).send().await?.error_for_status()
+    };
+    match asking.await {
+        Ok(answer) => {
+            let middle = sent.plus(clock.now().since(sent) / 2);
+            let date = answer.headers().get(reqwest::header::DATE);
+            let theirs = date
+                .and_then(|value| chrono::DateTime::parse_from_rfc2822(value.to_str().ok()?).ok())
+                .map(|date| date.timestamp());
+            let ahead = theirs.map(|theirs| middle.secs() - theirs);
+            let says = answer.text().await.unwrap_or_default();
+            let says = Some(says.chars().take(200).collect());
+            (
+                Some(Remote {
+                    url,
+                    says,
+                    error: None,
+                }),
+                ahead,
+            )
+        }
+        Err(error) => {
+            let error = Some(words(error.without_url()));
+            (
+                Some(Remote {
+                    url,
+                    says: None,
+                    error,
+                }),
+                None,
+            )
+        }
+    }
+}
+
+async fn chain_at(url: Option<String>) -> Option<Remote> {
+    let url = url?;
+    let asking = async {
+        let chain = ChainClient::connect(&url).await?;
+        chain.head().await
+    };
+    let (says, error) = match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(Ok(head)) => (Some(format!("block {}", head.0)), None),
+        Ok(Err(error)) => (None, Some(words(error))),
+        Err(_) => (None, Some("it does not answer in time".to_owned())),
+    };
+    Some(Remote { url, says, error })
+}
+
+/// What a tool prints; `None` where there is no such tool, or it fails.
+async fn told_by(program: &str, args: &[&str]) -> std::result::Result<String, String> {
+    let asked = Command::new(program).args(args).kill_on_drop(true).output();
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(output)) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().unwrap_or_default();
+            Err(format!("{program} ended with {}: {said}", output.status))
+        }
+        Ok(Err(error)) => Err(format!("{program}: {error}")),
+        Err(_) => Err(format!("{program} does not answer in time")),
+    }
+}
+
+/// Whether the system keeps the clock in step, where it says so.
+async fn synchronised() -> Option<bool> {
+    let asked = told_by("timedatectl", &["show", "--property=NTPSynchronized", "--value"]).await;
+    match asked.as_deref() {
+        Ok("yes") => Some(true),
+        Ok("no") => Some(false),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+async fn gpu() -> Gpu {
+    let device = Path::new(GPU_DEVICE).exists();
+    let query = [
+        "--query-gpu=name,driver_version,memory.total",
+        "--format=csv,noheader",
+    ];
+    let (found, toolkit) = tokio::join!(
+        told_by("nvidia-smi", &query),
+        told_by("nvidia-ctk", &["--version"])
+    );
+    let lines = |text: &str| text.lines().map(str::to_owned).collect();
+    Gpu {
+        device,
+        found: found.as_deref().map(lines).unwrap_or_default(),
+        error: found.err(),
+        // "NVIDIA Container Toolkit CLI version 1.17.8", and a line about the commit.
+        toolkit: toolkit.ok().and_then(|text| {
+            let line = text.lines().next()?.to_owned();
+            line.rsplit(' ').next().map(str::to_owned)
+        }),
+    }
+}

@@ -1,0 +1,163 @@
+//! `muster files`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use muster_kit::SharedClock;
+use muster_protocol::rest::FileView;
+use serde_json::json;
+
+use crate::cli::Files;
+use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
+use crate::door::{self, failed};
+use crate::failure::{Failure, Result};
+use crate::live::Live;
+use crate::print;
+
+const PAGE: u32 = 100;
+
+/// Dispatches.
+pub(crate) async fn run(command: Files, clock: SharedClock) -> Result<ExitCode> {
+    match command {
+        Files::Put(args) => put(args, clock).await?,
+        Files::Ls(args) => ls(args, clock).await?,
+        Files::Show(args) => show(args, clock).await?,
+        Files::Get(args) => get(args, clock).await?,
+        Files::Rm(args) => rm(args, clock).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn put(args: FilesPut, clock: SharedClock) -> Result {
+    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let own = args
+        .file
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let name = args
+        .name
+        .or(own)
+        .ok_or_else(|| Failure::usage("give the file a name with --name"))?;
+    let live = Live::new(clock.now(), args.json);
+    let sent = client
+        .send_file(&args.file, &name, live.transfer(&name))
+        .await
+        .map_err(failed)?;
+    if args.json {
+        print::line(format_args!(
+            "{}",
+            json!({"file": sent.file, "known": sent.known})
+        ));
+        return Ok(());
+    }
+    let size = sent.file.size.unwrap_or_default();
+    print::line(format_args!("{}", sent.file.id));
+    if sent.known >= size && size > 0 {
+        live.say(&format!("  {name} lies there already, {}", print::size(size)));
+    } else if sent.known > 0 {
+        live.say(&format!(
+            "  {name}, {}; the first {} had come earlier",
+            print::size(size),
+            print::size(sent.known)
+        ));
+    } else {
+        live.say(&format!("  {name}, {}", print::size(size)));
+    }
+    Ok(())
+}
+
+async fn ls(args: FilesLs, clock: SharedClock) -> Result {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut files = Vec::new();
+    for page in 1.. {
+        let found = client.files(page, args.limit.min(PAGE)).await.map_err(failed)?;
+        files.extend(found.results);
+        if found.next.is_none() || files.len() >= wanted {
+            break;
+        }
+    }
+    files.truncate(wanted);
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&files)?));
+        return Ok(());
+    }
+    let row = |file: &FileView| {
+        vec![
+            file.id.clone(),
+            file.name.clone(),
+            file.size.map_or_else(|| "?".to_owned(), print::size),
+            state(file),
+            file.created_at.to_string(),
+        ]
+    };
+    print::table(&["id", "name", "size", "state", "made"], files.iter().map(row));
+    Ok(())
+}
+
+fn state(file: &FileView) -> String {
+    if file.complete {
+        "whole".to_owned()
+    } else if file.received > 0 {
+        format!("{} have come", print::size(file.received))
+    } else {
+        "expected".to_owned()
+    }
+}
+
+async fn show(args: FileId, clock: SharedClock) -> Result {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let file = client.file(&args.id).await.map_err(failed)?;
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&file)?));
+        return Ok(());
+    }
+    print::line(format_args!("file      {}", file.id));
+    print::line(format_args!("name      {}", file.name));
+    let size = file.size.map_or_else(|| "not known yet".to_owned(), print::size);
+    print::line(format_args!("size      {size}, {}", state(&file)));
+    if let Some(sha256) = &file.sha256 {
+        print::line(format_args!("sha256    {sha256}"));
+    }
+    print::line(format_args!("made      {}", file.created_at));
+    print::line(format_args!("download  {}", file.download_url));
+    print::line(format_args!("upload    {}", file.upload_url));
+    print::line(format_args!("  both URLs hold until {}", file.expires_at));
+    Ok(())
+}
+
+async fn get(args: FilesGet, clock: SharedClock) -> Result {
+    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let file = client.file(&args.id).await.map_err(failed)?;
+    // Whoever announced the file chose its name: only its last part is used.
+    let own = Path::new(&file.name).file_name().map(PathBuf::from);
+    let to = args
+        .to
+        .or(own)
+        .ok_or_else(|| Failure::usage("the file's name is no name here: say where to write it with --to"))?;
+    let live = Live::new(clock.now(), args.json);
+    let bytes = client
+        .fetch_file(&file, &to, live.transfer(&file.name))
+        .await
+        .map_err(failed)?;
+    if args.json {
+        print::line(format_args!(
+            "{}",
+            json!({"to": to, "bytes": bytes, "sha256": file.sha256})
+        ));
+    } else {
+        live.say(&format!("  {} ({})", to.display(), print::size(bytes)));
+    }
+    Ok(())
+}
+
+async fn rm(args: FileId, clock: SharedClock) -> Result {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    client.delete_file(&args.id).await.map_err(failed)?;
+    if args.json {
+        print::line(format_args!("{}", json!({"deleted": args.id})));
+    } else {
+        print::line(format_args!("deleted {}", args.id));
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! `muster job`: one that is run is in [`run`], what is asked about others is here.
+
+mod run;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use muster_client::files::file_of;
+use muster_client::{Client, ClientError, News};
+use muster_kit::{SharedClock, shutdown};
+use muster_protocol::rest::{JobView, events};
+use muster_protocol::{JobStatus, Timestamp};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::Job;
+use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow};
+use crate::door::{self, failed};
+use crate::failure::Result;
+use crate::live::Live;
+use crate::{input, print, report};
+
+/// A job that is followed has no end that is known.
+const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);
+/// What a command ends with that Ctrl-C ended, as shells say it.
+const EXIT_INTERRUPTED: u8 = 130;
+const PAGE: u32 = 100;
+
+/// Something that was written to this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Saved {
+    /// In the container.
+    from: String,
+    /// Here.
+    to: PathBuf,
+    bytes: u64,
+}
+
+/// Dispatches.
+pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
+    match command {
+        Job::Run(args) => run::run(args, clock).await,
+        Job::Ls(args) => ls(args, clock).await,
+        Job::Show(args) => show(args, clock).await,
+        Job::Logs(args) => logs(args, clock).await,
+        Job::Cancel(args) => cancel(args, clock).await,
+        Job::Get(args) => get(args, clock).await,
+    }
+}
+
+async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let mut jobs = Vec::new();
+    let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    for page in 1.. {
+        let found = client.jobs(page, args.limit.min(PAGE)).await.map_err(failed)?;
+        jobs.extend(found.results);
+        if found.next.is_none() || jobs.len() >= wanted {
+            break;
+        }
+    }
+    jobs.truncate(wanted);
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&jobs)?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |job: &JobView| {
+        let arguments = job.args.join(" ");
+        let shown: String = arguments.chars().take(40).collect();
+        vec![
+            job.uuid.to_string(),
+            job.last_status().to_string(),
+            job.created_at.to_string(),
+            job.docker_image.clone(),
+            shown,
+        ]
+    };
+    print::table(
+        &["id", "status", "made", "image", "arguments"],
+        jobs.iter().map(row),
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let view = client.job(args.id).await.map_err(failed)?;
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
+    } else {
+        report::job(&view);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let view = client.job(args.id).await.map_err(failed)?;
+    if !args.follow || view.last_status().is_terminal() {
+        if args.json {
+            let (stdout, stderr) = (&view.stdout, &view.stderr);
+            print::line(format_args!("{}", json!({"stdout": stdout, "stderr": stderr})));
+        } else {
+            print::raw(&view.stdout);
+            print::bytes_beside(&view.stderr);
+        }
+        return Ok(if args.follow {
+            exit_code(&view)
+        } else {
+            ExitCode::SUCCESS
+        });
+    }
+    let mut live = Live::new(view.created_at, args.json);
+    let deadline = clock.now().plus(VERY_LONG);
+    let tell = |news: News| {
+        if args.json {
+            print::line(format_args!("{}", as_json(&news)));
+        } else {
+            live.news(news);
+        }
+    };
+    let view = tokio::select! {
+        view = client.follow(args.id, deadline, tell) => view.map_err(failed)?,
+        signal = shutdown::wait_for_signal() => {
+            signal?;
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+    };
+    live.finish(&view);
+    Ok(exit_code(&view))
+}
+
+/// News as a line of JSON, in the words of the facilitator's own events.
+fn as_json(news: &News) -> serde_json::Value {
+    let (event, data) = match news {
+        News::Status(entry) => (events::STATUS, json!(entry)),
+        News::Log(log) => (events::LOG, json!(log)),
+        News::Progress(progress) => (events::PROGRESS, json!(progress)),
+    };
+    let mut line = json!({"event": event});
+    if let (Some(line), Some(data)) = (line.as_object_mut(), data.as_object()) {
+        line.extend(data.clone());
+    }
+    line
+}
+
+async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let view = client.cancel(args.id).await.map_err(failed)?;
+    let status = view.last_status();
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
+    } else if status.is_terminal() {
+        print::line(format_args!("job {} has ended already: {status}", args.id));
+    } else {
+        print::line(format_args!("asked for job {} to be stopped", args.id));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock).await?;
+    let view = client.job(args.id).await.map_err(failed)?;
+    if !view.last_status().is_terminal() {
+        let status = view.last_status();
+        return Err(anyhow::anyhow!(
+            "job {} has not ended yet; it is {status}, and `muster job logs {} --follow` waits for it",
+            args.id,
+            args.id
+        )
+        .into());
+    }
+    let live = Live::new(view.created_at, args.json);
+    let mut saved = save_outputs(&client, &view, &args.save, &live).await?;
+    saved.extend(save_artifacts(&view, &args.save)?);
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&saved)?));
+    } else {
+        say_saved(&live, &saved);
+        if saved.is_empty() {
+            live.say("the job left nothing that could be fetched");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fetches the outputs that lie in the facilitator's store. Others went where their URLs lead.
+pub(crate) async fn save_outputs(
+    client: &Client,
+    view: &JobView,
+    folder: &Path,
+    live: &Live,
+) -> Result<Vec<Saved>> {
+    let mut saved = Vec::new();
+    for upload in &view.uploads {
+        let (path, url) = report::output(upload);
+        let Some(id) = file_of(url) else { continue };
+        let file = match client.file(&id).await {
+            Ok(file) => file,
+            Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 => {
+                live.say(&format!(
+                    "  output {path} is gone: its time in the store was over, or it was deleted"
+                ));
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if !file.complete {
+            live.say(&format!("  output {path} was not delivered"));
+            continue;
+        }
+        if !input::is_plain(path) {
+            return Err(anyhow::anyhow!(
+                "the output {path:?} would be written outside of {}",
+                folder.display()
+            )
+            .into());
+        }
+        let to = folder.join(path);
+        let bytes = client
+            .fetch_file(&file, &to, live.transfer(path))
+            .await
+            .map_err(failed)?;
+        let from = format!("/output/{path}");
+        saved.push(Saved { from, to, bytes });
+    }
+    Ok(saved)
+}
+
+/// Writes what came inside the result. Only the last part of each path is used: it is the job that chose it.
+pub(crate) fn save_artifacts(view: &JobView, folder: &Path) -> anyhow::Result<Vec<Saved>> {
+    let mut saved = Vec::new();
+    for (path, contents) in &view.artifacts {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let contents = artifact(contents)?;
+        let name = Path::new(path)
+            .file_name()
+            .context("an artifact without a name")?;
+        let to = folder.join(name);
+        std::fs::write(&to, &contents).with_context(|| format!("cannot write {}", to.display()))?;
+        let bytes = contents.len() as u64;
+        saved.push(Saved {
+            from: path.clone(),
+            to,
+            bytes,
+        });
+    }
+    Ok(saved)
+}
+
+/// The bytes of an artifact.
+pub(crate) fn artifact(contents: &str) -> anyhow::Result<Vec<u8>> {
+    base64::engine::general_purpose::STANDARD
+        .decode(contents)
+        .context("the artifact is not base64")
+}
+
+/// A line for each thing that was written.
+pub(crate) fn say_saved(live: &Live, saved: &[Saved]) {
+    for Saved { from, to, bytes } in saved {
+        live.say(&format!("  {from} -> {} ({})", to.display(), print::size(*bytes)));
+    }
+}
+
+/// The exit code of the job's program where there is one; else 0 for success and 1 for anything else.
+fn exit_code(view: &JobView) -> ExitCode {
+    if view.last_status() == JobStatus::Completed {
+        return ExitCode::SUCCESS;
+    }
+    let failure = view
+        .status_history
+        .last()
+        .and_then(|entry| entry.metadata.as_ref()?.job_failure_details.as_ref());
+    let code = failure.and_then(|details| details.docker_process_exit_status);
+    code.and_then(|code| u8::try_from(code).ok())
+        .filter(|code| *code != 0)
+        .map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// When a job that was submitted now is given up on.
+fn patience(now: Timestamp, limits: Duration) -> Timestamp {
+    /// Pulls and queues lie between a job's own limits.
+    const MORE: Duration = Duration::from_secs(600);
+    now.plus(MORE).plus(limits)
+}

@@ -1,0 +1,338 @@
+//! `muster job run`: inputs on their way, the job until its end, outputs back.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indexmap::IndexMap;
+use muster_client::{Client, ClientError};
+use muster_kit::{SharedClock, shutdown};
+use muster_protocol::rest::{CreateFile, CreateJob, JobView};
+use muster_protocol::upload::{FilePut, FileUpload};
+use muster_protocol::volume::VolumePart;
+use muster_protocol::{ErrorCode, JobId, ValidatorKey};
+
+use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
+use crate::cli::user::{JobRun, Via};
+use crate::door::{self, failed};
+use crate::failure::{Failure, Result};
+use crate::input::{self, Named};
+use crate::live::Live;
+use crate::print;
+
+/// What inputs and outputs are given where there is nothing to wait for.
+const LEAST_TRANSFER: Duration = Duration::from_secs(30);
+/// What those are given whose size is not known.
+const UNKNOWN_TRANSFER: Duration = Duration::from_secs(300);
+/// Bytes that an executor fetches in a second, at the least.
+const SLOWEST: u64 = 4 * 1024 * 1024;
+/// A folder that is packed into an archive may have so much in it.
+const MAX_PACKED: u64 = 1 << 40;
+
+/// Where an output goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Output {
+    /// Under `/output`.
+    path: String,
+    /// The user's own place; the facilitator's store if there is none.
+    url: Option<String>,
+}
+
+/// How a job that was waited for went.
+enum Waited {
+    Ended(Box<JobView>),
+    /// The user does not wait any longer.
+    Left,
+}
+
+pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
+    let inputs = args
+        .inputs
+        .iter()
+        .map(|text| Named::read(text))
+        .collect::<anyhow::Result<Vec<_>>>()
+        .map_err(Failure::usage)?;
+    let outputs = args
+        .outputs
+        .iter()
+        .map(|text| output(text))
+        .collect::<Result<Vec<_>>>()?;
+    let env = args
+        .env
+        .iter()
+        .map(|text| variable(text))
+        .collect::<Result<IndexMap<_, _>>>()?;
+    let target = door::open(&args.door)?;
+    let router = target.router()?;
+    let client = target.connect(clock.clone()).await?;
+    let mut live = Live::new(clock.now(), args.json || args.detach);
+
+    let prepared = async {
+        let volumes = deliver(&client, &live, &inputs, args.via).await?;
+        let uploads = places(&client, &outputs).await?;
+        let job = request(router, &args, env, &inputs, volumes, uploads)?;
+        client.create(&job).await.map_err(failed)
+    };
+    let created = tokio::select! {
+        created = prepared => created?,
+        signal = shutdown::wait_for_signal() => {
+            signal?;
+            print::problem(format_args!("stopped before the job was submitted; nothing runs"));
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+    };
+    if args.detach {
+        if args.json {
+            print::line(format_args!("{}", serde_json::to_string_pretty(&created)?));
+        } else {
+            print::line(format_args!("{}", created.uuid));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    live.say(&format!("job {}", created.uuid));
+    let (view, cancelled) = match wait(&client, &created, &mut live, &clock).await? {
+        (Waited::Ended(view), cancelled) => (view, cancelled),
+        (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    };
+    live.finish(&view);
+    let here = args.save.as_deref().unwrap_or(Path::new("."));
+    let mut saved = save_outputs(&client, &view, here, &live).await?;
+    if let Some(folder) = &args.save {
+        saved.extend(save_artifacts(&view, folder)?);
+    }
+    say_saved(&live, &saved);
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
+    }
+    Ok(if cancelled {
+        ExitCode::from(EXIT_INTERRUPTED)
+    } else {
+        exit_code(&view)
+    })
+}
+
+/// Waits for a job's end. The first Ctrl-C cancels it, the second leaves it.
+async fn wait(
+    client: &Client,
+    created: &JobView,
+    live: &mut Live,
+    clock: &SharedClock,
+) -> Result<(Waited, bool)> {
+    let id = created.uuid;
+    let limits = [
+        created.download_time_limit,
+        created.execution_time_limit,
+        created.upload_time_limit,
+    ];
+    let deadline = patience(clock.now(), Duration::from_secs(limits.into_iter().sum()));
+    let mut followed = std::pin::pin!(client.follow(id, deadline, |news| live.news(news)));
+    let mut cancelled = false;
+    loop {
+        tokio::select! {
+            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(failed)?)), cancelled)),
+            signal = shutdown::wait_for_signal() => { signal?; }
+        }
+        if cancelled {
+            print::problem(format_args!(
+                "left job {id}; it may still be stopping, `muster job show {id}` says"
+            ));
+            return Ok((Waited::Left, true));
+        }
+        print::problem(format_args!(
+            "cancelling job {id} and waiting for its end; Ctrl-C again leaves at once"
+        ));
+        cancelled = true;
+        let asked = tokio::select! {
+            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(failed)?)), true)),
+            asked = client.cancel(id) => asked,
+        };
+        if let Err(error) = asked {
+            cannot_cancel(id, &error);
+            return Ok((Waited::Left, true));
+        }
+    }
+}
+
+fn cannot_cancel(id: JobId, error: &ClientError) {
+    print::problem(format_args!(
+        "job {id} cannot be cancelled ({error}); it runs on, and `muster job logs {id} --follow` shows it"
+    ));
+}
+
+/// Brings the inputs of this machine on their way.
+async fn deliver(client: &Client, live: &Live, inputs: &[Named], via: Via) -> Result<Vec<VolumePart>> {
+    let sizes = inputs
+        .iter()
+        .map(Named::size)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let inline = match via {
+        Via::Auto => sizes.iter().sum::<u64>() <= input::USUAL_INLINE_BYTES,
+        Via::Inline => true,
+        Via::Store => false,
+    };
+    let mut packed = Vec::new();
+    let mut volumes = Vec::new();
+    for named in inputs {
+        match named {
+            Named::Url { path, url } => volumes.push(input::fetched(path.clone(), url.clone())),
+            Named::File(file) if inline => packed.push(file.clone()),
+            Named::Folder(_, files) if inline => packed.extend(files.iter().cloned()),
+            Named::File(file) => {
+                let sent = client.send_file(&file.file, &name_of(&file.path), live.transfer(&file.path));
+                let sent = sent.await.map_err(no_store)?;
+                volumes.push(input::fetched(file.path.clone(), sent.file.download_url));
+            }
+            Named::Folder(path, files) => {
+                let archive = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+                input::zip(files, path, archive.as_file(), MAX_PACKED)?;
+                let name = format!("{}.zip", name_of(path));
+                let sent = client.send_file(archive.path(), &name, live.transfer(path));
+                let sent = sent.await.map_err(no_store)?;
+                volumes.push(input::unpacked(path.clone(), sent.file.download_url));
+            }
+        }
+    }
+    volumes.extend(input::pack(&packed)?);
+    Ok(volumes)
+}
+
+/// Makes a place for each output that has none.
+async fn places(client: &Client, outputs: &[Output]) -> Result<Vec<FileUpload>> {
+    let mut uploads = Vec::new();
+    for output in outputs {
+        let url = match &output.url {
+            Some(url) => url.clone(),
+            None => {
+                let place = CreateFile {
+                    name: name_of(&output.path),
+                    size: None,
+                    max_size: None,
+                    sha256: None,
+                };
+                client.create_file(&place).await.map_err(no_store)?.upload_url
+            }
+        };
+        uploads.push(FileUpload::SingleFilePut(FilePut {
+            url,
+            relative_path: output.path.clone(),
+            signed_headers: None,
+        }));
+    }
+    Ok(uploads)
+}
+
+/// The last part of a path: what a file is called in the store.
+fn name_of(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+/// A facilitator of another make has no file store: say so instead of "not found".
+fn no_store(error: ClientError) -> Failure {
+    if matches!(&error, ClientError::Refused { status, .. } if status.as_u16() == 404) {
+        return Failure::new(
+            ErrorCode::FileRefused,
+            anyhow::anyhow!(
+                "this facilitator has no file store: pass inputs with --via inline or by URL, and outputs with --output PATH=URL"
+            ),
+        );
+    }
+    failed(error)
+}
+
+/// The request that the user signs.
+fn request(
+    router: ValidatorKey,
+    args: &JobRun,
+    env: IndexMap<String, String>,
+    inputs: &[Named],
+    volumes: Vec<VolumePart>,
+    uploads: Vec<FileUpload>,
+) -> Result<CreateJob> {
+    let bytes = inputs.iter().map(Named::size).sum::<anyhow::Result<u64>>()?;
+    let unknown = inputs.iter().any(|named| matches!(named, Named::Url { .. }));
+    let download = args.download_timeout.unwrap_or(if unknown {
+        UNKNOWN_TRANSFER
+    } else {
+        LEAST_TRANSFER + Duration::from_secs(bytes / SLOWEST)
+    });
+    let upload = args.upload_timeout.unwrap_or(if uploads.is_empty() {
+        LEAST_TRANSFER
+    } else {
+        UNKNOWN_TRANSFER
+    });
+    Ok(CreateJob {
+        target_validator_hotkey: router,
+        executor_class: args.class,
+        docker_image: args.image.clone(),
+        job_namespace: None,
+        args: args.command.clone(),
+        env,
+        use_gpu: args.class.has_gpu(),
+        artifacts_dir: Some(args.artifacts.clone()),
+        on_trusted_miner: false,
+        download_time_limit: download.as_secs(),
+        execution_time_limit: args.timeout.as_secs(),
+        streaming_start_time_limit: 0,
+        upload_time_limit: upload.as_secs(),
+        streaming_details: None,
+        volumes: (!volumes.is_empty()).then_some(volumes),
+        uploads: (!uploads.is_empty()).then_some(uploads),
+    })
+}
+
+fn output(text: &str) -> Result<Output> {
+    let (path, url) = match text.split_once('=') {
+        Some((path, url)) => (path, Some(url)),
+        None => (text, None),
+    };
+    if !input::is_plain(path) {
+        return Err(Failure::usage(format_args!(
+            "an output is a file under /output and has no `.` or `..` in its path, got {path:?} (to say where to write what \
+             comes back: --save FOLDER)"
+        )));
+    }
+    if let Some(url) = url.filter(|url| !input::is_url(url)) {
+        return Err(Failure::usage(format_args!(
+            "an output goes to a URL that takes PUT, for example a presigned one, got {url:?}"
+        )));
+    }
+    Ok(Output {
+        path: path.to_owned(),
+        url: url.map(str::to_owned),
+    })
+}
+
+fn variable(text: &str) -> Result<(String, String)> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = pair
+        .ok_or_else(|| Failure::usage(format_args!("an environment variable is KEY=VALUE, got {text:?}")))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_stays_inside_and_goes_to_an_address() {
+        assert_eq!(
+            output("a/b.bin").unwrap(),
+            Output {
+                path: "a/b.bin".to_owned(),
+                url: None
+            }
+        );
+        let url = output("b.bin=https://host/b?x=1").unwrap().url;
+        assert_eq!(url.as_deref(), Some("https://host/b?x=1"));
+        for bad in ["", "/b", "../b", "b=", "b=ftp://x", "b=./here"] {
+            assert!(output(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_variable_has_a_name() {
+        assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
+        assert!(variable("A").is_err() && variable("=b").is_err());
+    }
+}

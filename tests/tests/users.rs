@@ -1,0 +1,276 @@
+//! What users do, through real processes: jobs with files of their own, looked at while they run, cancelled, fetched; keys.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use muster_tests::{Output, RunningSubnet, muster, run, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A command of a user of this subnet, in a folder of its own.
+fn command(subnet: &RunningSubnet, args: &[&str]) -> Command {
+    let (command, rest) = args.split_at(2);
+    let mut called = Command::new(muster().unwrap());
+    called.args(command).arg("--dir").arg(subnet.folder()).args(rest);
+    called
+}
+
+#[test]
+fn a_job_takes_files_of_this_machine_and_brings_files_back() {
+    let subnet = RunningSubnet::start().unwrap();
+    let here = tempfile::tempdir().unwrap();
+    // More than travels inside a request, so that it goes through the store.
+    let words = "apple pear ".repeat(200_000);
+    std::fs::write(here.path().join("words.txt"), &words).unwrap();
+    std::fs::create_dir_all(here.path().join("texts/deep")).unwrap();
+    std::fs::write(here.path().join("texts/a.txt"), "plum").unwrap();
+    std::fs::write(here.path().join("texts/deep/b.txt"), "plum plum").unwrap();
+    let args = [
+        "job",
+        "run",
+        subnet.demo_image(),
+        "--input",
+        "big.txt=words.txt",
+        "--input",
+        "more=texts",
+        "--via",
+        "store",
+        "--output",
+        "words.json",
+        "--",
+        "words",
+    ];
+    let ran = run(command(&subnet, &args).current_dir(here.path())).unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("facilitator"));
+    assert!(ran.stdout.contains("200000  apple"), "{ran:?}");
+    let counted = std::fs::read(here.path().join("words.json")).unwrap();
+    let counted: Value = serde_json::from_slice(&counted).unwrap();
+    assert_eq!(counted["words"], 400_003, "{counted}");
+
+    // Once more: nothing is sent again.
+    let id = json(&subnet.muster(&["files", "ls", "--json"]).unwrap());
+    assert_eq!(id.as_array().unwrap().len(), 3, "two inputs and an output: {id}");
+    let put = command(
+        &subnet,
+        &["files", "put", "words.txt", "--name", "big.txt", "--json"],
+    );
+    let again = json(&run({ put }.current_dir(here.path())).unwrap());
+    assert_eq!(again["known"], words.len(), "{again}");
+}
+
+#[test]
+fn a_detached_job_is_listed_followed_and_fetched() {
+    let subnet = RunningSubnet::start().unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let started = subnet
+        .muster(&[
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--detach",
+            "--",
+            "probe",
+            "exit",
+            "3",
+        ])
+        .unwrap();
+    let id = started.stdout.trim().to_owned();
+    let followed = subnet.muster(&["job", "logs", &id, "--follow"]).unwrap();
+    assert_eq!(followed.code, Some(3), "{followed:?}");
+
+    let input = here.path().join("a.txt");
+    std::fs::write(&input, "kiwi kiwi").unwrap();
+    let input = format!("a.txt={}", input.display());
+    let args = [
+        "job",
+        "run",
+        subnet.demo_image(),
+        "--detach",
+        "--json",
+        "--input",
+        &input,
+        "--output",
+        "words.json",
+        "--",
+        "words",
+    ];
+    let job = json(&subnet.muster(&args).unwrap());
+    let id = job["uuid"].as_str().unwrap();
+    subnet.wait_for_status(id, "completed", PATIENCE).unwrap();
+    let logs = subnet.muster(&["job", "logs", id]).unwrap();
+    assert!(logs.stdout.contains("2  kiwi"), "{logs:?}");
+    let save = here.path().join("result");
+    let got = subnet
+        .muster(&["job", "get", id, "--json", "--save", save.to_str().unwrap()])
+        .unwrap();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    let counted: Value = serde_json::from_slice(&std::fs::read(save.join("words.json")).unwrap()).unwrap();
+    assert_eq!(counted["words"], 2);
+    let listed = json(&subnet.muster(&["job", "ls", "--json"]).unwrap());
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    let listed = subnet.muster(&["job", "ls", "--limit", "1"]).unwrap().stdout;
+    assert!(listed.contains(id) && listed.contains("completed"), "{listed}");
+}
+
+#[test]
+fn ctrl_c_cancels_the_job_and_waits_for_its_end() {
+    let subnet = RunningSubnet::start().unwrap();
+    let mut called = command(
+        &subnet,
+        &[
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--timeout",
+            "10m",
+            "--",
+            "probe",
+            "sleep",
+            "600",
+        ],
+    );
+    let running = called
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = wait_for("the job", PATIENCE, || {
+        let jobs = json(&subnet.muster(&["job", "ls", "--json"])?);
+        Ok(jobs[0]["uuid"].as_str().map(str::to_owned))
+    })
+    .unwrap();
+    subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
+    kill(
+        Pid::from_raw(i32::try_from(running.id()).unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    let ended = running.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains(&format!("cancelling job {id}")), "{said}");
+    let job = subnet.job(&id).unwrap();
+    let last = job["status_history"].as_array().unwrap().last().unwrap();
+    assert!(
+        ["failed", "horde_failed", "rejected"].contains(&last["status"].as_str().unwrap()),
+        "{last}"
+    );
+}
+
+#[test]
+fn what_a_job_prints_is_seen_while_it_runs() {
+    let subnet = RunningSubnet::start().unwrap();
+    let started = subnet
+        .muster(&[
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--detach",
+            "--timeout",
+            "10m",
+            "--",
+            "probe",
+            "sleep",
+            "600",
+        ])
+        .unwrap();
+    let id = started.stdout.trim().to_owned();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut following = command(&subnet, &["job", "logs", &id, "--follow"])
+        .stdout(log.reopen().unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("what the job prints", PATIENCE, || {
+        let text = std::fs::read_to_string(log.path())?;
+        Ok(text.contains("sleeping for 600 s").then_some(()))
+    })
+    .unwrap();
+    let job = subnet.job(&id).unwrap();
+    let last = job["status_history"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["status"], "volumes_ready", "it still runs");
+    let cancelled = subnet.muster(&["job", "cancel", &id]).unwrap();
+    assert_eq!(cancelled.code, Some(0), "{cancelled:?}");
+    let code = wait_for("the end of the job", PATIENCE, || Ok(following.try_wait()?)).unwrap();
+    assert_eq!(code.code(), Some(1), "cancelled is not completed");
+}
+
+#[test]
+fn an_api_key_opens_what_the_hotkey_owns_until_it_is_revoked() {
+    let subnet = RunningSubnet::start().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let made = json(&subnet.muster(&["keys", "new", "laptop", "--json"]).unwrap());
+    let key = made["key"].as_str().unwrap();
+    assert!(key.starts_with("msk_"), "{made}");
+
+    // Another machine: no subnet, no wallet, only the key.
+    let elsewhere = |args: &[&str]| {
+        let mut called = Command::new(muster().unwrap());
+        called
+            .args(args)
+            .current_dir(home.path())
+            .env("HOME", home.path())
+            .env("XDG_CONFIG_HOME", home.path());
+        called
+    };
+    let url = format!("http://{}", subnet.field("facilitator").unwrap());
+    let validator = subnet.field("validator").unwrap();
+    let refused =
+        run(elsewhere(&["job", "ls", "--facilitator", &url]).env("MUSTER_API_KEY", "msk_wrong")).unwrap();
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("E0011"), "{}", refused.stderr);
+    let nobody = run(&mut elsewhere(&["job", "ls", "--facilitator", &url])).unwrap();
+    assert!(
+        nobody.stderr.contains("E0033") && nobody.stderr.contains("muster login"),
+        "{nobody:?}"
+    );
+
+    let login = ["login", "--facilitator", &url, "--validator", validator];
+    let logged = run(elsewhere(&login).env("MUSTER_API_KEY", key)).unwrap();
+    assert_eq!(logged.code, Some(0), "{logged:?}");
+    let file = home.path().join("muster/login.toml");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+
+    std::fs::write(home.path().join("a.txt"), "fig fig fig").unwrap();
+    let image = subnet.demo_image();
+    let args = [
+        "job",
+        "run",
+        image,
+        "--input",
+        "a.txt=a.txt",
+        "--via",
+        "store",
+        "--output",
+        "words.json",
+        "--",
+        "words",
+    ];
+    let ran = run(&mut elsewhere(&args)).unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("3  fig"), "{ran:?}");
+    assert!(home.path().join("words.json").exists());
+
+    let id = made["id"].as_str().unwrap();
+    let listed = subnet.muster(&["keys", "ls"]).unwrap().stdout;
+    assert!(listed.contains(id) && !listed.contains(key), "{listed}");
+    assert_eq!(subnet.muster(&["keys", "rm", id]).unwrap().code, Some(0));
+    let revoked = run(&mut elsewhere(&["job", "ls"])).unwrap();
+    assert_eq!(revoked.code, Some(1), "{revoked:?}");
+    assert_eq!(run(&mut elsewhere(&["login", "--forget"])).unwrap().code, Some(0));
+    assert!(!file.exists());
+}
