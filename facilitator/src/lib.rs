@@ -4,6 +4,7 @@
 //! What is let in, who gets it and what is shown is decided in `muster-porter`; [`store`] makes it durable; the HTTP
 //! routes and the validators' sessions are thin around both.
 
+mod background;
 pub mod config;
 mod door;
 pub mod hub;
@@ -28,7 +29,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 
-use door::Door;
+use background::Background;
+use door::{Door, Parts};
+use muster_identity::Keypair;
+use muster_porter::auth::Issuer;
 use store::Store;
 
 /// How long requests under way may take once the facilitator is told to stop.
@@ -49,8 +53,8 @@ pub enum Error {
     /// The ready file cannot be written.
     #[error(transparent)]
     Ready(#[from] ReadyError),
-    /// The operating system gives no randomness for the tokens' secret.
-    #[error("cannot draw the secret of the tokens: {0}")]
+    /// The operating system gives no randomness for the secrets that are made at the first start.
+    #[error("cannot draw the secrets of the tokens and of the signing key: {0}")]
     Randomness(getrandom::Error),
     /// Serving failed.
     #[error("cannot serve requests any longer")]
@@ -75,16 +79,19 @@ impl Coded for Error {
 /// The store, the address or the ready file cannot be used.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
-    let mut drawn = [0; 32];
-    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
-    let secret = store.token_secret(drawn).await?;
-    let door = Arc::new(Door::new(
-        &config,
-        store,
-        &secret,
-        tasks.clone(),
-        Arc::clone(&clock),
-    ));
+    let secret = store.token_secret(draw()?).await?;
+    let keypair = Keypair::from_seed(store.signing_seed(draw()?).await?);
+    let (background, inbox) = Background::new();
+    let parts = Parts {
+        store: store.clone(),
+        issuer: Issuer::new(&secret, config.auth.lifetimes()),
+        keypair,
+        background,
+        tasks: tasks.clone(),
+        clock: Arc::clone(&clock),
+    };
+    let door = Arc::new(Door::new(&config, parts));
+    background::start(&door, inbox);
 
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
@@ -111,9 +118,17 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         stop.cancelled().await;
         tokio::time::sleep(DRAIN).await;
     };
-    tokio::select! {
+    let served = tokio::select! {
         served = serving => served.map_err(Error::Serve),
         // A client that never finishes its request does not keep us.
         () = overdue => Ok(()),
-    }
+    };
+    store.leave().await?;
+    served
+}
+
+fn draw() -> Result<[u8; 32], Error> {
+    let mut drawn = [0; 32];
+    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
+    Ok(drawn)
 }
