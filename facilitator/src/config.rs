@@ -12,6 +12,11 @@ use serde::Deserialize;
 use muster_porter::auth::Lifetimes;
 use muster_porter::signature::Freshness;
 
+use crate::store::Quota;
+
+/// Output of one job is measured each time some comes in, so it must not be endless.
+const MAX_LOG_KIB: u64 = 64 * 1024;
+
 /// The configuration of a facilitator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,12 +33,46 @@ pub struct Config {
     pub validators: Vec<ValidatorKey>,
     /// Who may log in; everyone if absent.
     pub users: Option<Vec<UserKey>>,
+    /// Who may make API keys for people without a hotkey, and read the whole audit log.
+    pub administrators: Vec<UserKey>,
     /// Where validators with a permit are read from.
     pub chain: ChainConfig,
     /// How long credentials hold.
     pub auth: AuthConfig,
     /// Files of users.
     pub files: muster_files::Settings,
+    /// How much an account may ask.
+    pub limits: LimitsConfig,
+    /// How much of what running jobs say is kept.
+    pub live: LiveConfig,
+}
+
+/// How much an account may ask; 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Requests a minute of one account.
+    pub requests_per_minute: u32,
+    /// Requests a minute of one address that nobody has logged in from yet.
+    pub strangers_per_minute: u32,
+    /// Jobs of one account that have not ended.
+    pub open_jobs: u32,
+    /// Jobs of one account a day, UTC.
+    pub daily_jobs: u32,
+    /// Streams of events that one account has open.
+    pub watchers: usize,
+    /// Seconds after which a job ends that its validator has said nothing about.
+    pub unanswered_s: u64,
+}
+
+/// How much of what running jobs say is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LiveConfig {
+    /// KiB of output of one job.
+    pub log_kib: u64,
+    /// Pieces of output of one job.
+    pub log_pieces: usize,
 }
 
 /// Where validators with a permit are read from.
@@ -71,9 +110,43 @@ impl Default for Config {
             public_url: None,
             validators: Vec::new(),
             users: None,
+            administrators: Vec::new(),
             chain: ChainConfig::default(),
             auth: AuthConfig::default(),
             files: muster_files::Settings::default(),
+            limits: LimitsConfig::default(),
+            live: LiveConfig::default(),
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            requests_per_minute: 6000,
+            strangers_per_minute: 600,
+            open_jobs: 1000,
+            daily_jobs: 0,
+            watchers: 1000,
+            unanswered_s: 3600,
+        }
+    }
+}
+
+impl Default for LiveConfig {
+    fn default() -> Self {
+        Self {
+            log_kib: 1024,
+            log_pieces: 4096,
+        }
+    }
+}
+
+impl LimitsConfig {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota {
+            open: self.open_jobs,
+            daily: self.daily_jobs,
         }
     }
 }
@@ -136,6 +209,9 @@ validators = []
 # Hotkeys that may log in. Without this key everyone may.
 # users = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
 
+# Hotkeys that may make API keys for people without one, and read the whole audit log.
+administrators = []
+
 [chain]
 # Validators with a permit are read from here, for example ws://127.0.0.1:9944. Empty: only those above are served.
 url = ""
@@ -164,6 +240,24 @@ keep_hours = 168
 url_hours = 24
 # Seconds between two collections of what is no longer needed.
 sweep_s = 600
+
+# How much may be asked; 0 is no limit. Each facilitator on a shared store counts requests for itself, jobs are counted together.
+[limits]
+# Requests a minute of one account, and of one address that nobody has logged in from.
+requests_per_minute = 6000
+strangers_per_minute = 600
+# Jobs of one account that have not ended, and jobs a day (UTC).
+open_jobs = 1000
+daily_jobs = 0
+# Streams of events that one account may have open.
+watchers = 1000
+# Seconds after which a job ends that its validator has said nothing about.
+unanswered_s = 3600
+
+# What running jobs say is kept for watchers that come late: the newest, and for an hour after the end.
+[live]
+log_kib = 1024
+log_pieces = 4096
 "#;
 
     fn validate(&self) -> Vec<Problem> {
@@ -177,6 +271,10 @@ sweep_s = 600
             if seconds == 0 {
                 problems.push(Problem::at(path, "must be at least 1 second"));
             }
+        }
+        if self.live.log_kib > MAX_LOG_KIB {
+            let most = format!("must be at most {MAX_LOG_KIB}");
+            problems.push(Problem::at("live.log_kib", most));
         }
         let urls = [
             (

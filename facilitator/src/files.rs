@@ -20,7 +20,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::door::Door;
 use crate::rest::body;
-use crate::rest::login::User;
+use crate::rest::caller::Caller;
 use crate::rest::refusal::Refusal;
 use crate::store::Store;
 
@@ -73,14 +73,14 @@ pub(crate) fn routes() -> Router<Arc<Door>> {
 /// `POST /api/v1/files/`.
 async fn create(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body).await?;
     let new = announced(&body).map_err(|reason| Refusal::detail(StatusCode::BAD_REQUEST, reason))?;
-    let file = door.files.create(&user.to_string(), new).await?;
-    tracing::info!(file = %file.id, %user, "announced a file");
+    let file = door.files.create(&caller.account().to_string(), new).await?;
+    tracing::info!(file = %file.id, user = %caller.account(), "announced a file");
     let view = view(&door, &parts.headers, &file);
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
@@ -110,7 +110,7 @@ fn announced(body: &[u8]) -> Result<NewFile, String> {
 /// `GET /api/v1/files/`.
 async fn list(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<FilePage>, Refusal> {
@@ -119,7 +119,7 @@ async fn list(
     let page = PageQuery::read(&query).ok_or_else(no_such_page)?;
     let found = door
         .files
-        .list(&user.to_string(), page.limit(), page.offset())
+        .list(&caller.account().to_string(), page.limit(), page.offset())
         .await?;
     if !page.exists(found.count) {
         return Err(no_such_page());
@@ -140,23 +140,23 @@ async fn list(
 /// `GET /api/v1/files/{id}/`.
 async fn show(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<FileView>, Refusal> {
-    let file = door.files.show(&user.to_string(), named(id)?).await?;
+    let file = door.files.show(&caller.account().to_string(), named(id)?).await?;
     Ok(Json(view(&door, &headers, &file)))
 }
 
 /// `DELETE /api/v1/files/{id}/`.
 async fn remove(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, Refusal> {
     let id = named(id)?;
-    door.files.remove(&user.to_string(), id).await?;
-    tracing::info!(file = %id, %user, "deleted a file");
+    door.files.remove(&caller.account().to_string(), id).await?;
+    tracing::info!(file = %id, user = %caller.account(), "deleted a file");
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,6 +4,7 @@
 //! What is let in, who gets it and what is shown is decided in `muster-porter`; [`store`] makes it durable; the HTTP
 //! routes and the validators' sessions are thin around both.
 
+mod background;
 pub mod config;
 mod door;
 mod files;
@@ -29,7 +30,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 
-use door::Door;
+use background::Background;
+use door::{Door, Parts};
+use muster_identity::Keypair;
+use muster_porter::auth::Issuer;
 use store::Store;
 
 /// How long requests under way may take once the facilitator is told to stop.
@@ -53,8 +57,8 @@ pub enum Error {
     /// The ready file cannot be written.
     #[error(transparent)]
     Ready(#[from] ReadyError),
-    /// The operating system gives no randomness for the tokens' secret.
-    #[error("cannot draw the secret of the tokens: {0}")]
+    /// The operating system gives no randomness for the secrets that are made at the first start.
+    #[error("cannot draw the secrets of the tokens and of the signing key: {0}")]
     Randomness(getrandom::Error),
     /// Serving failed.
     #[error("cannot serve requests any longer")]
@@ -80,21 +84,28 @@ impl Coded for Error {
 /// The store, the address or the ready file cannot be used.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
-    let mut drawn = [0; 32];
-    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
-    let secret = store.token_secret(drawn).await?;
-    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
-    let urls = store.secret("file urls", drawn).await?;
-    let files = files::open(&config, &store, urls, Arc::clone(&clock)).await?;
-    files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
-    let door = Arc::new(Door::new(
+    let secret = store.token_secret(draw()?).await?;
+    let keypair = Keypair::from_seed(store.signing_seed(draw()?).await?);
+    let files = files::open(
         &config,
-        store,
-        files,
-        &secret,
-        tasks.clone(),
+        &store,
+        store.secret("file urls", draw()?).await?,
         Arc::clone(&clock),
-    ));
+    )
+    .await?;
+    files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    let (background, inbox) = Background::new();
+    let parts = Parts {
+        store: store.clone(),
+        files,
+        issuer: Issuer::new(&secret, config.auth.lifetimes()),
+        keypair,
+        background,
+        tasks: tasks.clone(),
+        clock: Arc::clone(&clock),
+    };
+    let door = Arc::new(Door::new(&config, parts));
+    background::start(&door, inbox);
 
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
@@ -121,9 +132,17 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         stop.cancelled().await;
         tokio::time::sleep(DRAIN).await;
     };
-    tokio::select! {
+    let served = tokio::select! {
         served = serving => served.map_err(Error::Serve),
         // A client that never finishes its request does not keep us.
         () = overdue => Ok(()),
-    }
+    };
+    store.leave().await?;
+    served
+}
+
+fn draw() -> Result<[u8; 32], Error> {
+    let mut drawn = [0; 32];
+    getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
+    Ok(drawn)
 }

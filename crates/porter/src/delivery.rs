@@ -13,7 +13,7 @@ use std::time::Duration;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 
 /// After this long without a frame a connection may be succeeded by another one: a heartbeat a minute, and half of one more.
-const SILENT_AFTER: Duration = Duration::from_secs(90);
+pub const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// For this long after a validator was last heard on a connection where it had proven itself, a mere claim is not enough.
 ///
@@ -63,6 +63,11 @@ pub enum Trust {
     Claimed,
     /// It has answered a challenge that was drawn for this connection.
     Proven,
+}
+
+/// Whether a validator's proof of `proven` is recent enough that a mere claim is not enough at `now`.
+pub fn is_remembered(proven: Timestamp, now: Timestamp) -> bool {
+    now.since(proven) < PROOF_DEMANDED
 }
 
 /// One connection of a validator.
@@ -171,7 +176,7 @@ impl Desk {
     /// Whether a mere claim to be this validator is not enough: it has proven itself lately, so it can.
     pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
         let proven = self.proven.get(&validator);
-        proven.is_some_and(|proven| now.since(*proven) < PROOF_DEMANDED)
+        proven.is_some_and(|proven| is_remembered(*proven, now))
     }
 
     /// The connection that gets the validator's jobs and reports about them, if there is one.
@@ -202,11 +207,7 @@ impl Desk {
         unanswered: &[JobId],
         now: Timestamp,
     ) -> Vec<JobId> {
-        if self.holder(validator, now) != Some(link) {
-            return Vec::new();
-        }
-        let post = self.posts.get_mut(&validator);
-        let Some(link) = post.and_then(|post| post.links.iter_mut().find(|open| open.id == link)) else {
+        let Some(link) = self.holding(validator, link, now) else {
             return Vec::new();
         };
         // What has been answered meanwhile need not be remembered.
@@ -217,6 +218,21 @@ impl Desk {
             .copied()
             .filter(|job| link.delivered.insert(*job))
             .collect()
+    }
+
+    /// Whether this one unanswered job is to go over `link` now. It counts as delivered.
+    pub fn is_due(&mut self, validator: ValidatorKey, link: LinkId, job: JobId, now: Timestamp) -> bool {
+        self.holding(validator, link, now)
+            .is_some_and(|link| link.delivered.insert(job))
+    }
+
+    /// The connection, if it holds the validator's jobs.
+    fn holding(&mut self, validator: ValidatorKey, link: LinkId, now: Timestamp) -> Option<&mut Link> {
+        if self.holder(validator, now) != Some(link) {
+            return None;
+        }
+        let post = self.posts.get_mut(&validator)?;
+        post.links.iter_mut().find(|open| open.id == link)
     }
 }
 
@@ -302,6 +318,18 @@ mod tests {
         desk.disconnect(v, again);
         desk.disconnect(v, newer);
         assert_eq!(desk.holder(v, at(502 + 86_400)), Some(copy));
+    }
+
+    #[test]
+    fn a_job_that_is_announced_alone_goes_once_too() {
+        let (mut desk, v) = (Desk::default(), validator(V));
+        let link = desk.connect(v, Trust::Claimed, at(0));
+        assert!(desk.is_due(v, link, job(1), at(0)));
+        assert!(!desk.is_due(v, link, job(1), at(0)));
+        assert!(desk.is_due(v, link, job(2), at(0)));
+        assert!(desk.due(v, link, &[job(1), job(2)], at(0)).is_empty());
+        let copy = desk.connect(v, Trust::Claimed, at(0));
+        assert!(!desk.is_due(v, copy, job(3), at(0)));
     }
 
     #[test]

@@ -60,6 +60,11 @@ impl History {
         self.0.is_empty()
     }
 
+    /// The steps, oldest first, unknown ones among them.
+    pub fn steps(&self) -> &[Step] {
+        &self.0
+    }
+
     /// Adds a step that [`Self::admits`] let pass.
     pub fn push(&mut self, step: Step) {
         self.0.push(step);

@@ -5,84 +5,179 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use muster_protocol::JobId;
-use muster_protocol::rest::{JobPage, JobView};
+use muster_porter::delivery::Trust;
+use muster_porter::jobs::{History, Step};
+use muster_porter::page::{JobFilter, PageQuery};
+use muster_porter::signature::SignatureRefused;
+use muster_porter::{intake, jobs};
+use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
+use muster_protocol::{JobId, JobStatus};
 use uuid::Uuid;
 
 use super::body;
-use super::login::User;
+use super::caller::Caller;
 use super::refusal::Refusal;
+use super::reports::{named, own};
 use crate::door::Door;
-use crate::store::{Listed, MAX_PAGE_BYTES, StoredJob};
-use muster_porter::page::PageQuery;
-use muster_porter::signature::SignatureRefused;
-use muster_porter::{intake, jobs, signature};
+use crate::hub::Notice;
+use crate::store::{Cancelled, Created, Listed, MAX_PAGE_BYTES, StoredJob, Submission};
 
 /// The list's own path, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";
 
-/// `POST /api/v1/job-docker/`.
-pub(crate) async fn create(
+/// The client's own name for a request, by which its repetition is known.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Takes a job in. The same signed request again, or the same `Idempotency-Key`, is the same job.
+#[utoipa::path(post, path = "/api/v1/job-docker/", tag = "jobs", request_body = CreateJob, security(("bearer" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, max_length = 255, description = "The client's own name for this request")),
+    responses((status = 201, body = JobView), Refusal))]
+pub(super) async fn create(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body).await?;
-    let signed = signature::read(&parts.headers)?;
-    signature::admits(
-        &signed,
-        SignatureScope::SignedFields,
-        user,
-        door.freshness,
-        door.clock.now(),
-    )?;
+    let idempotency = idempotency(&parts.headers)?;
+    let signed = caller.signature(&door, &parts.headers, SignatureScope::SignedFields)?;
     let job = intake::read(&body)?;
-    let (validator, request) = intake::into_request(job, JobId::from_uuid(Uuid::new_v4()), signed);
+    let signature = signed.unwrap_or_else(|| {
+        // For who has no key of their own, ours vouches.
+        muster_identity::sign_job(&door.keypair, &job.signed_fields(), door.now_ns())
+    });
+    let (validator, request) = intake::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
     let request = muster_identity::verify_job(&request).map_err(|_| SignatureRefused::Wrong)?;
-
-    // The SDK repeats a request whose answer it did not get: the signature names the job it has made.
-    let uuid = match door.store.job_of(&request.signature).await? {
-        Some(known) => known,
-        None if door.selects(validator).await? => {
-            let taken = door.take(validator, &request).await?;
-            tracing::info!(job = %taken, %user, %validator, "took a job in");
-            taken
-        }
-        None => return Err(Refusal::list("Could not select Validator")),
+    let submission = Submission {
+        actor: &caller.0,
+        validator,
+        request: &request,
+        idempotency: idempotency.as_deref(),
+        quota: door.quota,
     };
-    let stored = door.store.job(uuid).await?.ok_or_else(Refusal::not_found)?;
+    let now = door.clock.now();
+    // The SDK repeats a request whose answer it did not get: that one needs no validator any more.
+    let known = if door.selects(validator).await? {
+        match door.store.create(submission, now).await? {
+            Created::New => {
+                door.announce(Notice::Deliver(validator, request.uuid));
+                tracing::info!(job = %request.uuid, by = %caller.account(), %validator, "took a job in");
+                let sent = Step {
+                    status: JobStatus::Sent,
+                    metadata: None,
+                    at: now,
+                };
+                let view = jobs::view(&request, validator, &History::new(vec![sent]));
+                return Ok((StatusCode::CREATED, Json(view)).into_response());
+            }
+            Created::Known(known) => known,
+            Created::Over(over) => return Err(over.into()),
+        }
+    } else {
+        let known = door.store.repeated(submission).await?;
+        known.ok_or_else(|| Refusal::list("Could not select Validator"))?
+    };
+    let stored = door.store.job(known).await?.ok_or_else(Refusal::not_found)?;
     Ok((StatusCode::CREATED, Json(view(&stored))).into_response())
 }
 
-/// `GET /api/v1/jobs/{uuid}/`.
-pub(crate) async fn show(
+fn idempotency(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    let name = value.to_str().ok().map(str::trim);
+    match name.filter(|name| (1..=255).contains(&name.len())) {
+        Some(name) => Ok(Some(name.to_owned())),
+        None => Err(Refusal::detail(
+            StatusCode::BAD_REQUEST,
+            "Idempotency-Key must be 1 to 255 visible ASCII characters.",
+        )),
+    }
+}
+
+/// One job of the account.
+#[utoipa::path(get, path = "/api/v1/jobs/{uuid}/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    responses((status = 200, body = JobView), Refusal))]
+pub(super) async fn show(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<JobView>, Refusal> {
-    let Path(uuid) = uuid.map_err(|_| Refusal::not_found())?;
-    let uuid: JobId = uuid.parse().map_err(|_| Refusal::not_found())?;
+    let uuid = named(uuid)?;
     let stored = door.store.job(uuid).await?;
     let own = stored
-        .filter(|job| job.user == user)
+        .filter(|job| job.account == *caller.account())
         .ok_or_else(Refusal::not_found)?;
     Ok(Json(view(&own)))
 }
 
-/// `GET /api/v1/jobs/`.
-pub(crate) async fn list(
+/// Stops a job. One that no validator has answered ends at once; else its validator stops it, and its last status says how.
+#[utoipa::path(post, path = "/api/v1/jobs/{uuid}/cancel/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    responses((status = 202, body = JobView), Refusal))]
+pub(super) async fn cancel(
     State(door): State<Arc<Door>>,
-    User(user): User,
+    caller: Caller,
+    uuid: Result<Path<String>, PathRejection>,
+) -> Result<(StatusCode, Json<JobView>), Refusal> {
+    let uuid = named(uuid)?;
+    let validator = own(&door, &caller, uuid).await?.ok_or_else(Refusal::not_found)?;
+    let conflict = |reason: String| Refusal::detail(StatusCode::CONFLICT, reason);
+    let stored = door.store.job(uuid).await?.ok_or_else(Refusal::not_found)?;
+    let shown = stored.history.shown();
+    if stored.history.len() > 1 && !shown.is_terminal() {
+        // Nothing of ours is sent to a ComputeHorde peer, so its job cannot be stopped and must not seem to be.
+        match door.store.known(validator).await?.map(|known| known.trust) {
+            Some(Trust::Proven) => {}
+            Some(Trust::Claimed) | None => {
+                return Err(conflict(
+                    "The job runs at a validator that cannot stop jobs; it ends by its own time limits."
+                        .to_owned(),
+                ));
+            }
+        }
+    }
+    match door.store.cancel(&caller.0, uuid, door.clock.now()).await? {
+        Cancelled::TooLate(status) if !stored.cancelled => {
+            return Err(conflict(format!("The job has already ended: {status}.")));
+        }
+        Cancelled::TooLate(_) => {}
+        Cancelled::Ended | Cancelled::Asked => {
+            tracing::info!(job = %uuid, by = %caller.account(), "a job is no longer wanted");
+            door.announce(Notice::Cancel(validator, uuid));
+            door.announce(Notice::Changed(uuid));
+        }
+    }
+    let stored = door.store.job(uuid).await?.ok_or_else(Refusal::not_found)?;
+    Ok((StatusCode::ACCEPTED, Json(view(&stored))))
+}
+
+/// The account's jobs, newest first, without the contents of inline volumes. A page past the end is 404.
+#[utoipa::path(get, path = "/api/v1/jobs/", tag = "jobs", security(("bearer" = [])),
+    params(
+        ("page" = Option<u64>, Query, minimum = 1, description = "From 1"),
+        ("page_size" = Option<u32>, Query, minimum = 1, description = "At most 256, else 10"),
+        ("uuid" = Option<Vec<String>>, Query, description = "Only these jobs"),
+        ("tag" = Option<String>, Query, description = "Only jobs with this label, of which there are none"),
+    ),
+    responses((status = 200, body = JobPage), Refusal))]
+pub(super) async fn list(
+    State(door): State<Arc<Door>>,
+    caller: Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<JobPage>, Refusal> {
-    let no_such_page = || Refusal::detail(StatusCode::NOT_FOUND, "Invalid page.");
-    let Query(query) = query.map_err(|_| no_such_page())?;
-    let page = PageQuery::read(&query).ok_or_else(no_such_page)?;
-    let found = match door.store.jobs_of(user, page.limit(), page.offset()).await? {
+    let Query(query) = query.map_err(|_| Refusal::no_such_page())?;
+    let page = PageQuery::read(&query).ok_or_else(Refusal::no_such_page)?;
+    let filter = JobFilter::read(&query).map_err(|error| Refusal::field("uuid", &error.to_string()))?;
+    let listed = door
+        .store
+        .jobs_of(caller.account(), &filter, page.limit(), page.offset())
+        .await?;
+    let found = match listed {
         Listed::Page(found) => found,
         Listed::TooLong => {
             let advice = format!(
@@ -92,9 +187,10 @@ pub(crate) async fn list(
         }
     };
     if !page.exists(found.count) {
-        return Err(no_such_page());
+        return Err(Refusal::no_such_page());
     }
-    let (next, previous) = page.links(&format!("{}{JOBS_PATH}", door.public_url), "", found.count);
+    let base = format!("{}{JOBS_PATH}", door.public_url);
+    let (next, previous) = page.links(&base, &filter.query(), found.count);
     Ok(Json(JobPage {
         count: found.count,
         next,

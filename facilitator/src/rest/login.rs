@@ -1,22 +1,24 @@
-//! `/auth/nonce`, `/auth/login`, and who a bearer token belongs to.
+//! `/auth/nonce` and `/auth/login`.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{FromRequestParts, Request, State};
-use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use muster_porter::account::Account;
+use muster_porter::intake;
 use muster_protocol::rest::{Login, Nonce, Token};
 use muster_protocol::{Signature, UserKey};
 
 use super::body;
+use super::caller::Stranger;
 use super::refusal::Refusal;
 use crate::door::Door;
-use muster_porter::auth::TokenRefused;
-use muster_porter::intake;
+use crate::store::{Action, Actor};
 
-/// `GET /auth/nonce`.
-pub(crate) async fn nonce(State(door): State<Arc<Door>>) -> Result<Json<Nonce>, Refusal> {
+/// A text for the login to sign.
+#[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = Nonce), Refusal))]
+pub(super) async fn nonce(_: Stranger, State(door): State<Arc<Door>>) -> Result<Json<Nonce>, Refusal> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| {
         tracing::error!(%error, "the operating system gives no randomness");
@@ -29,8 +31,14 @@ pub(crate) async fn nonce(State(door): State<Arc<Door>>) -> Result<Json<Nonce>, 
     Ok(Json(Nonce { nonce }))
 }
 
-/// `POST /auth/login`.
-pub(crate) async fn login(State(door): State<Arc<Door>>, request: Request) -> Result<Json<Token>, Refusal> {
+/// A token for who signs a nonce with their hotkey.
+#[utoipa::path(post, path = "/auth/login", tag = "login", request_body = Login,
+    responses((status = 200, body = Token), Refusal))]
+pub(super) async fn login(
+    _: Stranger,
+    State(door): State<Arc<Door>>,
+    request: Request,
+) -> Result<Json<Token>, Refusal> {
     let (parts, body) = request.into_parts();
     let body = body::json(&parts.headers, body).await?;
     if !intake::is_object(&body) {
@@ -48,7 +56,7 @@ pub(crate) async fn login(State(door): State<Arc<Door>>, request: Request) -> Re
         .check_nonce(&nonce, now)
         .map_err(|_| bad("Invalid nonce"))?;
     let user: UserKey = hotkey.parse().map_err(|_| bad("Hotkey not allowed"))?;
-    if !door.admits(user) {
+    if !door.admits(&Account::Hotkey(user)) {
         return Err(bad("Hotkey not allowed"));
     }
     let signature = Signature::from_hex(&signature).map_err(|_| wrong_signature())?;
@@ -58,6 +66,9 @@ pub(crate) async fn login(State(door): State<Arc<Door>>, request: Request) -> Re
         return Err(bad("Nonce expired or not found"));
     }
     let token = door.issuer.token(user, now)?;
+    door.store
+        .audit(&Actor::user(user), Action::Login, &user.to_string(), now)
+        .await?;
     tracing::info!(%user, "logged in");
     Ok(Json(Token { token }))
 }
@@ -72,40 +83,4 @@ fn wrong_signature() -> Refusal {
 
 fn shortened(error: &serde_json::Error) -> String {
     error.to_string().chars().take(200).collect()
-}
-
-/// The user whom the request's bearer token names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct User(pub(crate) UserKey);
-
-impl FromRequestParts<Arc<Door>> for User {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, door: &Arc<Door>) -> Result<Self, Refusal> {
-        let refuse = |detail: &str| Refusal::detail(StatusCode::UNAUTHORIZED, detail);
-        let header = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .ok_or_else(|| refuse("Authentication credentials were not provided."))?;
-        let token = header
-            .to_str()
-            .ok()
-            .and_then(|text| text.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, token)| token.trim())
-            .ok_or_else(|| refuse("Invalid token."))?;
-        let user = door
-            .issuer
-            .user_of(token, door.clock.now())
-            .map_err(|refused| match refused {
-                TokenRefused::Invalid => refuse("Invalid token."),
-                // The SDK looks for these words and logs in again.
-                TokenRefused::Expired => refuse("Token expired."),
-            })?;
-        if door.admits(user) {
-            Ok(Self(user))
-        } else {
-            Err(Refusal::detail(StatusCode::FORBIDDEN, "Hotkey not allowed."))
-        }
-    }
 }

@@ -237,6 +237,7 @@ pub(super) fn already_authenticated() -> Response {
 pub(super) fn answer(recorded: &Recorded) -> Response {
     match recorded {
         Recorded::Yes => Response::success(),
+        Recorded::HeldElsewhere => not_the_holder(),
         Recorded::NoSuchJob => Response::error(
             "job.not_found",
             "there is no such job for this validator",

@@ -4,6 +4,7 @@ mod frames;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
@@ -15,15 +16,16 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, Response, StatusMetadata, ToFacilitator,
 };
-use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
-use muster_protocol::{JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
+use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce};
+use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
 use muster_rpc::{Greeting, Limits, Session, SessionError, SocketError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::frames::{Greeted, Validator};
 use crate::door::Door;
-use crate::hub::Seat;
-use muster_porter::delivery::{Presence, Trust};
+use crate::hub::{Notice, Seat};
+use crate::store::{Recorded, Said};
+use muster_porter::delivery::{Presence, Trust, is_remembered};
 
 /// Close code: the facilitator is stopping.
 const CLOSE_GOING_AWAY: u16 = 1001;
@@ -34,6 +36,13 @@ const CLOSE_INTERNAL: u16 = 1011;
 
 /// ComputeHorde's validators break the connection at a longer frame, and would again after every reconnection.
 const COMPUTEHORDE_MAX_FRAME: usize = 1024 * 1024;
+
+/// Where facilitators share a store, a session looks this often by itself: what another one told may have been lost, and a
+/// connection that another one held may have ended with it.
+const LOOK_ANYWAY: Duration = Duration::from_secs(5);
+
+/// What a validator is told of a job that its user no longer wants.
+const CANCELLED: &str = "its user no longer wants it";
 
 const LIMITS: Limits = Limits::facilitator();
 
@@ -101,14 +110,21 @@ async fn serve(greeting: Greeting, door: Arc<Door>, place: OwnedSemaphorePermit)
     if !seat.holds(now) {
         tracing::warn!(%validator, "the validator has an older connection, which keeps its jobs while it beats");
     }
-    Conversation {
+    let conversation = Conversation {
         seat,
+        trust,
+        holds: false,
         heartbeat: now,
         session,
-        door,
+        door: Arc::clone(&door),
+    };
+    conversation.run().await;
+    if !door.hub.has(validator) {
+        match door.store.release(validator).await {
+            Ok(()) => door.announce(Notice::Look(validator)),
+            Err(error) => tracing::warn!(error = %Causes(&error), "a validator's place was not given up"),
+        }
     }
-    .run()
-    .await;
     tracing::info!(%validator, "a validator disconnected");
 }
 
@@ -124,7 +140,7 @@ async fn greet(greeting: Greeting, door: &Door) -> Option<(Session<Validator>, T
         greeting.send(encode(&challenge)).await.ok()?;
         (greeting, _) = ask(greeting, |frame| frames::prove(frame, key, &nonce)).await?;
         Trust::Proven
-    } else if door.hub.demands_proof(key, door.clock.now()) {
+    } else if demands_proof(door, key).await {
         refuse(greeting, &frames::proof_demanded(key), frames::CLOSE_SIGNATURE).await;
         return None;
     } else {
@@ -132,6 +148,23 @@ async fn greet(greeting: Greeting, door: &Door) -> Option<(Session<Validator>, T
     };
     greeting.send(encode(&Response::success())).await.ok()?;
     Some((greeting.accept(Validator(key)), trust))
+}
+
+/// Whether a mere claim to be this validator is not enough, as far as this facilitator or its store remembers.
+async fn demands_proof(door: &Door, key: ValidatorKey) -> bool {
+    let now = door.clock.now();
+    if door.hub.demands_proof(key, now) {
+        return true;
+    }
+    match door.store.known(key).await {
+        Ok(known) => known
+            .and_then(|known| known.proven)
+            .is_some_and(|proven| is_remembered(proven, now)),
+        Err(error) => {
+            tracing::error!(error = %Causes(&error), "whether a validator can prove itself is not known; it must");
+            true
+        }
+    }
 }
 
 /// Takes frames until one of them is what it should be in the eyes of `judge`.
@@ -174,6 +207,9 @@ fn draw_nonce() -> Option<ChallengeNonce> {
 struct Conversation {
     session: Session<Validator>,
     seat: Seat,
+    trust: Trust,
+    /// Whether this facilitator holds the validator's jobs, as the store last said.
+    holds: bool,
     heartbeat: Timestamp,
     door: Arc<Door>,
 }
@@ -195,15 +231,17 @@ impl Conversation {
     async fn converse(&mut self) -> End {
         let stop = self.door.tasks.token();
         let clock = Arc::clone(&self.door.clock);
-        if let Err(end) = self.beat().await {
+        if let Err(end) = self.beat(true).await {
             return end;
         }
+        let shared = self.door.store.is_shared();
         loop {
             let outcome = tokio::select! {
                 () = stop.cancelled() => Err(End::Close(CLOSE_GOING_AWAY, "the facilitator is stopping")),
                 () = clock.sleep_until(Presence::lost_at(self.heartbeat)) =>
                     Err(End::Close(CLOSE_POLICY, "no heartbeat for ten minutes")),
-                () = self.seat.rung() => self.deliver().await,
+                () = self.seat.rung() => self.run_errands().await,
+                () = clock.sleep(LOOK_ANYWAY), if shared => self.look_anyway().await,
                 message = self.session.recv() => {
                     self.seat.heard(clock.now());
                     match message {
@@ -224,11 +262,103 @@ impl Conversation {
     /// A sign of life, and whatever has waited for it.
     ///
     /// A connection that does not hold the validator's jobs does not make it selectable either.
-    async fn beat(&mut self) -> Result<(), End> {
+    async fn beat(&mut self, arrives: bool) -> Result<(), End> {
         self.heartbeat = self.door.clock.now();
-        if self.seat.holds(self.heartbeat) {
-            self.door.store.saw(self.validator(), self.heartbeat).await?;
-            self.deliver().await?;
+        self.hold(arrives).await?;
+        self.look().await
+    }
+
+    /// Takes the validator's jobs over for this facilitator, if this connection is the one for them.
+    async fn hold(&mut self, arrives: bool) -> Result<(), End> {
+        let (held, now) = (self.holds, self.door.clock.now());
+        self.holds = self.seat.holds(now)
+            && self
+                .door
+                .store
+                .hold(self.validator(), self.trust, arrives, now)
+                .await?;
+        if arrives && self.holds {
+            // Whoever held them elsewhere is to see that it no longer does.
+            self.door.announce(Notice::Look(self.validator()));
+        }
+        if held && !self.holds {
+            tracing::info!(validator = %self.validator(), "another connection holds the validator's jobs now");
+        }
+        Ok(())
+    }
+
+    async fn look_anyway(&mut self) -> Result<(), End> {
+        if !self.holds {
+            self.hold(false).await?;
+        }
+        self.look().await
+    }
+
+    /// Whether this connection still holds the jobs: in this process, and among the facilitators that share the store.
+    async fn still_holds(&mut self) -> Result<bool, End> {
+        if !self.holds && self.seat.holds(self.door.clock.now()) {
+            // The connection that held them has just ended.
+            self.hold(false).await?;
+        }
+        if self.holds {
+            self.holds = self.seat.holds(self.door.clock.now())
+                && !(self.door.store.is_shared() && self.door.store.held_elsewhere(self.validator()).await?);
+        }
+        Ok(self.holds)
+    }
+
+    async fn run_errands(&mut self) -> Result<(), End> {
+        let errands = self.seat.errands();
+        if !self.still_holds().await? {
+            return Ok(());
+        }
+        if errands.look {
+            self.look_now().await?;
+        }
+        for job in errands.deliver {
+            if self.seat.is_due(job, self.door.clock.now()) {
+                self.deliver(job).await?;
+            }
+        }
+        for job in errands.cancel {
+            self.cancel(job).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), End> {
+        if self.still_holds().await? {
+            self.look_now().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends everything that is stored for the validator and due over this connection.
+    async fn look_now(&mut self) -> Result<(), End> {
+        let unanswered = self.door.store.unanswered(self.validator()).await?;
+        for job in self.seat.due(&unanswered, self.door.clock.now()) {
+            self.deliver(job).await?;
+        }
+        for (job, report) in self.door.store.reports_due(self.validator()).await? {
+            self.session
+                .send(&FromFacilitator::Cheated(Box::new(report)))
+                .await?;
+            self.door
+                .store
+                .report_delivered(job, self.door.clock.now())
+                .await?;
+        }
+        for job in self.door.store.to_cancel(self.validator()).await? {
+            self.cancel(job).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells a validator that knows what it means; nothing of ours is sent to another.
+    async fn cancel(&self, job: JobId) -> Result<(), End> {
+        if self.session.is_muster() {
+            let cancel = CancelRequest::new(job, CANCELLED);
+            self.session.send(&FromFacilitator::Cancel(cancel)).await?;
         }
         Ok(())
     }
@@ -238,51 +368,77 @@ impl Conversation {
             ToFacilitator::V0AuthenticationRequest(_) | ToFacilitator::MusterChallengeResponse(_) => {
                 self.answer(frames::already_authenticated()).await
             }
-            ToFacilitator::V0Heartbeat(_) => self.beat().await,
-            ToFacilitator::V0JobStatusUpdate(update) if !self.seat.holds(self.door.clock.now()) => {
+            ToFacilitator::V0Heartbeat(_) => self.beat(false).await,
+            ToFacilitator::V0JobStatusUpdate(update) => {
+                if self.still_holds().await? {
+                    return self.record(&update).await;
+                }
                 let (validator, job, status) = (self.validator(), update.uuid, update.status);
                 tracing::warn!(%validator, %job, %status, "a report over a connection that does not hold the job");
                 self.answer(frames::not_the_holder()).await
             }
-            ToFacilitator::V0JobStatusUpdate(update) => {
-                let recorded = self
-                    .door
-                    .store
-                    .record(self.validator(), &update, self.door.clock.now());
-                let answer = frames::answer(&recorded.await?);
-                let (job, status, taken) = (update.uuid, update.status, frames::is_success(&answer));
-                tracing::info!(%job, %status, taken, "a validator reported");
-                self.answer(answer).await
+            ToFacilitator::MusterJobLog(log) => {
+                self.door.background.keep(self.validator(), Said::Log(log));
+                Ok(())
             }
-            // Nothing shows them yet, and nothing is answered to them.
-            ToFacilitator::V0MachineSpecsUpdate(_)
-            | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterJobProgress(_) => Ok(()),
+            ToFacilitator::MusterJobProgress(progress) => {
+                self.door
+                    .background
+                    .keep(self.validator(), Said::Progress(progress));
+                Ok(())
+            }
+            // Nothing shows it yet, and ComputeHorde answers nothing.
+            ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
         }
+    }
+
+    async fn record(&mut self, update: &JobStatusUpdate) -> Result<(), End> {
+        if update.status.is_terminal() && self.session.is_muster() {
+            // Its last words come before its end.
+            self.door.background.flush().await;
+        }
+        let now = self.door.clock.now();
+        let recorded = self.door.store.record(self.validator(), update, now).await?;
+        let answer = frames::answer(&recorded);
+        let (job, status, taken) = (update.uuid, update.status, frames::is_success(&answer));
+        tracing::info!(%job, %status, taken, "a validator reported");
+        let over = match recorded {
+            Recorded::Yes => {
+                self.door.announce(Notice::Changed(job));
+                false
+            }
+            // It works on a job that has ended for its user: cancelled, or given up because nobody took it in time.
+            Recorded::Refused(_) => !status.is_terminal() && self.door.store.is_cancelled(job).await?,
+            Recorded::NoSuchJob | Recorded::HeldElsewhere => false,
+        };
+        self.answer(answer).await?;
+        if over {
+            self.cancel(job).await?;
+        }
+        Ok(())
     }
 
     async fn answer(&self, response: Response) -> Result<(), End> {
         Ok(self.session.send(&FromFacilitator::Response(response)).await?)
     }
 
-    /// Sends every job that is due over this connection.
-    async fn deliver(&mut self) -> Result<(), End> {
-        let unanswered = self.door.store.unanswered(self.validator()).await?;
-        for job in self.seat.due(&unanswered, self.door.clock.now()) {
-            let Some(stored) = self.door.store.job(job).await? else {
-                continue;
-            };
-            let size = encode(&stored.request).len();
-            let limit = self.max_frame();
-            if size > limit {
-                self.reject(&stored.request, size, limit).await?;
-            } else {
-                tracing::info!(%job, size, "delivering a job");
-                let frame = FromFacilitator::Job(Box::new(stored.request));
-                self.session.send(&frame).await?;
-            }
+    /// Sends one job.
+    async fn deliver(&mut self, job: JobId) -> Result<(), End> {
+        let Some(stored) = self.door.store.job(job).await? else {
+            return Ok(());
+        };
+        // It may have ended since it was announced.
+        if stored.validator != self.validator() || stored.history.len() > 1 {
+            return Ok(());
         }
-        Ok(())
+        let size = encode(&stored.request).len();
+        let limit = self.max_frame();
+        if size > limit {
+            return self.reject(&stored.request, size, limit).await;
+        }
+        tracing::info!(%job, size, "delivering a job");
+        let frame = FromFacilitator::Job(Box::new(stored.request));
+        Ok(self.session.send(&frame).await?)
     }
 
     fn max_frame(&self) -> usize {
@@ -317,6 +473,7 @@ impl Conversation {
             .store
             .record(self.validator(), &update, self.door.clock.now())
             .await?;
+        self.door.announce(Notice::Changed(request.uuid));
         Ok(())
     }
 

@@ -4,14 +4,19 @@ use std::collections::HashMap;
 
 use muster_identity::Verified;
 use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_porter::account::Account;
+use muster_porter::jobs::{History, Step, UpdateRefused};
+use muster_porter::page::JobFilter;
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata, UserSignature};
-use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
-use sqlx::{AnyConnection, FromRow};
+use muster_protocol::wire::facilitator::{
+    JobRequest, JobStatusUpdate, RejectionDetails, StatusMetadata, UserSignature,
+};
+use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
+use sqlx::{AnyConnection, AssertSqlSafe, FromRow};
 
 use super::Store;
-use muster_porter::jobs::{History, Step, UpdateRefused};
+use super::accounts::{Action, Actor, OverQuota, Quota, count_job, note};
 
 /// How often an update is tried against another facilitator that writes to the same job.
 const MAX_RACES: usize = 16;
@@ -19,14 +24,53 @@ const MAX_RACES: usize = 16;
 /// A job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredJob {
-    /// Who asked for it.
-    pub user: UserKey,
+    /// Whose it is.
+    pub account: Account,
     /// Who holds it.
     pub validator: ValidatorKey,
     /// The frame for the validator.
     pub request: JobRequest,
     /// Its statuses.
     pub history: History,
+    /// Whether its user no longer wants it.
+    pub cancelled: bool,
+}
+
+/// A job on its way in.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// Who asks.
+    pub actor: &'a Actor,
+    /// Who is to hold it.
+    pub validator: ValidatorKey,
+    /// The frame for the validator.
+    pub request: &'a Verified<JobRequest>,
+    /// The client's own name for this request, by which a repetition is known.
+    pub idempotency: Option<&'a str>,
+    /// How many jobs the account may make.
+    pub quota: Quota,
+}
+
+/// What became of a job on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It is durable.
+    New,
+    /// The same request has made this job before.
+    Known(JobId),
+    /// The account may not make more.
+    Over(OverQuota),
+}
+
+/// What became of the wish that a job stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It had not begun, and has ended.
+    Ended,
+    /// Its validator is to stop it.
+    Asked,
+    /// It had ended before.
+    TooLate(JobStatus),
 }
 
 /// What became of a validator's update.
@@ -36,6 +80,8 @@ pub enum Recorded {
     Yes,
     /// There is no such job, or it is not this validator's: it is not told which.
     NoSuchJob,
+    /// Another facilitator holds the connection over which this validator's jobs go.
+    HeldElsewhere,
     /// It does not fit the job's history.
     Refused(UpdateRefused),
 }
@@ -43,7 +89,7 @@ pub enum Recorded {
 /// One page of a user's jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// How many jobs the user has.
+    /// How many jobs the account has that pass the filter.
     pub count: u64,
     /// The jobs of this page, newest first, each without the contents of its inline volumes.
     pub jobs: Vec<StoredJob>,
@@ -64,11 +110,15 @@ pub const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
 /// Requests longer than this are read one at a time, so that a page never holds the inline inputs of all its jobs.
 const MAX_LISTED_REQUEST: i64 = 64 * 1024;
 
+/// The columns of a [`JobRow`], but for the request.
+const JOB_COLUMNS: &str = "uuid, account, validator, cancelled_at";
+
 #[derive(FromRow)]
 struct JobRow {
     uuid: String,
-    user_key: String,
+    account: String,
     validator: String,
+    cancelled_at: i64,
     request: String,
 }
 
@@ -81,43 +131,69 @@ struct StatusRow {
 }
 
 impl Store {
-    /// Stores a job with its first status, `sent`, unless the same signature has made one already.
-    ///
-    /// Returns the uuid of the job that the signature names: the new one, or the one of the first time.
+    /// Stores a job with its first status, `sent`, unless the same signature, or the same request of a client that names
+    /// its requests, has made one already.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn create(
-        &self,
-        validator: ValidatorKey,
-        request: &Verified<JobRequest>,
-        now: Timestamp,
-    ) -> Result<JobId, StoreError> {
+    pub async fn create(&self, job: Submission<'_>, now: Timestamp) -> Result<Created, StoreError> {
+        let (request, account) = (job.request, job.actor.account.to_string());
         let mut transaction = begin(&self.pool).await?;
-        let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at) \
-                         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (user_key, timestamp_ns, signature) DO NOTHING";
+        let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account, idempotency) \
+                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
         let done = sqlx::query(statement)
             .bind(request.uuid.to_string())
             .bind(request.signature.signatory.to_string())
-            .bind(validator.to_string())
+            .bind(job.validator.to_string())
             .bind(request.signature.timestamp_ns)
             .bind(request.signature.signature.to_base64())
             .bind(encode::<JobRequest>(request))
             .bind(now.micros())
+            .bind(&account)
+            .bind(job.idempotency)
             .execute(&mut *transaction)
             .await
             .during("store a job")?;
-        if done.rows_affected() == 1 {
-            let sent = Step {
-                status: JobStatus::Sent,
-                metadata: None,
-                at: now,
-            };
-            append(&mut transaction, request.uuid, 0, &sent).await?;
+        if done.rows_affected() == 0 {
+            drop(transaction);
+            let known = self.repeated(job).await?;
+            let vanished = || StoreError::corrupt("jobs", "a job vanished after it was stored");
+            return known.map(Created::Known).ok_or_else(vanished);
         }
+        if let Err(over) = count_job(&mut transaction, &account, job.quota, now).await? {
+            return Ok(Created::Over(over));
+        }
+        let sent = Step {
+            status: JobStatus::Sent,
+            metadata: None,
+            at: now,
+        };
+        append(&mut transaction, request.uuid, 0, &sent).await?;
+        let subject = request.uuid.to_string();
+        note(&mut transaction, job.actor, Action::JobCreated, &subject, now).await?;
         transaction.commit().await.during("store a job")?;
-        let stored = self.job_of(&request.signature).await?;
-        stored.ok_or_else(|| StoreError::corrupt("jobs", "a job vanished after it was stored"))
+        Ok(Created::New)
+    }
+
+    /// The job that the same request has made before, if it has.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn repeated(&self, job: Submission<'_>) -> Result<Option<JobId>, StoreError> {
+        if let Some(known) = self.job_of(&job.request.signature).await? {
+            return Ok(Some(known));
+        }
+        let Some(name) = job.idempotency else {
+            return Ok(None);
+        };
+        let row: Option<(String,)> =
+            sqlx::query_as("SELECT uuid FROM jobs WHERE account = $1 AND idempotency = $2")
+                .bind(job.actor.account.to_string())
+                .bind(name)
+                .fetch_optional(&self.pool)
+                .await
+                .during("look for a repeated request")?;
+        row.map(|(uuid,)| json::parse("jobs.uuid", &uuid)).transpose()
     }
 
     /// The job that a signature has made, if it has.
@@ -141,49 +217,82 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn job(&self, uuid: JobId) -> Result<Option<StoredJob>, StoreError> {
-        let row: Option<JobRow> =
-            sqlx::query_as("SELECT uuid, user_key, validator, request FROM jobs WHERE uuid = $1")
-                .bind(uuid.to_string())
-                .fetch_optional(&self.pool)
-                .await
-                .during("read a job")?;
+        let statement = format!("SELECT {JOB_COLUMNS}, request FROM jobs WHERE uuid = $1");
+        let row: Option<JobRow> = sqlx::query_as(AssertSqlSafe(statement))
+            .bind(uuid.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("read a job")?;
         let Some(row) = row else { return Ok(None) };
         let history = self.history(uuid).await?;
         row.into_job(history).map(Some)
     }
 
-    /// The jobs of `user`, newest first.
+    /// Whose a job is and who holds it, without reading all of it.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn jobs_of(&self, user: UserKey, limit: u32, offset: u64) -> Result<Listed, StoreError> {
-        let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM jobs WHERE user_key = $1")
-            .bind(user.to_string())
-            .fetch_one(&self.pool)
-            .await
-            .during("count jobs")?;
-        let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        let statement = "SELECT COALESCE(CAST(SUM(LENGTH(metadata)) AS BIGINT), 0) FROM statuses WHERE job IN (\
-                         SELECT uuid FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3)";
-        let (results,): (i64,) = sqlx::query_as(statement)
-            .bind(user.to_string())
-            .bind(i64::from(limit))
-            .bind(offset)
-            .fetch_one(&self.pool)
-            .await
-            .during("measure statuses")?;
+    pub async fn owner(&self, uuid: JobId) -> Result<Option<(Account, ValidatorKey)>, StoreError> {
+        let row: Option<(String, String)> =
+            sqlx::query_as("SELECT account, validator FROM jobs WHERE uuid = $1")
+                .bind(uuid.to_string())
+                .fetch_optional(&self.pool)
+                .await
+                .during("look for a job's owner")?;
+        row.map(|(account, validator)| {
+            Ok((
+                json::parse("jobs.account", &account)?,
+                json::parse("jobs.validator", &validator)?,
+            ))
+        })
+        .transpose()
+    }
+
+    /// The jobs of `account` that pass `filter`, newest first.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn jobs_of(
+        &self,
+        account: &Account,
+        filter: &JobFilter,
+        limit: u32,
+        offset: u64,
+    ) -> Result<Listed, StoreError> {
+        if filter.labelled {
+            return Ok(Listed::Page(Page {
+                count: 0,
+                jobs: Vec::new(),
+            }));
+        }
+        let (count, uuids) = self.uuids_of(account, filter, limit, offset).await?;
+        if uuids.is_empty() {
+            return Ok(Listed::Page(Page {
+                count,
+                jobs: Vec::new(),
+            }));
+        }
+        // A page's jobs by name: the list is long, the page is not.
+        let names = placeholders(1, uuids.len());
+        let statement = format!(
+            "SELECT COALESCE(CAST(SUM(LENGTH(metadata)) AS BIGINT), 0) FROM statuses WHERE job IN ({names})"
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(statement));
+        for uuid in &uuids {
+            query = query.bind(uuid.as_str());
+        }
+        let (results,): (i64,) = query.fetch_one(&self.pool).await.during("measure statuses")?;
         let mut left = MAX_PAGE_BYTES.checked_sub(usize::try_from(results).unwrap_or(usize::MAX));
-        let statement = "SELECT uuid, user_key, validator, \
-                         CASE WHEN LENGTH(request) <= $4 THEN request ELSE '' END AS request \
-                         FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3";
-        let mut rows: Vec<JobRow> = sqlx::query_as(statement)
-            .bind(user.to_string())
-            .bind(i64::from(limit))
-            .bind(offset)
-            .bind(MAX_LISTED_REQUEST)
-            .fetch_all(&self.pool)
-            .await
-            .during("list jobs")?;
+        let names = placeholders(2, uuids.len());
+        let statement = format!(
+            "SELECT {JOB_COLUMNS}, CASE WHEN LENGTH(request) <= $1 THEN request ELSE '' END AS request \
+             FROM jobs WHERE uuid IN ({names}) ORDER BY created_at DESC, uuid DESC"
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(statement)).bind(MAX_LISTED_REQUEST);
+        for uuid in &uuids {
+            query = query.bind(uuid.as_str());
+        }
+        let mut rows: Vec<JobRow> = query.fetch_all(&self.pool).await.during("list jobs")?;
         let mut requests = Vec::new();
         for row in &mut rows {
             if row.request.is_empty() {
@@ -196,21 +305,7 @@ impl Store {
             }
             requests.push(request);
         }
-        let statement = "SELECT job, status, metadata, created_at FROM statuses WHERE job IN (\
-                         SELECT uuid FROM jobs WHERE user_key = $1 ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3) \
-                         ORDER BY job, position";
-        let statuses: Vec<StatusRow> = sqlx::query_as(statement)
-            .bind(user.to_string())
-            .bind(i64::from(limit))
-            .bind(offset)
-            .fetch_all(&self.pool)
-            .await
-            .during("list statuses")?;
-        let mut histories: HashMap<String, History> = HashMap::new();
-        for row in statuses {
-            let (job, step) = row.into_step()?;
-            histories.entry(job).or_default().push(step);
-        }
+        let mut histories = self.histories(&uuids).await?;
         let jobs = rows
             .into_iter()
             .zip(requests)
@@ -218,11 +313,64 @@ impl Store {
                 let history = histories.remove(&row.uuid).unwrap_or_default();
                 row.with(request, history)
             })
-            // A job made between the two statements has pushed another off the page and has no history here yet.
-            .filter(|job| !matches!(job, Ok(job) if job.history.is_empty()))
             .collect::<Result<_, _>>()?;
-        let count = u64::try_from(count).unwrap_or_default();
         Ok(Listed::Page(Page { count, jobs }))
+    }
+
+    /// How many jobs pass, and the names of those on one page, newest first.
+    async fn uuids_of(
+        &self,
+        account: &Account,
+        filter: &JobFilter,
+        limit: u32,
+        offset: u64,
+    ) -> Result<(u64, Vec<String>), StoreError> {
+        let which = match filter.uuids.len() {
+            0 => String::new(),
+            some => format!("AND uuid IN ({})", placeholders(4, some)),
+        };
+        // The first three are in both statements, so that the rest have the same numbers.
+        let counting = format!(
+            "SELECT COUNT(*) FROM jobs WHERE account = $1 AND CAST($2 AS BIGINT) >= 0 AND CAST($3 AS BIGINT) >= 0 {which}"
+        );
+        let listing = format!(
+            "SELECT uuid FROM jobs WHERE account = $1 {which} ORDER BY created_at DESC, uuid DESC LIMIT $2 OFFSET $3"
+        );
+        let offset = i64::try_from(offset).unwrap_or(i64::MAX);
+        let mut count = sqlx::query_as(AssertSqlSafe(counting))
+            .bind(account.to_string())
+            .bind(i64::from(limit))
+            .bind(offset);
+        let mut page = sqlx::query_as(AssertSqlSafe(listing))
+            .bind(account.to_string())
+            .bind(i64::from(limit))
+            .bind(offset);
+        for uuid in &filter.uuids {
+            count = count.bind(uuid.to_string());
+            page = page.bind(uuid.to_string());
+        }
+        let (count,): (i64,) = count.fetch_one(&self.pool).await.during("count jobs")?;
+        let uuids: Vec<(String,)> = page.fetch_all(&self.pool).await.during("list jobs")?;
+        let uuids = uuids.into_iter().map(|(uuid,)| uuid).collect();
+        Ok((u64::try_from(count).unwrap_or_default(), uuids))
+    }
+
+    async fn histories(&self, uuids: &[String]) -> Result<HashMap<String, History>, StoreError> {
+        let names = placeholders(1, uuids.len());
+        let statement = format!(
+            "SELECT job, status, metadata, created_at FROM statuses WHERE job IN ({names}) ORDER BY job, position"
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(statement));
+        for uuid in uuids {
+            query = query.bind(uuid.as_str());
+        }
+        let statuses: Vec<StatusRow> = query.fetch_all(&self.pool).await.during("list statuses")?;
+        let mut histories: HashMap<String, History> = HashMap::new();
+        for row in statuses {
+            let (job, step) = row.into_step()?;
+            histories.entry(job).or_default().push(step);
+        }
+        Ok(histories)
     }
 
     /// The text of one job's request.
@@ -262,13 +410,20 @@ impl Store {
         update: &JobStatusUpdate,
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
-        let holder: Option<(String,)> = sqlx::query_as("SELECT validator FROM jobs WHERE uuid = $1")
+        let statement = "SELECT jobs.validator, COALESCE(validators.replica, '') FROM jobs \
+                         LEFT JOIN validators ON validators.hotkey = jobs.validator WHERE uuid = $1";
+        let holder: Option<(String, String)> = sqlx::query_as(statement)
             .bind(update.uuid.to_string())
             .fetch_optional(&self.pool)
             .await
             .during("look for a job")?;
-        if holder.is_none_or(|(holder,)| holder != validator.to_string()) {
-            return Ok(Recorded::NoSuchJob);
+        match holder {
+            Some((holder, replica)) if holder == validator.to_string() => {
+                if !replica.is_empty() && replica != *self.replica {
+                    return Ok(Recorded::HeldElsewhere);
+                }
+            }
+            Some(_) | None => return Ok(Recorded::NoSuchJob),
         }
         let step = Step {
             status: update.status,
@@ -282,11 +437,7 @@ impl Store {
             }
             let mut transaction = begin(&self.pool).await?;
             if append(&mut transaction, update.uuid, history.len(), &step).await? {
-                sqlx::query("UPDATE jobs SET answered = 1 WHERE uuid = $1")
-                    .bind(update.uuid.to_string())
-                    .execute(&mut *transaction)
-                    .await
-                    .during("store a status")?;
+                answered(&mut transaction, update.uuid, &step).await?;
                 transaction.commit().await.during("store a status")?;
                 return Ok(Recorded::Yes);
             }
@@ -297,7 +448,139 @@ impl Store {
         ))
     }
 
-    async fn history(&self, job: JobId) -> Result<History, StoreError> {
+    /// The user no longer wants the job. If no validator has answered it, it ends here and now; else the wish is durable
+    /// and its validator is to be told.
+    ///
+    /// # Errors
+    /// The store failed; nothing is known about whether the wish was taken.
+    pub async fn cancel(&self, actor: &Actor, job: JobId, now: Timestamp) -> Result<Cancelled, StoreError> {
+        let message = "cancelled by its user before a validator had taken it";
+        let (cancelled, changed) = match self.end_unanswered(job, message, now).await? {
+            Some(done) => (done, true),
+            None => {
+                let statement =
+                    "UPDATE jobs SET cancelled_at = $1 WHERE uuid = $2 AND cancelled_at = 0 AND ended_at = 0";
+                let done = sqlx::query(statement)
+                    .bind(now.micros())
+                    .bind(job.to_string())
+                    .execute(&self.pool)
+                    .await
+                    .during("cancel a job")?;
+                let history = self.history(job).await?;
+                let shown = history.shown();
+                let cancelled = if shown.is_terminal() {
+                    Cancelled::TooLate(shown)
+                } else {
+                    Cancelled::Asked
+                };
+                (cancelled, done.rows_affected() > 0)
+            }
+        };
+        if changed {
+            self.audit(actor, Action::JobCancelled, &job.to_string(), now)
+                .await?;
+        }
+        Ok(cancelled)
+    }
+
+    /// Ends jobs that no validator has answered since `before`. Returns them.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn expire(&self, before: Timestamp, now: Timestamp) -> Result<Vec<JobId>, StoreError> {
+        let statement =
+            "SELECT uuid FROM jobs WHERE ended_at = 0 AND answered = 0 AND created_at < $1 LIMIT 256";
+        let rows: Vec<(String,)> = sqlx::query_as(statement)
+            .bind(before.micros())
+            .fetch_all(&self.pool)
+            .await
+            .during("look for jobs that nobody takes")?;
+        let mut ended = Vec::new();
+        for (uuid,) in rows {
+            let job = json::parse("jobs.uuid", &uuid)?;
+            let message = "its validator has not taken it in time; send it to another one";
+            if self.end_unanswered(job, message, now).await?.is_some() {
+                ended.push(job);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends a job as rejected by the facilitator, unless its validator has said anything about it.
+    async fn end_unanswered(
+        &self,
+        job: JobId,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<Option<Cancelled>, StoreError> {
+        let history = self.history(job).await?;
+        // The first step is our own; any further one is somebody's answer.
+        if history.len() != 1 {
+            return Ok(None);
+        }
+        let details = RejectionDetails {
+            rejected_by: ParticipantType::Facilitator,
+            reason: JobRejectionReason::Unknown,
+            message: message.to_owned(),
+            context: None,
+        };
+        let step = Step {
+            status: JobStatus::Rejected,
+            metadata: Some(StatusMetadata {
+                job_rejection_details: Some(details),
+                ..StatusMetadata::default()
+            }),
+            at: now,
+        };
+        let mut transaction = begin(&self.pool).await?;
+        if !append(&mut transaction, job, history.len(), &step).await? {
+            return Ok(None);
+        }
+        sqlx::query("UPDATE jobs SET cancelled_at = $1 WHERE uuid = $2")
+            .bind(now.micros())
+            .bind(job.to_string())
+            .execute(&mut *transaction)
+            .await
+            .during("end a job")?;
+        answered(&mut transaction, job, &step).await?;
+        transaction.commit().await.during("end a job")?;
+        Ok(Some(Cancelled::Ended))
+    }
+
+    /// Jobs of `validator` that run and that their users no longer want.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn to_cancel(&self, validator: ValidatorKey) -> Result<Vec<JobId>, StoreError> {
+        let statement = "SELECT uuid FROM jobs WHERE validator = $1 AND ended_at = 0 AND cancelled_at > 0 ORDER BY cancelled_at, uuid";
+        let rows: Vec<(String,)> = sqlx::query_as(statement)
+            .bind(validator.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .during("list jobs to cancel")?;
+        rows.into_iter()
+            .map(|(uuid,)| json::parse("jobs.uuid", &uuid))
+            .collect()
+    }
+
+    /// Whether the user no longer wants the job.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn is_cancelled(&self, job: JobId) -> Result<bool, StoreError> {
+        let row: Option<(i64,)> = sqlx::query_as("SELECT cancelled_at FROM jobs WHERE uuid = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("look whether a job is cancelled")?;
+        Ok(row.is_some_and(|(at,)| at > 0))
+    }
+
+    /// A job's statuses, oldest first.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn history(&self, job: JobId) -> Result<History, StoreError> {
         let statement =
             "SELECT job, status, metadata, created_at FROM statuses WHERE job = $1 ORDER BY position";
         let rows: Vec<StatusRow> = sqlx::query_as(statement)
@@ -331,6 +614,30 @@ async fn append(
     Ok(done.rows_affected() == 1)
 }
 
+/// Somebody has said something about the job; the last that is said ends it.
+async fn answered(connection: &mut AnyConnection, job: JobId, step: &Step) -> Result<(), StoreError> {
+    let ended = if step.status.is_terminal() {
+        step.at.micros()
+    } else {
+        0
+    };
+    sqlx::query("UPDATE jobs SET answered = 1, ended_at = $1 WHERE uuid = $2")
+        .bind(ended)
+        .bind(job.to_string())
+        .execute(connection)
+        .await
+        .during("store a status")?;
+    Ok(())
+}
+
+/// `$first, $second, …`: so many parameters.
+fn placeholders(first: usize, count: usize) -> String {
+    let names: Vec<_> = (first..first.saturating_add(count))
+        .map(|number| format!("${number}"))
+        .collect();
+    names.join(", ")
+}
+
 // === impl JobRow, StatusRow ===
 
 impl JobRow {
@@ -341,10 +648,11 @@ impl JobRow {
 
     fn with(self, request: JobRequest, history: History) -> Result<StoredJob, StoreError> {
         Ok(StoredJob {
-            user: json::parse("jobs.user_key", &self.user_key)?,
+            account: json::parse("jobs.account", &self.account)?,
             validator: json::parse("jobs.validator", &self.validator)?,
             request,
             history,
+            cancelled: self.cancelled_at > 0,
         })
     }
 }

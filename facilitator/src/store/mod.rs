@@ -3,14 +3,26 @@
 //! The SQL is portable; SQLite and PostgreSQL run the same statements. Whoever must be first says so with a primary key,
 //! never with a lock, so that several facilitators can share one store.
 
+mod accounts;
 mod jobs;
+mod live;
+mod notify;
+mod reports;
+mod validators;
+
+use std::sync::Arc;
 
 use muster_kit::store::{During as _, StoreError, migrate, open};
-use muster_protocol::{Timestamp, ValidatorKey};
+use muster_protocol::Timestamp;
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
+use uuid::Uuid;
 
-pub use jobs::{Listed, MAX_PAGE_BYTES, Page, Recorded, StoredJob};
+pub use accounts::{Action, Actor, OverQuota, Quota};
+pub use jobs::{Cancelled, Created, Listed, MAX_PAGE_BYTES, Page, Recorded, StoredJob, Submission};
+pub use live::{Piece, Said};
+pub use notify::{Ear, Heard};
+pub use validators::{Known, REPLICA_BEAT};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -18,10 +30,19 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// The secret that signs nonces and tokens.
 const TOKEN_SECRET: &str = "token";
 
+/// The secret that this facilitator's own key is made of.
+const SIGNING_SECRET: &str = "signing";
+
 /// The facilitator's store. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
+    /// Where it is, for the one connection that listens.
+    url: Arc<str>,
+    /// The name of this process among those that share the store.
+    replica: Arc<str>,
+    /// Where PostgreSQL tells the others; `None` where there can be no others.
+    channel: Option<Arc<str>>,
 }
 
 // === impl Store ===
@@ -41,7 +62,25 @@ impl Store {
     /// As [`Self::open`].
     pub async fn over(pool: AnyPool) -> Result<Self, StoreError> {
         migrate(&pool, &MIGRATIONS).await?;
-        Ok(Self { pool })
+        let options = pool.connect_options();
+        let url = Arc::from(options.database_url.as_str());
+        let channel = match options.database_url.scheme() {
+            "sqlite" => {
+                // A store of one process: whoever held a connection before has died with it.
+                sqlx::query("UPDATE validators SET replica = ''")
+                    .execute(&pool)
+                    .await
+                    .during("take the validators over")?;
+                None
+            }
+            _ => Some(Arc::from(notify::channel(&pool).await?)),
+        };
+        Ok(Self {
+            pool,
+            url,
+            replica: Arc::from(Uuid::new_v4().simple().to_string()),
+            channel,
+        })
     }
 
     /// The secret of this facilitator's tokens: `drawn` if nobody has stored one before, the same for all ever after.
@@ -50,6 +89,16 @@ impl Store {
     /// See [`StoreError`].
     pub async fn token_secret(&self, drawn: [u8; 32]) -> Result<Vec<u8>, StoreError> {
         self.secret(TOKEN_SECRET, drawn).await
+    }
+
+    /// The seed of this facilitator's own key: `drawn` if nobody has stored one before.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn signing_seed(&self, drawn: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        let seed = self.secret(SIGNING_SECRET, drawn).await?;
+        seed.try_into()
+            .map_err(|_| StoreError::corrupt("secrets.value", "a seed has 32 bytes"))
     }
 
     /// A secret of this facilitator: `drawn` if nobody has stored one of that name before, the same for all ever after.
@@ -91,35 +140,6 @@ impl Store {
         .await
         .during("use a nonce")?;
         Ok(done.rows_affected() == 1)
-    }
-
-    /// Notes a validator's sign of life.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn saw(&self, validator: ValidatorKey, now: Timestamp) -> Result<(), StoreError> {
-        let statement = "INSERT INTO validators (hotkey, seen_at) VALUES ($1, $2) \
-                         ON CONFLICT (hotkey) DO UPDATE SET seen_at = excluded.seen_at";
-        sqlx::query(statement)
-            .bind(validator.to_string())
-            .bind(now.micros())
-            .execute(&self.pool)
-            .await
-            .during("note a heartbeat")?;
-        Ok(())
-    }
-
-    /// When a validator last gave a sign of life; `None` if it never did.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn last_seen(&self, validator: ValidatorKey) -> Result<Option<Timestamp>, StoreError> {
-        let row: Option<(i64,)> = sqlx::query_as("SELECT seen_at FROM validators WHERE hotkey = $1")
-            .bind(validator.to_string())
-            .fetch_optional(&self.pool)
-            .await
-            .during("read a heartbeat")?;
-        Ok(row.map(|(seen_at,)| Timestamp::from_micros(seen_at)))
     }
 
     /// Its connections, for the tables that a crate of its own keeps in the same database.

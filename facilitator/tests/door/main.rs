@@ -1,6 +1,8 @@
 //! The facilitator from outside: real HTTP and real websockets in one process, with scripted validators and users.
 
 #[cfg(test)]
+mod accounts;
+#[cfg(test)]
 mod create;
 #[cfg(test)]
 mod facilitator;
@@ -11,7 +13,13 @@ mod garbage;
 #[cfg(test)]
 mod list;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod login;
+#[cfg(test)]
+mod reports;
+#[cfg(test)]
+mod schema;
 #[cfg(test)]
 mod sdk;
 #[cfg(test)]

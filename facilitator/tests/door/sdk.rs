@@ -6,9 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::verify_job;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
-use muster_protocol::JobStatus;
+use muster_protocol::upload::{FileUpload, OutputUpload};
 use muster_protocol::volume::VolumePart;
-use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata};
+use muster_protocol::wire::facilitator::{
+    CheatReport, FromFacilitator, JobRequest, MinerResponse, StatusMetadata,
+};
+use muster_protocol::{JobId, JobStatus};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -101,4 +104,141 @@ async fn answer(validator: &mut Validator, unset: bool) {
         .report_with(job.uuid, JobStatus::Completed, Some(result))
         .await
         .unwrap();
+}
+
+/// What the scripted validator saw while the SDK was at work.
+#[derive(Default)]
+struct Seen {
+    jobs: Vec<JobRequest>,
+    reports: Vec<CheatReport>,
+}
+
+#[tokio::test]
+async fn every_public_method_of_the_official_sdk() {
+    let Ok(python) = std::env::var(VARIABLE) else {
+        eprintln!("skipped: the official SDK, since {VARIABLE} names no Python that has it");
+        return;
+    };
+    let facilitator =
+        Facilitator::start_with(std::sync::Arc::new(muster_kit::SystemClock::new()), |config| {
+            config.auth.token_lifetime_s = 3;
+        })
+        .await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/python/sdk_every_method.py");
+    let mut command = Command::new(&python);
+    command
+        .arg(&script)
+        .arg(facilitator.url("/"))
+        .arg(validator_key("Validator").to_string())
+        .arg("//User")
+        .kill_on_drop(true);
+    let mut seen = Seen::default();
+    let output = tokio::select! {
+        output = command.output() => output.unwrap(),
+        () = serve(&mut validator, &mut seen) => panic!("the facilitator left"),
+    };
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        report["seen"],
+        json!(["sent", "received", "accepted", "completed"])
+    );
+    assert_eq!(report["streaming"], json!(["1.2.3.4", 6006, "PEM"]));
+    assert_eq!(report["error"], "ComputeHordeHordeFailure");
+    assert_eq!(report["listed"], 28);
+    assert!(
+        report["again"].as_str().unwrap().contains("already exists"),
+        "{report}"
+    );
+
+    let full = &seen.jobs[0];
+    assert!(seen.jobs.iter().all(|job| verify_job(job).is_ok()));
+    assert_eq!(
+        (full.on_trusted_miner, full.artifacts_dir.as_deref()),
+        (true, None)
+    );
+    assert!(!seen.jobs[1].on_trusted_miner && seen.jobs[1].streaming_details.is_some());
+    let kinds: Vec<_> = full.volume.clone().unwrap().into_parts();
+    assert!(
+        matches!(
+            kinds.as_slice(),
+            [
+                VolumePart::Inline(_),
+                VolumePart::HuggingfaceVolume(_),
+                VolumePart::SingleFile(_)
+            ]
+        ),
+        "{kinds:?}"
+    );
+    let Some(OutputUpload::MultiUpload(uploads)) = &full.output_upload else {
+        panic!("{:?}", full.output_upload)
+    };
+    let [FileUpload::SingleFilePut(put), FileUpload::SingleFilePost(post)] = uploads.uploads.as_slice()
+    else {
+        panic!("{uploads:?}")
+    };
+    let order = |map: &Option<indexmap::IndexMap<String, String>>| -> Vec<String> {
+        map.iter().flat_map(|map| map.keys().cloned()).collect()
+    };
+    assert_eq!(
+        (order(&put.signed_headers), order(&post.form_fields)),
+        (vec!["B".into(), "A".into()], vec!["z".into(), "a".into()])
+    );
+    assert_eq!(seen.reports.len(), 2);
+    assert!(
+        seen.reports
+            .iter()
+            .all(|report| muster_identity::verify_cheat_report(report).is_ok())
+    );
+    assert_eq!(seen.reports[1].details, None);
+}
+
+/// Does with each job what its first argument says.
+async fn serve(validator: &mut Validator, seen: &mut Seen) {
+    while let Some(message) = validator.next().await {
+        match message {
+            FromFacilitator::Job(job) => {
+                let (uuid, what) = (job.uuid, job.args[0].clone());
+                seen.jobs.push(*job);
+                act(validator, uuid, &what).await;
+            }
+            FromFacilitator::Cheated(report) => seen.reports.push(*report),
+            other @ (FromFacilitator::Challenge(_)
+            | FromFacilitator::Cancel(_)
+            | FromFacilitator::Response(_)) => {
+                panic!("{other:?}")
+            }
+        }
+    }
+}
+
+async fn act(validator: &mut Validator, uuid: JobId, what: &str) {
+    let end = match what {
+        "complete" => json!({"miner_response": {
+            "docker_process_stdout": "ż\n", "docker_process_stderr": "", "artifacts": {"/artifacts/x": "aGk="},
+            "upload_results": {"put.bin": "{\"headers\": {}, \"body\": \"\"}"},
+        }}),
+        "fail" => json!({"horde_failure_details": {
+            "reported_by": "validator", "reason": "miner_connection_failed", "message": "gone", "context": null,
+        }}),
+        "stream" => json!({"streaming_details": {
+            "streaming_server_cert": "PEM", "streaming_server_address": "1.2.3.4", "streaming_server_port": 6006,
+        }}),
+        "hold" => return,
+        other => panic!("{other}"),
+    };
+    let status = match what {
+        "complete" => JobStatus::Completed,
+        "fail" => JobStatus::HordeFailed,
+        _ => JobStatus::StreamingReady,
+    };
+    validator.report(uuid, JobStatus::Received).await.unwrap();
+    validator.report(uuid, JobStatus::Accepted).await.unwrap();
+    let metadata = serde_json::from_value(end).unwrap();
+    validator.report_with(uuid, status, Some(metadata)).await.unwrap();
 }

@@ -1,14 +1,22 @@
 //! The store's rules, on every engine that is at hand.
 
-use muster_facilitator::store::{Listed, Page, Recorded, Store};
+use muster_facilitator::config::LiveConfig;
+use muster_facilitator::store::{
+    Action, Actor, Cancelled, Created, Listed, OverQuota, Page, Quota, Recorded, Said, Store, Submission,
+};
 use muster_identity::{Verified, sign_job, verify_job};
 use muster_kit::store::testing::{TestStore, stores};
+use muster_porter::account::{Account, ApiKeySecret};
+use muster_porter::delivery::Trust;
 use muster_porter::intake;
 use muster_porter::jobs::UpdateRefused;
+use muster_porter::page::JobFilter;
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
+use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
-use muster_protocol::{JobId, JobStatus, Timestamp, UserKey};
+use muster_protocol::wire::muster::LiveLog;
+use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
 
 use crate::facilitator::{key, validator_key};
 use crate::user::job_for;
@@ -71,15 +79,106 @@ async fn a_secret_is_drawn_once_and_a_nonce_used_once() {
     }
 }
 
+fn account(name: &str) -> Account {
+    Account::Hotkey(UserKey(key(name).hotkey()))
+}
+
+/// The user of a job, as they would be let in.
+fn actor(job: &JobRequest) -> Actor {
+    Actor::user(job.signature.signatory)
+}
+
+/// Stores a job without any limits.
+async fn create(store: &Store, validator: ValidatorKey, job: &Verified<JobRequest>, now: Timestamp) -> JobId {
+    match submit(store, validator, job, None, Quota::NONE, now).await {
+        Created::New => job.uuid,
+        Created::Known(known) => known,
+        Created::Over(over) => panic!("{over:?}"),
+    }
+}
+
+async fn submit(
+    store: &Store,
+    validator: ValidatorKey,
+    request: &Verified<JobRequest>,
+    idempotency: Option<&str>,
+    quota: Quota,
+    now: Timestamp,
+) -> Created {
+    let submission = Submission {
+        actor: &actor(request),
+        validator,
+        request,
+        idempotency,
+        quota,
+    };
+    store.create(submission, now).await.unwrap()
+}
+
 #[tokio::test]
 async fn signs_of_life_are_the_last_ones() {
     for (_test, store) in engines().await {
         let validator = validator_key("Validator");
-        assert_eq!(store.last_seen(validator).await.unwrap(), None);
-        store.saw(validator, at(0)).await.unwrap();
-        store.saw(validator, at(60)).await.unwrap();
-        assert_eq!(store.last_seen(validator).await.unwrap(), Some(at(60)));
-        assert_eq!(store.last_seen(validator_key("Other")).await.unwrap(), None);
+        assert_eq!(store.known(validator).await.unwrap(), None);
+        assert!(store.hold(validator, Trust::Proven, true, at(0)).await.unwrap());
+        assert!(
+            store
+                .hold(validator, Trust::Claimed, false, at(60))
+                .await
+                .unwrap()
+        );
+        let known = store.known(validator).await.unwrap().unwrap();
+        assert_eq!(
+            (known.seen, known.trust, known.proven),
+            (at(60), Trust::Claimed, Some(at(0)))
+        );
+        assert_eq!(store.known(validator_key("Other")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn one_facilitator_at_a_time_holds_a_validator() {
+    for (test, a) in engines().await {
+        let b = Store::open(&test.url).await.unwrap();
+        let v = validator_key("Validator");
+        a.beat(at(0)).await.unwrap();
+        b.beat(at(0)).await.unwrap();
+        assert!(a.hold(v, Trust::Claimed, true, at(0)).await.unwrap());
+        // A claim elsewhere takes nothing over from one that beats, and is not believed about jobs.
+        let job = job("User", 1);
+        create(&a, v, &job, at(0)).await;
+        assert!(!b.hold(v, Trust::Claimed, true, at(1)).await.unwrap());
+        let received = update(job.uuid, JobStatus::Received);
+        assert_eq!(
+            b.record(v, &received, at(1)).await.unwrap(),
+            Recorded::HeldElsewhere
+        );
+        assert!(b.held_elsewhere(v).await.unwrap() && !a.held_elsewhere(v).await.unwrap());
+        // Proof does, when it arrives, and only then.
+        assert!(b.hold(v, Trust::Proven, true, at(2)).await.unwrap());
+        assert!(!a.hold(v, Trust::Claimed, false, at(3)).await.unwrap());
+        assert_eq!(
+            a.record(v, &received, at(3)).await.unwrap(),
+            Recorded::HeldElsewhere
+        );
+        assert_eq!(b.record(v, &received, at(3)).await.unwrap(), Recorded::Yes);
+        assert!(a.hold(v, Trust::Proven, true, at(4)).await.unwrap());
+        assert!(!b.hold(v, Trust::Proven, false, at(5)).await.unwrap());
+        // One that is gone holds nothing: it said so, it stopped beating, or its connection fell silent.
+        a.release(v).await.unwrap();
+        assert!(b.hold(v, Trust::Proven, false, at(6)).await.unwrap());
+        a.beat(at(20)).await.unwrap();
+        assert!(
+            a.hold(v, Trust::Claimed, false, at(20)).await.unwrap(),
+            "{}",
+            test.engine
+        );
+        b.beat(at(30)).await.unwrap();
+        a.beat(at(110)).await.unwrap();
+        b.beat(at(110)).await.unwrap();
+        assert!(b.hold(v, Trust::Claimed, false, at(111)).await.unwrap());
+        b.leave().await.unwrap();
+        assert!(!a.held_elsewhere(v).await.unwrap());
     }
 }
 
@@ -89,11 +188,11 @@ async fn a_signature_names_one_job_and_what_is_stored_comes_back_whole() {
         let validator = validator_key("Validator");
         let first = job("User", 1);
         assert_eq!(store.job_of(&first.signature).await.unwrap(), None);
-        assert_eq!(store.create(validator, &first, at(0)).await.unwrap(), first.uuid);
+        assert_eq!(create(&store, validator, &first, at(0)).await, first.uuid);
         let mut again = first.clone().into_inner();
         again.uuid = JobId::from_uuid(uuid::Uuid::new_v4());
         let again = verify_job(&again).unwrap();
-        assert_eq!(store.create(validator, &again, at(1)).await.unwrap(), first.uuid);
+        assert_eq!(create(&store, validator, &again, at(1)).await, first.uuid);
         assert_eq!(store.job(again.uuid).await.unwrap(), None);
 
         // A second process sees the same.
@@ -101,7 +200,7 @@ async fn a_signature_names_one_job_and_what_is_stored_comes_back_whole() {
         let stored = other.job(first.uuid).await.unwrap().unwrap();
         assert_eq!(stored.request, *first);
         assert_eq!(stored.request.env.keys().collect::<Vec<_>>(), ["B", "A"]);
-        assert_eq!(stored.user, UserKey(key("User").hotkey()));
+        assert_eq!(stored.account, account("User"));
         assert_eq!(
             (stored.history.len(), stored.history.shown()),
             (1, JobStatus::Sent)
@@ -114,7 +213,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
     for (_test, store) in engines().await {
         let validator = validator_key("Validator");
         let job = job("User", 1);
-        store.create(validator, &job, at(0)).await.unwrap();
+        create(&store, validator, &job, at(0)).await;
         assert_eq!(store.unanswered(validator).await.unwrap(), [job.uuid]);
         let stranger = store
             .record(
@@ -159,7 +258,7 @@ async fn updates_that_race_leave_one_history() {
     for (test, store) in engines().await {
         let validator = validator_key("Validator");
         let job = job("User", 1);
-        store.create(validator, &job, at(0)).await.unwrap();
+        create(&store, validator, &job, at(0)).await;
         let other = Store::open(&test.url).await.unwrap();
         let received = update(job.uuid, JobStatus::Received);
         let (a, b, c) = tokio::join!(
@@ -182,26 +281,25 @@ async fn lists_are_the_users_own_newest_first() {
         let mut made = Vec::new();
         for n in 0..7 {
             let job = job("User", n);
-            store
-                .create(validator_key("Validator"), &job, at(n))
-                .await
-                .unwrap();
+            create(&store, validator_key("Validator"), &job, at(n)).await;
             made.push(job.uuid);
         }
-        store
-            .create(validator_key("Validator"), &job("Other", 1), at(1))
-            .await
-            .unwrap();
+        create(&store, validator_key("Validator"), &job("Other", 1), at(1)).await;
         made.reverse();
-        let user = UserKey(key("User").hotkey());
-        let page = listed(store.jobs_of(user, 3, 3).await.unwrap());
+        let user = account("User");
+        let page = listed(store.jobs_of(&user, &JobFilter::default(), 3, 3).await.unwrap());
         let uuids: Vec<_> = page.jobs.iter().map(|job| job.request.uuid).collect();
         assert_eq!((page.count, uuids.as_slice()), (7, &made[3..6]));
         assert!(page.jobs.iter().all(|job| job.history.len() == 1));
         assert!(
-            listed(store.jobs_of(user, 3, u64::MAX).await.unwrap())
-                .jobs
-                .is_empty()
+            listed(
+                store
+                    .jobs_of(&user, &JobFilter::default(), 3, u64::MAX)
+                    .await
+                    .unwrap()
+            )
+            .jobs
+            .is_empty()
         );
     }
 }
@@ -217,14 +315,14 @@ fn listed(listed: Listed) -> Page {
 async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
     for (_test, store) in engines().await {
         let validator = validator_key("Validator");
-        let user = UserKey(key("User").hotkey());
+        let user = account("User");
         for (n, bytes) in [(0, 10), (1, 200_000)] {
             let job = job_with(n, bytes);
-            store.create(validator, &job, at(n)).await.unwrap();
+            create(&store, validator, &job, at(n)).await;
             let stored = store.job(job.uuid).await.unwrap().unwrap();
             assert_eq!(stored.request, *job, "the job's own page is whole");
         }
-        let page = listed(store.jobs_of(user, 10, 0).await.unwrap());
+        let page = listed(store.jobs_of(&user, &JobFilter::default(), 10, 0).await.unwrap());
         assert_eq!(page.jobs.len(), 2);
         for job in &page.jobs {
             let Some(Volume::MultiVolume(volume)) = &job.request.volume else {
@@ -242,7 +340,7 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
             muster_protocol::wire::decode(&format!("{{\"n\":\"{}\"}}", "x".repeat(13 << 20))).unwrap();
         for n in 2..7 {
             let job = job_with(n, 1);
-            store.create(validator, &job, at(n)).await.unwrap();
+            create(&store, validator, &job, at(n)).await;
             let mut done = update(job.uuid, JobStatus::Completed);
             done.metadata = Some(result.clone());
             assert_eq!(
@@ -250,7 +348,293 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
                 Recorded::Yes
             );
         }
-        assert_eq!(store.jobs_of(user, 10, 0).await.unwrap(), Listed::TooLong);
-        assert_eq!(listed(store.jobs_of(user, 4, 0).await.unwrap()).jobs.len(), 4);
+        assert_eq!(
+            store.jobs_of(&user, &JobFilter::default(), 10, 0).await.unwrap(),
+            Listed::TooLong
+        );
+        assert_eq!(
+            listed(store.jobs_of(&user, &JobFilter::default(), 4, 0).await.unwrap())
+                .jobs
+                .len(),
+            4
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_filter_finds_the_accounts_own_jobs_only() {
+    for (_test, store) in engines().await {
+        let (mine, other) = (job("User", 1), job("Other", 1));
+        for job in [&mine, &other, &job("User", 2)] {
+            create(&store, validator_key("Validator"), job, at(1)).await;
+        }
+        let filter = JobFilter {
+            uuids: vec![mine.uuid, other.uuid],
+            labelled: false,
+        };
+        let page = listed(store.jobs_of(&account("User"), &filter, 10, 0).await.unwrap());
+        assert_eq!((page.count, page.jobs[0].request.uuid), (1, mine.uuid));
+        let labelled = JobFilter {
+            labelled: true,
+            ..JobFilter::default()
+        };
+        let none = listed(store.jobs_of(&account("User"), &labelled, 10, 0).await.unwrap());
+        assert_eq!(none.count, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_clients_own_name_for_a_request_names_one_job() {
+    for (_test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let (first, second, others) = (job("User", 1), job("User", 2), job("Other", 3));
+        let named = async |job| submit(&store, validator, job, Some("a"), Quota::NONE, at(0)).await;
+        assert_eq!(named(&first).await, Created::New);
+        assert_eq!(named(&second).await, Created::Known(first.uuid));
+        assert_eq!(named(&others).await, Created::New);
+        assert_eq!(create(&store, validator, &second, at(0)).await, second.uuid);
+    }
+}
+
+#[tokio::test]
+async fn quotas_hold_against_requests_that_race() {
+    const DAY: i64 = 86_400;
+    for (test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let quota = Quota { open: 3, daily: 5 };
+        let jobs: Vec<_> = (0..8).map(|n| job("User", n)).collect();
+        let race = jobs
+            .iter()
+            .map(|job| submit(&store, validator, job, None, quota, at(0)));
+        let made = futures_util::future::join_all(race).await;
+        let new = made.iter().filter(|made| **made == Created::New).count();
+        assert_eq!(new, 3, "{}: {made:?}", test.engine);
+        assert!(
+            made.iter()
+                .all(|made| matches!(made, Created::New | Created::Over(OverQuota::Open)))
+        );
+        // A repetition is no new job, whatever the quota.
+        let known = jobs
+            .iter()
+            .zip(&made)
+            .find(|(_, made)| **made == Created::New)
+            .unwrap()
+            .0;
+        assert_eq!(
+            submit(&store, validator, known, None, quota, at(0)).await,
+            Created::Known(known.uuid)
+        );
+        for (job, made) in jobs.iter().zip(&made) {
+            if *made == Created::New {
+                store
+                    .record(validator, &update(job.uuid, JobStatus::Failed), at(1))
+                    .await
+                    .unwrap();
+            }
+        }
+        for n in [10, 11] {
+            assert_eq!(
+                submit(&store, validator, &job("User", n), None, quota, at(2)).await,
+                Created::New
+            );
+        }
+        let over = submit(&store, validator, &job("User", 12), None, quota, at(2)).await;
+        assert!(
+            matches!(over, Created::Over(OverQuota::Daily { resets_in_s }) if resets_in_s > 0 && resets_in_s <= 86_400)
+        );
+        assert_eq!(
+            submit(&store, validator, &job("Other", 12), None, quota, at(2)).await,
+            Created::New
+        );
+        assert_eq!(
+            submit(&store, validator, &job("User", 12), None, quota, at(DAY)).await,
+            Created::New
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_cancelled_at_once_or_through_its_validator() {
+    for (_test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let (fresh, running, over) = (job("User", 1), job("User", 2), job("User", 3));
+        for job in [&fresh, &running, &over] {
+            create(&store, validator, job, at(0)).await;
+        }
+        let user = actor(&fresh);
+        store
+            .record(validator, &update(running.uuid, JobStatus::Accepted), at(1))
+            .await
+            .unwrap();
+        store
+            .record(validator, &update(over.uuid, JobStatus::Completed), at(1))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.cancel(&user, fresh.uuid, at(2)).await.unwrap(),
+            Cancelled::Ended
+        );
+        assert_eq!(
+            store.cancel(&user, running.uuid, at(2)).await.unwrap(),
+            Cancelled::Asked
+        );
+        assert_eq!(
+            store.cancel(&user, running.uuid, at(3)).await.unwrap(),
+            Cancelled::Asked
+        );
+        let late = Cancelled::TooLate(JobStatus::Completed);
+        assert_eq!(store.cancel(&user, over.uuid, at(2)).await.unwrap(), late);
+        assert!(store.unanswered(validator).await.unwrap().is_empty());
+        assert_eq!(store.to_cancel(validator).await.unwrap(), [running.uuid]);
+        assert!(
+            store.is_cancelled(fresh.uuid).await.unwrap() && !store.is_cancelled(over.uuid).await.unwrap()
+        );
+        store
+            .record(validator, &update(running.uuid, JobStatus::Failed), at(4))
+            .await
+            .unwrap();
+        assert!(store.to_cancel(validator).await.unwrap().is_empty());
+        let (count, log) = store.audited(Some(&user.account), 10, 0).await.unwrap();
+        let cancelled: Vec<_> = log
+            .iter()
+            .filter(|entry| entry.action == "job.cancelled")
+            .collect();
+        assert_eq!(
+            (count, cancelled.len()),
+            (5, 2),
+            "a repetition is not written again"
+        );
+        assert_eq!(cancelled[0].account, user.account.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_takes_ends() {
+    for (_test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let (old, taken, new) = (job("User", 1), job("User", 2), job("User", 3));
+        for (job, when) in [(&old, 0), (&taken, 0), (&new, 50)] {
+            create(&store, validator, job, at(when)).await;
+        }
+        store
+            .record(validator, &update(taken.uuid, JobStatus::Received), at(1))
+            .await
+            .unwrap();
+        assert_eq!(store.expire(at(40), at(100)).await.unwrap(), [old.uuid]);
+        assert!(store.expire(at(40), at(101)).await.unwrap().is_empty());
+        let history = store.job(old.uuid).await.unwrap().unwrap().history;
+        assert_eq!(history.shown(), JobStatus::Rejected);
+        assert_eq!(store.unanswered(validator).await.unwrap(), [new.uuid]);
+    }
+}
+
+#[tokio::test]
+async fn keys_open_their_account_until_they_are_revoked_and_are_stored_as_hashes() {
+    for (test, store) in engines().await {
+        let user = Actor::user(UserKey(key("User").hotkey()));
+        let alice: Account = "alice".parse().unwrap();
+        let (one, two) = (
+            ApiKeySecret::from_bytes([1; 32]),
+            ApiKeySecret::from_bytes([2; 32]),
+        );
+        let made = store
+            .create_key(&user, &alice, "laptop", &one, at(0))
+            .await
+            .unwrap()
+            .unwrap();
+        store
+            .create_key(&user, &user.account, "own", &two, at(1))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(made.key.as_deref(), Some(one.reveal().as_str()));
+        let (account, id) = store.key_owner(&one).await.unwrap().unwrap();
+        assert_eq!((&account, id.to_string()), (&alice, made.id.clone()));
+        let listed = store.keys_of(&alice).await.unwrap();
+        assert_eq!((listed.len(), listed[0].key.as_deref()), (1, None));
+        let (hashes,): (String,) = sqlx::query_as("SELECT hash FROM api_keys WHERE name = 'laptop'")
+            .fetch_one(&test.pool)
+            .await
+            .unwrap();
+        assert_eq!(hashes, one.hash().hex());
+        assert!(!one.reveal().contains(&hashes));
+
+        assert!(
+            !store
+                .revoke_key(&user, Some(&user.account), id, at(2))
+                .await
+                .unwrap(),
+            "another's"
+        );
+        assert!(store.revoke_key(&user, None, id, at(2)).await.unwrap());
+        assert!(!store.revoke_key(&user, None, id, at(3)).await.unwrap());
+        assert_eq!(store.key_owner(&one).await.unwrap(), None);
+        assert!(store.keys_of(&alice).await.unwrap().is_empty());
+        assert!(store.key_owner(&two).await.unwrap().is_some());
+        store.audit(&user, Action::Login, "", at(3)).await.unwrap();
+        let (count, log) = store.audited(None, 2, 0).await.unwrap();
+        let actions: Vec<_> = log.iter().map(|entry| entry.action.as_str()).collect();
+        assert_eq!((count, actions), (4, vec!["login", "key.revoked"]));
+    }
+}
+
+#[tokio::test]
+async fn what_a_job_says_is_its_validators_word_and_bounded() {
+    for (test, store) in engines().await {
+        let (validator, bounds) = (
+            validator_key("Validator"),
+            LiveConfig {
+                log_kib: 1,
+                log_pieces: 5,
+            },
+        );
+        let job = job("User", 1);
+        create(&store, validator, &job, at(0)).await;
+        let log = |offset: u64, bytes: usize| {
+            let data = muster_protocol::wire::decode(&format!("{:?}", "AAAA".repeat(bytes / 3))).unwrap();
+            Said::Log(Box::new(LiveLog {
+                uuid: job.uuid,
+                stream: LogStream::Stdout,
+                offset,
+                data,
+            }))
+        };
+        let foreign = [(validator_key("Other"), log(0, 3))];
+        store.keep_live(&foreign, &bounds, at(1)).await.unwrap();
+        assert!(store.pieces(job.uuid, 0).await.unwrap().is_empty());
+
+        let said: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
+        store.keep_live(&said, &bounds, at(1)).await.unwrap();
+        let pieces = store.pieces(job.uuid, 0).await.unwrap();
+        let offsets: Vec<_> = pieces.iter().map(|piece| piece.offset).collect();
+        assert_eq!(offsets, [12, 15, 18, 21, 24], "{}", test.engine);
+        assert_eq!(
+            (pieces[0].data.as_slice(), pieces[0].at),
+            ([0; 3].as_slice(), at(1))
+        );
+        let later = store.pieces(job.uuid, pieces[3].seq).await.unwrap();
+        assert_eq!(later, pieces[4..]);
+        store
+            .keep_live(
+                &[(validator, log(27, 600)), (validator, log(627, 600))],
+                &bounds,
+                at(2),
+            )
+            .await
+            .unwrap();
+        assert_eq!(
+            store.pieces(job.uuid, 0).await.unwrap().len(),
+            1,
+            "1 KiB holds one of them"
+        );
+
+        store
+            .record(validator, &update(job.uuid, JobStatus::Completed), at(3))
+            .await
+            .unwrap();
+        store.forget_live(at(3000)).await.unwrap();
+        assert_eq!(store.pieces(job.uuid, 0).await.unwrap().len(), 1);
+        store.forget_live(at(3604)).await.unwrap();
+        assert!(store.pieces(job.uuid, 0).await.unwrap().is_empty());
     }
 }

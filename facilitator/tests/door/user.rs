@@ -4,7 +4,7 @@ use muster_identity::{Keypair, sign_job};
 use muster_protocol::rest::{CreateJob, JobView, Token, headers};
 use muster_protocol::wire::facilitator::UserSignature;
 use muster_protocol::{JobId, ValidatorKey};
-use reqwest::{RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, key};
@@ -74,6 +74,31 @@ impl User {
         self.http
             .get(format!("{}{path}", self.base))
             .bearer_auth(&self.token)
+    }
+
+    /// The same client with another token or with an API key.
+    pub(crate) fn with_token(&self, token: &str) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            http: self.http.clone(),
+            token: token.to_owned(),
+            base: self.base.clone(),
+        }
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str, body: Option<&Value>) -> RequestBuilder {
+        let request = self
+            .http
+            .request(method, format!("{}{path}", self.base))
+            .bearer_auth(&self.token);
+        match body {
+            Some(body) => request.json(body),
+            None => request,
+        }
+    }
+
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Response {
+        self.request(method, path, body).send().await.unwrap()
     }
 
     pub(crate) fn sign(&self, body: &Value, timestamp_ns: i64) -> UserSignature {

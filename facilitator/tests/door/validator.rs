@@ -2,7 +2,8 @@
 
 use muster_identity::{answer_challenge, facilitator_auth};
 use muster_protocol::wire::facilitator::{
-    FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata, ToFacilitator,
+    CheatReport, FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata,
+    ToFacilitator,
 };
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
@@ -121,6 +122,12 @@ impl Validator {
             .unwrap()
     }
 
+    /// The next message, however long it takes; `None` once the socket is closed.
+    pub(crate) async fn next(&mut self) -> Option<FromFacilitator> {
+        let frame = self.socket.recv().await.unwrap()?;
+        Some(decode(&frame).unwrap())
+    }
+
     async fn receive(&mut self) -> FromFacilitator {
         decode(&self.frame().await.expect("the facilitator closed")).unwrap()
     }
@@ -142,6 +149,32 @@ impl Validator {
             FromFacilitator::Job(job) => *job,
             other @ (FromFacilitator::Response(_)
             | FromFacilitator::Cheated(_)
+            | FromFacilitator::Cancel(_)
+            | FromFacilitator::Challenge(_)) => {
+                panic!("{other:?}")
+            }
+        }
+    }
+
+    /// The job that it is told to stop.
+    pub(crate) async fn cancelled(&mut self) -> JobId {
+        match self.receive().await {
+            FromFacilitator::Cancel(cancel) => cancel.uuid,
+            other @ (FromFacilitator::Response(_)
+            | FromFacilitator::Job(_)
+            | FromFacilitator::Cheated(_)
+            | FromFacilitator::Challenge(_)) => {
+                panic!("{other:?}")
+            }
+        }
+    }
+
+    /// The report of cheating that it is sent.
+    pub(crate) async fn cheated(&mut self) -> CheatReport {
+        match self.receive().await {
+            FromFacilitator::Cheated(report) => *report,
+            other @ (FromFacilitator::Response(_)
+            | FromFacilitator::Job(_)
             | FromFacilitator::Cancel(_)
             | FromFacilitator::Challenge(_)) => {
                 panic!("{other:?}")

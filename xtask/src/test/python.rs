@@ -46,6 +46,10 @@ pub(super) const CLIENTS: &[Client] = &[
         variable: "MUSTER_TEST_HUB_PYTHON",
     },
     Client {
+        requirements: &["schemathesis==4.32.5"],
+        variable: "MUSTER_TEST_SCHEMATHESIS_PYTHON",
+    },
+    Client {
         requirements: &["bittensor==10.5.0"],
         alone: &[],
         variable: "MUSTER_TEST_BITTENSOR10_PYTHON",

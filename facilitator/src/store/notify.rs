@@ -1,0 +1,120 @@
+//! Telling the other facilitators on the same PostgreSQL what has changed, and hearing it from them.
+//!
+//! A SQLite store belongs to one process, so there is nobody to tell.
+
+use muster_kit::store::{During as _, StoreError};
+use sqlx::postgres::PgListener;
+
+use super::Store;
+
+/// PostgreSQL takes messages of less than 8000 bytes.
+const MAX_MESSAGE: usize = 7_900;
+
+/// Hears what other facilitators tell.
+pub struct Ear {
+    listener: PgListener,
+}
+
+/// What was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// One message.
+    Message(String),
+    /// The connection was lost and made again: anything may have been missed.
+    Gap,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Whether other facilitators may share this store.
+    pub fn is_shared(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    /// Tells every other facilitator these lines, each of which is one message there.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn tell(&self, lines: &[String]) -> Result<(), StoreError> {
+        let Some(channel) = &self.channel else {
+            return Ok(());
+        };
+        let mut message = self.replica.to_string();
+        let mut messages = Vec::new();
+        for line in lines {
+            if message.len() + line.len() >= MAX_MESSAGE {
+                messages.push(std::mem::replace(&mut message, self.replica.to_string()));
+            }
+            message.push('\n');
+            message.push_str(line);
+        }
+        messages.push(message);
+        for message in messages {
+            sqlx::query("SELECT pg_notify($1, $2)")
+                .bind(channel.as_ref())
+                .bind(message)
+                .execute(&self.pool)
+                .await
+                .during("tell the other facilitators")?;
+        }
+        Ok(())
+    }
+
+    /// Begins to listen; `None` where there is nobody to hear.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn ear(&self) -> Result<Option<Ear>, StoreError> {
+        let Some(channel) = &self.channel else {
+            return Ok(None);
+        };
+        let mut listener = PgListener::connect(&self.url)
+            .await
+            .during("listen to the other facilitators")?;
+        listener
+            .listen(channel)
+            .await
+            .during("listen to the other facilitators")?;
+        Ok(Some(Ear { listener }))
+    }
+
+    /// The lines of a message that another facilitator told; none if it is our own.
+    pub fn lines_of<'a>(&self, message: &'a str) -> impl Iterator<Item = &'a str> {
+        let mut lines = message.lines();
+        let own = lines.next() == Some(&*self.replica);
+        lines.filter(move |_| !own)
+    }
+}
+
+/// The channel of the stores in this schema: channels belong to a whole database.
+pub(super) async fn channel(pool: &sqlx::AnyPool) -> Result<String, StoreError> {
+    let (schema,): (String,) = sqlx::query_as("SELECT CAST(current_schema() AS TEXT)")
+        .fetch_one(pool)
+        .await
+        .during("name the schema")?;
+    Ok(format!("muster_facilitator_{schema}").chars().take(63).collect())
+}
+
+// === impl Ear ===
+
+impl Ear {
+    /// The next thing that is heard.
+    ///
+    /// # Errors
+    /// The server cannot be reached again.
+    pub async fn hear(&mut self) -> Result<Heard, StoreError> {
+        let heard = self
+            .listener
+            .try_recv()
+            .await
+            .during("listen to the other facilitators")?;
+        Ok(heard.map_or(Heard::Gap, |notice| Heard::Message(notice.payload().to_owned())))
+    }
+}
+
+impl std::fmt::Debug for Ear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ear")
+    }
+}

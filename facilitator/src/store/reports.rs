@@ -1,0 +1,145 @@
+//! What users say about results: feedback, and reports of cheating on their way to the validator.
+
+use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_protocol::rest::Feedback;
+use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::CheatReport;
+use muster_protocol::{JobId, Timestamp, ValidatorKey};
+
+use super::Store;
+use super::accounts::{Action, Actor, note};
+
+/// Reports that are sent at a time.
+const REPORTS_A_LOOK: i64 = 64;
+
+// === impl Store ===
+
+impl Store {
+    /// Keeps what a user thinks of a job's result; `false` if they have said so before.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn give_feedback(
+        &self,
+        actor: &Actor,
+        job: JobId,
+        feedback: &Feedback,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = begin(&self.pool).await?;
+        let statement =
+            "INSERT INTO feedback (job, feedback, given_at) VALUES ($1, $2, $3) ON CONFLICT (job) DO NOTHING";
+        let done = sqlx::query(statement)
+            .bind(job.to_string())
+            .bind(encode(feedback))
+            .bind(now.micros())
+            .execute(&mut *transaction)
+            .await
+            .during("store feedback")?;
+        if done.rows_affected() == 0 {
+            return Ok(false);
+        }
+        note(
+            &mut transaction,
+            actor,
+            Action::FeedbackGiven,
+            &job.to_string(),
+            now,
+        )
+        .await?;
+        transaction.commit().await.during("store feedback")?;
+        Ok(true)
+    }
+
+    /// What a job's user thinks of its result, if they have said so.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn feedback(&self, job: JobId) -> Result<Option<Feedback>, StoreError> {
+        let row: Option<(String,)> = sqlx::query_as("SELECT feedback FROM feedback WHERE job = $1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("read feedback")?;
+        row.map(|(feedback,)| json::decode("feedback.feedback", &feedback))
+            .transpose()
+    }
+
+    /// Keeps a report that `validator` cheated on `job` or let it be cheated on; `false` if there is one already.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn report_cheat(
+        &self,
+        actor: &Actor,
+        job: JobId,
+        validator: ValidatorKey,
+        report: &CheatReport,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = begin(&self.pool).await?;
+        let statement = "INSERT INTO cheat_reports (job, validator, report, reported_at) VALUES ($1, $2, $3, $4) \
+                         ON CONFLICT (job) DO NOTHING";
+        let done = sqlx::query(statement)
+            .bind(job.to_string())
+            .bind(validator.to_string())
+            .bind(encode(report))
+            .bind(now.micros())
+            .execute(&mut *transaction)
+            .await
+            .during("store a report of cheating")?;
+        if done.rows_affected() == 0 {
+            return Ok(false);
+        }
+        note(
+            &mut transaction,
+            actor,
+            Action::CheatReported,
+            &job.to_string(),
+            now,
+        )
+        .await?;
+        transaction.commit().await.during("store a report of cheating")?;
+        Ok(true)
+    }
+
+    /// Reports that `validator` has not been sent yet, oldest first, with the job that each is about.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn reports_due(
+        &self,
+        validator: ValidatorKey,
+    ) -> Result<Vec<(JobId, CheatReport)>, StoreError> {
+        let statement = "SELECT job, report FROM cheat_reports WHERE validator = $1 AND delivered_at = 0 \
+                         ORDER BY reported_at, job LIMIT $2";
+        let rows: Vec<(String, String)> = sqlx::query_as(statement)
+            .bind(validator.to_string())
+            .bind(REPORTS_A_LOOK)
+            .fetch_all(&self.pool)
+            .await
+            .during("list reports of cheating")?;
+        rows.into_iter()
+            .map(|(job, report)| {
+                Ok((
+                    json::parse("cheat_reports.job", &job)?,
+                    json::decode("cheat_reports.report", &report)?,
+                ))
+            })
+            .collect()
+    }
+
+    /// A report has been sent. ComputeHorde answers nothing to one, so this is all that can be known.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn report_delivered(&self, job: JobId, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query("UPDATE cheat_reports SET delivered_at = $1 WHERE job = $2 AND delivered_at = 0")
+            .bind(now.micros())
+            .bind(job.to_string())
+            .execute(&self.pool)
+            .await
+            .during("note a delivered report")?;
+        Ok(())
+    }
+}

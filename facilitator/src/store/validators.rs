@@ -1,0 +1,172 @@
+//! Validators' signs of life, and which of the facilitators that share this store holds a validator's connection.
+//!
+//! Within one facilitator [`muster_porter::delivery`] decides which connection holds a validator's jobs. Between several the
+//! row in `validators` does, by the same rules: proof takes over at once, a claim only from one that is gone or silent.
+
+use std::time::Duration;
+
+use muster_kit::store::{During as _, StoreError};
+use muster_porter::delivery::{SILENT_AFTER, Trust};
+use muster_protocol::{Timestamp, ValidatorKey};
+
+use super::Store;
+
+/// How often a facilitator says that it lives.
+pub const REPLICA_BEAT: Duration = Duration::from_secs(4);
+
+/// A facilitator that has not said so for this long is dead, and holds nothing.
+const REPLICA_LOST: Duration = Duration::from_secs(15);
+
+/// What is known of a validator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its last sign of life.
+    pub seen: Timestamp,
+    /// Whether the connection that gave it was one of Muster's.
+    pub trust: Trust,
+    /// When it last proved itself, if it ever did.
+    pub proven: Option<Timestamp>,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Notes a sign of life over a connection to this facilitator, if this one may hold the validator's jobs.
+    ///
+    /// `arrives` is set for the first sign over a connection: one that has proven itself takes over at that moment, from
+    /// whichever facilitator, because it is the validator itself that has come here.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn hold(
+        &self,
+        validator: ValidatorKey,
+        trust: Trust,
+        arrives: bool,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let statement = "INSERT INTO validators (hotkey, seen_at, replica, trust, proven_at) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (hotkey) DO UPDATE SET seen_at = excluded.seen_at, replica = excluded.replica, trust = excluded.trust, \
+             proven_at = CASE WHEN excluded.proven_at > 0 THEN excluded.proven_at ELSE validators.proven_at END \
+             WHERE validators.replica IN ('', excluded.replica) OR validators.seen_at < $6 \
+             OR validators.trust < excluded.trust OR (excluded.trust = 1 AND CAST($7 AS BIGINT) = 1) \
+             OR NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = validators.replica AND replicas.beat_at > $8)";
+        let proven = match trust {
+            Trust::Claimed => 0,
+            Trust::Proven => now.micros(),
+        };
+        let done = sqlx::query(statement)
+            .bind(validator.to_string())
+            .bind(now.micros())
+            .bind(self.replica.as_ref())
+            .bind(code(trust))
+            .bind(proven)
+            .bind(before(now, SILENT_AFTER))
+            .bind(i64::from(arrives))
+            .bind(before(now, REPLICA_LOST))
+            .execute(&self.pool)
+            .await
+            .during("note a heartbeat")?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Whether another facilitator holds the validator's connection.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn held_elsewhere(&self, validator: ValidatorKey) -> Result<bool, StoreError> {
+        let row: Option<(String,)> = sqlx::query_as("SELECT replica FROM validators WHERE hotkey = $1")
+            .bind(validator.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("look for who holds a validator")?;
+        Ok(row.is_some_and(|(replica,)| !replica.is_empty() && replica != *self.replica))
+    }
+
+    /// The validator's last connection to this facilitator has ended.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn release(&self, validator: ValidatorKey) -> Result<(), StoreError> {
+        sqlx::query("UPDATE validators SET replica = '' WHERE hotkey = $1 AND replica = $2")
+            .bind(validator.to_string())
+            .bind(self.replica.as_ref())
+            .execute(&self.pool)
+            .await
+            .during("release a validator")?;
+        Ok(())
+    }
+
+    /// What is known of a validator; `None` if it was never here.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn known(&self, validator: ValidatorKey) -> Result<Option<Known>, StoreError> {
+        let row: Option<(i64, i64, i64)> =
+            sqlx::query_as("SELECT seen_at, trust, proven_at FROM validators WHERE hotkey = $1")
+                .bind(validator.to_string())
+                .fetch_optional(&self.pool)
+                .await
+                .during("read a heartbeat")?;
+        Ok(row.map(|(seen, trust, proven)| Known {
+            seen: Timestamp::from_micros(seen),
+            trust: if trust == code(Trust::Proven) {
+                Trust::Proven
+            } else {
+                Trust::Claimed
+            },
+            proven: (proven > 0).then(|| Timestamp::from_micros(proven)),
+        }))
+    }
+
+    /// This facilitator lives. Those that have not said so for a day are forgotten.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn beat(&self, now: Timestamp) -> Result<(), StoreError> {
+        let statement = "INSERT INTO replicas (id, beat_at) VALUES ($1, $2) \
+                         ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at";
+        sqlx::query(statement)
+            .bind(self.replica.as_ref())
+            .bind(now.micros())
+            .execute(&self.pool)
+            .await
+            .during("say that this facilitator lives")?;
+        sqlx::query("DELETE FROM replicas WHERE beat_at < $1")
+            .bind(before(now, Duration::from_secs(24 * 3600)))
+            .execute(&self.pool)
+            .await
+            .during("forget facilitators that are gone")?;
+        Ok(())
+    }
+
+    /// This facilitator holds nothing any longer: it has been told to stop.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        for statement in [
+            "UPDATE validators SET replica = '' WHERE replica = $1",
+            "DELETE FROM replicas WHERE id = $1",
+        ] {
+            sqlx::query(statement)
+                .bind(self.replica.as_ref())
+                .execute(&self.pool)
+                .await
+                .during("take leave of the other facilitators")?;
+        }
+        Ok(())
+    }
+}
+
+fn code(trust: Trust) -> i64 {
+    match trust {
+        Trust::Claimed => 0,
+        Trust::Proven => 1,
+    }
+}
+
+fn before(now: Timestamp, span: Duration) -> i64 {
+    now.micros()
+        .saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,242 @@
+//! API keys, who may make them, limits, and the log of who did what.
+
+use std::sync::Arc;
+
+use muster_kit::SystemClock;
+use muster_protocol::rest::JobView;
+use muster_protocol::{JobStatus, UserKey};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::facilitator::{Facilitator, key, validator_key};
+use crate::user::{User, job_for, said};
+use crate::validator::Validator;
+
+async fn make_key(user: &User, body: &Value) -> (u16, Value) {
+    said(user.send(Method::POST, "/api/v1/keys/", Some(body)).await).await
+}
+
+#[tokio::test]
+async fn a_key_does_what_a_token_does_until_it_is_revoked() {
+    let facilitator = Facilitator::start().await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let (status, made) = make_key(&user, &json!({"name": " laptop "})).await;
+    assert_eq!((status, &made["name"]), (201, &json!("laptop")));
+    assert_eq!(made["account"], json!(user.keys.hotkey()));
+    let secret = made["key"].as_str().unwrap().to_owned();
+    assert!(secret.starts_with("msk_") && secret.len() == 68);
+    let listed = said(user.get("/api/v1/keys/").send().await.unwrap()).await.1;
+    assert_eq!(listed["results"][0]["id"], made["id"]);
+    assert!(!listed.to_string().contains(&secret), "a key is shown once");
+
+    // A job made with it needs no signature: the facilitator signs, and the validator can check it.
+    let holder = user.with_token(&secret);
+    let body = job_for(validator_key("Validator"));
+    let answer = holder
+        .send(Method::POST, "/api/v1/job-docker/", Some(&body))
+        .await;
+    assert_eq!(answer.status(), StatusCode::CREATED);
+    let job: JobView = answer.json().await.unwrap();
+    let delivered = validator.job().await;
+    assert!(muster_identity::verify_job(&delivered).is_ok());
+    let health: Value = reqwest::get(facilitator.url("/health"))
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(json!(delivered.signature.signatory), health["hotkey"]);
+    assert_eq!(user.job(job.uuid).await.uuid, job.uuid, "it is the owner's job");
+    // One who signs all the same must be the owner.
+    assert_eq!(
+        holder.submit(&body, facilitator.now_ns()).await.status(),
+        StatusCode::CREATED
+    );
+    let mut thief = User::login(&facilitator, "Other").await;
+    thief.token.clone_from(&secret);
+    assert_eq!(
+        thief.submit(&body, facilitator.now_ns()).await.status(),
+        StatusCode::UNAUTHORIZED
+    );
+
+    let path = format!("/api/v1/keys/{}/", made["id"].as_str().unwrap());
+    let other = User::login(&facilitator, "Other").await;
+    assert_eq!(
+        other.send(Method::DELETE, &path, None).await.status(),
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        user.send(Method::DELETE, &path, None).await.status(),
+        StatusCode::NO_CONTENT
+    );
+    assert_eq!(
+        user.send(Method::DELETE, &path, None).await.status(),
+        StatusCode::NOT_FOUND
+    );
+    let (status, answer) = said(holder.get("/api/v1/jobs/").send().await.unwrap()).await;
+    assert_eq!(
+        (
+            status,
+            answer["detail"].as_str().unwrap().starts_with("Invalid API key")
+        ),
+        (401, true)
+    );
+    for odd in ["msk_", "msk_zz", &format!("msk_{}", "0".repeat(64)), "key_1"] {
+        let answer = user.with_token(odd).get("/api/v1/jobs/").send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{odd}");
+    }
+}
+
+#[tokio::test]
+async fn an_administrator_lets_people_without_a_hotkey_in() {
+    let admin_key = UserKey(key("Admin").hotkey());
+    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+        config.users = Some(Vec::new());
+        config.administrators = vec![admin_key];
+    })
+    .await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let admin = User::login(&facilitator, "Admin").await;
+    let (status, made) = make_key(&admin, &json!({"name": "phone", "account": "alice"})).await;
+    assert_eq!((status, &made["account"]), (201, &json!("alice")));
+    let alice = admin.with_token(made["key"].as_str().unwrap());
+    let answer = alice
+        .send(
+            Method::POST,
+            "/api/v1/job-docker/",
+            Some(&job_for(validator_key("Validator"))),
+        )
+        .await;
+    let job: JobView = answer.json().await.unwrap();
+    validator.job().await;
+    validator.report(job.uuid, JobStatus::Received).await.unwrap();
+    assert_eq!(alice.job(job.uuid).await.last_status(), JobStatus::Received);
+    let hidden = admin
+        .get(&format!("/api/v1/jobs/{}/", job.uuid))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(hidden.status(), StatusCode::NOT_FOUND);
+
+    // An API key is no administrator's, whoever's account it opens.
+    let (_, own) = make_key(&admin, &json!({"name": "own"})).await;
+    let by_key = admin.with_token(own["key"].as_str().unwrap());
+    assert_eq!(
+        make_key(&by_key, &json!({"name": "x", "account": "bob"})).await.0,
+        403
+    );
+    assert_eq!(
+        make_key(&alice, &json!({"name": "x", "account": "bob"})).await.0,
+        403
+    );
+    assert_eq!(
+        make_key(&admin, &json!({"name": "x", "account": "No Name"}))
+            .await
+            .0,
+        400
+    );
+    assert_eq!(make_key(&admin, &json!({"name": ""})).await.0, 400);
+
+    let log = said(admin.get("/api/v1/audit/").send().await.unwrap()).await.1;
+    let lines: Vec<_> = log["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| {
+            (
+                line["action"].as_str().unwrap(),
+                line["account"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let admin_name = admin_key.to_string();
+    assert_eq!(
+        lines,
+        [
+            ("key.created", admin_name.as_str()),
+            ("job.created", "alice"),
+            ("key.created", &admin_name),
+            ("login", &admin_name),
+        ]
+    );
+    let own_log = said(alice.get("/api/v1/audit/?page_size=1").send().await.unwrap())
+        .await
+        .1;
+    assert_eq!(
+        (&own_log["count"], &own_log["results"][0]["subject"]),
+        (&json!(1), &json!(job.uuid))
+    );
+    assert_eq!(own_log["results"][0]["credential"], made["id"]);
+}
+
+#[tokio::test]
+async fn who_asks_too_much_is_told_when_to_come_back() {
+    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+        config.limits.requests_per_minute = 30;
+        config.limits.strangers_per_minute = 6;
+        config.limits.open_jobs = 2;
+    })
+    .await;
+    let _validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let other = User::login(&facilitator, "Other").await;
+    let body = job_for(validator_key("Validator"));
+    for _ in 0..2 {
+        user.create(&body, facilitator.now_ns()).await;
+    }
+    let over = user.submit(&body, facilitator.now_ns()).await;
+    assert_eq!(over.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(over.headers().contains_key("retry-after"));
+    other.create(&body, facilitator.now_ns()).await;
+
+    let mut refused = None;
+    for _ in 0..40 {
+        let answer = user.get("/api/v1/keys/").send().await.unwrap();
+        if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("forty requests in no time were all let through");
+    let wait: u64 = refused.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1..=3).contains(&wait), "{wait}");
+    assert_eq!(
+        other.get("/api/v1/keys/").send().await.unwrap().status(),
+        StatusCode::OK
+    );
+    let mut nonces = Vec::new();
+    for _ in 0..7 {
+        nonces.push(
+            reqwest::get(facilitator.url("/auth/nonce"))
+                .await
+                .unwrap()
+                .status(),
+        );
+    }
+    assert_eq!(nonces.last(), Some(&StatusCode::TOO_MANY_REQUESTS));
+}
+
+#[tokio::test]
+async fn a_client_may_name_its_requests() {
+    let facilitator = Facilitator::start().await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let (_, made) = make_key(&user, &json!({"name": "a"})).await;
+    let holder = user.with_token(made["key"].as_str().unwrap());
+    let body = job_for(validator_key("Validator"));
+    let post = async |name: &str| {
+        let request = holder.request(Method::POST, "/api/v1/job-docker/", Some(&body));
+        said(request.header("Idempotency-Key", name).send().await.unwrap()).await
+    };
+    let first = post("one").await;
+    let delivered = validator.job().await;
+    assert_eq!((first.0, &first.1["uuid"]), (201, &json!(delivered.uuid)));
+    assert_eq!(post("one").await.1["uuid"], first.1["uuid"]);
+    assert_ne!(post("two").await.1["uuid"], first.1["uuid"]);
+    assert_eq!(post(&"x".repeat(256)).await.0, 400);
+}

@@ -1,0 +1,181 @@
+//! What users say about results: feedback and reports of cheating.
+
+use muster_identity::{sign_request, verify_cheat_report};
+use muster_protocol::JobId;
+use muster_protocol::wire::facilitator::UserSignature;
+use muster_protocol::wire::signing::full_request_object_digest;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::facilitator::{Facilitator, validator_key};
+use crate::user::{User, job_for, said, signature_headers};
+use crate::validator::Validator;
+
+struct Stage {
+    facilitator: Facilitator,
+    validator: Validator,
+    user: User,
+    job: JobId,
+    trusted: JobId,
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let facilitator = Facilitator::start().await;
+        let mut validator = Validator::connect(&facilitator, "Validator").await;
+        let user = User::login(&facilitator, "User").await;
+        let body = job_for(validator_key("Validator"));
+        let job = user.create(&body, facilitator.now_ns()).await.uuid;
+        let trusted = user.create(&body, facilitator.now_ns()).await.uuid;
+        validator.job().await;
+        validator.job().await;
+        Self {
+            facilitator,
+            validator,
+            user,
+            job,
+            trusted,
+        }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: &Value,
+        signature: Option<&UserSignature>,
+    ) -> (u16, Value) {
+        let mut request = self.user.request(method, path, Some(body));
+        for (name, value) in signature.map(signature_headers).unwrap_or_default() {
+            let value = if value == "SignedFields" {
+                "FullRequest".to_owned()
+            } else {
+                value
+            };
+            request = request.header(name, value);
+        }
+        said(request.send().await.unwrap()).await
+    }
+
+    async fn report(&self, body: &Value) -> (u16, Value) {
+        let signature = sign_request(&self.user.keys, body, self.facilitator.now_ns());
+        self.send(Method::POST, "/api/v1/cheated-job/", body, Some(&signature))
+            .await
+    }
+
+    fn now(&self) -> i64 {
+        self.facilitator.now_ns()
+    }
+}
+
+/// Defects 1 and 2 of ComputeHorde's: its reports never verify, and one without details is malformed.
+#[tokio::test]
+async fn a_report_of_cheating_verifies_at_the_validator_with_details_and_without() {
+    for details in [Some(json!({"why": "ż", "n": [1, 2.5]})), Some(Value::Null), None] {
+        let mut stage = Stage::set().await;
+        let mut body = json!({"trusted_job_uuid": stage.trusted, "job_uuid": stage.job});
+        if let Some(details) = &details {
+            body["details"] = details.clone();
+        }
+        let answer = stage.report(&body).await;
+        assert_eq!(answer, (201, json!({"message": "Job reported as cheated"})));
+        let report = stage.validator.cheated().await;
+        assert!(verify_cheat_report(&report).is_ok(), "{report:?}");
+        assert_eq!(report.details, details.filter(|details| !details.is_null()));
+        assert_eq!(report.job_uuid, stage.job.to_string());
+        let frame = muster_protocol::wire::encode(&report);
+        assert!(
+            frame.contains("\"details\":"),
+            "a ComputeHorde validator demands the field"
+        );
+        let again = stage.report(&body).await;
+        assert_eq!(
+            again,
+            (400, json!({"error": "Cheat report already exists for this job"}))
+        );
+        stage.validator.is_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_report_waits_for_its_validator_and_goes_once() {
+    let stage = Stage::set().await;
+    let (facilitator, user) = (stage.facilitator, stage.user);
+    drop(stage.validator);
+    let stage = Stage {
+        validator: Validator::dial(&facilitator).await,
+        facilitator,
+        user,
+        ..stage
+    };
+    let body = json!({"job_uuid": stage.job, "trusted_job_uuid": stage.trusted, "details": "x"});
+    assert_eq!(stage.report(&body).await.0, 201);
+    let mut validator = stage.validator;
+    validator.authenticate("Validator").await;
+    for _ in 0..2 {
+        validator.job().await;
+    }
+    assert_eq!(validator.cheated().await.job_uuid, stage.job.to_string());
+    drop(validator);
+    let (mut validator, _) = Validator::connect_to_jobs(&stage.facilitator, "Validator", 2).await;
+    validator.is_idle().await;
+}
+
+#[tokio::test]
+async fn reports_about_others_jobs_and_false_signatures_are_refused() {
+    let stage = Stage::set().await;
+    let unknown = "11111111-2222-4333-8444-555555555555";
+    let report =
+        |job: Value, trusted: Value| json!({"job_uuid": job, "trusted_job_uuid": trusted, "details": null});
+    let (job, trusted) = (json!(stage.job), json!(stage.trusted));
+    let answer = stage.report(&report(json!(unknown), trusted.clone())).await;
+    assert_eq!(answer, (404, json!({"error": "Job not found"})));
+    let answer = stage.report(&report(job.clone(), json!(unknown))).await;
+    assert_eq!(answer, (404, json!({"error": "Trusted job not found"})));
+    for bad in [
+        report(json!("x"), trusted.clone()),
+        report(job.clone(), job.clone()),
+        json!({"job_uuid": job}),
+        json!([]),
+    ] {
+        assert_eq!(stage.report(&bad).await.0, 400, "{bad}");
+    }
+    let body = report(job.clone(), trusted.clone());
+    let path = "/api/v1/cheated-job/";
+    assert_eq!(stage.send(Method::POST, path, &body, None).await.0, 401);
+    let other = sign_request(&stage.user.keys, &report(job, json!(unknown)), stage.now());
+    assert_eq!(stage.send(Method::POST, path, &body, Some(&other)).await.0, 401);
+    let old = sign_request(&stage.user.keys, &body, stage.now() - 400_000_000_000);
+    assert_eq!(stage.send(Method::POST, path, &body, Some(&old)).await.0, 401);
+    // What ComputeHorde's validator would have had signed is the user's word as well.
+    let now = stage.now();
+    let object = UserSignature {
+        signature: stage.user.keys.sign(&full_request_object_digest(now, &body)),
+        ..sign_request(&stage.user.keys, &body, now)
+    };
+    assert_eq!(stage.send(Method::POST, path, &body, Some(&object)).await.0, 201);
+}
+
+#[tokio::test]
+async fn feedback_is_given_once_and_read_back() {
+    let stage = Stage::set().await;
+    let path = format!("/api/v1/jobs/{}/feedback/", stage.job);
+    let body = json!({"result_correctness": 0.5, "expected_duration": 2.0});
+    let missing = stage.send(Method::PUT, &path, &body, None).await;
+    assert_eq!(
+        (missing.0, &missing.1["error"]),
+        (400, &json!("Signature not found"))
+    );
+    assert!(missing.1["details"].is_string());
+    assert_eq!(stage.send(Method::GET, &path, &body, None).await.0, 404);
+    let put = async |body: &Value| {
+        let signature = sign_request(&stage.user.keys, body, stage.now());
+        stage.send(Method::PUT, &path, body, Some(&signature)).await
+    };
+    assert_eq!(put(&json!({"result_correctness": 2})).await.0, 400);
+    assert_eq!(put(&body).await, (201, body.clone()));
+    assert_eq!(put(&json!({"result_correctness": 1})).await.0, 409);
+    assert_eq!(stage.send(Method::GET, &path, &body, None).await, (200, body));
+    let other = User::login(&stage.facilitator, "Other").await;
+    assert_eq!(said(other.get(&path).send().await.unwrap()).await.0, 404);
+}

@@ -1,0 +1,98 @@
+//! Our OpenAPI document, and whether we do what it says: asked by schemathesis, which nobody here wrote.
+
+use std::sync::Arc;
+
+use muster_kit::SystemClock;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::facilitator::{Facilitator, validator_key};
+use crate::user::{User, job_for, said};
+use crate::validator::Validator;
+
+/// A Python that has schemathesis.
+const VARIABLE: &str = "MUSTER_TEST_SCHEMATHESIS_PYTHON";
+
+/// Requests of each kind for each call; more find no more here, and cost seconds.
+const EXAMPLES: &str = "40";
+
+#[tokio::test]
+async fn the_document_names_every_call() {
+    let facilitator = Facilitator::start().await;
+    let answer = reqwest::get(facilitator.url("/api/schema")).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    let document: Value = answer.json().await.unwrap();
+    for (path, method) in [
+        ("/auth/nonce", "get"),
+        ("/auth/login", "post"),
+        ("/api/v1/job-docker/", "post"),
+        ("/api/v1/jobs/", "get"),
+        ("/api/v1/jobs/{uuid}/", "get"),
+        ("/api/v1/jobs/{uuid}/cancel/", "post"),
+        ("/api/v1/jobs/{uuid}/events/", "get"),
+        ("/api/v1/jobs/{uuid}/feedback/", "get"),
+        ("/api/v1/jobs/{uuid}/feedback/", "put"),
+        ("/api/v1/cheated-job/", "post"),
+        ("/api/v1/keys/", "get"),
+        ("/api/v1/keys/", "post"),
+        ("/api/v1/keys/{id}/", "delete"),
+        ("/api/v1/audit/", "get"),
+    ] {
+        assert!(document["paths"][path][method].is_object(), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
+    let Ok(python) = std::env::var(VARIABLE) else {
+        eprintln!("skipped: schemathesis, since {VARIABLE} names no Python that has it");
+        return;
+    };
+    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+        config.limits.requests_per_minute = 0;
+        config.limits.strangers_per_minute = 0;
+        config.limits.open_jobs = 0;
+    })
+    .await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let key = user
+        .send(Method::POST, "/api/v1/keys/", Some(&json!({"name": "tester"})))
+        .await;
+    let (_, key) = said(key).await;
+    user.create(&job_for(validator_key("Validator")), facilitator.now_ns())
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(&python);
+    command
+        .current_dir(folder.path())
+        .args(["-m", "schemathesis.cli", "run"])
+        .arg(facilitator.url("/api/schema"))
+        .args(["--url", &facilitator.url("")])
+        .args(["--header", &format!("Authorization: Bearer {}", key["key"].as_str().unwrap())])
+        // A stream has no end to wait for, and a key that is revoked on the way would be the tester's own.
+        .args(["--exclude-path-regex", "/events/$"])
+        .args(["--exclude-method", "DELETE"])
+        .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,unsupported_method,ignored_auth"])
+        .args(["--phases", "examples,coverage,fuzzing"])
+        .args(["--max-examples", EXAMPLES, "--seed", "1", "--no-color"])
+        .args(["--suppress-health-check", "all"])
+        .kill_on_drop(true);
+    let output = tokio::select! {
+        output = command.output() => output.unwrap(),
+        () = drain(&mut validator) => panic!("the facilitator left"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(said.contains("passed"), "{said}");
+}
+
+/// Jobs that the tester makes are taken, and nothing is done with them.
+async fn drain(validator: &mut Validator) {
+    while validator.next().await.is_some() {}
+}
