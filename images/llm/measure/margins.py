@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What margins tell: answers of honest and of cheaper engines, scored by the honest one.
 
-    python3 margins.py MUSTER_LLM MODEL OUT [SMALLER [FINE_TUNE]]
+    python3 margins.py MUSTER_LLM MODEL OUT [NAME=FOLDER ...]
 
 Each variant answers the same prompts under the same seeds; the reference scores what it said. OUT gets margins.md (the tables) and
 margins.svg (the plots): how many tokens are off, the margins' quantiles, how they depend on the entropy of the distribution, and the
 area under the ROC curve of the mean clipped margin over so many tokens, honest against variant. Honest rows beyond the first answer
-under other batches, threads and prefixes than the reference scores with: what an audit has to bear. SMALLER and FINE_TUNE are model
-folders made by train/train.py (README.md says how).
+under other batches, threads and prefixes than the reference scores with: what an audit has to bear. Each FOLDER is a model that
+train/train.py or train/skip.py made (README.md says how), each NAME its row.
 
 Needs httpx2 (tests/python/requirements.txt).
 """
@@ -41,7 +41,7 @@ CHEAPER = {
 ENTROPIES = [0.0, 0.5, 1.5, 3.0, math.inf]
 PROMPTS = ["The", "fn main() {\n", "Returns a", "# Examples\n\n", "An error occurs when", "impl", "Cargo will", "This lint",
            "A trait is", "let mut x = ", "Unsafe code must", "The compiler", "use std::", "If the value", "Panics if", "When"]
-COLOURS = ["#000000", "#888888", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6677", "#882255", "#aa4499"]
+COLOURS = ["#000000", "#888888", "#332288", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6677", "#882255", "#aa4499"]
 
 
 class Engine:
@@ -106,8 +106,8 @@ def auc(honest, other, count):
 
 
 def tables(rows, areas):
-    lines = [f"{ANSWERS} answers of at most {LENGTH} tokens each at temperature 1; margins in nats, clipped at {CLIP:.0f};"
-             f" `measure/margins.py`, {datetime.date.today()}.", "",
+    lines = ["# Margins of cheaper engines", "", f"{ANSWERS} answers of at most {LENGTH} tokens each at temperature 1; margins in nats, clipped at {CLIP:.0f};"
+             f" `measure/margins.py`, {datetime.date.today()}.", "", "![margins and areas](margins.svg)", "",
              "| engine | tokens off | impossible or ≥ 4 | mean margin | p99 | p99.9 |", "|---|---|---|---|---|---|"]
     for name, row in rows.items():
         flat = sorted(margin for tokens in row for margin, _ in tokens)
@@ -181,7 +181,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     with Engine(model, []) as reference:
         rows = {name: measured(name, model, arguments, reference) for name, arguments in (HONEST | CHEAPER).items()}
-        for name, folder in zip(["smaller model", "fine-tune"], sys.argv[4:6]):
+        for name, folder in (given.split("=", 1) for given in sys.argv[4:]):
             rows[name] = measured(name, folder, [], reference)
     random.seed(4)
     areas = {name: [auc(rows["honest"], row, count) for count in COUNTS] for name, row in rows.items() if name != "honest"}
