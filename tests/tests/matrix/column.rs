@@ -221,8 +221,28 @@ impl Column {
                 })
                 .unwrap();
             }
-            Hold::MinerStopped | Hold::InputHeld | Hold::ProgramBusy | Hold::Over => {}
+            // On the engine that is killed, where one is.
+            Hold::ProgramBusy => {
+                wait_for("the job's container", PATIENCE, || {
+                    let there = !self.containers(&job.to_string()).is_empty();
+                    Ok(there.then_some(()))
+                })
+                .unwrap();
+            }
+            Hold::MinerStopped | Hold::InputHeld | Hold::Over => {}
         }
+    }
+
+    /// What the executors' engine has of an attempt.
+    fn containers(&self, attempt: &str) -> String {
+        let mut docker = Command::new("docker");
+        if let Some(engine) = &self.engine {
+            docker.args(["--host", &engine.address()]);
+        }
+        let label = format!("label=muster.attempt={attempt}");
+        run(docker.args(["ps", "--all", "--quiet", "--filter", &label]))
+            .unwrap()
+            .stdout
     }
 
     fn strikes(&mut self, job: JobId, at: Hold) {
@@ -406,19 +426,13 @@ impl Column {
     }
 
     fn nothing_left(&self, attempt: AttemptId) {
-        let (parts, engine) = (&self.parts, self.engine.as_ref().map(Dockerd::address));
+        let parts = &self.parts;
         wait_for("the end of its executor", PATIENCE, || {
-            Ok(parts.executors_of(&attempt.to_string())?.is_empty().then_some(()))
+            let left = parts.executors_of(&attempt.to_string())?;
+            Ok(left.is_empty().then_some(()))
         })
         .unwrap();
-        let mut docker = Command::new("docker");
-        if let Some(address) = engine {
-            docker.args(["--host", &address]);
-        }
-        let label = format!("label=muster.attempt={attempt}");
-        let left = run(docker.args(["ps", "--all", "--quiet", "--filter", &label]))
-            .unwrap()
-            .stdout;
+        let left = self.containers(&attempt.to_string());
         assert_eq!(left, "", "a container of attempt {attempt} is left");
     }
 
