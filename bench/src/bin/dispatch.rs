@@ -596,6 +596,6 @@ fn switches(pid: u32) -> Result<f64> {
 fn wakeups(pid: u32, runtime: &Runtime) -> Result<f64> {
     let before = switches(pid)?;
     // A runtime that sleeps is woken once for it.
-    runtime.block_on(tokio::time::sleep(IDLE));
+    runtime.block_on(async { tokio::time::sleep(IDLE).await });
     Ok((switches(pid)? - before) / IDLE.as_secs_f64())
 }
