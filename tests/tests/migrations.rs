@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use muster_kit::store::migrate;
-use muster_kit::store::testing::{TestStore, older, stores};
+use muster_kit::store::testing::{TestStore, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 

@@ -49,11 +49,7 @@ pub(crate) fn router(door: Arc<Door>) -> Router {
         .layer(CatchPanicLayer::custom(after_panic))
 }
 
-/// The OpenAPI document: what [`router`] answers is described by the functions that answer.
-pub(crate) fn document() -> OpenApi {
-    documented().1
-}
-
+/// The routes and the OpenAPI document: what is answered is described by the functions that answer.
 fn documented() -> (Router<Arc<Door>>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(about())
         .routes(routes!(health))
@@ -135,7 +131,7 @@ mod tests {
     #[test]
     fn the_document_in_the_repository_is_the_one_that_is_served() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
-        let served = document().to_pretty_json().unwrap() + "\n";
+        let served = documented().1.to_pretty_json().unwrap() + "\n";
         if std::env::var_os("MUSTER_WRITE_OPENAPI").is_some() {
             std::fs::write(path, &served).unwrap();
         }
@@ -148,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_call_but_the_login_wants_a_bearer_and_says_how_it_is_refused() {
-        let document = serde_json::to_value(document()).unwrap();
+        let document = serde_json::to_value(documented().1).unwrap();
         for (path, calls) in document["paths"].as_object().unwrap() {
             for (method, call) in calls.as_object().unwrap() {
                 let open = path.starts_with("/auth/") || path == "/health";

@@ -2,6 +2,7 @@
 
 mod frames;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,7 @@ async fn serve(greeting: Greeting, door: Arc<Door>, place: OwnedSemaphorePermit)
         trust,
         holds: false,
         heartbeat: now,
+        stopping: BTreeSet::new(),
         session,
         door: Arc::clone(&door),
     };
@@ -211,6 +213,8 @@ struct Conversation {
     /// Whether this facilitator holds the validator's jobs, as the store last said.
     holds: bool,
     heartbeat: Timestamp,
+    /// Jobs that it has been told to stop over this connection, as long as they run.
+    stopping: BTreeSet<JobId>,
     door: Arc<Door>,
 }
 
@@ -321,6 +325,7 @@ impl Conversation {
             }
         }
         for job in errands.cancel {
+            self.stopping.insert(job);
             self.cancel(job).await?;
         }
         Ok(())
@@ -348,8 +353,12 @@ impl Conversation {
                 .report_delivered(job, self.door.clock.now())
                 .await?;
         }
-        for job in self.door.store.to_cancel(self.validator()).await? {
-            self.cancel(job).await?;
+        let running = self.door.store.to_cancel(self.validator()).await?;
+        self.stopping.retain(|job| running.contains(job));
+        for job in running {
+            if self.stopping.insert(job) {
+                self.cancel(job).await?;
+            }
         }
         Ok(())
     }
