@@ -27,6 +27,7 @@ async fn container(engine: &Engine, folder: &Path) -> String {
     let body = ContainerCreateBody {
         image: Some(image::NAME.to_owned()),
         cmd: Some(["probe", "sleep", "3600"].map(str::to_owned).to_vec()),
+        network_disabled: Some(true),
         labels: Some(HashMap::from([
             (LABEL_EXECUTOR.to_owned(), folder.display().to_string()),
             (LABEL_ATTEMPT.to_owned(), Uuid::new_v4().to_string()),

@@ -73,20 +73,13 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     dockerd.revive().await.unwrap();
     let failed = last(&mut wire).await;
     assert_eq!(
-        (
-            &failed["message_type"],
-            &failed["context"]["stage"],
-            &failed["context"]["fault"]
-        ),
-        (
-            &json!("V0HordeFailedRequest"),
-            &json!("execution"),
-            &json!("executor")
-        ),
+        (&failed["message_type"], &failed["context"]["fault"]),
+        (&json!("V0HordeFailedRequest"), &json!("executor")),
         "{failed:#}"
     );
+    // While the job ran, or still on the way back from starting it.
     assert!(
-        failed["message"].as_str().unwrap().contains("engine went away"),
+        failed["message"].as_str().unwrap().contains("docker engine"),
         "{failed:#}"
     );
     executor.join().await.unwrap().unwrap();
