@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
+    clippy::panic,
     reason = "helpers of tests fail as tests do"
 )]
 

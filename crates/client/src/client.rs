@@ -14,6 +14,7 @@ use muster_protocol::rest::{
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use crate::error::ClientError;
 
@@ -23,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a request that may be repeated is repeated, and the first pause before it; the further ones double.
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// The header that names a request, so that it can be repeated.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// In whose name requests are made.
 #[derive(Clone)]
@@ -237,14 +241,22 @@ impl Client {
 
     /// Submits a job: signed by the hotkey where there is one.
     ///
-    /// The request of a hotkey is repeated where the answer is lost, since its signature names the one job that it makes.
+    /// The request is repeated where the answer is lost: a signature, or a name drawn for it, stands for the one job that it
+    /// makes.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn create(&self, job: &CreateJob) -> Answer<JobView> {
         const PATH: &str = "/api/v1/job-docker/";
         let Credential::Hotkey(pair) = &self.credential else {
-            return self.post(PATH, job).await;
+            // Without a signature this names the one job that the request makes, however often it is sent.
+            let name = Uuid::new_v4().to_string();
+            let request = || {
+                self.ask(Method::POST, PATH)
+                    .header(IDEMPOTENCY_KEY, name.as_str())
+                    .json(job)
+            };
+            return self.send(request, true).await;
         };
         // A signature's time is in nanoseconds; ours is as fine as the clock.
         let timestamp_ns = self.clock.now().micros().saturating_mul(1_000);

@@ -90,6 +90,10 @@ async fn serve(
             .wait_for(role, PATIENCE, || ready::read(&file).ok().flatten())
             .await?;
         diary.step(format!("{role} at {address}"));
+        if role == "facilitator" {
+            let config = setup.validator(Some(signer(subnet).await?));
+            plan::write_toml(&setup.layout.config("validator"), &config)?;
+        }
     }
     announced(supervisor, subnet).await?;
     diary.step("the miner's address is on the chain");
@@ -138,6 +142,20 @@ async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
         found = on_chain => found.map_err(unreachable),
         failure = supervisor.failure() => Err(failure),
     }
+}
+
+/// The key with which the facilitator signs for those who have none.
+async fn signer(subnet: &Subnet) -> anyhow::Result<String> {
+    #[derive(serde::Deserialize)]
+    struct Health {
+        hotkey: String,
+    }
+    let asked = reqwest::get(format!("{}/health", subnet.facilitator_url())).await?;
+    let health: Health = asked
+        .json()
+        .await
+        .context("the facilitator does not say who signs for it")?;
+    Ok(health.hotkey)
 }
 
 /// Whether the facilitator has a validator to give jobs to.

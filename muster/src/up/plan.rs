@@ -118,7 +118,7 @@ impl Setup<'_> {
     pub(crate) fn configurations(&self) -> [(&'static str, Value); 4] {
         [
             ("facilitator", self.facilitator()),
-            ("validator", self.validator()),
+            ("validator", self.validator(None)),
             ("miner", self.miner()),
             ("executor", self.executor()),
         ]
@@ -143,13 +143,15 @@ impl Setup<'_> {
         })
     }
 
-    fn validator(&self) -> Value {
+    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for who has an API key only.
+    pub(crate) fn validator(&self, signer: Option<String>) -> Value {
+        let users: Vec<String> = [self.user.hotkey().to_string()].into_iter().chain(signer).collect();
         json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
             "wallet": self.wallet("validator"),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
             "store": self.store("validator"),
-            "users": {"allow": [self.user.hotkey().to_string()]},
+            "users": {"allow": users},
             "bind": self.subnet.validator_status,
             "ready_file": self.layout.ready("validator"),
         })
