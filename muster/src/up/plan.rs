@@ -145,7 +145,10 @@ impl Setup<'_> {
 
     /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for who has an API key only.
     pub(crate) fn validator(&self, signer: Option<String>) -> Value {
-        let users: Vec<String> = [self.user.hotkey().to_string()].into_iter().chain(signer).collect();
+        let users: Vec<String> = [self.user.hotkey().to_string()]
+            .into_iter()
+            .chain(signer)
+            .collect();
         json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
             "wallet": self.wallet("validator"),
