@@ -47,6 +47,7 @@ pub(super) const CLIENTS: &[Client] = &[
     },
     Client {
         requirements: &["schemathesis==4.32.5"],
+        alone: &[],
         variable: "MUSTER_TEST_SCHEMATHESIS_PYTHON",
     },
     Client {
