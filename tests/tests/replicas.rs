@@ -33,8 +33,10 @@ impl Replica {
         let folder = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { folder.path().join(name) };
         let config = format!(
-            "bind = \"127.0.0.1:0\"\nready_file = {:?}\nstore = {store:?}\nvalidators = [\"{validator}\"]\n",
+            "bind = \"127.0.0.1:0\"\nready_file = {:?}\nstore = {store:?}\nvalidators = [\"{validator}\"]\n\
+             [files]\nstore = \"file:{}\"\n",
             path("ready.json"),
+            path("files").display(),
         );
         std::fs::write(path("facilitator.toml"), config)?;
         let log = std::fs::File::create(path("log"))?;

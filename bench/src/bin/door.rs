@@ -334,10 +334,11 @@ impl Door {
         let validator = ValidatorKey(keys.hotkey());
         let ready = folder.join(format!("{name}.ready"));
         let config = folder.join(format!("{name}.toml"));
+        let files = format!("file:{}", folder.join(format!("{name}.files")).display());
         let text = format!(
             "bind = \"127.0.0.1:0\"\nready_file = {ready:?}\nstore = {store:?}\nvalidators = [\"{validator}\"]\n\
              [limits]\nrequests_per_minute = 0\nstrangers_per_minute = 0\nopen_jobs = 0\nwatchers = 0\n\
-             [auth]\nsignature_max_age_s = 3600\n"
+             [auth]\nsignature_max_age_s = 3600\n[files]\nstore = {files:?}\n"
         );
         std::fs::write(&config, text)?;
         let child = Command::new(std::env::current_exe()?)
