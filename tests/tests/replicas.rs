@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_job};
 use muster_kit::{ready, tls};
 use muster_protocol::rest::{CreateJob, JobPage, JobView, Token, events, headers};
-use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator};
+use muster_protocol::wire::facilitator::{
+    FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator, UserSignature,
+};
 use muster_protocol::wire::muster::ChallengeResponse;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus, ValidatorKey};
@@ -110,10 +112,10 @@ impl User {
     }
 
     /// Posts a job, as soon as the validator can be selected.
-    async fn create(&self, replica: &Replica, validator: ValidatorKey, time: i64) -> Result<JobView> {
+    async fn create(&self, replica: &Replica, body: &Value, signature: &UserSignature) -> Result<JobView> {
         let trying = async {
             loop {
-                match self.post(replica, validator, time).await {
+                match self.post(replica, body, signature).await {
                     Ok(job) => return job,
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await, // polls until it is taken
                 }
@@ -122,15 +124,20 @@ impl User {
         Ok(tokio::time::timeout(SOON, trying).await?)
     }
 
-    /// Posts a job; the same time is the same request.
-    async fn post(&self, replica: &Replica, validator: ValidatorKey, time: i64) -> Result<JobView> {
+    /// A job and its signature, which is another one each time it is made.
+    fn job(&self, validator: ValidatorKey) -> Result<(Value, UserSignature)> {
         let body = json!({
             "target_validator_hotkey": validator, "executor_class": "always_on.test", "docker_image": "alpine",
             "args": [], "env": {"B": "1", "A": "2"}, "use_gpu": true, "download_time_limit": 5, "execution_time_limit": 5,
             "streaming_start_time_limit": 5, "upload_time_limit": 5,
         });
         let job: CreateJob = serde_json::from_value(body.clone())?;
-        let signature = sign_job(&self.keys, &job.signed_fields(), time);
+        let signature = sign_job(&self.keys, &job.signed_fields(), now_ns()?);
+        Ok((body, signature))
+    }
+
+    /// Posts a job; the same signature is the same request.
+    async fn post(&self, replica: &Replica, body: &Value, signature: &UserSignature) -> Result<JobView> {
         let answer = self
             .http
             .post(replica.url("/api/v1/job-docker/"))
@@ -140,7 +147,7 @@ impl User {
             .header(headers::TIMESTAMP_NS, signature.timestamp_ns)
             .header(headers::SIGNATURE, signature.signature.to_base64())
             .header(headers::SIGNATURE_SCOPE, "SignedFields")
-            .json(&body)
+            .json(body)
             .send()
             .await?;
         Ok(answer.error_for_status()?.json().await?)
@@ -288,8 +295,8 @@ async fn story(store: &str) -> Result<()> {
     let user = User::login(&a).await?;
 
     // Made at A, delivered by B, watched at A.
-    let time = now_ns()?;
-    let job = user.create(&a, key, time).await?.uuid;
+    let (body, signature) = user.job(key)?;
+    let job = user.create(&a, &body, &signature).await?.uuid;
     ensure!(validator.job().await? == job, "{}", b.log());
     let mut watcher = user.follow(&a, job, None).await?;
     ensure!(watcher.status().await? == "sent");
@@ -304,7 +311,7 @@ async fn story(store: &str) -> Result<()> {
     validator.print(job, 2, "IQ==").await?;
     let mut watcher = user.follow(&b, job, Some(&last)).await?;
     ensure!(watcher.next(events::LOG).await?["text"] == "!");
-    let again = user.create(&b, key, time).await?.uuid;
+    let again = user.create(&b, &body, &signature).await?.uuid;
     ensure!(again == job, "a repetition at another replica is the same job");
     validator.report(job, JobStatus::Completed).await?;
     ensure!(watcher.status().await? == "completed");
@@ -312,7 +319,8 @@ async fn story(store: &str) -> Result<()> {
     // B dies with the validator's connection: a job made at once at A waits for the validator, who comes to A.
     let a = Replica::start(store, key)?;
     b.kill()?;
-    let waiting = user.create(&a, key, now_ns()?).await?.uuid;
+    let (body, signature) = user.job(key)?;
+    let waiting = user.create(&a, &body, &signature).await?.uuid;
     let mut validator = Validator::connect(&a).await?;
     ensure!(validator.job().await? == waiting, "{}", a.log());
     let b = Replica::start(store, key)?;
