@@ -3,97 +3,99 @@
 
     MUSTER_BENCH_CELERY_PYTHON=/path/to/venv/bin/python cargo xtask bench dispatch
 
-Needs celery 5.7 and redis (`pip install celery redis`) and `redis-server` on the path. Starts a Redis of its own without persistence
-(Celery's own default, and faster) and one worker with two threads. Reads commands from stdin, one line each, and answers with
-one number: `latency N` the median of N tasks one after another, in ms; `rate N` tasks a second of N at once.
+Needs celery with redis (`pip install 'celery[redis]==5.7.0' packaging`) and `redis-server` on the path. Starts a Redis of its own
+without persistence (Celery's own default, and faster) and one worker of two processes. Reads commands from stdin, one line each, and
+answers with one number: `latency N` the median of N tasks one after another, in ms; `rate N` tasks a second of N at once. A task
+notes the machine's monotonic clock in its first line and hands the note over afterwards.
 """
 
+import os
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from pathlib import Path
 
 import celery
 import redis
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-PORT = free_port()
-app = celery.Celery("peer", broker=f"redis://127.0.0.1:{PORT}/0")
-app.conf.update(worker_hijack_root_logger=False, task_ignore_result=True, broker_connection_retry_on_startup=True)
-begun, lock, arrived = {}, threading.Lock(), threading.Condition()
+PORT = int(os.environ.get("CELERY_DISPATCH_PORT", "0"))
+app = celery.Celery("celery_dispatch", broker=f"redis://127.0.0.1:{PORT}/0")
+app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+notes = redis.Redis(port=PORT, socket_timeout=90)
 
 
-@app.task(name="peer.nothing")
+@app.task(name="celery_dispatch.nothing")
 def nothing(number: int) -> None:
     now = time.monotonic()
-    with arrived:
-        begun[number] = now
-        arrived.notify_all()
+    notes.lpush("begun", f"{number} {now!r}")
 
 
-def wait_for(numbers) -> None:
-    with arrived:
-        if not arrived.wait_for(lambda: all(number in begun for number in numbers), timeout=120):
-            raise SystemExit("a task did not begin within two minutes")
+def begun() -> tuple[int, float]:
+    note = notes.brpop("begun", timeout=60)
+    if note is None:
+        raise SystemExit("a task did not begin within a minute")
+    number, at = note[1].decode().split()
+    return int(number), float(at)
 
 
-def latency(count: int, first: int) -> float:
+def latency(count: int) -> float:
     spans = []
-    for number in range(first, first + count):
+    for number in range(count):
         sent = time.monotonic()
         nothing.delay(number)
-        wait_for([number])
-        spans.append((begun[number] - sent) * 1000)
+        spans.append((begun()[1] - sent) * 1000)
     return statistics.median(spans)
 
 
-def rate(count: int, first: int) -> float:
-    numbers = range(first, first + count)
+def rate(count: int) -> float:
     sent = time.monotonic()
-    for number in numbers:
+    for number in range(count):
         nothing.delay(number)
-    wait_for(numbers)
-    return count / (max(begun[number] for number in numbers) - sent)
+    return count / (max(begun()[1] for _ in range(count)) - sent)
+
+
+def work() -> None:
+    for _ in range(500):
+        try:
+            notes.ping()
+            break
+        except redis.ConnectionError:
+            time.sleep(0.02)
+    arguments = ["-m", "celery", "-A", "celery_dispatch", "worker", "--concurrency", "2", "--loglevel", "ERROR"]
+    environment = os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
+    worker = subprocess.Popen(
+        [sys.executable, *arguments], cwd=Path(__file__).parent, env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        nothing.delay(-1)
+        begun()
+        print(f"celery {celery.__version__}, redis {notes.info()['redis_version']}", flush=True)
+        for line in sys.stdin:
+            what, count = line.split()
+            print({"latency": latency, "rate": rate}[what](int(count)), flush=True)
+    finally:
+        worker.terminate()
+        worker.wait()
 
 
 def main() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["redis-server", "--port", str(PORT), "--save", "", "--appendonly", "no", "--dir", folder]
+        arguments = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder]
         server = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
         try:
-            client = redis.Redis(port=PORT)
-            for _ in range(500):
-                try:
-                    client.ping()
-                    break
-                except redis.ConnectionError:
-                    time.sleep(0.02)
-            worker = threading.Thread(
-                target=lambda: app.Worker(pool="threads", concurrency=2, loglevel="ERROR", quiet=True).start(), daemon=True
-            )
-            worker.start()
-            nothing.delay(-1)
-            wait_for([-1])
-            print(f"celery {celery.__version__}, redis {client.info()['redis_version']}", flush=True)
-            first = 0
-            for line in sys.stdin:
-                what, count = line.split()
-                count = int(count)
-                print({"latency": latency, "rate": rate}[what](count, first), flush=True)
-                first += count
+            # The port has to be known before Celery reads its configuration.
+            environment = os.environ | {"CELERY_DISPATCH_PORT": str(port)}
+            subprocess.run([sys.executable, __file__], env=environment, check=True)
         finally:
             server.terminate()
             server.wait()
 
 
 if __name__ == "__main__":
-    main()
+    work() if PORT else main()
