@@ -142,9 +142,10 @@ fn ctrl_c_cancels_the_job_and_waits_for_its_end() {
             "600",
         ],
     );
-    let running = called
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut running = called
+        .stdout(Stdio::null())
+        .stderr(log.reopen().unwrap())
         .spawn()
         .unwrap();
     let id = wait_for("the job", PATIENCE, || {
@@ -158,9 +159,9 @@ fn ctrl_c_cancels_the_job_and_waits_for_its_end() {
         Signal::SIGINT,
     )
     .unwrap();
-    let ended = running.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(130), "{said}");
+    let ended = wait_for("the end of the command", PATIENCE, || Ok(running.try_wait()?)).unwrap();
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(ended.code(), Some(130), "{said}");
     assert!(said.contains(&format!("cancelling job {id}")), "{said}");
     let job = subnet.job(&id).unwrap();
     let last = job["status_history"].as_array().unwrap().last().unwrap();
