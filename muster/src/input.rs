@@ -259,7 +259,10 @@ mod tests {
             to.into_inner()
         };
         let archive = zip::ZipArchive::new(Cursor::new(packed())).unwrap();
-        let mut names: Vec<_> = archive.file_names().collect();
+        let mut names: Vec<String> = archive
+            .file_names()
+            .map(|name| name.unwrap().into_owned())
+            .collect();
         names.sort_unstable();
         assert_eq!(names, ["a", "b", "sub/c"]);
         assert_eq!(packed(), packed());

@@ -179,7 +179,8 @@ async fn deliver(client: &Client, live: &Live, inputs: &[Named], via: Via) -> Re
             Named::File(file) if inline => packed.push(file.clone()),
             Named::Folder(_, files) if inline => packed.extend(files.iter().cloned()),
             Named::File(file) => {
-                let sent = client.send_file(&file.file, &name_of(&file.path), live.transfer(&file.path));
+                let name = name_of(&file.path);
+                let sent = client.send_file(&file.file, &name, live.transfer(&file.path));
                 let sent = sent.await.map_err(no_store)?;
                 volumes.push(input::fetched(file.path.clone(), sent.file.download_url));
             }
