@@ -225,6 +225,7 @@ impl Parts {
                 "public_url": format!("http://{}", self.address(role)),
                 "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
                 "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
+                "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
             }),
             Role::Validator => {
                 let door = layout
@@ -285,7 +286,7 @@ impl Parts {
             std::fs::remove_file(&ready_file)?;
         }
         self.spawn(role)?;
-        let log = self.log(role);
+        let log_file = self.file(role, "log");
         let process = self
             .processes
             .get_mut(place(role))
@@ -293,6 +294,7 @@ impl Parts {
             .context("no process")?;
         wait_for(&format!("the {}", role.name()), START, || {
             if let Some(status) = process.try_wait()? {
+                let log = std::fs::read_to_string(&log_file).unwrap_or_default();
                 bail!("the {} ended early ({status}):\n{log}", role.name());
             }
             Ok(ready::read(&ready_file)?)

@@ -6,6 +6,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobFinished, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobRejectionReason};
+use muster_rpc::{Limits, connect};
 
 use crate::harness::*;
 
@@ -49,7 +50,19 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
 async fn a_frame_beyond_every_limit_is_refused_and_disturbs_nobody() {
     let mut miner = Miner::start().await;
     let mut good = Validator::connect(&miner).await;
-    let mut bad = Validator::connect(&miner).await;
+    // Our own sockets do not send so much.
+    let limits = Limits {
+        max_frame: 64 << 20,
+        ..Limits::miner()
+    };
+    let path = format!("v0.1/validator_interface/{}", validator_key().hotkey());
+    let socket = connect(&miner.url(&path), &limits).await.unwrap();
+    let mut bad = Validator {
+        party: Party { socket },
+        now: good.now,
+    };
+    bad.greet().await;
+    assert_eq!(bad.hear_kind().await, "V0ExecutorManifestRequest");
     let mut huge = initial(new_attempt(), bad.now);
     huge.docker_image = Some("x".repeat(51 << 20));
     // The miner may close before it has read all of it.
