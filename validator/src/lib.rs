@@ -136,6 +136,7 @@ pub async fn run_on(
         cancels: Mutex::default(),
         live: Live::new(),
         anchor: watch::Sender::default(),
+        resumed: watch::Sender::new(false),
         scoring: tokio::sync::Mutex::default(),
         dials: Semaphore::new(DIALS),
         fatal: Mutex::default(),

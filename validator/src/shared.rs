@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) live: Live,
     /// When which block was made; none before the chain has told its rules.
     pub(crate) anchor: watch::Sender<Option<Anchor>>,
+    /// Whether every open job of an earlier process has its driver. Until then none of them dials.
+    pub(crate) resumed: watch::Sender<bool>,
     /// Held while a cycle is scored, and while a gathered receipt is given the block that decides its cycle.
     pub(crate) scoring: tokio::sync::Mutex<()>,
     /// Miners that are being dialled.

@@ -69,6 +69,7 @@ pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
             begin_to_drive(shared, task);
         }
     }
+    shared.resumed.send_replace(true);
     if resumed > 0 {
         tracing::info!(jobs = resumed, "resumed open jobs");
     }
@@ -79,7 +80,16 @@ fn begin_to_drive(shared: &Arc<Shared>, task: Task) {
     // Whoever cancels finds the driver from here on, also before its task has run for the first time.
     let cancel = shared.listen_for_cancel(task.request.uuid, task.cancelled.clone());
     let driving = Arc::clone(shared);
-    shared.spawn("job", async move { drive(&driving, task, cancel).await });
+    shared.spawn("job", async move {
+        // While a hundred thousand are being read, none of them dials: the first would keep the others from being read.
+        let (stop, mut resumed) = (driving.tasks.token(), driving.resumed.subscribe());
+        let all_are_there = async { resumed.wait_for(|all| *all).await.is_ok() };
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = all_are_there => {}
+        }
+        drive(&driving, task, cancel).await
+    });
 }
 
 async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Result<(), StoreError> {
