@@ -1,6 +1,9 @@
 """The peer of `cargo xtask bench door`: what one writes first for the same thing. FastAPI, asyncpg, PostgreSQL, one process.
 
+    pip install fastapi==0.165.0 uvicorn==0.54.0 asyncpg==0.32.0 uvloop==0.23.0 httptools==0.9.0
     uvicorn door_fastapi:app   (DOOR_DATABASE names the database)
+
+`MUSTER_BENCH_FASTAPI_PYTHON` tells the bench which Python has these.
 
 A job is made durable with its first status in one transaction, as the facilitator does it. Nothing is signed, nothing is checked
 beyond the body's types, nobody is told: it is a floor for the work, not a replacement.
