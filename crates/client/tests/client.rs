@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
+use futures_util::{StreamExt as _, stream};
 use muster_client::{Client, ClientError, Credential, News};
 use muster_kit::{SystemClock, Tasks};
 use muster_protocol::rest::FileView;
@@ -209,8 +210,13 @@ async fn give(State(script): Shared, headers: HeaderMap) -> Response {
     let content = script.content.clone();
     if number == 0 {
         let half = Bytes::copy_from_slice(&content[..content.len() / 2]);
-        let pieces = [Ok(half), Err(std::io::Error::other("broke"))];
-        return Body::from_stream(futures_util::stream::iter(pieces)).into_response();
+        let broke = async {
+            // Whoever waits lets the first half out.
+            tokio::task::yield_now().await;
+            Err(std::io::Error::other("broke"))
+        };
+        let pieces = stream::once(async { Ok(half) }).chain(stream::once(broke));
+        return Body::from_stream(pieces).into_response();
     }
     let range = headers[header::RANGE].to_str().unwrap();
     let from: usize = range
