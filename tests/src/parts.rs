@@ -225,7 +225,6 @@ impl Parts {
                 "public_url": format!("http://{}", self.address(role)),
                 "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
                 "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
-                "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
             }),
             Role::Validator => {
                 let door = layout
