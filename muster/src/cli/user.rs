@@ -46,7 +46,7 @@ pub(crate) struct Door {
     /// ss58 address of the validator that is to route jobs.
     #[arg(long, env = "MUSTER_VALIDATOR", help_heading = "Whom to talk to")]
     pub(crate) validator: Option<ValidatorKey>,
-    /// An API key. Better kept in the environment than on the command line, which others can see.
+    /// An API key; others can see it here, so better keep it in the environment.
     #[arg(
         long,
         env = "MUSTER_API_KEY",
