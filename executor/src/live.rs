@@ -159,10 +159,10 @@ mod tests {
     }
 
     fn log(message: FromMiner) -> JobLog {
-        match message {
-            FromMiner::MusterJobLog(log) => *log,
-            other => panic!("{other:?}"),
-        }
+        let FromMiner::MusterJobLog(log) = message else {
+            panic!("{message:?}")
+        };
+        *log
     }
 
     #[test]
@@ -194,9 +194,12 @@ mod tests {
         }
         let told: Vec<_> = std::iter::from_fn(|| live.next(attempt())).collect();
         assert_eq!(told.len(), 5);
-        let progress = |message: &FromMiner| match message {
-            FromMiner::MusterJobProgress(progress) => Some(progress.done),
-            _ => None,
+        let progress = |message: &FromMiner| {
+            if let FromMiner::MusterJobProgress(progress) = message {
+                Some(progress.done)
+            } else {
+                None
+            }
         };
         assert_eq!(told.iter().take(3).find_map(progress), Some(999));
     }

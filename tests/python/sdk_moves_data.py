@@ -33,8 +33,7 @@ async def run(url, validator, wallet_root, wallet_name, wallet_hotkey, image, pl
         job_namespace="SN0.muster",
         docker_image=image,
         args=["words"],
-        # The program's files are its outputs.
-        artifacts_dir="/output",
+        artifacts_dir="/artifacts",
         input_volumes={
             "/volume/inline": InlineInputVolume.from_file_contents("inline.txt", b"inline inline"),
             "/volume/fetched.txt": HTTPInputVolume(url=places["get"]),

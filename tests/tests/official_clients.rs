@@ -1,6 +1,11 @@
 //! The official Bittensor clients, each in an environment of its own, do on our local chain what they do on the public one; and
 //! what they did is looked for in the chain's storage, without any client.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what this helper cannot do is the test's failure, on its line"
+)]
+
 use std::path::Path;
 
 use muster_tests::{RunningChain, program_from_env, python};

@@ -104,7 +104,7 @@ impl User {
     async fn login(replica: &Replica) -> Result<Self> {
         let (keys, http) = (Keypair::from_uri("//User")?, reqwest::Client::new());
         let answer: Value = http.get(replica.url("/auth/nonce")).send().await?.json().await?;
-        let nonce = answer["nonce"].as_str().context("no nonce")?;
+        let nonce = answer.get("nonce").and_then(Value::as_str).context("no nonce")?;
         let body = json!({"hotkey": keys.hotkey(), "nonce": nonce, "signature": keys.sign(nonce.as_bytes()).to_bare_hex()});
         let login = http.post(replica.url("/auth/login")).json(&body).send().await?;
         let Token { token } = login.error_for_status()?.json().await?;
@@ -209,9 +209,22 @@ impl Events {
         tokio::time::timeout(SOON, find).await?
     }
 
+    async fn text(&mut self) -> Result<String> {
+        let entry = self.next(events::LOG).await?;
+        Ok(entry
+            .get("text")
+            .and_then(Value::as_str)
+            .context("no text")?
+            .to_owned())
+    }
+
     async fn status(&mut self) -> Result<String> {
         let entry = self.next(events::STATUS).await?;
-        Ok(entry["status"].as_str().context("no status")?.to_owned())
+        Ok(entry
+            .get("status")
+            .and_then(Value::as_str)
+            .context("no status")?
+            .to_owned())
     }
 }
 
@@ -251,17 +264,19 @@ impl Validator {
     }
 
     async fn success(&mut self) -> Result<()> {
-        match self.hear().await? {
-            FromFacilitator::Response(answer) if answer.status == ResponseStatus::Success => Ok(()),
-            other => bail!("{other:?}"),
-        }
+        let message = self.hear().await?;
+        let taken =
+            matches!(&message, FromFacilitator::Response(answer) if answer.status == ResponseStatus::Success);
+        ensure!(taken, "{message:?}");
+        Ok(())
     }
 
     async fn job(&mut self) -> Result<JobId> {
-        match self.hear().await? {
-            FromFacilitator::Job(job) => Ok(job.uuid),
-            other => bail!("{other:?}"),
-        }
+        let message = self.hear().await?;
+        let FromFacilitator::Job(job) = message else {
+            bail!("{message:?}")
+        };
+        Ok(job.uuid)
     }
 
     async fn report(&mut self, uuid: JobId, status: JobStatus) -> Result<()> {
@@ -303,14 +318,14 @@ async fn story(store: &str) -> Result<()> {
     validator.report(job, JobStatus::Accepted).await?;
     ensure!(watcher.status().await? == "accepted", "{}", a.log());
     validator.print(job, 0, "aGk=").await?;
-    ensure!(watcher.next(events::LOG).await?["text"] == "hi");
+    ensure!(watcher.text().await? == "hi");
 
     // A dies: the same user goes on at B with the same token, and sees what they had not seen.
     let last = watcher.last.clone();
     a.kill()?;
     validator.print(job, 2, "IQ==").await?;
     let mut watcher = user.follow(&b, job, Some(&last)).await?;
-    ensure!(watcher.next(events::LOG).await?["text"] == "!");
+    ensure!(watcher.text().await? == "!");
     let again = user.create(&b, &body, &signature).await?.uuid;
     ensure!(again == job, "a repetition at another replica is the same job");
     validator.report(job, JobStatus::Completed).await?;
@@ -330,7 +345,10 @@ async fn story(store: &str) -> Result<()> {
     ensure!(watcher.status().await? == "failed", "{}", b.log());
     for replica in [&a, &b] {
         let page = user.jobs(replica).await?;
-        ensure!(page.count == 2 && page.results[0].uuid == waiting, "{page:?}");
+        ensure!(
+            page.count == 2 && page.results.first().is_some_and(|job| job.uuid == waiting),
+            "{page:?}"
+        );
     }
     Ok(())
 }

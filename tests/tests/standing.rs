@@ -1,5 +1,10 @@
 //! A standing executor in a whole subnet: enrolled by its operator's own hands, it runs what users send.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what these helpers cannot do is the test's failure, on its line"
+)]
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -311,18 +311,21 @@ impl Miner {
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
         self.session.send(&offer(attempt, &self.image)).await?;
         loop {
-            match self.session.recv().await?.context("the executor left")? {
-                FromMiner::V0ExecutorReadyRequest(_) => {
-                    self.session.send(&request(attempt, &self.image)).await?;
-                }
-                FromMiner::V0JobFinishedRequest(finished) => {
-                    ensure!(finished.docker_process_stdout == "end\n", "{finished:?}");
-                }
-                FromMiner::MusterLeaseOver(_) => return Ok(()),
-                failed @ (FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)) => {
-                    bail!("{failed:?}")
-                }
-                _ => {}
+            let message = self.session.recv().await?.context("the executor left")?;
+            if let FromMiner::V0JobFinishedRequest(finished) = &message {
+                ensure!(finished.docker_process_stdout == "end\n", "{finished:?}");
+            }
+            if matches!(message, FromMiner::V0ExecutorReadyRequest(_)) {
+                self.session.send(&request(attempt, &self.image)).await?;
+            }
+            if matches!(
+                message,
+                FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+            ) {
+                bail!("{message:?}");
+            }
+            if matches!(message, FromMiner::MusterLeaseOver(_)) {
+                return Ok(());
             }
         }
     }

@@ -80,7 +80,7 @@ fn pack(path: &Path) -> anyhow::Result<()> {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                write!(block, "{state:015x}\n")?;
+                writeln!(block, "{state:015x}")?;
             }
             block.truncate(1 << 20);
             zip.write_all(&block)?;

@@ -316,10 +316,11 @@ mod tests {
     }
 
     fn refusal(outcome: Result<Member, RollError>) -> Refusal {
-        match outcome.unwrap_err() {
-            RollError::Refused(refusal) => refusal,
-            other => panic!("{other}"),
-        }
+        let error = outcome.unwrap_err();
+        let RollError::Refused(refusal) = error else {
+            panic!("{error}")
+        };
+        refusal
     }
 
     #[test]

@@ -77,11 +77,14 @@ impl Place {
             name: "box".to_owned(),
         };
         party.send(encode(&FromMiner::MusterEnrolExecutor(request))).await;
-        match party.recv().await {
-            ToMiner::MusterExecutorEnrolled(enrolled) => Ok(enrolled.class),
-            ToMiner::GenericError(error) => Err(error.details.unwrap()),
-            other => panic!("{other:?}"),
+        let answer = party.recv().await;
+        if let ToMiner::MusterExecutorEnrolled(enrolled) = answer {
+            return Ok(enrolled.class);
         }
+        let ToMiner::GenericError(error) = answer else {
+            panic!("{answer:?}")
+        };
+        Err(error.details.unwrap())
     }
 
     async fn enrolled(&self) -> TlsIdentity {
@@ -148,18 +151,22 @@ async fn over(executor: &mut Executor) {
 /// The next message that is about a job.
 async fn hears(validator: &mut Validator) -> FromMiner {
     loop {
-        match validator.hear().await {
-            FromMiner::V0ExecutorManifestRequest(_) | FromMiner::MusterReceiptCountersigned(_) => {}
-            message => return message,
+        let message = validator.hear().await;
+        let of_the_session = matches!(
+            message,
+            FromMiner::V0ExecutorManifestRequest(_) | FromMiner::MusterReceiptCountersigned(_)
+        );
+        if !of_the_session {
+            return message;
         }
     }
 }
 
 fn horde_reason(message: FromMiner) -> HordeFailureReason {
-    match message {
-        FromMiner::V0HordeFailedRequest(failed) => failed.reason,
-        other => panic!("{other:?}"),
-    }
+    let FromMiner::V0HordeFailedRequest(failed) = message else {
+        panic!("{message:?}")
+    };
+    failed.reason
 }
 
 #[tokio::test]

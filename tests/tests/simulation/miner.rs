@@ -217,13 +217,13 @@ impl World {
 
     pub(crate) fn miner_hears(&mut self, index: usize, line: Line, to: usize, frame: Frame) {
         match frame {
-            Frame::To(message) if to == 1 => self.from_validator(index, line, *message),
-            Frame::From(message) if to == 1 => self.from_executor(index, line, *message),
+            Frame::To(message) if to == 1 => self.validator_says(index, line, *message),
+            Frame::From(message) if to == 1 => self.executor_says(index, line, *message),
             Frame::To(_) | Frame::From(_) | Frame::Job(_) | Frame::Status(..) | Frame::Answer(_) => {}
         }
     }
 
-    fn from_validator(&mut self, index: usize, line: Line, message: ToMiner) {
+    fn validator_says(&mut self, index: usize, line: Line, message: ToMiner) {
         let connection = ConnectionId(line);
         let event = match message {
             ToMiner::V0InitialJobRequest(request) => {
@@ -253,7 +253,7 @@ impl World {
         self.feed(index, event);
     }
 
-    fn from_executor(&mut self, index: usize, line: Line, message: FromMiner) {
+    fn executor_says(&mut self, index: usize, line: Line, message: FromMiner) {
         let Some(attempt) = message.attempt() else { return };
         let report = match message {
             FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,

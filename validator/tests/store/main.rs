@@ -634,7 +634,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
         );
         assert_eq!(
             store.cycles_in(CycleState::Pending).await.unwrap(),
-            [planned.clone()]
+            std::slice::from_ref(&planned)
         );
 
         // Committed; a process that comes later finds what reveals it.

@@ -35,7 +35,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], run: llm_clippy },
     Step { name: "docs", about: "documentation without warnings", needs: &[], run: docs },
     Step { name: "services", about: "PostgreSQL, a Docker engine, and the Python clients nobody here wrote", needs: &["install"], run: services },
-    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain"], run: nextest },
+    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain", "llm"], run: nextest },
     Step { name: "doctests", about: "the examples in the documentation", needs: &[], run: doctests },
     Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], run: devchain_tests },
     Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["services", "llm"], run: llm_tests },

@@ -100,7 +100,7 @@ fn argument(name: &str, targets: &Targets, mark: &str) -> String {
         // Thousandths of a processor.
         "cpu" => (3 * SLOW / 1_000_000).to_string(),
         "pids" => (2 * ALLOWANCE.pids).to_string(),
-        "disk" => (2 * ALLOWANCE.tmpfs >> 20).to_string(),
+        "disk" => ((2 * ALLOWANCE.tmpfs) >> 20).to_string(),
         "outlive" => mark.to_owned(),
         _ => String::new(),
     }
