@@ -2,7 +2,7 @@
 //! a moving average, so that they cannot be bought in one epoch.
 
 use crate::input::{Epoch, Row};
-use crate::{Matrix, Share, at, normalise_columns, of_parts, parts};
+use crate::{Matrix, Share, Shares, at, normalise_columns, of_parts, parts};
 use std::collections::BTreeMap;
 
 /// Moving averages are given in millionths.
@@ -58,7 +58,7 @@ fn bought(epoch: &Epoch, weights: &Matrix, clipped: &Matrix, voting: &[Share]) -
 fn average(epoch: &Epoch, last: Matrix, bought: Matrix) -> Matrix {
     let memory = Share::part(epoch.rules.bonds_moving_average, MILLION).min(Share::ONE);
     let news = Share::ONE.minus(memory);
-    let row = |(last, bought): (Vec<(u16, Share)>, Vec<(u16, Share)>)| {
+    let row = |(last, bought): (Shares, Shares)| {
         let mut sums: BTreeMap<u16, Share> = BTreeMap::new();
         let old = last
             .into_iter()

@@ -25,7 +25,10 @@ pub use pay::{Payment, pay};
 pub use share::Share;
 
 /// A matrix by row: for each neuron the columns in which it has something.
-pub(crate) type Matrix = Vec<Vec<(u16, Share)>>;
+pub(crate) type Matrix = Vec<Shares>;
+
+/// A row of one: columns, in order, and what it has there.
+pub(crate) type Shares = Vec<(u16, Share)>;
 
 /// Divides every share by their sum; all zeros stay as they are.
 pub(crate) fn normalise(shares: &mut [Share]) {

@@ -138,10 +138,9 @@ impl<T: Config> Pallet<T> {
         Self::may_reveal(netuid)?;
         let index = netuid.index(MechId(0));
         let reveals = || uids.iter().zip(values).zip(salts.iter().zip(version_keys));
-        let hash = |((uids, values), (salt, key)): ((&Vec<u16>, &Vec<u16>), (&Vec<u16>, &u64))| {
-            Self::commit_hash(&who, index, uids, values, salt, *key)
-        };
-        let hashes: Vec<H256> = reveals().map(hash).collect();
+        let hashes: Vec<H256> = reveals()
+            .map(|((uids, values), (salt, key))| Self::commit_hash(&who, index, uids, values, salt, *key))
+            .collect();
         WeightCommits::<T>::try_mutate_exists(index, &who, |stored| -> DispatchResult {
             let commits = stored.as_mut().ok_or(Error::<T>::NoWeightsCommitFound)?;
             Self::revealable(netuid, commits, &hashes)?;

@@ -46,15 +46,17 @@ impl<T: Config> Pallet<T> {
             netuids.len() == weights.len() && netuids.len() == version_keys.len(),
             Error::<T>::InputLengthsUnequal
         );
-        let set = |((netuid, weights), key): (
-            (&Compact<NetUid>, &Vec<(Compact<u16>, Compact<u16>)>),
-            &Compact<u64>,
-        )| {
+        let set = |netuid: NetUid, weights: &[(Compact<u16>, Compact<u16>)], key: u64| {
             let (uids, values): (Vec<u16>, Vec<u16>) =
                 weights.iter().map(|(uid, value)| (uid.0, value.0)).unzip();
-            Self::do_set_weights(&who, netuid.0, MechId(0), &uids, &values, key.0)
+            Self::do_set_weights(&who, netuid, MechId(0), &uids, &values, key)
         };
-        let results: Vec<DispatchResult> = netuids.iter().zip(weights).zip(version_keys).map(set).collect();
+        let results: Vec<DispatchResult> = netuids
+            .iter()
+            .zip(weights)
+            .zip(version_keys)
+            .map(|((netuid, weights), key)| set(netuid.0, weights, key.0))
+            .collect();
         Self::close_batch(who, netuids, results);
         Ok(())
     }
