@@ -38,7 +38,7 @@ pub struct Claim<'a> {
 ///
 /// One equation for all of them, which costs about half of checking each by itself (`cargo xtask bench signatures`). It
 /// holds only if every claim does, so a batch that fails is halved until the false ones are alone. Who sends nothing but
-/// false claims makes us do up to twice the work of checking each by itself, no more: below [`WORTH_A_BATCH`] claims are
+/// false claims makes us do up to twice the work of checking each by itself, no more: below `WORTH_A_BATCH` claims are
 /// checked singly.
 pub fn verify_batch(claims: &[Claim<'_>]) -> Vec<bool> {
     if claims.len() < WORTH_A_BATCH {

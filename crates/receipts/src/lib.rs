@@ -1,6 +1,6 @@
 //! Receipts of all validators, as miners serve them: pages of five minutes that grow, fetched in pieces.
 //!
-//! [`pages`] decides what to ask for, [`fetch`] asks, [`lines`] cuts what came into receipts, [`judge`] checks them in a
+//! [`pages`] decides what to ask for, [`fetch`] asks, [`lines`] cuts what came into receipts, [`mod@judge`] checks them in a
 //! batch. All but `fetch` are pure. Whoever calls keeps the cursors and the receipts, in one transaction.
 //!
 //! A miner that serves is a stranger: everything that comes from it is bounded, and what is not a receipt of its own with

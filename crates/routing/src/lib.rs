@@ -1,4 +1,4 @@
-//! What a validator decides about a job, all of it pure: whether it is taken ([`admission`]), which miner gets it ([`route`]),
+//! What a validator decides about a job, all of it pure: whether it is taken ([`admission`]), which miner gets it ([`mod@route`]),
 //! what follows the end of an attempt ([`retry`]), and what such an end leaves on the miner's record ([`record`]).
 //!
 //! No clock, no store, no randomness: the same facts give the same answer for everybody. What is known of the miners is
