@@ -59,7 +59,9 @@ fn every_command_explains_itself() {
         // Every option and argument has words beside it or below it.
         let lines: Vec<&str> = text.lines().collect();
         for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
-            let option = line.trim_start().starts_with('-');
+            // `- value: words` is one of an option's values.
+            let line_start = line.trim_start();
+            let option = line_start.starts_with('-') && !line_start.starts_with("- ");
             let described =
                 line.trim().contains("  ") || (next.starts_with("          ") && !next.trim().is_empty());
             assert!(!option || described, "{command:?}: {line:?} has no words");
