@@ -40,6 +40,7 @@ const NETWORK: &[&str] = &[
 const TABLE: &[Row] = &[
     row("muster-protocol",    Layer(1), NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
     row("muster-identity",    Layer(2), NETWORK, "keys and signatures never touch the network"),
+    row("muster-seal",        Layer(2), NETWORK, "what a sealed stream's parties sign is a value, and checking it a function"),
     row("muster-kit",         Layer(2), &["bollard*", "subxt*", "sp-*"], "the kit holds no domain rules, so it knows no engine and no chain"),
     row("muster-routing",     Layer(2), NETWORK, "who gets a job is decided without a clock, a store or a socket"),
     row("muster-scoring",     Layer(2), NETWORK, "who earned what is decided without a clock, a store or a chain"),

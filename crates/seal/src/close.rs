@@ -1,0 +1,50 @@
+//! The last word of a session.
+
+use muster_protocol::{Digest, Timestamp};
+use uuid::Uuid;
+
+use crate::attestation::SessionId;
+use crate::envelope::Sealable;
+use crate::layout::{LayoutError, Reader, Writer};
+
+/// Signed by the session key when the session ends: after it no response exists, and none before it may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionClose {
+    /// The session.
+    pub session: SessionId,
+    /// Digest of the attestation's signed bytes.
+    pub attestation: Digest,
+    /// How many responses were signed: the number that the next one would have had.
+    pub responses: u64,
+    /// Digest of the last proof's signed bytes; of the attestation if there was none.
+    pub last: Digest,
+    /// When it was closed.
+    pub at: Timestamp,
+}
+
+impl Sealable for SessionClose {
+    const TAG: &'static str = "muster/session-close/1";
+
+    fn signed_bytes(&self) -> Vec<u8> {
+        Writer::new(Self::TAG)
+            .raw(self.session.0.as_bytes())
+            .digest(&self.attestation)
+            .u64(self.responses)
+            .digest(&self.last)
+            .time(self.at)
+            .done()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, LayoutError> {
+        let mut reader = Reader::new(Self::TAG, bytes)?;
+        let read = Self {
+            session: SessionId(Uuid::from_bytes(reader.array("the session")?)),
+            attestation: reader.digest("the attestation")?,
+            responses: reader.u64("the number of responses")?,
+            last: reader.digest("the last proof")?,
+            at: reader.time("the time of closing")?,
+        };
+        reader.done()?;
+        Ok(read)
+    }
+}

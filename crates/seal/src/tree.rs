@@ -1,0 +1,167 @@
+//! The root over an output's chunks, so that whoever holds only its beginning can check that.
+//!
+//! The tree is RFC 6962's: a leaf is SHA-256 of 0 and the chunk, a node SHA-256 of 1 and its two children, and of n leaves
+//! the largest power of two below n stands left. Chunks are [`CHUNK`] bytes, the last one shorter; no bytes, no leaf.
+
+use muster_protocol::Digest;
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of a chunk.
+pub const CHUNK: usize = 4096;
+
+/// The root, computed while the bytes pass. Its memory is logarithmic.
+#[derive(Clone, Debug, Default)]
+pub struct ChunkTree {
+    /// Roots of full subtrees, largest first, with the number of leaves of each.
+    peaks: Vec<(u64, Digest)>,
+    chunk: Option<Sha256>,
+    filled: usize,
+}
+
+impl ChunkTree {
+    /// Takes the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (head, rest) = bytes.split_at(bytes.len().min(CHUNK - self.filled));
+            self.chunk.get_or_insert_with(leaf).update(head);
+            self.filled += head.len();
+            bytes = rest;
+            if self.filled == CHUNK {
+                self.end_chunk();
+            }
+        }
+    }
+
+    /// The root over all bytes.
+    pub fn finish(mut self) -> Digest {
+        self.end_chunk();
+        fold(self.peaks)
+    }
+
+    fn end_chunk(&mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            self.filled = 0;
+            push(&mut self.peaks, Digest::from_bytes(chunk.finalize().into()));
+        }
+    }
+}
+
+/// The hash of one chunk, as a leaf of the tree.
+pub fn chunk_hash(chunk: &[u8]) -> Digest {
+    let mut leaf = leaf();
+    leaf.update(chunk);
+    Digest::from_bytes(leaf.finalize().into())
+}
+
+/// The root over chunks of these hashes.
+pub fn root_of(leaves: impl IntoIterator<Item = Digest>) -> Digest {
+    let mut peaks = Vec::new();
+    for leaf in leaves {
+        push(&mut peaks, leaf);
+    }
+    fold(peaks)
+}
+
+/// A beginning that somebody holds, and the hashes of the chunks that they do not hold whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix<'a> {
+    /// The bytes that came.
+    pub bytes: &'a [u8],
+    /// Hashes of the chunks from the first one that did not come whole.
+    pub rest: &'a [Digest],
+}
+
+impl Prefix<'_> {
+    /// The root that the whole output must have if this is its beginning. The bytes of a chunk that came in part are not
+    /// covered: [`CHUNK`] - 1 at most.
+    pub fn root(&self) -> Digest {
+        let whole = self.bytes.chunks_exact(CHUNK).map(chunk_hash);
+        root_of(whole.chain(self.rest.iter().copied()))
+    }
+}
+
+fn leaf() -> Sha256 {
+    let mut hash = Sha256::new();
+    hash.update([0]);
+    hash
+}
+
+fn node(left: &Digest, right: &Digest) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update([1]);
+    hash.update(left.as_bytes());
+    hash.update(right.as_bytes());
+    Digest::from_bytes(hash.finalize().into())
+}
+
+fn push(peaks: &mut Vec<(u64, Digest)>, leaf: Digest) {
+    let mut carried = (1, leaf);
+    while let Some((_, left)) = peaks.pop_if(|(leaves, _)| *leaves == carried.0) {
+        carried = (carried.0 * 2, node(&left, &carried.1));
+    }
+    peaks.push(carried);
+}
+
+fn fold(peaks: Vec<(u64, Digest)>) -> Digest {
+    let mut from_the_right = peaks.into_iter().rev().map(|(_, root)| root);
+    let Some(last) = from_the_right.next() else {
+        return Digest::of(b"");
+    };
+    from_the_right.fold(last, |right, left| node(&left, &right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// RFC 6962, 2.1, word for word.
+    fn reference(leaves: &[Digest]) -> Digest {
+        match leaves {
+            [] => Digest::of(b""),
+            [one] => *one,
+            many => {
+                let split = many.len().next_power_of_two() / 2;
+                let (left, right) = many.split_at(split);
+                node(&reference(left), &reference(right))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_arrives_the_root_is_the_reference(
+            length in 0_usize..40_000,
+            cuts in proptest::collection::vec(1_usize..9_000, 0..20),
+        ) {
+            let bytes: Vec<u8> = (0..length).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
+            let leaves: Vec<Digest> = bytes.chunks(CHUNK).map(chunk_hash).collect();
+            let mut tree = ChunkTree::default();
+            let mut rest = bytes.as_slice();
+            for cut in cuts {
+                let (head, tail) = rest.split_at(cut.min(rest.len()));
+                tree.update(head);
+                rest = tail;
+            }
+            tree.update(rest);
+            prop_assert_eq!(tree.finish(), reference(&leaves));
+        }
+
+        #[test]
+        fn a_beginning_is_checked_and_another_is_not(length in CHUNK..40_000, held in 0_usize..40_000) {
+            let bytes = vec![5_u8; length];
+            let held = held.min(length);
+            let mut leaves: Vec<Digest> = bytes.chunks(CHUNK).map(chunk_hash).collect();
+            let root = root_of(leaves.iter().copied());
+            let rest = leaves.split_off(held / CHUNK);
+            let mut beginning = bytes.get(..held).unwrap().to_vec();
+            let root_of_it = Prefix { bytes: &beginning, rest: &rest }.root();
+            prop_assert_eq!(root_of_it, root);
+            if held >= CHUNK {
+                *beginning.get_mut(CHUNK - 1).unwrap() ^= 1;
+                let altered = Prefix { bytes: &beginning, rest: &rest }.root();
+                prop_assert_ne!(altered, root);
+            }
+        }
+    }
+}
