@@ -48,8 +48,33 @@ struct Active {
     /// The started receipt with both signatures: proof that this executor is at work.
     started: Receipt,
     accepted_receipt: bool,
+    /// Who hears of it.
     audience: Vec<ConnectionId>,
+    /// Who has spoken about it and is still there, the latest last.
+    spoke: Vec<ConnectionId>,
     executor: Option<DialId>,
+}
+
+impl Active {
+    /// Whoever spoke last hears alone: the validator's other connections are other attempts'.
+    fn speaks(&mut self, id: ConnectionId) {
+        self.spoke.retain(|other| *other != id);
+        self.spoke.push(id);
+        self.audience = vec![id];
+    }
+
+    /// A connection is gone. If nobody hears of the lease any more, who spoke before takes over: what a dead connection had
+    /// sent may have been read after its successor's. That one is returned, since it has missed what was told meanwhile.
+    fn left(&mut self, id: ConnectionId) -> Option<ConnectionId> {
+        self.spoke.retain(|other| *other != id);
+        self.audience.retain(|other| *other != id);
+        if !self.audience.is_empty() {
+            return None;
+        }
+        let heir = self.spoke.last().copied()?;
+        self.audience.push(heir);
+        Some(heir)
+    }
 }
 
 /// An attempt whose lease has ended.

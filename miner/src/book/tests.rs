@@ -284,6 +284,28 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
 }
 
 #[test]
+fn what_a_dead_connection_had_sent_does_not_silence_its_successor() {
+    let mut book = open();
+    // The validator was killed and came back as 2; what it had sent over 1 is read last, then 1 is found dead.
+    apply(&mut book, [joined(2), joined(1), offered(2, 7), offered(1, 7)]);
+    let missed = apply(&mut book, whole_job(1, 7).into_iter().skip(1).take(2));
+    assert_eq!(told(&missed, 2), Vec::<String>::new());
+    let effects = apply(&mut book, [Event::Left(ConnectionId(1))]);
+    assert_eq!(
+        told(&effects, 2),
+        ["V0AcceptJobRequest", "V0ExecutorReadyRequest"]
+    );
+    let speaks = Event::Payload {
+        connection: ConnectionId(2),
+        request: Box::new(job(attempt(7))),
+    };
+    let effects = apply(&mut book, [speaks, said(7, 7, Report::VolumesReady)]);
+    assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
+    // With nobody left, the next one to come hears all of it.
+    assert_eq!(apply(&mut book, [Event::Left(ConnectionId(2))]), []);
+}
+
+#[test]
 fn a_full_miner_declines_with_proof_that_it_is_busy() {
     let mut book = open();
     let effects = apply(

@@ -37,13 +37,7 @@ impl Book {
         open.sort_unstable_by_key(|active| active.lease.attempt());
         for active in open {
             active.audience.push(id);
-            effects.extend(
-                active
-                    .lease
-                    .story()
-                    .iter()
-                    .map(|message| tell(id, message.clone())),
-            );
+            effects.extend(story(active, id));
         }
         let owed = self.owed.get(&validator).into_iter().flatten();
         effects.extend(owed.map(|attempt| Effect::Retell {
@@ -55,10 +49,13 @@ impl Book {
 
     pub(super) fn on_left(&mut self, id: ConnectionId) -> Vec<Effect> {
         self.connections.remove(&id);
+        let mut effects = Vec::new();
         for active in self.active.values_mut() {
-            active.audience.retain(|listener| *listener != id);
+            if let Some(heir) = active.left(id) {
+                effects.extend(story(active, heir));
+            }
         }
-        vec![]
+        effects
     }
 
     pub(super) fn on_offered(
@@ -112,6 +109,7 @@ impl Book {
                     started: receipt,
                     accepted_receipt: false,
                     audience: vec![id],
+                    spoke: vec![id],
                     executor: None,
                 };
                 self.active.insert(attempt, active);
@@ -185,13 +183,8 @@ impl Book {
     fn repeat(&mut self, id: ConnectionId, attempt: AttemptId) -> Vec<Effect> {
         match self.active.get_mut(&attempt) {
             Some(active) => {
-                active.audience = vec![id];
-                active
-                    .lease
-                    .story()
-                    .iter()
-                    .map(|message| tell(id, message.clone()))
-                    .collect()
+                active.speaks(id);
+                story(active, id).collect()
             }
             None => vec![Effect::Retell { to: id, attempt }],
         }
@@ -312,7 +305,7 @@ impl Book {
         let validator = self.validator_of(id);
         match self.active.get_mut(&attempt) {
             Some(active) if Some(active.lease.validator()) == validator => {
-                active.audience = vec![id];
+                active.speaks(id);
                 true
             }
             Some(_) | None => false,
@@ -336,6 +329,15 @@ impl Book {
             .is_some_and(|connection| connection.muster);
         if muster { vec![effect] } else { vec![] }
     }
+}
+
+/// All that has been said of a lease, for who may have missed it. Hearing it again changes nothing for anybody.
+fn story(active: &Active, to: ConnectionId) -> impl Iterator<Item = Effect> {
+    active
+        .lease
+        .story()
+        .iter()
+        .map(move |message| tell(to, message.clone()))
 }
 
 fn tell(to: ConnectionId, message: FromMiner) -> Effect {

@@ -97,9 +97,6 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
     const LOST: &[JobStatus] = &[JobStatus::HordeFailed];
     const EITHER: &[JobStatus] = &[JobStatus::Completed, JobStatus::HordeFailed];
     match (strike, at) {
-        // A known defect: now and then the validator that comes back is told of the acceptance but never of the ready executor,
-        // sends no request, and the job ends as nobody's fault. It must be WELL.
-        (Strike::Kill(Party::Validator), Hold::MinerStopped) => EITHER,
         // Nobody who runs the job is hurt, and everything else is said again.
         (
             Strike::Kill(Party::Facilitator | Party::Validator)
