@@ -84,6 +84,10 @@ error_codes! {
     FileRefused = "E0032", "E0032.md", "a file was not accepted";
     /// A user's command that knows neither a key nor a wallet.
     NotLoggedIn = "E0033", "E0033.md", "nobody is logged in";
+    /// A session that its miner does not put its name to.
+    SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
+    /// A streaming job that is up and does not answer.
+    SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
 }
 
 impl fmt::Display for ErrorCode {

@@ -164,6 +164,12 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
     for frame in [
         format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":7,"data":"aGk="}}"#),
         format!(r#"{{"message_type":"MusterJobProgress",{job},"of":"download","done":1,"total":2}}"#),
+        r#"{"message_type":"MusterGateway","url":null,"models":[]}"#.to_owned(),
+        concat!(
+            r#"{"message_type":"MusterGateway","url":"http://10.0.0.1:8092","models":["#,
+            r#"{"id":"tiny","input_price":1,"output_price":2}]}"#
+        )
+        .to_owned(),
     ] {
         assert_eq!(rewrite::<ToFacilitator>("ours", &frame), frame);
         let longer = frame.replacen('{', r#"{"x":1,"#, 1);
@@ -182,6 +188,8 @@ fn what_an_executor_says_beyond_computehorde() {
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1048576,"total":null}}"#
         ),
         format!(r#"{{"message_type":"MusterLeaseOver",{job}}}"#),
+        format!(r#"{{"message_type":"MusterSealSession",{job},"statement":"bXVzdGVy"}}"#),
+        format!(r#"{{"message_type":"MusterSessionClosed",{job},"close":"bXVzdGVy"}}"#),
         r#"{"message_type":"MusterExecutorHello","class":"always_on.test","capacity":2,"version":"0.1.0"}"#
             .to_owned(),
         format!(

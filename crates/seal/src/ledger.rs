@@ -140,6 +140,18 @@ impl Ledger {
         })
     }
 
+    /// For a checker who sees one response of a session and none before it: the next number is `next`, and follows on `last`.
+    ///
+    /// # Errors
+    /// The envelope cannot be read.
+    pub fn after(attestation: &Envelope<Attestation>, next: u64, last: Digest) -> Result<Self, LayoutError> {
+        Ok(Self {
+            next,
+            last,
+            ..Self::open(attestation)?
+        })
+    }
+
     /// What the miner attested.
     pub const fn attestation(&self) -> &Attestation {
         &self.attestation

@@ -11,6 +11,7 @@ mod layout;
 mod ledger;
 mod proof;
 mod scheme;
+mod token;
 mod tree;
 
 pub use attestation::{Attestation, Price, SessionId};
@@ -20,4 +21,5 @@ pub use layout::{LayoutError, MAX_TEXT, Nonce, Text, TextError};
 pub use ledger::{Bounds, Exchange, Forgery, Ledger};
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use scheme::{HashScheme, StreamEnd};
+pub use token::{GatewayToken, MAX_LIFETIME, TokenRefused};
 pub use tree::{CHUNK, ChunkTree, Prefix, chunk_hash, root_of};

@@ -168,6 +168,25 @@ impl Attempt {
         }
     }
 
+    /// The same attempt as whoever takes it up later has to think of it once its offer may be on its way: the miner may have
+    /// heard of it. One that is further stays as it is.
+    #[must_use]
+    pub fn offered(self, now: Timestamp) -> Self {
+        match self.state {
+            JobState::Connecting => {
+                let reservation = self.plan.reservation;
+                self.stage(JobState::Offered, now.plus(reservation))
+            }
+            JobState::Offered
+            | JobState::Accepted
+            | JobState::Ready
+            | JobState::VolumesReady
+            | JobState::Streaming
+            | JobState::Executed
+            | JobState::Ended(_) => self,
+        }
+    }
+
     /// How far it has come.
     pub fn state(&self) -> &JobState {
         &self.state
@@ -232,13 +251,7 @@ impl Attempt {
     fn on_connected(mut self, now: Timestamp) -> Step {
         self.link_deadline = None;
         match self.state {
-            JobState::Connecting => {
-                let reservation = self.plan.reservation;
-                Ok((
-                    self.stage(JobState::Offered, now.plus(reservation)),
-                    vec![Effect::SendOffer],
-                ))
-            }
+            JobState::Connecting => Ok((self.offered(now), vec![Effect::SendOffer])),
             // The offer may have been lost with the connection; a miner knows an attempt by its id.
             JobState::Offered => Ok((self, vec![Effect::SendOffer])),
             JobState::Accepted

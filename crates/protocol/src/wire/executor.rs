@@ -160,6 +160,37 @@ pub struct LeaseOver {
     pub job_uuid: AttemptId,
 }
 
+/// `MusterSealSession`, executor to miner: the service answers, and its miner is to attest the session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealSession {
+    /// The attempt.
+    pub job_uuid: AttemptId,
+    /// The bytes of `muster_seal::Attestation`, base64: what the miner is to sign.
+    pub statement: String,
+}
+
+/// `MusterSessionSealed`, miner to executor: the answer to [`SealSession`]. One of both is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionSealed {
+    /// The attempt.
+    pub job_uuid: AttemptId,
+    /// The text form of the signed attestation.
+    #[serde(default)]
+    pub attestation: Option<String>,
+    /// Why there is none, in words.
+    #[serde(default)]
+    pub refusal: Option<String>,
+}
+
+/// `MusterSessionClosed`, executor to miner to validator: the last word of a sealed session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionClosed {
+    /// The attempt.
+    pub job_uuid: AttemptId,
+    /// The text form of the signed `muster_seal::SessionClose`.
+    pub close: String,
+}
+
 /// 32 random bytes that admit an executor once; text form 64 hex digits. Kept by the miner as a digest only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnrolSecret([u8; 32]);

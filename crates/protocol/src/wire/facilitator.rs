@@ -5,7 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::miner::StreamingDetails;
-use super::muster::{CancelRequest, Challenge, ChallengeResponse, LiveLog, LiveProgress, StatusExtension};
+use super::muster::{
+    CancelRequest, Challenge, ChallengeResponse, GatewayNotice, LiveLog, LiveProgress, StatusExtension,
+};
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
 use crate::keys::{MinerKey, UserKey, ValidatorKey};
@@ -35,6 +37,8 @@ pub enum ToFacilitator {
     MusterJobLog(Box<LiveLog>),
     /// Ours: how far a job is.
     MusterJobProgress(LiveProgress),
+    /// Ours: where the validator's gateway answers.
+    MusterGateway(Box<GatewayNotice>),
 }
 
 /// What a facilitator sends to a validator.

@@ -6,9 +6,11 @@ use serde_json::Value;
 
 use super::executor::{
     EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, JobLog, JobProgress, LeaseOver,
+    SealSession, SessionClosed, SessionSealed,
 };
 use super::muster::{CancelJob, ReceiptCountersigned};
 use crate::class::{ExecutorClass, Manifest};
+use crate::digest::{Digest, ImageId};
 use crate::ids::{AttemptId, ExecutorToken};
 use crate::keys::{Hotkey, MinerKey, ValidatorKey};
 use crate::receipt::{AcceptedReceipt, FinishedReceipt, Receipt, StartedReceipt};
@@ -39,6 +41,8 @@ pub enum ToMiner {
     MusterCancelJob(CancelJob),
     /// Ours, to an executor only: it is enrolled.
     MusterExecutorEnrolled(ExecutorEnrolled),
+    /// Ours, to an executor only: its session is attested, or will not be.
+    MusterSessionSealed(SessionSealed),
 }
 
 /// What a miner sends to a validator, and an executor to its miner.
@@ -91,6 +95,10 @@ pub enum FromMiner {
     MusterEnrolExecutor(EnrolExecutor),
     /// Ours, from a standing executor only: it is free again.
     MusterLeaseOver(LeaseOver),
+    /// Ours, from an executor only: it wants its session attested.
+    MusterSealSession(Box<SealSession>),
+    /// Ours: the last word of a sealed session.
+    MusterSessionClosed(SessionClosed),
 }
 
 /// Proof that the connecting party holds the validator's hotkey.
@@ -151,6 +159,36 @@ pub struct StreamingDetails {
     /// The executor's address as its miner sees it.
     #[serde(default)]
     pub executor_ip: Option<String>,
+    /// Ours: the terms on which the job is to be sealed and attested; absent for a job that answers its user directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub muster: Option<SealTerms>,
+}
+
+/// What a miner is to attest of a sealed session besides what it knows itself, and how its executor reaches the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealTerms {
+    /// The model that clients ask for.
+    pub model: String,
+    /// The image that is to run: nothing else may be attested.
+    pub image: ImageId,
+    /// Digest of weights, dtype, tokenizer and template, if the whitelist names one.
+    #[serde(default)]
+    pub weights: Option<Digest>,
+    /// What digests are over: `raw-http` or `text`.
+    pub scheme: String,
+    /// Answers 200 once the service can be asked.
+    pub health: String,
+    /// Where it listens: the name of a Unix socket in the folder that is mounted for it, or else [`Self::port`].
+    #[serde(default)]
+    pub socket: Option<String>,
+    /// A TCP port on the container's own loopback.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Rao for a million tokens of input.
+    pub input_price: u64,
+    /// Rao for a million tokens of output.
+    pub output_price: u64,
 }
 
 /// Seconds for each stage of a job on its executor.
@@ -343,6 +381,21 @@ pub struct JobFinished {
     /// What the destinations answered: path to a JSON text of `headers` and `body`.
     #[serde(default)]
     pub upload_results: Option<IndexMap<String, String>>,
+    /// Ours: which image it was. ComputeHorde's validators ignore it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<JobImage>,
+}
+
+/// Which image a job's name for it stood for on the executor that ran it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobImage {
+    /// As the job names it.
+    pub name: String,
+    /// The digest of its configuration.
+    pub id: ImageId,
+    /// The digest of its manifest in the registry it came from; `None` for one that came otherwise.
+    #[serde(default)]
+    pub manifest: Option<Digest>,
 }
 
 /// The job's own failure.
@@ -417,6 +470,8 @@ impl FromMiner {
             Self::MusterJobLog(m) => Some(m.job_uuid),
             Self::MusterJobProgress(m) => Some(m.job_uuid),
             Self::MusterLeaseOver(m) => Some(m.job_uuid),
+            Self::MusterSealSession(m) => Some(m.job_uuid),
+            Self::MusterSessionClosed(m) => Some(m.job_uuid),
         }
     }
 }

@@ -90,6 +90,29 @@ pub struct LiveProgress {
     pub total: Option<u64>,
 }
 
+/// `MusterGateway`, validator to facilitator: where its gateway for streaming sessions answers, and what it serves. Not
+/// answered. Said after every greeting; what is not named any more is not served any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayNotice {
+    /// `http://` or `https://`, host and port; null if there is no gateway.
+    pub url: Option<String>,
+    /// What can be asked for there.
+    pub models: Vec<ServedModel>,
+}
+
+/// A model that a gateway serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedModel {
+    /// As clients name it.
+    pub id: String,
+    /// Rao for a million tokens of input.
+    pub input_price: u64,
+    /// Rao for a million tokens of output.
+    pub output_price: u64,
+}
+
 /// The key `muster` inside the metadata of a status update, which ComputeHorde's models let pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusExtension {

@@ -1,0 +1,140 @@
+//! How a facilitator shows a validator's gateway that a request is one of its clients'.
+
+use std::time::Duration;
+
+use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
+
+use crate::envelope::Sealable;
+use crate::layout::{LayoutError, Reader, Writer};
+
+/// The longest that a token holds: one that is stolen is worth little.
+pub const MAX_LIFETIME: Duration = Duration::from_secs(300);
+
+/// Signed by the facilitator's hotkey for each request, or for the requests of one client within a few minutes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayToken {
+    /// Who vouches.
+    pub facilitator: Hotkey,
+    /// To whom.
+    pub audience: ValidatorKey,
+    /// For whom: a name that only the facilitator can resolve.
+    pub client: Digest,
+    /// Not to be believed before.
+    pub not_before: Timestamp,
+    /// Nor after.
+    pub not_after: Timestamp,
+}
+
+/// Why a token lets nobody in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRefused {
+    /// It is another validator's.
+    #[error("the token was made for another validator")]
+    Audience,
+    /// Its time has not come.
+    #[error("the token does not hold yet: the facilitator's clock is ahead by more than {} ms", .0.as_millis())]
+    NotYet(Duration),
+    /// Its time is over.
+    #[error("the token has expired")]
+    Expired,
+    /// It holds for too long.
+    #[error("a token holds for {} s at most", MAX_LIFETIME.as_secs())]
+    Lifetime,
+}
+
+impl GatewayToken {
+    /// Whether it lets its bearer in at this validator. That the facilitator signed it, and may vouch, is not asked here.
+    ///
+    /// # Errors
+    /// Another audience, or the wrong time.
+    pub fn judge(&self, audience: ValidatorKey, now: Timestamp, skew: Duration) -> Result<(), TokenRefused> {
+        if self.audience != audience {
+            return Err(TokenRefused::Audience);
+        }
+        if self.not_after.since(self.not_before) > MAX_LIFETIME {
+            return Err(TokenRefused::Lifetime);
+        }
+        if self.not_before.since(now) > skew {
+            return Err(TokenRefused::NotYet(skew));
+        }
+        if now.since(self.not_after) > skew {
+            return Err(TokenRefused::Expired);
+        }
+        Ok(())
+    }
+}
+
+impl Sealable for GatewayToken {
+    const TAG: &'static str = "muster/gateway-token/1";
+
+    fn signed_bytes(&self) -> Vec<u8> {
+        Writer::new(Self::TAG)
+            .raw(self.facilitator.as_bytes())
+            .raw(self.audience.0.as_bytes())
+            .digest(&self.client)
+            .time(self.not_before)
+            .time(self.not_after)
+            .done()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, LayoutError> {
+        let mut reader = Reader::new(Self::TAG, bytes)?;
+        let read = Self {
+            facilitator: Hotkey::from_bytes(reader.array("the facilitator")?),
+            audience: ValidatorKey(Hotkey::from_bytes(reader.array("the audience")?)),
+            client: reader.digest("the client")?,
+            not_before: reader.time("the beginning of validity")?,
+            not_after: reader.time("the end of validity")?,
+        };
+        reader.done()?;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> GatewayToken {
+        GatewayToken {
+            facilitator: Hotkey::from_bytes([1; 32]),
+            audience: ValidatorKey(Hotkey::from_bytes([2; 32])),
+            client: Digest::of(b"client"),
+            not_before: Timestamp::from_secs(100),
+            not_after: Timestamp::from_secs(160),
+        }
+    }
+
+    #[test]
+    fn a_token_holds_for_one_validator_and_a_short_time() {
+        let skew = Duration::from_secs(5);
+        let (us, other) = (token().audience, ValidatorKey(Hotkey::from_bytes([3; 32])));
+        let judge = |token: &GatewayToken, at| token.judge(us, Timestamp::from_secs(at), skew);
+        assert_eq!(judge(&token(), 95), Ok(()));
+        assert_eq!(judge(&token(), 165), Ok(()));
+        assert_eq!(judge(&token(), 94), Err(TokenRefused::NotYet(skew)));
+        assert_eq!(judge(&token(), 166), Err(TokenRefused::Expired));
+        let refused = token().judge(other, Timestamp::from_secs(100), skew);
+        assert_eq!(refused, Err(TokenRefused::Audience));
+        let mut eternal = token();
+        eternal.not_after = Timestamp::from_secs(1_000);
+        assert_eq!(judge(&eternal, 100), Err(TokenRefused::Lifetime));
+    }
+
+    /// The bytes are for ever: whoever changes them makes another statement of them.
+    #[test]
+    fn its_bytes_are_what_they_were() {
+        let bytes = token().signed_bytes();
+        let mut expected = b"muster/gateway-token/1".to_vec();
+        expected.extend([1; 32]);
+        expected.extend([2; 32]);
+        expected.extend(Digest::of(b"client").as_bytes());
+        expected.extend(100_000_000_u64.to_be_bytes());
+        expected.extend(160_000_000_u64.to_be_bytes());
+        assert_eq!(bytes, expected);
+        assert_eq!(GatewayToken::read(&bytes), Ok(token()));
+        bytes.iter().enumerate().for_each(|(cut, _)| {
+            assert!(GatewayToken::read(&bytes[..cut]).is_err(), "cut at {cut}");
+        });
+    }
+}
