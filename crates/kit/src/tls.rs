@@ -57,6 +57,24 @@ pub fn server(identity: &TlsIdentity) -> Result<ServerConfig, TlsError> {
         .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
 }
 
+/// A server that shows `identity` and talks to the client with exactly this certificate and to nobody else. It offers the
+/// protocols `alpn`, best first. TLS 1.3 only.
+///
+/// # Errors
+/// A key that does not belong to the certificate.
+pub fn server_for(identity: &TlsIdentity, client: Digest, alpn: &[&[u8]]) -> Result<ServerConfig, TlsError> {
+    let exact = ExactClient {
+        fingerprint: client,
+        algorithms: algorithms(),
+    };
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_client_cert_verifier(Arc::new(exact))
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Ok(config)
+}
+
 /// A client that shows `identity` and talks to the server with exactly this certificate. TLS 1.3 only.
 ///
 /// # Errors
@@ -168,6 +186,54 @@ impl ClientCertVerifier for AnyClient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_schemes()
+    }
+}
+
+/// Takes one client's certificate and no other.
+#[derive(Debug)]
+struct ExactClient {
+    fingerprint: Digest,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for ExactClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        if fingerprint(end_entity) == self.fingerprint {
+            Ok(ClientCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What can go wrong with a store, named by the operation that failed.
 
+use std::sync::Arc;
+
 use muster_protocol::ErrorCode;
 use sqlx::migrate::MigrateError;
 
@@ -37,6 +39,14 @@ pub enum StoreError {
         operation: &'static str,
         /// The engine's reason.
         source: sqlx::Error,
+    },
+    /// The commit failed that this write shared with others.
+    #[error("store: cannot {operation}, since the commit failed")]
+    Commit {
+        /// What was to be done.
+        operation: &'static str,
+        /// The engine's reason, the same for all of them.
+        source: Arc<sqlx::Error>,
     },
     /// Another process has opened a store that one process writes.
     #[error("store: another process has taken it over; stop one of the two, or give each a store of its own")]

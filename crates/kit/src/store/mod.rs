@@ -19,9 +19,12 @@
 //! A SQLite store belongs to one process and has **one** connection, which makes "database is locked" impossible within a process. Therefore
 //! never ask the pool for anything while holding a transaction or a stream of rows from it: it would wait for itself
 //! until the pool's time-out. Pass `&mut *transaction` down instead.
+//!
+//! Where many write at once, take turns of a [`group::Writer`] in place of [`begin`]: they share commits.
 
 mod engine;
 mod error;
+pub mod group;
 pub mod json;
 pub mod testing;
 
@@ -33,6 +36,7 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 
 use engine::Engine;
 pub use error::{During, StoreError};
+pub use group::{Write, Writer};
 
 /// Connections to PostgreSQL of one role. Each role is one process with short statements.
 const POSTGRES_CONNECTIONS: u32 = 10;
@@ -70,6 +74,8 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         .map_err(failed)?;
     AnyPoolOptions::new()
         .max_connections(connections)
+        // A file does not go away as a server may; asking it first would cost as much as the question itself.
+        .test_before_acquire(matches!(engine, Engine::Postgres { .. }))
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .after_connect(|connection, _| Box::pin(prepare(connection)))
         .connect(&url)
@@ -103,10 +109,17 @@ pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreErr
 /// # Errors
 /// The engine is gone, or the pool's connections are all held.
 pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreError> {
-    // A plain BEGIN in SQLite takes the write lock at its first write, which fails if another process wrote meanwhile.
-    let statement = match pool.connect_options().database_url.scheme() {
-        "sqlite" => "BEGIN IMMEDIATE",
+    pool.begin_with(begin_statement(pool))
+        .await
+        .during("begin a transaction")
+}
+
+/// A plain BEGIN in SQLite takes the write lock at its first write, which fails if another process wrote meanwhile.
+const SQLITE_BEGIN: &str = "BEGIN IMMEDIATE";
+
+fn begin_statement(pool: &AnyPool) -> &'static str {
+    match pool.connect_options().database_url.scheme() {
+        "sqlite" => SQLITE_BEGIN,
         _ => "BEGIN",
-    };
-    pool.begin_with(statement).await.during("begin a transaction")
+    }
 }

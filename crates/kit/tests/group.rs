@@ -1,0 +1,284 @@
+//! Writes that share a commit, on both engines: all of them are kept, each stands or falls by itself, and what was acknowledged
+//! survives `kill -9`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use muster_kit::store::group::{Bounds, Opening};
+use muster_kit::store::testing::{TestStore, sqlite, stores};
+use muster_kit::store::{During as _, StoreError, Writer, open};
+use muster_kit::{Coded as _, Tasks};
+use muster_protocol::ErrorCode;
+use sqlx::migrate::Migrator;
+use sqlx::{AnyPool, Executor as _};
+
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| sqlx::migrate!("tests/migrations"));
+
+/// Names the store that a child of the last test is to write to until it is killed.
+const CHILD: &str = "MUSTER_TEST_GROUP_CHILD";
+
+/// So long that no machine is too slow for the tests that count commits.
+const PATIENT: Bounds = Bounds {
+    writes: 256,
+    open_for: Duration::from_secs(600),
+};
+
+async fn all() -> Vec<TestStore> {
+    stores(&MIGRATOR).await.unwrap()
+}
+
+async fn insert(writer: &Writer, id: &str) -> Result<(), StoreError> {
+    const OPERATION: &str = "insert a parent";
+    let mut write = writer.begin().await?;
+    sqlx::query("INSERT INTO parents (id, made_at) VALUES ($1, 0)")
+        .bind(id)
+        .execute(&mut *write)
+        .await
+        .during(OPERATION)?;
+    write.commit(OPERATION).await
+}
+
+async fn ids(pool: &AnyPool) -> Vec<String> {
+    sqlx::query_scalar("SELECT id FROM parents ORDER BY id")
+        .fetch_all(pool)
+        .await
+        .unwrap()
+}
+
+/// Writes that all ask for their turn while another has it.
+async fn behind_one<T>(writer: &Writer, others: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut first = writer.begin().await.unwrap();
+    first
+        .execute("INSERT INTO parents (id, made_at) VALUES ('first', 0)")
+        .await
+        .unwrap();
+    // All of the others are polled, and in the queue, before the first one goes on.
+    let (done, committed) = tokio::join!(join_all(others), first.commit("insert the first"));
+    committed.unwrap();
+    done
+}
+
+#[tokio::test]
+async fn writes_that_meet_share_one_commit() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        let names: Vec<_> = (0..20).map(|n| format!("n{n:02}")).collect();
+        let done = behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
+        assert!(done.iter().all(Result::is_ok), "{engine}: {done:?}");
+        assert_eq!(ids(pool).await.len(), 21, "{engine}");
+        let tally = writer.tally();
+        assert_eq!((tally.writes, tally.commits), (21, 1), "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_takes_no_more_than_its_bounds() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let narrow = Bounds { writes: 4, ..PATIENT };
+        let writer = Writer::in_order(pool, narrow, None);
+        let names: Vec<_> = (0..11).map(|n| format!("n{n:02}")).collect();
+        behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
+        assert_eq!(ids(pool).await.len(), 12, "{engine}");
+        assert_eq!(writer.tally().commits, 3, "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_fails_leaves_its_neighbours_alone() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        // Every second one is there already when its turn comes.
+        let names = ["a", "first", "b", "first", "c", "a"];
+        let done = behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
+        let kept: Vec<_> = done.iter().map(Result::is_ok).collect();
+        assert_eq!(kept, [true, false, true, false, true, false], "{engine}");
+        let Err(StoreError::Query { source, .. }) = &done[1] else {
+            panic!("{engine}: {done:?}");
+        };
+        assert!(source.as_database_error().unwrap().is_unique_violation());
+        assert_eq!(ids(pool).await, ["a", "b", "c", "first"], "{engine}");
+        assert_eq!(writer.tally().commits, 1, "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_write_may_fail_too() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        insert(&writer, "a").await.unwrap();
+        assert!(insert(&writer, "a").await.is_err(), "{engine}");
+        insert(&writer, "b").await.unwrap();
+        assert_eq!(ids(pool).await, ["a", "b"], "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_caller_goes_away_is_whole_or_not_at_all() {
+    async fn pair(writer: &Writer, id: &str) -> Result<(), StoreError> {
+        let mut write = writer.begin().await?;
+        for id in [format!("{id}1"), format!("{id}2")] {
+            sqlx::query("INSERT INTO parents (id, made_at) VALUES ($1, 0)")
+                .bind(id)
+                .execute(&mut *write)
+                .await
+                .during("insert a pair")?;
+        }
+        write.commit("insert a pair").await
+    }
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        for polls in 0..12_usize {
+            let id = format!("p{polls:02}");
+            let mut cut = Box::pin(pair(&writer, &id));
+            // Cut off after so many steps, wherever that is.
+            let mut left = polls;
+            poll_fn(|context| {
+                let over = left == 0 || cut.as_mut().poll(context).is_ready() || left == 1;
+                left -= usize::from(!over);
+                if over { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let neighbour = format!("q{polls:02}");
+            let beside = insert(&writer, &neighbour);
+            drop(cut);
+            beside.await.unwrap();
+        }
+        let kept: BTreeSet<_> = ids(pool).await.into_iter().collect();
+        for polls in 0..12 {
+            assert!(
+                kept.contains(&format!("q{polls:02}")),
+                "{engine} {polls}: {kept:?}"
+            );
+            let halves = [1, 2].map(|half| kept.contains(&format!("p{polls:02}{half}")));
+            assert_eq!(halves[0], halves[1], "{engine} {polls}: {kept:?}");
+        }
+        assert!(!kept.contains("p001"), "{engine}: it was never even begun");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_fails_everybody_and_the_next_one_goes_on() {
+    // Only SQLite can put a reference off until the commit.
+    let store = sqlite(&MIGRATOR).await.unwrap();
+    let writer = Writer::in_order(&store.pool, PATIENT, None);
+    let orphan = async {
+        let mut write = writer.begin().await?;
+        for statement in [
+            "PRAGMA defer_foreign_keys = ON",
+            "INSERT INTO children (parent, seq, body) VALUES ('nobody', 1, '')",
+        ] {
+            write.execute(statement).await.during("insert an orphan")?;
+        }
+        write.commit("insert an orphan").await
+    };
+    let (one, two) = tokio::join!(insert(&writer, "a"), orphan);
+    for failed in [one.unwrap_err(), two.unwrap_err()] {
+        assert!(matches!(failed, StoreError::Commit { .. }), "{failed:?}");
+        assert_eq!(failed.code(), Some(ErrorCode::StoreFailed));
+    }
+    insert(&writer, "b").await.unwrap();
+    assert_eq!(ids(&store.pool).await, ["b"]);
+}
+
+#[tokio::test]
+async fn the_opening_is_done_once_a_transaction_and_may_refuse() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let (opened, last) = (Arc::new(AtomicI64::new(0)), 2);
+        let counting = Arc::clone(&opened);
+        let opening: Opening = Arc::new(move |connection| {
+            let count = counting.fetch_add(1, Ordering::SeqCst) + 1;
+            async move {
+                if count > last {
+                    return Err(StoreError::Superseded);
+                }
+                connection
+                    .execute("UPDATE parents SET made_at = made_at + 1")
+                    .await
+                    .during("open")?;
+                Ok(())
+            }
+            .boxed()
+        });
+        let writer = Writer::in_order(pool, PATIENT, Some(opening));
+        behind_one(&writer, vec![insert(&writer, "a"), insert(&writer, "b")]).await;
+        insert(&writer, "c").await.unwrap();
+        let refused = insert(&writer, "d").await;
+        assert!(
+            matches!(refused, Err(StoreError::Superseded)),
+            "{engine}: {refused:?}"
+        );
+        assert_eq!(opened.load(Ordering::SeqCst), 3, "{engine}");
+        let counted: Vec<i64> = sqlx::query_scalar("SELECT made_at FROM parents ORDER BY id")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+        assert_eq!(counted, [1, 1, 0, 1], "{engine}: a, b, c, first");
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    if let Ok(url) = std::env::var(CHILD) {
+        return write_until_killed(&url).await;
+    }
+    for TestStore {
+        pool, engine, url, ..
+    } in &all().await
+    {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "what_was_acknowledged_survives_a_kill", "--nocapture"])
+            .env(CHILD, url)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut told = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("durable ").map(str::to_owned));
+        let mut acknowledged: BTreeSet<_> = told.by_ref().take(200).collect();
+        assert_eq!(acknowledged.len(), 200, "{engine}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it had said before it died but nobody had read.
+        acknowledged.extend(told);
+        let again = open(url).await.unwrap();
+        let kept: BTreeSet<_> = ids(&again).await.into_iter().collect();
+        let lost: Vec<_> = acknowledged.difference(&kept).collect();
+        assert!(lost.is_empty(), "{engine}: acknowledged and lost: {lost:?}");
+        again.close().await;
+        pool.close().await;
+    }
+}
+
+/// Many writers at once; each says what is durable as soon as it is told so.
+#[expect(clippy::print_stdout, reason = "its parent reads what it was told")]
+async fn write_until_killed(url: &str) {
+    let pool = open(url).await.unwrap();
+    let writer = Writer::in_order(&pool, Bounds::default(), None);
+    let tasks = Tasks::new();
+    let writing: Vec<_> = (0..16)
+        .map(|task| {
+            let writer = writer.clone();
+            tasks.spawn("writing", async move {
+                for n in 0_u64.. {
+                    let id = format!("{task}-{n}");
+                    insert(&writer, &id).await.unwrap();
+                    println!("durable {id}");
+                }
+            })
+        })
+        .collect();
+    for task in writing {
+        task.join().await.unwrap();
+    }
+}
