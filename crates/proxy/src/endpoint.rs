@@ -1,0 +1,339 @@
+//! Where a session is reached: TLS with the session's certificate, for the holder of one certificate.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use muster_kit::SharedClock;
+use muster_kit::tls::{TlsIdentity, server_for};
+use muster_protocol::Digest;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::limits::Limits;
+use crate::rt::Spawner;
+use crate::seal::Seal;
+
+/// After a failed accept, so that a lack of file descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most of requests and answers that waits here, of one connection.
+const BUFFER: usize = 64 * 1024;
+/// What one HTTP/2 stream may send ahead.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// Between two questions whether an HTTP/2 client is still there, and how long it has for the answer.
+const PING: Duration = Duration::from_secs(20);
+
+/// Why an endpoint cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The certificate.
+    #[error("the session's certificate cannot be used")]
+    Tls(#[from] tokio_rustls::rustls::Error),
+    /// The listener.
+    #[error("the session's address is not known")]
+    Address(#[from] io::Error),
+}
+
+/// A sealed endpoint that listens. Dropping it closes it at once.
+pub struct Endpoint {
+    address: SocketAddr,
+    /// No new connections; those that are there finish their requests.
+    retiring: CancellationToken,
+    /// No connections.
+    ending: CancellationToken,
+    connections: TaskTracker,
+    seal: Arc<Seal>,
+}
+
+impl Endpoint {
+    /// Serves a session on `listener`, with `identity`, to the client whose certificate has this digest and to no other.
+    ///
+    /// # Errors
+    /// A certificate that does not fit its key, a listener without an address.
+    pub fn open(
+        listener: TcpListener,
+        identity: &TlsIdentity,
+        client: Digest,
+        seal: Arc<Seal>,
+        clock: SharedClock,
+    ) -> Result<Self, EndpointError> {
+        let address = listener.local_addr()?;
+        let tls = server_for(identity, client, &[b"h2", b"http/1.1"])?;
+        let (retiring, ending) = (CancellationToken::new(), CancellationToken::new());
+        let connections = TaskTracker::new();
+        let door = Door {
+            acceptor: TlsAcceptor::from(Arc::new(tls)),
+            seal: Arc::clone(&seal),
+            clock,
+            retiring: retiring.clone(),
+            ending: ending.clone(),
+            connections: connections.clone(),
+        };
+        seal.tasks().spawn("sealed endpoint", door.accept(listener));
+        Ok(Self {
+            address,
+            retiring,
+            ending,
+            connections,
+            seal,
+        })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whose answers it gives.
+    pub fn seal(&self) -> &Arc<Seal> {
+        &self.seal
+    }
+
+    /// Takes no more connections and lets those that are there finish what is under way, for as long as `grace`; then hangs
+    /// up. Everything is signed when this returns.
+    pub async fn close(self, grace: Duration) {
+        self.retiring.cancel();
+        self.seal.drain(grace).await;
+        // The last answers are on their way, which may be the session's own last word.
+        self.connections.close();
+        let _ = timeout(grace, self.connections.wait()).await;
+        self.ending.cancel();
+        self.seal.sealer().drained().await;
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.retiring.cancel();
+        self.ending.cancel();
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({})", self.address)
+    }
+}
+
+#[derive(Clone)]
+struct Door {
+    acceptor: TlsAcceptor,
+    seal: Arc<Seal>,
+    clock: SharedClock,
+    retiring: CancellationToken,
+    ending: CancellationToken,
+    connections: TaskTracker,
+}
+
+impl Door {
+    async fn accept(self, listener: TcpListener) {
+        let places = Arc::new(Semaphore::new(self.seal.limits().connections));
+        while let Some(accepted) = self.retiring.run_until_cancelled(listener.accept()).await {
+            let (tcp, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    let _ = self
+                        .retiring
+                        .run_until_cancelled(self.clock.sleep(ACCEPT_PAUSE))
+                        .await;
+                    continue;
+                }
+            };
+            // One too many waits for nothing: it is hung up on.
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                tracing::debug!(%peer, "one connection too many");
+                continue;
+            };
+            let door = self.clone();
+            let open = self.connections.token();
+            self.seal.tasks().spawn("sealed connection", async move {
+                let ending = door.ending.clone();
+                let _ = ending.run_until_cancelled(door.greet(tcp, peer)).await;
+                drop((place, open));
+            });
+        }
+    }
+
+    async fn greet(self, tcp: TcpStream, peer: SocketAddr) {
+        let limits = *self.seal.limits();
+        let handshake = async {
+            tcp.set_nodelay(true)?;
+            self.acceptor.accept(tcp).await
+        };
+        match timeout(limits.handshake, handshake).await {
+            Ok(Ok(tls)) => self.serve(tls, peer, limits).await,
+            Ok(Err(error)) => tracing::info!(%peer, %error, "a caller did not come through TLS"),
+            Err(_) => tracing::debug!(%peer, "a caller was too slow"),
+        }
+    }
+
+    async fn serve(self, tls: TlsStream<TcpStream>, peer: SocketAddr, limits: Limits) {
+        let spawner = Spawner {
+            tasks: self.seal.tasks().clone(),
+            name: "sealed stream",
+        };
+        let mut builder = auto::Builder::new(spawner);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .max_buf_size(BUFFER);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.streams)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .max_send_buf_size(BUFFER)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(limits.stall);
+        let seal = Arc::clone(&self.seal);
+        let service = service_fn(move |request| {
+            let seal = Arc::clone(&seal);
+            async move { Ok::<_, Infallible>(seal.answer(request).await) }
+        });
+        let watched = Watched::new(TokioIo::new(tls), limits.stall);
+        let connection = builder.serve_connection_with_upgrades(watched, service);
+        let mut connection = pin!(connection);
+        let mut retiring = false;
+        let ended = loop {
+            tokio::select! {
+                ended = connection.as_mut() => break ended,
+                () = self.retiring.cancelled(), if !retiring => {
+                    retiring = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "a connection broke");
+        }
+    }
+}
+
+/// A connection whose client must take what waits for it in time: one that does not has gone, whatever TCP says.
+struct Watched<T> {
+    io: T,
+    limit: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Watched<T> {
+    fn new(io: T, limit: Duration) -> Self {
+        Self {
+            io,
+            limit,
+            stalled: None,
+        }
+    }
+
+    /// Gives a waiting write its time.
+    fn watch<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.limit;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
+        match stalled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: Read + Unpin> Read for Watched<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
+    }
+}
+
+impl<T: Write + Unpin> Write for Watched<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write(cx, bytes);
+        this.watch(cx, written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.io).poll_flush(cx);
+        this.watch(cx, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
+        this.watch(cx, written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// Writes until the other side's buffer is full and then until it is over.
+    async fn write_on(mut watched: Watched<TokioIo<tokio::io::DuplexStream>>) -> io::Error {
+        loop {
+            let written = std::future::poll_fn(|cx| Pin::new(&mut watched).poll_write(cx, &[0; 64])).await;
+            if let Err(error) = written {
+                return error;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+        let (near, mut far) = tokio::io::duplex(128);
+        let watched = Watched::new(TokioIo::new(near), Duration::from_secs(60));
+        let started = Instant::now();
+        let reading = async move {
+            let mut buffer = [0; 32];
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                far.read_exact(&mut buffer).await.unwrap();
+            }
+            far
+        };
+        let (error, far) = tokio::join!(write_on(watched), reading);
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(started.elapsed(), Duration::from_secs(560));
+        drop(far);
+    }
+}

@@ -1,0 +1,42 @@
+//! The data path of sealed streams: passes bytes on as they arrive, hashes them, signs how they ended; and the other end,
+//! which checks what was signed.
+//!
+//! Reading order: [`digest`], [`comment`], [`text`], [`headers`] (pure), [`sealer`] (numbers, chains and signs), `intake`
+//! (a request comes in), [`upstream`] with [`socket`] and [`netns`] (the engine in its container is reached), `relay` (its
+//! answer passes), [`seal`] (the three together: a request in, a signed answer out), [`endpoint`] (TLS for exactly one
+//! client). Then the client's side: [`client`] and [`check`].
+//!
+//! What is signed, and by which rules it is believed, stands in [`muster_seal`] and `docs/sealed-sessions.md`.
+
+mod answer;
+pub mod certificate;
+pub mod check;
+pub mod client;
+pub mod comment;
+pub mod digest;
+pub mod endpoint;
+pub mod headers;
+mod intake;
+pub mod limits;
+pub mod netns;
+mod open;
+mod refusal;
+mod relay;
+mod rt;
+pub mod seal;
+pub mod sealer;
+pub mod socket;
+pub mod text;
+mod upgrade;
+pub mod upstream;
+mod wellknown;
+
+pub use answer::Answer;
+pub use check::{Asked, Checked, CheckedBody, Unproven};
+pub use client::{ClientError, Peer, SealedClient};
+pub use endpoint::{Endpoint, EndpointError};
+pub use limits::Limits;
+pub use refusal::openai_error;
+pub use seal::Seal;
+pub use sealer::Sealer;
+pub use upstream::{EngineAddress, Upstream, UpstreamError};

@@ -1,0 +1,416 @@
+//! An answer on its way through: passed on as it arrives, hashed in passing, signed when it ends, however it ends.
+//!
+//! Nothing here runs ahead: the engine is asked for its next bytes only when the client's connection has taken the last
+//! ones. What waits is one piece of the engine's, cut nowhere but around comments of ours.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+use muster_seal::StreamEnd;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::comment::{PREFIX, Piece, Scanner, proof_line};
+use crate::headers::{PROOF, end_to_end};
+use crate::open::Open;
+
+/// What passes, and under which bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Whether it is a stream of events: then comments of ours are taken out, and the proof is its last line.
+    pub(crate) events: bool,
+    /// Bytes that may still pass.
+    pub(crate) budget: u64,
+    /// How long the engine may say nothing.
+    pub(crate) silence: Duration,
+}
+
+/// The body of a streamed answer.
+pub(crate) struct Relay<B> {
+    /// Dropped as soon as the end is known: the engine is not to work for nobody.
+    engine: Option<B>,
+    open: Open,
+    terms: Terms,
+    scanner: Scanner,
+    /// What is to be sent before anything else is asked for.
+    ready: VecDeque<Bytes>,
+    trailers: HeaderMap,
+    /// When the engine last said something.
+    heard: Instant,
+    waiting: Option<Box<Waiting>>,
+}
+
+/// What may end an answer while its engine is silent.
+struct Waiting {
+    silence: Pin<Box<Sleep>>,
+    closing: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl<B> Relay<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    pub(crate) fn new(engine: B, open: Open, terms: Terms) -> Self {
+        let mut relay = Self {
+            engine: Some(engine),
+            open,
+            terms,
+            scanner: Scanner::default(),
+            ready: VecDeque::new(),
+            trailers: HeaderMap::new(),
+            heard: Instant::now(),
+            waiting: None,
+        };
+        relay.end_if_over();
+        relay
+    }
+
+    fn take(&mut self, mut data: Bytes) {
+        self.heard = Instant::now();
+        let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        let whole = length <= self.terms.budget;
+        if !whole {
+            data.truncate(usize::try_from(self.terms.budget).unwrap_or(usize::MAX));
+        }
+        self.terms.budget = self.terms.budget.saturating_sub(length);
+        if self.terms.events {
+            let (open, ready) = (&mut self.open, &mut self.ready);
+            self.scanner.scan(&data, |piece| match piece {
+                Piece::Held(length) => pass(open, ready, held(length)),
+                Piece::Body(range) => pass(open, ready, data.slice(range)),
+                Piece::Ours(_) => {}
+                Piece::OursEnd => {
+                    tracing::debug!("an engine sent a comment under our prefix; it was taken out")
+                }
+            });
+        } else {
+            pass(&mut self.open, &mut self.ready, data);
+        }
+        if whole {
+            self.end_if_over();
+        } else {
+            self.end(StreamEnd::Oversize);
+        }
+    }
+
+    /// An answer of known length is signed with its last byte: its client may not ask for more.
+    fn end_if_over(&mut self) {
+        if self.engine.as_ref().is_some_and(Body::is_end_stream) {
+            self.end(StreamEnd::Completed);
+        }
+    }
+
+    fn end(&mut self, end: StreamEnd) {
+        self.engine = None;
+        self.waiting = None;
+        let rest = self.scanner.finish();
+        if rest > 0 {
+            pass(&mut self.open, &mut self.ready, held(rest));
+        }
+        let Some(proof) = self.open.finish(end) else {
+            return;
+        };
+        if self.terms.events {
+            self.ready.push_back(proof_line(&proof));
+        }
+        // Base64 is a header's value as it is.
+        if let Ok(proof) = HeaderValue::from_str(&proof) {
+            self.trailers.insert(PROOF, proof);
+        }
+    }
+
+    /// Why an answer ends while its engine says nothing, if it does.
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<StreamEnd> {
+        let deadline = self.heard + self.terms.silence;
+        let waiting = self.waiting.get_or_insert_with(|| {
+            let closing = self.open.sealer().closing().clone();
+            Box::new(Waiting {
+                silence: Box::pin(sleep_until(deadline)),
+                closing: Box::pin(closing.cancelled_owned()),
+            })
+        });
+        if waiting.closing.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(StreamEnd::SessionClosed);
+        }
+        // The timer is moved when it fires and not with every piece.
+        while waiting.silence.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= deadline {
+                return Poll::Ready(StreamEnd::EngineSilent);
+            }
+            waiting.silence.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+fn held(length: usize) -> Bytes {
+    Bytes::from_static(PREFIX.get(..length).unwrap_or_default())
+}
+
+fn pass(open: &mut Open, ready: &mut VecDeque<Bytes>, piece: Bytes) {
+    if !piece.is_empty() {
+        open.pass(&piece);
+        ready.push_back(piece);
+    }
+}
+
+impl<B> Body for Relay<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let relay = self.get_mut();
+        loop {
+            if let Some(piece) = relay.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let Some(engine) = &mut relay.engine else {
+                let trailers = std::mem::take(&mut relay.trailers);
+                let last = (!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers)));
+                return Poll::Ready(last);
+            };
+            match Pin::new(engine).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => relay.take(data),
+                    Err(frame) => {
+                        let mut trailers = frame.into_trailers().unwrap_or_default();
+                        end_to_end(&mut trailers);
+                        relay.trailers = trailers;
+                    }
+                },
+                Poll::Ready(Some(Err(_))) => relay.end(StreamEnd::EngineFailed),
+                Poll::Ready(None) => relay.end(StreamEnd::Completed),
+                Poll::Pending => match relay.poll_waiting(cx) {
+                    Poll::Ready(end) => relay.end(end),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.engine.is_none() && self.ready.is_empty() && self.trailers.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // Bytes come out that did not go in, and the other way round.
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt;
+    use muster_identity::Keypair;
+    use muster_kit::clock::TokioClock;
+    use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+    use muster_seal::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text};
+    use tokio::sync::{Semaphore, mpsc};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::comment::proof_of;
+    use crate::sealer::{Asking, Sealer};
+    use crate::text::BodyKind;
+
+    const START: i64 = 1_769_000_000;
+
+    /// An engine's body that says what it is told, when it is told.
+    struct Scripted(mpsc::Receiver<Result<Bytes, ()>>);
+
+    impl Body for Scripted {
+        type Data = Bytes;
+        type Error = ();
+
+        fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ()>>> {
+            self.get_mut()
+                .0
+                .poll_recv(cx)
+                .map(|said| said.map(|said| said.map(Frame::data)))
+        }
+    }
+
+    fn sealer() -> Arc<Sealer> {
+        let key = Keypair::generate();
+        let text = |text: &str| Text::new(text).unwrap();
+        let attestation = Attestation {
+            session: SessionId(Uuid::from_u128(1)),
+            session_key: key.hotkey(),
+            job: JobId::from_uuid(Uuid::from_u128(2)),
+            attempt: AttemptId::from_uuid(Uuid::from_u128(3)),
+            miner: MinerKey(key.hotkey()),
+            audience: ValidatorKey(key.hotkey()),
+            server_certificate: Digest::of(b"s"),
+            client_certificate: Digest::of(b"c"),
+            executor: text("e"),
+            address: text("h:1"),
+            image: ImageId(Digest::of(b"i")),
+            model: None,
+            scheme: HashScheme::RawHttp,
+            price: Price::default(),
+            not_before: Timestamp::from_secs(START),
+            not_after: Timestamp::from_secs(START + 1_000_000),
+        };
+        let envelope = Envelope::new(&attestation, |bytes| key.sign(bytes));
+        let clock = Arc::new(TokioClock::new(Timestamp::from_secs(START)));
+        Sealer::new(key, envelope, clock).unwrap()
+    }
+
+    fn open(sealer: &Arc<Sealer>) -> Open {
+        let asked = Asking {
+            method: Text::new("POST").unwrap(),
+            path: Text::new("/").unwrap(),
+            client: None,
+            client_nonce: None,
+            gateway_nonce: None,
+            from: Timestamp::from_secs(START),
+        };
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let mut open = Open::begin(sealer, asked, Digest::of(b""), permit);
+        open.head(200, None, BodyKind::Events);
+        open
+    }
+
+    const TERMS: Terms = Terms {
+        events: true,
+        budget: 1_000_000,
+        silence: Duration::from_secs(60),
+    };
+
+    fn proofs(sealer: &Sealer) -> Vec<ResponseProof> {
+        let kept = sealer.proofs(0, 100).proofs;
+        let read = |(_, text): &(u64, Arc<str>)| Envelope::from_text(text).unwrap().statement().unwrap();
+        kept.iter().map(read).collect()
+    }
+
+    fn rig(terms: Terms) -> (Arc<Sealer>, mpsc::Sender<Result<Bytes, ()>>, Relay<Scripted>) {
+        let sealer = sealer();
+        let (engine, body) = mpsc::channel(8);
+        let relay = Relay::new(Scripted(body), open(&sealer), terms);
+        (sealer, engine, relay)
+    }
+
+    async fn data(relay: &mut Relay<Scripted>) -> Bytes {
+        relay.frame().await.unwrap().unwrap().into_data().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_a_second_is_passed_a_byte_a_second_and_is_not_silence() {
+        let (sealer, engine, mut relay) = rig(TERMS);
+        let started = Instant::now();
+        let saying = async move {
+            for _ in 0..3_600 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                engine.send(Ok(Bytes::from_static(b"x"))).await.unwrap();
+            }
+        };
+        let hearing = async {
+            for second in 1..=3_600 {
+                assert_eq!(data(&mut relay).await, "x");
+                assert_eq!(started.elapsed(), Duration::from_secs(second));
+            }
+        };
+        tokio::join!(saying, hearing);
+        assert!(relay.ready.capacity() <= 4, "nothing piles up");
+        let last = relay.collect().await.unwrap();
+        assert!(last.trailers().unwrap().contains_key(PROOF));
+        let signed = proofs(&sealer);
+        assert_eq!(signed.len(), 1);
+        assert_eq!(
+            (signed[0].end, signed[0].output_bytes),
+            (StreamEnd::Completed, 3_600)
+        );
+        assert_eq!(signed[0].first_byte, Some(Timestamp::from_secs(START + 1)));
+        assert_eq!(signed[0].to, Timestamp::from_secs(START + 3_600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_falls_silent_is_given_up_at_the_bound() {
+        let (sealer, engine, mut relay) = rig(TERMS);
+        engine.send(Ok(Bytes::from_static(b"data: 1\n\n"))).await.unwrap();
+        assert_eq!(data(&mut relay).await, "data: 1\n\n");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        engine.send(Ok(Bytes::from_static(b": must"))).await.unwrap();
+        let started = Instant::now();
+        assert_eq!(
+            data(&mut relay).await,
+            ": must",
+            "what was held back comes at the end"
+        );
+        assert_eq!(started.elapsed(), Duration::from_secs(60));
+        let line = data(&mut relay).await;
+        let text = proof_of(line.strip_prefix(b"\n: muster-".as_slice()).unwrap()).unwrap();
+        let trailers = relay.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(trailers[PROOF], text);
+        assert!(relay.frame().await.is_none());
+        assert_eq!(proofs(&sealer)[0].end, StreamEnd::EngineSilent);
+        assert_eq!(proofs(&sealer)[0].output, Digest::of(b"data: 1\n\n: must"));
+        assert!(engine.is_closed(), "the engine works for nobody");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_other_end_is_signed_once_as_what_it_was() {
+        let said = || Ok(Bytes::from_static(b"data: 12\n\n"));
+        // Broken by the engine.
+        let (sealer, engine, relay) = rig(TERMS);
+        engine.send(said()).await.unwrap();
+        engine.send(Err(())).await.unwrap();
+        relay.collect().await.unwrap();
+        assert_eq!(
+            proofs(&sealer).iter().map(|proof| proof.end).collect::<Vec<_>>(),
+            [StreamEnd::EngineFailed]
+        );
+        // Its client has gone.
+        let (sealer, engine, mut relay) = rig(TERMS);
+        engine.send(said()).await.unwrap();
+        data(&mut relay).await;
+        drop(relay);
+        let signed = proofs(&sealer);
+        assert_eq!((signed.len(), signed[0].end), (1, StreamEnd::ClientGone));
+        assert_eq!(signed[0].output, Digest::of(b"data: 12\n\n"));
+        assert_eq!(sealer.under_way(), 0);
+        // Too much.
+        let (sealer, engine, relay) = rig(Terms { budget: 15, ..TERMS });
+        engine.send(said()).await.unwrap();
+        engine.send(said()).await.unwrap();
+        let sent = relay.collect().await.unwrap().to_bytes();
+        assert!(
+            sent.starts_with(b"data: 12\n\ndata:\n: muster-proof "),
+            "{sent:?}"
+        );
+        let signed = proofs(&sealer);
+        assert_eq!(
+            (signed.len(), signed[0].end, signed[0].output_bytes),
+            (1, StreamEnd::Oversize, 15)
+        );
+        // The session is closed under it.
+        let (sealer, engine, mut relay) = rig(TERMS);
+        engine.send(said()).await.unwrap();
+        data(&mut relay).await;
+        sealer.begin_close();
+        relay.collect().await.unwrap();
+        sealer.drained().await;
+        let signed = proofs(&sealer);
+        assert_eq!((signed.len(), signed[0].end), (1, StreamEnd::SessionClosed));
+        let close = sealer.close().statement().unwrap();
+        assert_eq!(close.responses, 1);
+        assert_eq!(sealer.close(), sealer.closed().unwrap(), "there is one last word");
+        drop(open(&sealer));
+        assert_eq!(proofs(&sealer).len(), 1, "nothing is signed after it");
+    }
+}

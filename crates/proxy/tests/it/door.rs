@@ -1,0 +1,280 @@
+//! Who gets in, and what of a request does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use muster_kit::Tasks;
+use muster_kit::tls::{TlsIdentity, client};
+use muster_protocol::Digest;
+use muster_proxy::headers::PROOF;
+use muster_proxy::{ClientError, Limits, Peer, SealedClient, certificate};
+use muster_seal::StreamEnd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::rig::{BOUNDS, DEADLINE, EVENTS, Engine, Kind, Rig, chunk, until};
+
+fn hello(tasks: &Tasks) -> Engine {
+    Engine::new(tasks, |mut stream| async move {
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-type: text/plain\r\nconnection: keep-alive, x-hop\r\n\
+                      keep-alive: timeout=5\r\nx-hop: 1\r\nx-stays: 1\r\n\r\nhello";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    })
+}
+
+/// A connection of its own, whatever is said over it.
+pub(crate) async fn tls(
+    rig: &Rig,
+    identity: &TlsIdentity,
+    alpn: &[&[u8]],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut config = client(identity, rig.server).unwrap();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let tcp = TcpStream::connect(rig.address).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+}
+
+/// Says bytes and reads until the other side hangs up.
+async fn say(rig: &Rig, bytes: &[u8]) -> String {
+    let mut tls = tls(rig, &rig.identity, &[]).await.unwrap();
+    tls.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    // A hang-up without TLS's own goodbye is one, too.
+    let _ = timeout(DEADLINE, tls.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn only_the_one_certificate_gets_in_and_only_the_one_answers() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
+    assert_eq!(rig.ask(Request::get("/"), "").await.body, "hello");
+    // Another client, whose certificate is as good as any.
+    let other = certificate::make(&["client".to_owned()]).unwrap().identity;
+    let limits = Limits::default();
+    let stranger = SealedClient::new(rig.client.peer().clone(), &other, &limits, &tasks).unwrap();
+    let refused = stranger
+        .send(Request::get("/").body(Full::default()).unwrap())
+        .await;
+    assert!(refused.is_err());
+    // None at all.
+    let mut nobody = tls(&rig, &rig.identity, &[]).await.unwrap();
+    nobody.shutdown().await.unwrap();
+    // Another server.
+    let peer = Peer {
+        certificate: Digest::of(b"another"),
+        ..rig.client.peer().clone()
+    };
+    let misled = SealedClient::new(peer, &rig.identity, &limits, &tasks).unwrap();
+    let refused = misled
+        .send(Request::get("/").body(Full::default()).unwrap())
+        .await;
+    assert!(matches!(refused, Err(ClientError::Connect(_))), "{refused:?}");
+    assert_eq!(engine.heard().len(), 1);
+}
+
+#[tokio::test]
+async fn http_2_streams_side_by_side_and_proves_each() {
+    let tasks = Tasks::new();
+    let engine = Engine::new(&tasks, |mut stream| async move {
+        stream.write_all(EVENTS.as_bytes()).await.unwrap();
+        for _ in 0..10 {
+            stream.write_all(&chunk(b"data: 1\n\n")).await.unwrap();
+        }
+        stream.write_all(b"0\r\n\r\n").await.unwrap();
+    });
+    let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
+    let tls = tls(&rig, &rig.identity, &[b"h2"]).await.unwrap();
+    assert_eq!(tls.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
+    let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(tls))
+        .await
+        .unwrap();
+    tasks.spawn("h2", connection);
+    let mut ledger = rig.ledger();
+    let asking = (0..20).map(|number| {
+        let (mut sender, rig) = (sender.clone(), &rig);
+        async move {
+            let request = Request::post(format!("https://localhost/v1/x?n={number}"));
+            let request = request.body(Full::new(Bytes::from("{}"))).unwrap();
+            let mut asked = rig.asked(&request, b"{}");
+            asked.path = format!("/v1/x?n={number}");
+            let response = sender.send_request(request).await.unwrap();
+            let (report, reported) = tokio::sync::oneshot::channel();
+            let collected = rig.checked(response, report).into_body().collect().await.unwrap();
+            assert!(collected.trailers().unwrap().contains_key(PROOF));
+            (reported.await.unwrap(), asked)
+        }
+    });
+    let answers = futures_util::future::join_all(asking).await;
+    for (checked, asked) in answers {
+        let (proof, _) = checked.verdict(&asked, &mut ledger, BOUNDS).unwrap();
+        assert_eq!((proof.end, proof.output_bytes), (StreamEnd::Completed, 90));
+    }
+    assert!(ledger.missing().is_empty());
+}
+
+#[tokio::test]
+async fn a_request_with_two_lengths_reaches_nobody() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
+    let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: x\r\n\r\n";
+    for lengths in [
+        "content-length: 5\r\ncontent-length: 41\r\n",
+        "transfer-encoding: chunked, identity\r\n",
+        "transfer-encoding: xchunked\r\n",
+        "content-length: +5\r\n",
+        "content-length: 5, 41\r\n",
+    ] {
+        let said = say(
+            &rig,
+            format!("POST / HTTP/1.1\r\nhost: x\r\n{lengths}\r\n{hidden}").as_bytes(),
+        )
+        .await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{lengths}: {said}");
+        assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{lengths}: {said}");
+    }
+    assert_eq!(engine.heard(), Vec::<String>::new());
+    // An encoding overrides a length: the body ends where the encoding says, and so does the connection. What was hidden
+    // behind it is nobody's request.
+    for lengths in [
+        "content-length: 41\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 41\r\n",
+    ] {
+        let said = say(
+            &rig,
+            format!("POST /one HTTP/1.1\r\nhost: x\r\n{lengths}\r\n{hidden}").as_bytes(),
+        )
+        .await;
+        assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{lengths}: {said}");
+    }
+    for heard in engine.heard() {
+        assert!(
+            heard.starts_with("POST /one ")
+                && !heard.contains("transfer-encoding")
+                && !heard.contains("hidden"),
+            "{heard}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_belongs_to_a_hop_and_what_is_ours_does_not_pass() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
+    let told = rig
+        .ask(
+            Request::post("/x")
+                .header("connection", "x-mine")
+                .header("x-mine", "1")
+                .header("keep-alive", "1")
+                .header("proxy-authorization", "Basic x")
+                .header("muster-client", "ab".repeat(32))
+                .header("muster-other", "1")
+                .header("accept-encoding", "gzip")
+                .header("x-theirs", "1"),
+            "{}",
+        )
+        .await;
+    let heard = engine.heard().remove(0);
+    for absent in [
+        "x-mine",
+        "keep-alive",
+        "proxy-",
+        "muster-",
+        "accept-encoding",
+        "te:",
+        "transfer-",
+    ] {
+        assert!(!heard.contains(absent), "{absent}: {heard}");
+    }
+    assert!(
+        heard.contains("x-theirs: 1\r\n") && heard.contains("host: localhost\r\n"),
+        "{heard}"
+    );
+    assert!(
+        heard.contains("content-length: 2\r\n") && heard.ends_with("\r\n\r\n{}"),
+        "{heard}"
+    );
+    let headers = &told.head.headers;
+    assert!(headers.contains_key("x-stays") && !headers.contains_key("x-hop"));
+    assert!(!headers.contains_key("keep-alive"));
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_before_and_while_it_comes() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let kind = Kind {
+        limits: Limits {
+            request: 10,
+            ..Limits::default()
+        },
+        ..Kind::default()
+    };
+    let rig = Rig::new(tasks, engine.address(), kind).await;
+    let said = say(&rig, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n").await;
+    assert!(
+        said.starts_with("HTTP/1.1 413 ") && said.contains("connection: close"),
+        "{said}"
+    );
+    let chunked = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n6\r\n123456\r\n6\r\n123456\r\n0\r\n\r\n";
+    let said = say(&rig, chunked).await;
+    assert!(said.starts_with("HTTP/1.1 413 "), "{said}");
+    assert!(said.contains("invalid_request_error"), "{said}");
+    assert!(engine.heard().is_empty());
+    assert!(rig.signed().is_empty(), "nothing was asked, nothing is signed");
+}
+
+#[tokio::test]
+async fn a_request_too_many_is_told_to_come_back_and_a_connection_too_many_is_hung_up_on() {
+    let tasks = Tasks::new();
+    let engine = Engine::new(&tasks, |mut stream| async move {
+        stream.write_all(EVENTS.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let kind = Kind {
+        limits: Limits {
+            in_flight: 1,
+            connections: 2,
+            ..Limits::default()
+        },
+        ..Kind::default()
+    };
+    let rig = Rig::new(tasks, engine.address(), kind).await;
+    let first = rig
+        .client
+        .send(Request::get("/").body(Full::default()).unwrap())
+        .await
+        .unwrap();
+    let refused = rig.ask(Request::get("/"), "").await;
+    assert_eq!(refused.head.status, 503);
+    assert_eq!(refused.head.headers["retry-after"], "1");
+    // Both places are taken, by the stream and by the connection that waits for the next request.
+    let hung_up = async {
+        loop {
+            let mut third = TcpStream::connect(rig.address).await.unwrap();
+            let read = timeout(Duration::from_millis(200), third.read(&mut [0; 1])).await;
+            if let Ok(Ok(0) | Err(_)) = read {
+                return;
+            }
+        }
+    };
+    timeout(DEADLINE, hung_up).await.unwrap();
+    drop(first);
+    until("the stream's place is free", || {
+        (rig.seal.sealer().under_way() == 0).then_some(())
+    })
+    .await;
+}
