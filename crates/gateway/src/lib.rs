@@ -1,0 +1,30 @@
+//! The OpenAI-compatible door to streaming sessions.
+//!
+//! A validator opens a [`Gateway`]: it keeps sessions of the whitelisted services alive as streaming jobs, lets clients in,
+//! passes each request to a session and its answer back as it arrives, and keeps what was proven. Read `desk` for the order
+//! of things, `starter` and `line` for one session, `relay` for one request, `http` for the door, [`store`] for what stays.
+//! A facilitator reaches it through [`forward`].
+//!
+//! What is decided is decided in `muster-sessions`; what is proven, in `muster-seal`.
+
+mod auth;
+mod desk;
+pub mod forward;
+mod gateway;
+pub mod host;
+mod http_door;
+mod line;
+pub mod record;
+mod relay;
+mod reply;
+mod server;
+mod settings;
+mod starter;
+pub mod store;
+
+pub use auth::bearer;
+pub use desk::{LineView, View};
+pub use gateway::{Gateway, GatewayError, Parts};
+pub use http_door::{ProofView, collect};
+pub use reply::refuse;
+pub use settings::Settings;

@@ -1,0 +1,182 @@
+//! The part of a validator's configuration that is the gateway's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use muster_kit::config::Problem;
+use muster_protocol::{Digest, Hotkey};
+use muster_sessions::{Limits, Service, Whitelist};
+use serde::Deserialize;
+
+/// Sessions of one model that fail one after another before those who wait are told.
+const TRIES: u32 = 3;
+/// Checks of its health that a session may fail one after another.
+const MISSES: u32 = 2;
+/// After a failed start.
+const BACKOFF: Duration = Duration::from_secs(2);
+
+/// The configuration of a gateway. `[gateway]` in the validator's commented default explains every key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where clients and facilitators connect; none for no gateway.
+    pub bind: Option<SocketAddr>,
+    /// The URL that facilitators are told; by default the bound address.
+    pub announce: Option<String>,
+    /// Facilitators whose tokens let their clients in.
+    pub facilitators: BTreeSet<Hotkey>,
+    /// Clients of the validator's own: a name for each, and SHA-256 of its key.
+    pub keys: BTreeMap<String, Digest>,
+    /// What may serve.
+    pub services: Vec<Service>,
+    /// Sessions of each model that are kept even if nobody asks.
+    pub min_sessions: usize,
+    /// Sessions of each model at most.
+    pub max_sessions: usize,
+    /// Requests that one session serves at a time.
+    pub per_session: usize,
+    /// Requests for one model that wait.
+    pub queue: usize,
+    /// Of one client.
+    pub queue_of_one: usize,
+    /// Seconds that a request waits.
+    pub patience_s: u64,
+    /// Seconds that a session may be unused.
+    pub idle_s: u64,
+    /// Seconds that a session lives.
+    pub session_s: u64,
+    /// Seconds before its end at which another one takes its place.
+    pub replace_s: u64,
+    /// Seconds before its end from which it gets nothing new.
+    pub drain_s: u64,
+    /// Seconds for image and engine to come up.
+    pub start_s: u64,
+    /// Seconds that an engine may be silent.
+    pub silence_s: u64,
+    /// Seconds between two signs that a waiting client is not forgotten.
+    pub heartbeat_s: u64,
+    /// Seconds between two checks of a session's health.
+    pub health_s: u64,
+    /// Milliseconds by which an executor's clock may differ.
+    pub skew_ms: u64,
+    /// The largest request, in KiB.
+    pub max_body_kib: usize,
+    /// Requests at a time, of all clients.
+    pub requests: usize,
+    /// How many of a hundred answers are kept with their request for a later check.
+    pub sample_percent: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            announce: None,
+            facilitators: BTreeSet::new(),
+            keys: BTreeMap::new(),
+            services: Vec::new(),
+            min_sessions: 0,
+            max_sessions: 4,
+            per_session: 8,
+            queue: 1_000,
+            queue_of_one: 50,
+            patience_s: 300,
+            idle_s: 300,
+            session_s: 3_600,
+            replace_s: 300,
+            drain_s: 60,
+            start_s: 240,
+            silence_s: 600,
+            heartbeat_s: 10,
+            health_s: 15,
+            skew_ms: 5_000,
+            max_body_kib: 4_096,
+            requests: 4_096,
+            sample_percent: 10,
+        }
+    }
+}
+
+impl Settings {
+    /// The bounds of each model's pool.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            min: self.min_sessions.min(self.max_sessions),
+            max: self.max_sessions,
+            per_session: self.per_session,
+            queue: self.queue,
+            queue_of_one: self.queue_of_one,
+            patience: Duration::from_secs(self.patience_s),
+            idle: Duration::from_secs(self.idle_s),
+            replace: Duration::from_secs(self.replace_s),
+            drain: Duration::from_secs(self.drain_s),
+            misses: MISSES,
+            tries: TRIES,
+            backoff: BACKOFF,
+        }
+    }
+
+    /// How far clocks may differ.
+    pub const fn skew(&self) -> Duration {
+        Duration::from_millis(self.skew_ms)
+    }
+
+    /// The largest request, in bytes.
+    pub const fn max_body(&self) -> usize {
+        self.max_body_kib.saturating_mul(1024)
+    }
+
+    /// Everything that is wrong with it, under `path`.
+    pub fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let at = |key: &str| format!("{path}.{key}");
+        for (key, number) in [
+            ("max_sessions", self.max_sessions),
+            ("per_session", self.per_session),
+            ("queue", self.queue),
+            ("queue_of_one", self.queue_of_one),
+            ("max_body_kib", self.max_body_kib),
+            ("requests", self.requests),
+        ] {
+            if number == 0 {
+                problems.push(Problem::at(at(key), "must be at least 1"));
+            }
+        }
+        for (key, seconds) in [
+            ("patience_s", self.patience_s),
+            ("session_s", self.session_s),
+            ("start_s", self.start_s),
+            ("silence_s", self.silence_s),
+            ("heartbeat_s", self.heartbeat_s),
+            ("health_s", self.health_s),
+        ] {
+            if seconds == 0 {
+                problems.push(Problem::at(at(key), "must be at least 1 second"));
+            }
+        }
+        if self.min_sessions > self.max_sessions {
+            problems.push(Problem::at(at("min_sessions"), "must be at most max_sessions"));
+        }
+        if self.replace_s >= self.session_s || self.drain_s >= self.replace_s {
+            problems.push(Problem::at(
+                at("replace_s"),
+                "must be less than session_s, and drain_s less than it",
+            ));
+        }
+        if self.sample_percent > 100 {
+            problems.push(Problem::at(at("sample_percent"), "must be at most 100"));
+        }
+        let url = self.announce.as_deref().unwrap_or("http://");
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            problems.push(Problem::at(at("announce"), "must begin with http:// or https://"));
+        }
+        if let Err(defects) = Whitelist::new(self.services.clone()) {
+            let said = defects
+                .into_iter()
+                .map(|(place, defect)| Problem::at(format!("{path}.services[{place}]"), defect.to_string()));
+            problems.extend(said);
+        }
+        problems
+    }
+}

@@ -1,0 +1,120 @@
+//! What a gateway keeps, on every engine at hand.
+
+use muster_gateway::store::{Book, Pair, ResponseRow, SessionRow};
+use muster_kit::store::testing::stores;
+use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
+use muster_seal::SessionId;
+use muster_sessions::Usage;
+use uuid::Uuid;
+
+use crate::rig::MIGRATIONS;
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_secs(secs)
+}
+
+fn session(seed: u128) -> SessionRow {
+    SessionRow {
+        session: SessionId(Uuid::from_u128(seed)),
+        job: JobId::from_uuid(Uuid::from_u128(seed + 100)),
+        miner: MinerKey(Hotkey::from_bytes([1; 32])),
+        model: "tiny".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        attestation: "attested".to_owned(),
+        opened_at: at(10 + i64::try_from(seed).unwrap()),
+        closed_at: None,
+        closed_because: None,
+        close: None,
+        fault: None,
+    }
+}
+
+fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
+    ResponseRow {
+        id: id.to_owned(),
+        session: SessionId(Uuid::from_u128(1)),
+        client: Digest::of(b"client"),
+        model: "tiny".to_owned(),
+        asked_at: at(20),
+        first_byte_at: Some(at(21)),
+        ended_at: at(22),
+        status: 200,
+        end: "completed".to_owned(),
+        verdict: verdict.to_owned(),
+        proof: Some("proof".to_owned()),
+        sequence: (verdict == "proven").then_some(7),
+        bytes: 9,
+        usage: Usage { input: 3, output: 4 },
+        earned,
+    }
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
+    for store in stores(&MIGRATIONS).await.unwrap() {
+        let book = Book::new(store.pool.clone());
+        book.open(&session(1)).await.unwrap();
+        let pair = Pair {
+            request: vec![0, 159, 146],
+            response: b"words".to_vec(),
+            content_type: Some("text/plain".to_owned()),
+        };
+        book.keep(&response("a", "proven", 11), Some(&pair))
+            .await
+            .unwrap();
+        book.keep(&response("b", "no proof came", 0), None).await.unwrap();
+        assert!(
+            book.keep(&response("a", "proven", 11), None).await.is_err(),
+            "an id is used once"
+        );
+        let again = Book::new(store.pool.clone());
+        let (found, of) = again.response("a").await.unwrap().unwrap();
+        assert_eq!(
+            (found, of),
+            (response("a", "proven", 11), session(1)),
+            "{}",
+            store.engine
+        );
+        assert_eq!(again.response("c").await.unwrap(), None);
+        assert_eq!(again.pair("a").await.unwrap(), Some(pair));
+        assert_eq!(again.pair("b").await.unwrap(), None);
+        let accounts = again.accounts(at(0)).await.unwrap();
+        let [account] = accounts.as_slice() else {
+            panic!("{accounts:?}")
+        };
+        assert_eq!((account.proven, account.unproven, account.earned), (1, 1, 11));
+        assert_eq!(
+            account.usage,
+            Usage { input: 3, output: 4 },
+            "only what is proven counts"
+        );
+        assert_eq!(again.accounts(at(23)).await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn sessions_end_once_and_those_of_a_dead_process_are_over() {
+    for store in stores(&MIGRATIONS).await.unwrap() {
+        let book = Book::new(store.pool.clone());
+        book.open(&session(1)).await.unwrap();
+        book.open(&session(2)).await.unwrap();
+        let first = session(1).session;
+        book.close(first, "nobody used it", Some("close"), None, at(30))
+            .await
+            .unwrap();
+        book.close(first, "again", None, Some("x"), at(31)).await.unwrap();
+        assert_eq!(book.orphans(at(40)).await.unwrap(), [session(2).job]);
+        assert_eq!(book.orphans(at(41)).await.unwrap(), []);
+        let all = book.sessions(10).await.unwrap();
+        assert_eq!(
+            all[0].closed_because.as_deref(),
+            Some("the gateway was stopped"),
+            "the newest first"
+        );
+        assert_eq!(
+            (all[1].closed_at, all[1].closed_because.as_deref()),
+            (Some(at(30)), Some("nobody used it"))
+        );
+        assert_eq!(book.sessions(1).await.unwrap().len(), 1);
+    }
+}

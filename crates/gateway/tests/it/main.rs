@@ -1,0 +1,13 @@
+//! A gateway between clients that a test plays and sealed sessions that it opens and kills. Sockets, TLS, seals, proofs and the
+//! store are the real ones; only the subnet that runs the jobs is the test's.
+
+#[cfg(test)]
+mod book;
+#[cfg(test)]
+mod door;
+#[cfg(test)]
+mod official;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
+mod sessions;

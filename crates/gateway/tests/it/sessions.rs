@@ -1,0 +1,221 @@
+//! Sessions: they come when somebody asks, they are believed only for what they prove, and they die.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_gateway::record::{Record, Words};
+use muster_kit::{Clock as _, SystemClock};
+use serde_json::Value;
+
+use crate::rig::{Fate, World, read_until, until};
+
+#[tokio::test]
+async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
+    let world = World::new(|_| ()).await;
+    let clock = SystemClock::new();
+    let asked_at = clock.now();
+    world.pace().words.send_replace(2);
+    let body = r#"{"model":"tiny","stream":true,"max_tokens":3,"messages":[]}"#;
+    let mut answer = world
+        .post("/v1/chat/completions")
+        .body(body)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    // Two words are here while the engine has not made the third.
+    let mut whole = read_until(&mut answer, "word1").await;
+    assert!(
+        !whole.contains("word2") && !whole.contains("muster-proof"),
+        "{whole}"
+    );
+    world.pace().words.send_replace(usize::MAX);
+    whole += &answer.text().await.unwrap();
+    assert!(
+        whole.contains("data: [DONE]") && whole.contains("\n: muster-proof "),
+        "{whole}"
+    );
+
+    let view = world.proof(&id).await;
+    assert_eq!(view["verdict"], "proven", "{view}");
+    assert_eq!(
+        (&view["usage"]["input"], &view["usage"]["output"]),
+        (&5.into(), &3.into())
+    );
+    assert_eq!(view["cost"], 5 + 2 * 3, "rao, by the whitelist's price");
+    let words = Words {
+        method: "POST".to_owned(),
+        path: "/v1/chat/completions".to_owned(),
+        request: STANDARD.encode(body),
+        status: 200,
+        content_type: Some("text/event-stream".to_owned()),
+        response: STANDARD.encode(&whole),
+        client_nonce: None,
+        asked_at,
+        ended_at: clock.now(),
+    };
+    let mut record: Record = serde_json::from_value(view).unwrap();
+    record.words = Some(words);
+    let proven = record.check(Arc::new(SystemClock::new())).await.unwrap();
+    assert!(proven.words);
+    // And the pair lies there for a later check, word for word.
+    let pair = world.book().pair(&id).await.unwrap().unwrap();
+    assert_eq!(pair.request, body.as_bytes());
+    assert_eq!(pair.response, whole.as_bytes());
+}
+
+#[tokio::test]
+async fn a_document_carries_its_proof_in_a_header() {
+    let world = World::new(|_| ()).await;
+    let answer = world.chat(2, false).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.headers().contains_key("muster-proof"));
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["choices"][0]["message"]["content"], "word word ");
+    assert_eq!(world.proof(&id).await["verdict"], "proven");
+    let answer = world
+        .post("/v1/embeddings")
+        .body(r#"{"model":"tiny","input":"x"}"#)
+        .send()
+        .await
+        .unwrap();
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["data"][0]["embedding"][0], 0.5);
+}
+
+#[tokio::test]
+async fn the_first_client_hears_a_sign_while_it_waits() {
+    let world = World::new(|settings| settings.heartbeat_s = 1).await;
+    world.subnet.open.send_replace(false);
+    let mut answer = world.chat(1, true).send().await.unwrap();
+    assert_eq!(
+        answer.status(),
+        200,
+        "the stream has begun before there is a session"
+    );
+    let waited = read_until(&mut answer, ": muster-wait\n").await;
+    assert!(!waited.contains("data:"), "{waited}");
+    world.subnet.open.send_replace(true);
+    let rest = answer.text().await.unwrap();
+    assert!(rest.contains("word0") && rest.contains("[DONE]"), "{rest}");
+    assert_eq!(world.subnet.begun.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn before_the_first_byte_another_session_takes_over() {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(0);
+    let asking = world.tasks.spawn("asking", world.chat(1, true).send());
+    until("the engine is asked", || async {
+        (world.pace().asked.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
+    world.subnet.kill_all();
+    world.pace().words.send_replace(usize::MAX);
+    let answer = asking.join().await.unwrap().unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body = answer.text().await.unwrap();
+    assert!(body.contains("[DONE]"), "{body}");
+    assert_eq!(world.subnet.begun.load(Ordering::SeqCst), 2);
+    assert_eq!(world.proof(&id).await["verdict"], "proven");
+}
+
+#[tokio::test]
+async fn after_the_first_byte_the_client_is_told_inside_the_stream() {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(1);
+    let mut answer = world.chat(3, true).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    read_until(&mut answer, "word0").await;
+    world.subnet.kill_all();
+    let rest = answer.text().await.unwrap();
+    let event = rest
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .next_back()
+        .unwrap();
+    let error: Value = serde_json::from_str(event).unwrap();
+    assert_eq!(error["error"]["code"], "upstream_failed", "{rest}");
+    let view = world.proof(&id).await;
+    assert_eq!(view["end"], "engine-failed");
+    assert_ne!(view["verdict"], "proven", "nobody was left to sign");
+    assert_eq!(
+        (&view["usage"]["output"], &view["cost"]),
+        (&1.into(), &0.into()),
+        "only what was sent is counted"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_a_proof_of_what_it_was_sent() {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(1);
+    let mut answer = world.chat(3, true).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    read_until(&mut answer, "word0").await;
+    drop(answer);
+    let view = world.proof(&id).await;
+    assert_eq!(
+        (&view["verdict"], &view["end"]),
+        (&"proven".into(), &"client-gone".into()),
+        "{view}"
+    );
+    assert_eq!(view["usage"]["output"], 1);
+}
+
+#[tokio::test]
+async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_hears_why() {
+    let table = [
+        (Fate::CannotSeal, "cannot seal"),
+        (Fate::Forged, "did not sign it"),
+        (Fate::OtherImage, "instead of the whitelisted one"),
+        (Fate::ClockAhead(60), "clock is ahead"),
+        (Fate::ClockAhead(-60), "off the time"),
+        (Fate::Unsigned, "did not sign where its job answers"),
+        (Fate::Fails, "no miner took it"),
+    ];
+    // Each is tried three times, with pauses: all of them at once.
+    let tried = table.map(|(fate, says)| async move {
+        let world = World::new(|_| ()).await;
+        *world.subnet.fates.lock().unwrap() = vec![fate; 3];
+        let answer = world.chat(1, false).send().await.unwrap();
+        assert_eq!(answer.status(), 503, "{fate:?}");
+        assert!(answer.headers().contains_key("retry-after"));
+        let body: Value = answer.json().await.unwrap();
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(says), "{fate:?}: {message}");
+        assert_eq!(
+            world.pace().asked.load(Ordering::SeqCst),
+            0,
+            "{fate:?}: nothing was asked of it"
+        );
+    });
+    futures_util::future::join_all(tried).await;
+}
+
+#[tokio::test]
+async fn an_idle_session_says_its_last_word_and_ends() {
+    let world = World::new(|settings| settings.idle_s = 1).await;
+    world
+        .chat(1, false)
+        .send()
+        .await
+        .unwrap()
+        .error_for_status()
+        .unwrap();
+    let ended = until("the session's end", || async {
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    assert_eq!(ended.1, "nobody used it");
+    let sessions = world.book().sessions(10).await.unwrap();
+    assert_eq!(sessions[0].closed_because.as_deref(), Some("nobody used it"));
+    assert!(
+        sessions[0].close.is_some() && sessions[0].fault.is_none(),
+        "{sessions:?}"
+    );
+}

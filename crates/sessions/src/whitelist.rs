@@ -1,0 +1,536 @@
+//! Which images may serve which model, where they listen and what they cost; and whether what a miner attests is that.
+
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use muster_protocol::wire::miner::SealTerms;
+use muster_protocol::{Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_seal::{Attestation, HashScheme, Price};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest model id: it travels in headers and logs.
+const MAX_MODEL: usize = 200;
+/// The longest path of a Unix socket that every system takes, in bytes.
+const MAX_SOCKET: usize = 100;
+/// The dearest that anything may be, for a million tokens, in rao: no sum of a session's pay overflows.
+const MAX_PRICE: u64 = 1_000_000_000_000_000;
+
+/// Where a service listens inside its container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Listen {
+    /// A Unix socket, by its name in the folder that the executor mounts for it.
+    Socket(String),
+    /// A TCP port on the container's own loopback.
+    Port(u16),
+}
+
+/// What kind of program answers: it decides what can be asked of it beyond OpenAI's interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineKind {
+    /// Muster's reference engine.
+    Reference,
+    /// vLLM.
+    Vllm,
+    /// llama.cpp's server.
+    LlamaCpp,
+    /// Anything else that speaks OpenAI's interface.
+    #[default]
+    Other,
+}
+
+/// One entry of the whitelist: one image that serves one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// The model, as clients name it.
+    pub model: String,
+    /// The image, by the digest of its configuration. Nothing else runs.
+    pub image: ImageId,
+    /// The name by which an engine that has no such image pulls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// Digest of weights, dtype, tokenizer and template, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Digest>,
+    /// What answers.
+    #[serde(default)]
+    pub engine: EngineKind,
+    /// What digests are over.
+    #[serde(default, with = "scheme")]
+    pub scheme: HashScheme,
+    /// Answers 200 once the service can be asked.
+    #[serde(default = "health")]
+    pub health: String,
+    /// Where it listens.
+    #[serde(default = "socket")]
+    pub listen: Listen,
+    /// The kind of executor it needs.
+    pub class: ExecutorClass,
+    /// Arguments of the image's entry point.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Its environment.
+    #[serde(default)]
+    pub env: IndexMap<String, String>,
+    /// Rao for a million tokens of input.
+    #[serde(default)]
+    pub input_price: u64,
+    /// Rao for a million tokens of output.
+    #[serde(default)]
+    pub output_price: u64,
+}
+
+fn health() -> String {
+    "/health".to_owned()
+}
+
+fn socket() -> Listen {
+    Listen::Socket("http.sock".to_owned())
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Defect {
+    /// No model, or one that cannot be named.
+    #[error("a model's id has 1 to {MAX_MODEL} visible ASCII characters")]
+    Model,
+    /// Two entries serve one model: a request would not know which.
+    #[error("the model {0} is served by an entry before this one")]
+    Twice(String),
+    /// The path is none.
+    #[error("a health path begins with / and has no spaces")]
+    Health,
+    /// The socket's name could lead elsewhere, or is too long.
+    #[error(
+        "a socket is a plain file name of at most {MAX_SOCKET} bytes: no / and no leading dot; the folder is the executor's"
+    )]
+    Socket,
+    /// Nothing listens there.
+    #[error("a port is at least 1")]
+    Port,
+    /// Dearer than can be added up.
+    #[error("a price is at most {MAX_PRICE} rao for a million tokens")]
+    Price,
+}
+
+/// Why an image or a model is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotListed {
+    /// No entry of this model.
+    #[error("the model {0} is not on the whitelist")]
+    Model(String),
+    /// No entry of this image.
+    #[error("the image {0} is not on the whitelist, so it may not serve")]
+    Image(ImageId),
+}
+
+/// How an attestation differs from what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// It names another miner than the one that runs the job.
+    #[error("the session was attested by {0}, who does not run it")]
+    Miner(MinerKey),
+    /// It was made for another validator.
+    #[error("the session was attested for another validator")]
+    Audience,
+    /// It is about another job or attempt.
+    #[error("the attestation is of another job")]
+    Job,
+    /// Another image runs.
+    #[error("the image {0} runs instead of the whitelisted one")]
+    Image(ImageId),
+    /// Another model is served.
+    #[error("another model is attested than the whitelist names")]
+    Weights,
+    /// Digests are over something else.
+    #[error("the session hashes by {}, the whitelist says {}", .got.name(), .wanted.name())]
+    Scheme {
+        /// The attestation's.
+        got: HashScheme,
+        /// The whitelist's.
+        wanted: HashScheme,
+    },
+    /// It costs something else.
+    #[error("the session asks another price than the whitelist's")]
+    Price,
+    /// Somebody else is let in.
+    #[error("the session lets another client in than this validator")]
+    ClientCertificate,
+    /// Another certificate is shown than was attested.
+    #[error("the endpoint shows another certificate than was attested")]
+    ServerCertificate,
+    /// It does not hold yet: the two clocks disagree.
+    #[error(
+        "the attestation holds only from {} ms from now: the executor's clock is ahead by more than {} ms",
+        .ahead.as_millis(), .allowed.as_millis()
+    )]
+    NotYet {
+        /// How far in the future it begins.
+        ahead: Duration,
+        /// How far it might.
+        allowed: Duration,
+    },
+    /// It holds no longer.
+    #[error("the attestation has expired")]
+    Expired,
+}
+
+/// What is known of a session besides what its miner attests.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// Who runs it.
+    pub miner: MinerKey,
+    /// Who asked.
+    pub audience: ValidatorKey,
+    /// As which job.
+    pub job: muster_protocol::JobId,
+    /// And attempt.
+    pub attempt: muster_protocol::AttemptId,
+    /// SHA-256 of our certificate, DER.
+    pub client_certificate: Digest,
+    /// SHA-256 of the certificate that the miner named, DER.
+    pub server_certificate: Digest,
+    /// What was to run.
+    pub service: &'a Service,
+}
+
+/// The entries, in the order of their configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whitelist {
+    services: Vec<Service>,
+}
+
+// === impl Service ===
+
+impl Service {
+    /// What it costs.
+    pub const fn price(&self) -> Price {
+        Price {
+            input: self.input_price,
+            output: self.output_price,
+        }
+    }
+
+    /// What an engine is given to find the image by.
+    pub fn pull_by(&self) -> String {
+        match &self.reference {
+            Some(reference) => reference.clone(),
+            None => self.image.to_string(),
+        }
+    }
+
+    /// What its miner is told of it, and is to attest.
+    pub fn terms(&self) -> SealTerms {
+        let (socket, port) = match &self.listen {
+            Listen::Socket(name) => (Some(name.clone()), None),
+            Listen::Port(port) => (None, Some(*port)),
+        };
+        SealTerms {
+            model: self.model.clone(),
+            image: self.image,
+            weights: self.weights,
+            scheme: self.scheme.name().to_owned(),
+            health: self.health.clone(),
+            socket,
+            port,
+            input_price: self.input_price,
+            output_price: self.output_price,
+        }
+    }
+
+    fn defects(&self) -> Vec<Defect> {
+        let mut defects = Vec::new();
+        let visible = self.model.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.model.is_empty() || self.model.len() > MAX_MODEL || !visible {
+            defects.push(Defect::Model);
+        }
+        let plain = |path: &str| path.bytes().all(|byte| byte.is_ascii_graphic());
+        if !self.health.starts_with('/') || !plain(&self.health) {
+            defects.push(Defect::Health);
+        }
+        match &self.listen {
+            Listen::Socket(name) => {
+                let short = !name.is_empty() && name.len() <= MAX_SOCKET;
+                if !short || name.contains('/') || name.starts_with('.') || !plain(name) {
+                    defects.push(Defect::Socket);
+                }
+            }
+            Listen::Port(0) => defects.push(Defect::Port),
+            Listen::Port(_) => {}
+        }
+        if self.input_price > MAX_PRICE || self.output_price > MAX_PRICE {
+            defects.push(Defect::Price);
+        }
+        defects
+    }
+
+    /// Whether what a miner attests is this service, for us. That the miner signed it is not asked here.
+    ///
+    /// # Errors
+    /// The first thing that differs.
+    pub fn judge(
+        attested: &Attestation,
+        expected: &Expected<'_>,
+        now: Timestamp,
+        skew: Duration,
+    ) -> Result<(), Mismatch> {
+        let service = expected.service;
+        if attested.miner != expected.miner {
+            return Err(Mismatch::Miner(attested.miner));
+        }
+        if attested.audience != expected.audience {
+            return Err(Mismatch::Audience);
+        }
+        // A miner knows attempts only: of a further one it takes the attempt's id for the job's.
+        let as_the_miner_knows_it = JobId::from_uuid(*expected.attempt.as_uuid());
+        let named = attested.job == expected.job || attested.job == as_the_miner_knows_it;
+        if !named || attested.attempt != expected.attempt {
+            return Err(Mismatch::Job);
+        }
+        if attested.image != service.image {
+            return Err(Mismatch::Image(attested.image));
+        }
+        if service.weights.is_some() && attested.model != service.weights {
+            return Err(Mismatch::Weights);
+        }
+        if attested.scheme != service.scheme {
+            return Err(Mismatch::Scheme {
+                got: attested.scheme,
+                wanted: service.scheme,
+            });
+        }
+        if attested.price != service.price() {
+            return Err(Mismatch::Price);
+        }
+        if attested.client_certificate != expected.client_certificate {
+            return Err(Mismatch::ClientCertificate);
+        }
+        if attested.server_certificate != expected.server_certificate {
+            return Err(Mismatch::ServerCertificate);
+        }
+        let ahead = attested.not_before.since(now);
+        if ahead > skew {
+            return Err(Mismatch::NotYet { ahead, allowed: skew });
+        }
+        if attested.not_after <= now {
+            return Err(Mismatch::Expired);
+        }
+        Ok(())
+    }
+}
+
+// === impl Whitelist ===
+
+impl Whitelist {
+    /// Takes the entries of a configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any of them, with its place.
+    pub fn new(services: Vec<Service>) -> Result<Self, Vec<(usize, Defect)>> {
+        let mut defects = Vec::new();
+        for (place, service) in services.iter().enumerate() {
+            defects.extend(service.defects().into_iter().map(|defect| (place, defect)));
+            if services.iter().take(place).any(|one| one.model == service.model) {
+                defects.push((place, Defect::Twice(service.model.clone())));
+            }
+        }
+        if defects.is_empty() {
+            Ok(Self { services })
+        } else {
+            Err(defects)
+        }
+    }
+
+    /// Every entry.
+    pub fn services(&self) -> &[Service] {
+        &self.services
+    }
+
+    /// What serves a model.
+    ///
+    /// # Errors
+    /// Nothing does.
+    pub fn of_model(&self, model: &str) -> Result<&Service, NotListed> {
+        let found = self.services.iter().find(|service| service.model == model);
+        found.ok_or_else(|| NotListed::Model(model.to_owned()))
+    }
+
+    /// What an image may serve.
+    ///
+    /// # Errors
+    /// Nothing.
+    pub fn of_image(&self, image: ImageId) -> Result<&Service, NotListed> {
+        let found = self.services.iter().find(|service| service.image == image);
+        found.ok_or(NotListed::Image(image))
+    }
+}
+
+mod scheme {
+    //! A scheme by its name.
+    use super::{Deserialize, Deserializer, HashScheme, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(scheme: &HashScheme, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(scheme.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HashScheme, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        HashScheme::from_name(&name).ok_or_else(|| {
+            let known: Vec<_> = HashScheme::ALL.iter().map(|scheme| scheme.name()).collect();
+            serde::de::Error::custom(format!("unknown hash scheme; known are {}", known.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::{AttemptId, Hotkey};
+    use muster_seal::{SessionId, Text};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn service() -> Service {
+        let text = r#"
+            model = "tiny"
+            image = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+            class = "always_on.test"
+            scheme = "text"
+            listen = { port = 8000 }
+            output_price = 7
+        "#;
+        toml::from_str(text).unwrap()
+    }
+
+    fn digest(byte: u8) -> Digest {
+        Digest::from_bytes([byte; 32])
+    }
+
+    fn key(byte: u8) -> Hotkey {
+        Hotkey::from_bytes([byte; 32])
+    }
+
+    fn attestation() -> Attestation {
+        Attestation {
+            session: SessionId(Uuid::from_u128(1)),
+            session_key: key(9),
+            job: JobId::from_uuid(Uuid::from_u128(2)),
+            attempt: AttemptId::from_uuid(Uuid::from_u128(3)),
+            miner: MinerKey(key(1)),
+            audience: ValidatorKey(key(2)),
+            server_certificate: digest(4),
+            client_certificate: digest(5),
+            executor: Text::new("e").unwrap(),
+            address: Text::new("127.0.0.1:1").unwrap(),
+            image: service().image,
+            model: None,
+            scheme: HashScheme::Text,
+            price: Price { input: 0, output: 7 },
+            not_before: Timestamp::from_secs(100),
+            not_after: Timestamp::from_secs(200),
+        }
+    }
+
+    fn judge(change: impl FnOnce(&mut Attestation), at: i64) -> Result<(), Mismatch> {
+        let mut attested = attestation();
+        change(&mut attested);
+        let service = service();
+        let expected = Expected {
+            miner: MinerKey(key(1)),
+            audience: ValidatorKey(key(2)),
+            job: JobId::from_uuid(Uuid::from_u128(2)),
+            attempt: AttemptId::from_uuid(Uuid::from_u128(3)),
+            client_certificate: digest(5),
+            server_certificate: digest(4),
+            service: &service,
+        };
+        let now = Timestamp::from_secs(at);
+        Service::judge(&attested, &expected, now, Duration::from_secs(5))
+    }
+
+    #[test]
+    fn what_was_asked_for_passes_and_each_difference_has_its_reason() {
+        assert_eq!(judge(|_| (), 100), Ok(()));
+        assert_eq!(judge(|_| (), 95), Ok(()), "within the clocks' bound");
+        type Change = fn(&mut Attestation);
+        let table: [(Change, Mismatch); 9] = [
+            (|a| a.miner = MinerKey(key(7)), Mismatch::Miner(MinerKey(key(7)))),
+            (|a| a.audience = ValidatorKey(key(7)), Mismatch::Audience),
+            (|a| a.job = JobId::from_uuid(Uuid::from_u128(9)), Mismatch::Job),
+            (
+                |a| a.attempt = AttemptId::from_uuid(Uuid::from_u128(9)),
+                Mismatch::Job,
+            ),
+            (
+                |a| a.image = ImageId(digest(7)),
+                Mismatch::Image(ImageId(digest(7))),
+            ),
+            (
+                |a| a.scheme = HashScheme::RawHttp,
+                Mismatch::Scheme {
+                    got: HashScheme::RawHttp,
+                    wanted: HashScheme::Text,
+                },
+            ),
+            (|a| a.price.output = 8, Mismatch::Price),
+            (|a| a.client_certificate = digest(7), Mismatch::ClientCertificate),
+            (|a| a.server_certificate = digest(7), Mismatch::ServerCertificate),
+        ];
+        for (change, reason) in table {
+            assert_eq!(judge(change, 100), Err(reason));
+        }
+        assert_eq!(judge(|_| (), 200), Err(Mismatch::Expired));
+        let ahead = Mismatch::NotYet {
+            ahead: Duration::from_secs(6),
+            allowed: Duration::from_secs(5),
+        };
+        assert!(
+            ahead.to_string().contains("6000 ms"),
+            "the measured skew is said: {ahead}"
+        );
+        assert_eq!(judge(|_| (), 94), Err(ahead));
+    }
+
+    #[test]
+    fn every_defect_of_every_entry_is_found() {
+        let mut bad = service();
+        bad.model = "a b".to_owned();
+        bad.health = "health".to_owned();
+        bad.listen = Listen::Socket("../docker.sock".to_owned());
+        bad.input_price = u64::MAX;
+        let defects = Whitelist::new(vec![service(), bad, service()]).unwrap_err();
+        assert_eq!(
+            defects,
+            [
+                (1, Defect::Model),
+                (1, Defect::Health),
+                (1, Defect::Socket),
+                (1, Defect::Price),
+                (2, Defect::Twice("tiny".to_owned())),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_listed_is_refused_by_its_name() {
+        let list = Whitelist::new(vec![service()]).unwrap();
+        assert!(list.of_model("tiny").is_ok());
+        let refused = list.of_model("huge").unwrap_err();
+        assert_eq!(refused.to_string(), "the model huge is not on the whitelist");
+        let image = ImageId(digest(7));
+        assert_eq!(list.of_image(image), Err(NotListed::Image(image)));
+    }
+
+    #[test]
+    fn an_entry_is_read_back_as_it_was_written() {
+        let json = serde_json::to_string(&service()).unwrap();
+        assert!(
+            json.contains(r#""listen":{"port":8000}"#) && json.contains(r#""scheme":"text""#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<Service>(&json).unwrap(), service());
+        assert!(serde_json::from_str::<Service>(&json.replace("text", "words")).is_err());
+    }
+}

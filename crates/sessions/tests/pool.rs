@@ -1,0 +1,490 @@
+//! The pool: what it does step by step, and what holds whatever happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use muster_protocol::{Digest, Timestamp};
+use muster_sessions::pool::Census;
+use muster_sessions::{Effect, Event, Limits, Pool, Refusal, RequestNo, SessionNo};
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits {
+    min: 0,
+    max: 2,
+    per_session: 2,
+    queue: 6,
+    queue_of_one: 3,
+    patience: Duration::from_secs(60),
+    idle: Duration::from_secs(100),
+    replace: Duration::from_secs(120),
+    drain: Duration::from_secs(30),
+    misses: 1,
+    tries: 2,
+    backoff: Duration::from_secs(4),
+};
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_secs(secs)
+}
+
+fn user(byte: u8) -> Digest {
+    Digest::from_bytes([byte; 32])
+}
+
+fn arrived(request: u64, from: u8) -> Event {
+    Event::Arrived {
+        request: RequestNo(request),
+        user: user(from),
+    }
+}
+
+const fn route(request: u64, session: u64) -> Effect {
+    Effect::Route(RequestNo(request), SessionNo(session))
+}
+
+#[test]
+fn the_first_client_waits_for_a_session_and_the_last_idle_one_goes() {
+    let mut pool = Pool::new(LIMITS);
+    assert_eq!(pool.apply(Event::Tick, at(0)), []);
+    assert_eq!(pool.apply(arrived(1, 1), at(1)), [Effect::Start(SessionNo(0))]);
+    assert_eq!(
+        pool.apply(arrived(2, 1), at(2)),
+        [],
+        "two fit into the session that starts"
+    );
+    assert_eq!(pool.apply(arrived(3, 1), at(3)), [Effect::Start(SessionNo(1))]);
+    let ready = Event::Ready(SessionNo(0), at(10_000));
+    assert_eq!(pool.apply(ready, at(5)), [route(1, 0), route(2, 0)]);
+    let ready = Event::Ready(SessionNo(1), at(10_000));
+    assert_eq!(pool.apply(ready, at(6)), [route(3, 1)]);
+    for (request, session) in [(1, 0), (2, 0), (3, 1)] {
+        let (request, session) = (RequestNo(request), SessionNo(session));
+        assert_eq!(pool.apply(Event::FirstByte(request, session), at(7)), []);
+        assert_eq!(pool.apply(Event::Served(request, session), at(8)), []);
+    }
+    assert_eq!(pool.wake(at(8)), Some(at(108)));
+    let closed = |number| Effect::Close(SessionNo(number), "nobody used it");
+    assert_eq!(pool.apply(Event::Tick, at(108)), [closed(0), closed(1)]);
+    assert_eq!(pool.census(), Census::default());
+}
+
+#[test]
+fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_told() {
+    let mut pool = Pool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(arrived(2, 2), at(0));
+    pool.apply(Event::Ready(SessionNo(0), at(10_000)), at(1));
+    pool.apply(Event::FirstByte(RequestNo(1), SessionNo(0)), at(2));
+    let effects = pool.apply(Event::Died(SessionNo(0)), at(3));
+    assert_eq!(
+        effects,
+        [Effect::BreakOff(RequestNo(1)), Effect::Start(SessionNo(1))]
+    );
+    assert_eq!(
+        pool.apply(Event::Broke(RequestNo(2), SessionNo(0)), at(3)),
+        [],
+        "known already"
+    );
+    assert_eq!(
+        pool.apply(Event::Ready(SessionNo(1), at(10_000)), at(4)),
+        [route(2, 1)]
+    );
+    let effects = pool.apply(Event::Broke(RequestNo(2), SessionNo(1)), at(5));
+    let refused = Refusal::Upstream("2 sessions failed before they answered".to_owned());
+    assert_eq!(effects, [Effect::Refuse(RequestNo(2), refused)]);
+}
+
+#[test]
+fn one_user_cannot_fill_the_queue_and_turns_are_taken() {
+    let mut pool = Pool::new(LIMITS);
+    for request in 0..3 {
+        pool.apply(arrived(request, 1), at(0));
+    }
+    let effects = pool.apply(arrived(3, 1), at(0));
+    let [Effect::Refuse(RequestNo(3), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (refusal.status().as_u16(), refusal.retry_after()),
+        (429, Some(15))
+    );
+    for request in 10..13 {
+        assert_eq!(pool.apply(arrived(request, 2), at(0)), []);
+    }
+    let effects = pool.apply(arrived(20, 3), at(0));
+    assert!(matches!(
+        effects.as_slice(),
+        [Effect::Refuse(_, Refusal::QueueFull { .. })]
+    ));
+    let effects = pool.apply(Event::Ready(SessionNo(0), at(10_000)), at(1));
+    assert_eq!(effects, [route(0, 0), route(10, 0)], "one of each");
+}
+
+#[test]
+fn what_cannot_seal_serves_nobody_and_says_why() {
+    let mut pool = Pool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    let why = "the miner cannot seal".to_owned();
+    let effects = pool.apply(Event::Unusable(SessionNo(0), why.clone()), at(1));
+    assert_eq!(effects, [Effect::Close(SessionNo(0), "it cannot be used")]);
+    assert_eq!(
+        pool.wake(at(1)),
+        Some(at(5)),
+        "another one is tried after a while"
+    );
+    assert_eq!(pool.apply(Event::Tick, at(5)), [Effect::Start(SessionNo(1))]);
+    let effects = pool.apply(Event::Unusable(SessionNo(1), why), at(6));
+    let [Effect::Close(..), Effect::Refuse(RequestNo(1), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        refusal.to_string(),
+        "no session could be started: the miner cannot seal"
+    );
+    assert_eq!(refusal.status().as_u16(), 503);
+    assert_eq!(
+        pool.wake(at(6)),
+        Some(at(14)),
+        "and twice as long after the second failure"
+    );
+}
+
+#[test]
+fn a_session_is_replaced_before_it_ends() {
+    let mut pool = Pool::new(Limits { max: 1, ..LIMITS });
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(Event::Ready(SessionNo(0), at(1_000)), at(1));
+    pool.apply(Event::FirstByte(RequestNo(1), SessionNo(0)), at(2));
+    assert_eq!(pool.wake(at(2)), Some(at(880)));
+    assert_eq!(pool.apply(Event::Tick, at(880)), [Effect::Start(SessionNo(1))]);
+    assert_eq!(
+        pool.apply(arrived(2, 1), at(881)),
+        [route(2, 0)],
+        "meanwhile the old one serves"
+    );
+    pool.apply(Event::Served(RequestNo(2), SessionNo(0)), at(882));
+    assert_eq!(pool.apply(Event::Ready(SessionNo(1), at(2_000)), at(890)), []);
+    assert_eq!(
+        pool.apply(arrived(3, 1), at(891)),
+        [route(3, 1)],
+        "the old one gets nothing new"
+    );
+    let effects = pool.apply(Event::Served(RequestNo(1), SessionNo(0)), at(900));
+    assert_eq!(effects, [Effect::Close(SessionNo(0), "it is drained")]);
+}
+
+#[test]
+fn a_sick_session_is_given_up() {
+    let mut pool = Pool::new(Limits { min: 1, ..LIMITS });
+    assert_eq!(pool.apply(Event::Tick, at(0)), [Effect::Start(SessionNo(0))]);
+    pool.apply(Event::Ready(SessionNo(0), at(10_000)), at(1));
+    assert_eq!(pool.apply(Event::Health(SessionNo(0), false), at(2)), []);
+    assert_eq!(pool.apply(Event::Health(SessionNo(0), true), at(3)), []);
+    assert_eq!(pool.apply(Event::Health(SessionNo(0), false), at(4)), []);
+    let effects = pool.apply(Event::Health(SessionNo(0), false), at(5));
+    let closed = Effect::Close(SessionNo(0), "it does not answer health checks");
+    assert_eq!(effects, [closed, Effect::Start(SessionNo(1))]);
+}
+
+#[test]
+fn patience_ends_and_so_does_everything() {
+    let mut pool = Pool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    assert_eq!(pool.wake(at(0)), Some(at(60)));
+    let effects = pool.apply(Event::Tick, at(60));
+    let [Effect::Refuse(RequestNo(1), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(refusal.to_string(), "no session had a place for it within 60 s");
+    pool.apply(arrived(2, 1), at(61));
+    let effects = pool.apply(Event::Stop, at(62));
+    assert!(matches!(
+        effects.as_slice(),
+        [Effect::Close(SessionNo(0), _), Effect::Refuse(RequestNo(2), _)]
+    ));
+    assert!(pool.is_over());
+    assert!(matches!(
+        pool.apply(arrived(3, 1), at(63)).as_slice(),
+        [Effect::Refuse(..)]
+    ));
+}
+
+// What holds whatever happens.
+
+/// What a gateway knows from the effects alone.
+#[derive(Default)]
+struct World {
+    open: BTreeMap<SessionNo, Standing>,
+    requests: BTreeMap<RequestNo, (u8, Where)>,
+    asked: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    Starting,
+    Sealed { until: i64 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Where {
+    Waiting,
+    With(SessionNo, bool),
+    Answered,
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Ask(u8),
+    Leave(usize),
+    First(usize),
+    Serve(usize),
+    Break(usize),
+    Ready(usize, i64),
+    Unusable(usize),
+    Die(usize),
+    Health(usize, bool),
+    Wait(i64),
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let which = 0_usize..8;
+    prop_oneof![
+        6 => (0_u8..4).prop_map(Move::Ask),
+        1 => which.clone().prop_map(Move::Leave),
+        3 => which.clone().prop_map(Move::First),
+        4 => which.clone().prop_map(Move::Serve),
+        1 => which.clone().prop_map(Move::Break),
+        4 => (which.clone(), 40_i64..400).prop_map(|(session, lives)| Move::Ready(session, lives)),
+        1 => which.clone().prop_map(Move::Unusable),
+        1 => which.clone().prop_map(Move::Die),
+        1 => (which, any::<bool>()).prop_map(|(session, well)| Move::Health(session, well)),
+        3 => (0_i64..90).prop_map(Move::Wait),
+    ]
+}
+
+impl World {
+    fn pick(&self, at: usize, wanted: impl Fn(&Where) -> bool) -> Option<RequestNo> {
+        let all: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, (_, place))| wanted(place))
+            .collect();
+        all.get(at % all.len().max(1)).map(|(number, _)| **number)
+    }
+
+    fn session(&self, at: usize) -> Option<SessionNo> {
+        let all: Vec<_> = self.open.keys().copied().collect();
+        all.get(at % all.len().max(1)).copied()
+    }
+
+    /// The event that a move is, and what the world knows of it beforehand.
+    fn event(&mut self, step: &Move, now: &mut i64) -> Option<Event> {
+        let served = |place: &Where| matches!(place, Where::With(..));
+        match step {
+            Move::Ask(from) => {
+                let request = RequestNo(self.asked);
+                self.asked += 1;
+                self.requests.insert(request, (*from, Where::Waiting));
+                Some(Event::Arrived {
+                    request,
+                    user: user(*from),
+                })
+            }
+            Move::Leave(at) => {
+                let request = self.pick(*at, |place| *place != Where::Answered)?;
+                self.requests.get_mut(&request)?.1 = Where::Answered;
+                Some(Event::Left(request))
+            }
+            Move::First(at) => {
+                let request = self.pick(*at, served)?;
+                let (_, Where::With(session, begun)) = self.requests.get_mut(&request)? else {
+                    return None;
+                };
+                // Of a session that is gone no byte comes any more.
+                *begun |= self.open.contains_key(session);
+                Some(Event::FirstByte(request, *session))
+            }
+            Move::Serve(at) => {
+                let request = self.pick(*at, served)?;
+                let place = &mut self.requests.get_mut(&request)?.1;
+                let Where::With(session, _) = *place else {
+                    return None;
+                };
+                *place = Where::Answered;
+                Some(Event::Served(request, session))
+            }
+            Move::Break(at) => {
+                let request = self.pick(*at, served)?;
+                let (_, place) = self.requests.get_mut(&request)?;
+                let Where::With(session, begun) = *place else {
+                    return None;
+                };
+                if !begun {
+                    *place = Where::Waiting;
+                }
+                Some(Event::Broke(request, session))
+            }
+            Move::Ready(at, lives) => {
+                let session = self.session(*at)?;
+                let standing = self.open.get_mut(&session)?;
+                if *standing == Standing::Starting {
+                    *standing = Standing::Sealed { until: *now + lives };
+                }
+                Some(Event::Ready(session, at_secs(*now + lives)))
+            }
+            Move::Unusable(at) => Some(Event::Unusable(self.session(*at)?, "no".to_owned())),
+            Move::Die(at) => {
+                let session = self.session(*at)?;
+                self.open.remove(&session);
+                Some(Event::Died(session))
+            }
+            Move::Health(at, well) => Some(Event::Health(self.session(*at)?, *well)),
+            Move::Wait(secs) => {
+                *now += secs;
+                Some(Event::Tick)
+            }
+        }
+    }
+
+    /// Takes the effects, and says which invariant they break.
+    fn follow(&mut self, effects: &[Effect], now: i64) -> Result<(), String> {
+        for effect in effects {
+            match effect {
+                Effect::Start(session) => {
+                    if self.open.insert(*session, Standing::Starting).is_some() {
+                        return Err(format!("{session:?} is started twice"));
+                    }
+                }
+                Effect::Close(session, _) => {
+                    self.open.remove(session);
+                }
+                Effect::Route(request, session) => {
+                    match self.open.get(session) {
+                        Some(Standing::Sealed { until }) if now < *until => {}
+                        other => return Err(format!("nothing unsealed serves: {session:?} is {other:?}")),
+                    }
+                    let (_, place) = self.requests.get_mut(request).ok_or("routed from nowhere")?;
+                    match place {
+                        Where::With(_, true) => return Err(format!("{request:?} had begun and moves")),
+                        Where::Answered => return Err(format!("{request:?} was answered and is routed")),
+                        Where::Waiting | Where::With(_, false) => *place = Where::With(*session, false),
+                    }
+                }
+                Effect::Refuse(request, _) => {
+                    let (_, place) = self.requests.get_mut(request).ok_or("refused from nowhere")?;
+                    match place {
+                        Where::Waiting | Where::With(_, false) => *place = Where::Answered,
+                        Where::With(_, true) => {
+                            return Err(format!("{request:?} had begun: a status is too late"));
+                        }
+                        Where::Answered => return Err(format!("{request:?} is answered twice")),
+                    }
+                }
+                Effect::BreakOff(request) => {
+                    let (_, place) = self.requests.get_mut(request).ok_or("broken off from nowhere")?;
+                    if !matches!(place, Where::With(_, true)) {
+                        return Err(format!("{request:?} is broken off as {place:?}"));
+                    }
+                    *place = Where::Answered;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn at_secs(secs: i64) -> Timestamp {
+    Timestamp::from_secs(secs)
+}
+
+fn held(world: &World, pool: &Pool, limits: &Limits, now: i64) -> Result<(), String> {
+    let census = pool.census();
+    let open = census.starting + census.live + census.draining;
+    if open > limits.max + 1 {
+        return Err(format!("never more than the maximum: {census:?}"));
+    }
+    if open != world.open.len() {
+        return Err(format!(
+            "every session is known: {census:?}, the world has {:?}",
+            world.open
+        ));
+    }
+    let of = |wanted: fn(&Where) -> bool| world.requests.values().filter(|(_, place)| wanted(place)).count();
+    let waiting = of(|place| *place == Where::Waiting);
+    let serving = of(|place| matches!(place, Where::With(..)));
+    if waiting + serving != census.waiting + census.serving {
+        return Err(format!(
+            "no request is lost: {waiting} wait and {serving} are served, the pool knows {census:?}"
+        ));
+    }
+    if census.waiting > limits.queue + limits.max * limits.per_session + limits.per_session {
+        return Err(format!("the queue is bounded: {census:?}"));
+    }
+    if census.waiting > 0
+        && census.live > 0
+        && census.serving < census.live * limits.per_session
+        && census.draining == 0
+    {
+        return Err(format!("nothing idles while somebody waits: {census:?}"));
+    }
+    let nobody_comes = census.starting + census.live == 0 && census.waiting > 0;
+    if nobody_comes && open < limits.max && pool.wake(at_secs(now)).is_none() {
+        return Err(format!("whoever waits is served or told: {census:?}"));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens(
+        steps in proptest::collection::vec(moves(), 1..120), min in 0_usize..2, max in 1_usize..4,
+        per_session in 1_usize..4,
+    ) {
+        let limits = Limits { min, max, per_session, ..LIMITS };
+        let (mut pool, mut world, mut now) = (Pool::new(limits), World::default(), 0);
+        for (place, step) in steps.iter().enumerate() {
+            let Some(event) = world.event(step, &mut now) else { continue };
+            let effects = pool.apply(event, at_secs(now));
+            let followed = world.follow(&effects, now).and_then(|()| held(&world, &pool, &limits, now));
+            prop_assert!(followed.is_ok(), "step {place}, {step:?}: {}", followed.unwrap_err());
+        }
+        // Everything that is left is answered once nothing starts any more and time passes.
+        let effects = pool.apply(Event::Stop, at_secs(now));
+        prop_assert_eq!(world.follow(&effects, now), Ok(()));
+        now += 1_000;
+        let effects = pool.apply(Event::Tick, at_secs(now));
+        prop_assert_eq!(world.follow(&effects, now), Ok(()));
+        let left: Vec<_> = world.requests.iter().filter(|(_, (_, place))| *place != Where::Answered).collect();
+        prop_assert!(left.is_empty(), "no request is lost: {left:?}");
+        prop_assert!(pool.is_over() && world.open.is_empty());
+    }
+
+    /// With one place that is given away again and again, nobody who waits is passed over twice.
+    #[test]
+    fn nobody_starves(first in 0_u8..3, more in proptest::collection::vec(0_u8..3, 0..30)) {
+        let limits = Limits { max: 1, per_session: 1, queue: 100, queue_of_one: 100, ..LIMITS };
+        let mut pool = Pool::new(limits);
+        let mut owners = BTreeMap::new();
+        for (number, from) in std::iter::once(first).chain(more).enumerate() {
+            let number = u64::try_from(number).unwrap();
+            owners.insert(RequestNo(number), from);
+            pool.apply(arrived(number, from), at(0));
+        }
+        let mut order = Vec::new();
+        let mut effects = pool.apply(Event::Ready(SessionNo(0), at(100_000)), at(1));
+        while let Some(Effect::Route(request, session)) = effects.first().cloned() {
+            order.push(owners[&request]);
+            effects = pool.apply(Event::Served(request, session), at(1));
+        }
+        prop_assert_eq!(order.len(), owners.len());
+        for (place, served) in order.iter().enumerate() {
+            let again = order.iter().skip(place + 1).position(|next| next == served);
+            let Some(again) = again else { continue };
+            let between: BTreeSet<_> = order[place + 1..place + 1 + again].iter().collect();
+            let waits: BTreeSet<_> = order[place + 1..].iter().filter(|next| *next != served).collect();
+            prop_assert_eq!(between, waits, "everybody who waits has a turn before the same one has two");
+        }
+    }
+}
