@@ -12,8 +12,8 @@ use muster_protocol::rest::{
     Token, headers,
 };
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::ClientError;
@@ -325,6 +325,37 @@ impl Client {
         self.delete(&format!("/api/v1/keys/{}/", segment(id))).await
     }
 
+    /// The models that can be asked, and what is known of each.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn models(&self) -> Answer<Vec<serde_json::Value>> {
+        let list: Models = self.get("/v1/models").await?;
+        Ok(list.data)
+    }
+
+    /// Asks a model. The answer comes as it is made: there is no limit to how long it may take.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn ask_model(&self, path: &str, body: Vec<u8>, client_nonce: &str) -> Answer<Response> {
+        let request = || {
+            self.open(Method::POST, path)
+                .header("content-type", "application/json")
+                .header("muster-client-nonce", client_nonce)
+                .body(body.clone())
+        };
+        self.authorised(request, false).await
+    }
+
+    /// The proof of an answer, by the id that came with it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn proof<T: DeserializeOwned>(&self, id: &str) -> Answer<T> {
+        self.get(&format!("/v1/proofs/{}", segment(id))).await
+    }
+
     /// Makes a place for a file.
     ///
     /// # Errors
@@ -359,20 +390,26 @@ impl Client {
     }
 }
 
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<serde_json::Value>,
+}
+
 /// What a person typed, as one part of a path.
 fn segment(id: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     id.chars().filter(|c| plain(*c)).take(64).collect()
 }
 
-/// The words in an error body: `{"detail"}`, `{"error"}`, a list, a map of fields, or whatever it is.
+/// The words in an error body: `{"detail"}`, `{"error"}`, OpenAI's `{"error": {"message"}}`, a list, a map of fields, or whatever it is.
 async fn reason(response: Response) -> String {
     const LONGEST: usize = 2_000;
     let text = response.text().await.unwrap_or_default();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let words = ["detail", "error"]
         .into_iter()
-        .find_map(|key| value.get(key)?.as_str().map(str::to_owned));
+        .find_map(|key| value.get(key)?.as_str().map(str::to_owned))
+        .or_else(|| Some(value.get("error")?.get("message")?.as_str()?.to_owned()));
     let fields = || {
         let object = value.as_object()?;
         let line = |(name, reasons): (&String, &serde_json::Value)| {

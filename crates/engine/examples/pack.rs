@@ -12,7 +12,15 @@ use anyhow::{Context as _, bail};
 use muster_engine::{ImageArchive, ImageContent, ImageFile};
 
 fn main() -> anyhow::Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    println!("{}", pack(std::env::args().skip(1))?);
+    Ok(())
+}
+
+/// Does what the arguments say; gives the image's id.
+///
+/// # Errors
+/// Arguments that make no image, or a file that cannot be read or written.
+pub(crate) fn pack(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<String> {
     let (Some(tag), Some(out)) = (arguments.next(), arguments.next()) else {
         bail!("usage: pack TAG OUT.tar /path/in/image=FILE [...] [-- ARGUMENT ...]");
     };
@@ -39,6 +47,5 @@ fn main() -> anyhow::Result<()> {
         ..ImageContent::default()
     })?;
     std::fs::write(&out, &archive.bytes).with_context(|| format!("write {out}"))?;
-    println!("{}", archive.id);
-    Ok(())
+    Ok(archive.id.to_string())
 }

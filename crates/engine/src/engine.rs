@@ -135,6 +135,15 @@ impl LocalImage {
     }
 }
 
+/// A container that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The engine's own name for it.
+    pub id: String,
+    /// Its first process, as this machine counts them.
+    pub pid: i32,
+}
+
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -365,6 +374,28 @@ impl Engine {
         Ok(Ended {
             code: state.exit_code.ok_or(EngineError::Incomplete("an exit code"))?,
             oom_killed: state.oom_killed.unwrap_or_default(),
+        })
+    }
+
+    /// Which container of this name runs now, if one does.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn running(&self, name: &str) -> Result<Option<Running>, EngineError> {
+        let inspected = match self.docker.inspect_container(name, None).await {
+            Ok(inspected) => inspected,
+            Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
+            Err(error) => return Err(failed("inspect a container")(error)),
+        };
+        let state = inspected.state.unwrap_or_default();
+        let pid = state
+            .pid
+            .and_then(|pid| i32::try_from(pid).ok())
+            .filter(|pid| *pid > 0);
+        let running = state.running.unwrap_or_default();
+        Ok(match (inspected.id, pid) {
+            (Some(id), Some(pid)) if running => Some(Running { id, pid }),
+            (Some(_) | None, Some(_) | None) => None,
         })
     }
 

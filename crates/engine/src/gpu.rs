@@ -1,7 +1,8 @@
 //! A GPU belongs to one job at a time, whatever executor of the machine runs it.
 //!
 //! Each UUID has a file in a folder that the machine's executors share, and who holds the lock on it has the GPU. The
-//! kernel takes the lock away with the process.
+//! kernel takes the lock away with the process. A GPU that a job left in a bad state has a second file, which says how, and is
+//! nobody's until an operator has looked at it and removed that file.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// GPUs that nobody else has while this lives.
 #[derive(Debug)]
 pub struct GpuClaim {
+    folder: PathBuf,
     uuids: Vec<String>,
     locks: Vec<File>,
 }
@@ -22,12 +24,24 @@ pub enum GpuError {
     #[error("the GPU {0} is in use by another job of this machine")]
     Busy(String),
     /// Other jobs have too many of them.
-    #[error("{wanted} GPUs are wanted, and only {free} of this machine's are free")]
+    #[error("{wanted} GPUs are wanted, and only {free} of this machine's are free{}", quarantine_note(*quarantined))]
     TooFew {
         /// So many are wanted.
         wanted: usize,
         /// So many could have been had.
         free: usize,
+        /// So many are in quarantine.
+        quarantined: usize,
+    },
+    /// A job left it in a bad state.
+    #[error("the GPU {uuid} is in quarantine: {reason}. Look at it, reset it if need be, and remove {path}")]
+    Quarantined {
+        /// Which.
+        uuid: String,
+        /// What was seen.
+        reason: String,
+        /// The file that says so.
+        path: PathBuf,
     },
     /// No UUID of a GPU.
     #[error("{0:?} is no UUID of a GPU; `nvidia-smi -L` lists them")]
@@ -48,12 +62,16 @@ impl GpuClaim {
     /// # Errors
     /// One is in use, or is none.
     pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
-        let mut claim = Self::none();
+        let mut claim = Self::none(folder);
         for uuid in sorted(uuids) {
-            match lock_of(folder, &uuid)? {
-                Some(lock) => claim.add(uuid, lock),
-                None => return Err(GpuError::Busy(uuid)),
+            let Some(lock) = lock_of(folder, &uuid)? else {
+                return Err(GpuError::Busy(uuid));
+            };
+            if let Some(reason) = quarantined(folder, &uuid)? {
+                let path = quarantine_file(folder, &uuid);
+                return Err(GpuError::Quarantined { uuid, reason, path });
             }
+            claim.add(uuid, lock);
         }
         Ok(claim)
     }
@@ -63,23 +81,47 @@ impl GpuClaim {
     /// # Errors
     /// Fewer are free, or one is none.
     pub fn take_any(folder: &Path, uuids: &[String], wanted: usize) -> Result<Self, GpuError> {
-        let mut claim = Self::none();
+        let mut claim = Self::none(folder);
+        let mut out = 0;
         for uuid in sorted(uuids) {
-            if claim.uuids.len() < wanted
-                && let Some(lock) = lock_of(folder, &uuid)?
-            {
+            if claim.uuids.len() == wanted {
+                break;
+            }
+            let Some(lock) = lock_of(folder, &uuid)? else {
+                continue;
+            };
+            if quarantined(folder, &uuid)?.is_some() {
+                out += 1;
+            } else {
                 claim.add(uuid, lock);
             }
         }
         let free = claim.uuids.len();
         if free < wanted {
-            return Err(GpuError::TooFew { wanted, free });
+            return Err(GpuError::TooFew {
+                wanted,
+                free,
+                quarantined: out,
+            });
         }
         Ok(claim)
     }
 
-    fn none() -> Self {
+    /// Takes one of them out of use: nobody gets it again until the file that says `reason` is removed.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn quarantine(&self, uuid: &str, reason: &str) -> Result<(), GpuError> {
+        if !self.uuids.iter().any(|claimed| claimed == uuid) {
+            return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
+        }
+        let path = quarantine_file(&self.folder, uuid);
+        std::fs::write(&path, reason).map_err(|source| GpuError::Folder { path, source })
+    }
+
+    fn none(folder: &Path) -> Self {
         Self {
+            folder: folder.to_owned(),
             uuids: Vec::new(),
             locks: Vec::new(),
         }
@@ -93,6 +135,27 @@ impl GpuClaim {
     /// Which, for [`crate::sandbox::Gpus::These`].
     pub fn uuids(&self) -> &[String] {
         &self.uuids
+    }
+}
+
+fn quarantine_note(quarantined: usize) -> String {
+    match quarantined {
+        0 => String::new(),
+        some => format!("; {some} are in quarantine"),
+    }
+}
+
+fn quarantine_file(folder: &Path, uuid: &str) -> PathBuf {
+    folder.join(format!("{uuid}.quarantine"))
+}
+
+/// Why a GPU is out of use, if it is.
+fn quarantined(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
+    let path = quarantine_file(folder, uuid);
+    match std::fs::read_to_string(&path) {
+        Ok(reason) => Ok(Some(reason.trim().chars().take(1_000).collect())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(GpuError::Folder { path, source }),
     }
 }
 
@@ -159,7 +222,14 @@ mod tests {
         let other = take(&["GPU-b"]).unwrap();
         let all = ["GPU-a", "GPU-b", "GPU-c"].map(str::to_owned);
         let any = |wanted| GpuClaim::take_any(folder.path(), &all, wanted);
-        assert!(matches!(any(2), Err(GpuError::TooFew { wanted: 2, free: 1 })));
+        assert!(matches!(
+            any(2),
+            Err(GpuError::TooFew {
+                wanted: 2,
+                free: 1,
+                quarantined: 0
+            })
+        ));
         assert_eq!(any(1).unwrap().uuids(), ["GPU-c"]);
         drop((one, other));
         assert_eq!(any(2).unwrap().uuids(), ["GPU-a", "GPU-b"]);
@@ -175,5 +245,35 @@ mod tests {
         ] {
             assert!(matches!(take(&[bad]), Err(GpuError::Uuid(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_gpu_in_quarantine_is_nobodys_until_its_file_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let both = ["GPU-a", "GPU-b"].map(str::to_owned);
+        let claim = GpuClaim::take(folder.path(), &both).unwrap();
+        claim.quarantine("GPU-a", "Xid 79\n").unwrap();
+        assert!(claim.quarantine("GPU-c", "not ours").is_err());
+        drop(claim);
+        let refused = GpuClaim::take(folder.path(), &both).unwrap_err();
+        let GpuError::Quarantined { uuid, reason, path } = &refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((uuid.as_str(), reason.as_str()), ("GPU-a", "Xid 79"));
+        assert!(
+            refused
+                .to_string()
+                .ends_with(&format!("remove {}", path.display())),
+            "{refused}"
+        );
+        let any = |wanted| GpuClaim::take_any(folder.path(), &both, wanted);
+        assert_eq!(any(1).unwrap().uuids(), ["GPU-b"]);
+        let refused = any(2).unwrap_err().to_string();
+        assert!(
+            refused.ends_with("only 1 of this machine's are free; 1 are in quarantine"),
+            "{refused}"
+        );
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(any(2).unwrap().uuids(), both);
     }
 }

@@ -185,6 +185,13 @@ impl Desk {
         self.posts.get_mut(&validator)?.settle(proven_only, now)
     }
 
+    /// When the connection that holds the validator's jobs was heard last, if there is one.
+    pub fn heard_at(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
+        let holder = self.holder(validator, now)?;
+        let links = &self.posts.get(&validator)?.links;
+        links.iter().find(|link| link.id == holder).map(|link| link.heard)
+    }
+
     /// Every open connection of the validator.
     pub fn links(&self, validator: ValidatorKey) -> impl Iterator<Item = LinkId> {
         let post = self.posts.get(&validator);
@@ -276,6 +283,7 @@ mod tests {
             desk.heard(v, first, at(60 * minute));
             desk.heard(v, copy, at(60 * minute + 1));
             assert_eq!(desk.holder(v, at(60 * minute + 59)), Some(first));
+            assert_eq!(desk.heard_at(v, at(60 * minute + 59)), Some(at(60 * minute)));
             assert!(desk.due(v, copy, &[job(1)], at(60 * minute)).is_empty());
         }
         desk.disconnect(v, first);

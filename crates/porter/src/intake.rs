@@ -203,6 +203,14 @@ fn out_of_bounds(job: &CreateJob) -> FieldErrors {
             "It should be an absolute path (starting with '/').".to_owned(),
         );
     }
+    let details = job.streaming_details.as_ref();
+    if details.is_some_and(|details| details.muster.is_some()) {
+        // By them a session is attested and paid; a user's own word must not pass for a whitelist's.
+        refuse(
+            "streaming_details",
+            "The terms of a sealed session are the validator's to set.".to_owned(),
+        );
+    }
     errors
 }
 
@@ -293,6 +301,22 @@ mod tests {
             BodyRefused::Fields(errors) => errors,
             other @ (BodyRefused::NotJson(_) | BodyRefused::NotObject) => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn a_user_sets_no_terms_of_a_sealed_session() {
+        let plain = json!({"public_key": "-----BEGIN CERTIFICATE-----"});
+        assert!(read(&with("streaming_details", plain.clone())).is_ok());
+        let mut sealed = plain;
+        sealed["muster"] = json!({
+            "model": "m", "image": format!("sha256:{}", "0".repeat(64)), "scheme": "text", "health": "/",
+            "input_price": 0, "output_price": 0,
+        });
+        let errors = errors(&with("streaming_details", sealed));
+        assert_eq!(
+            errors["streaming_details"],
+            ["The terms of a sealed session are the validator's to set."]
+        );
     }
 
     #[test]

@@ -109,6 +109,11 @@ fn check_limits(request: &JobRequest) -> Result<(), String> {
             "this validator keeps no trusted miner; submit the job without on_trusted_miner".to_owned(),
         );
     }
+    let details = request.streaming_details.as_ref();
+    if details.is_some_and(|details| details.muster.is_some()) {
+        // By them a miner attests a session and is paid: they come from this validator's whitelist and from nobody else.
+        return Err("the terms of a sealed session are this validator's to set".to_owned());
+    }
     Ok(())
 }
 
@@ -116,6 +121,7 @@ fn check_limits(request: &JobRequest) -> Result<(), String> {
 mod tests {
     use muster_protocol::job::MAX_JOB_SECS;
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
     use crate::testing::{hotkey, request};
@@ -208,6 +214,23 @@ mod tests {
                 .1
                 .contains("'='")
         );
+    }
+
+    #[test]
+    fn a_user_sets_no_terms_of_a_sealed_session() {
+        let mut direct = request();
+        let details = json!({"public_key": "a certificate"});
+        direct.streaming_details = serde_json::from_value(details.clone()).unwrap();
+        let admitted = decide(&direct, true, Seen::Never, &Users::Any, hotkey(0));
+        assert_eq!(admitted, Admission::Admit);
+        let mut sealed = details;
+        sealed["muster"] = json!({
+            "model": "m", "image": format!("sha256:{}", "0".repeat(64)), "scheme": "text", "health": "/",
+            "input_price": 0, "output_price": 0,
+        });
+        direct.streaming_details = serde_json::from_value(sealed).unwrap();
+        let (_, message) = reason(decide(&direct, true, Seen::Never, &Users::Any, hotkey(0)));
+        assert!(message.contains("sealed session"), "{message}");
     }
 
     proptest! {

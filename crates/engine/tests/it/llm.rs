@@ -8,13 +8,18 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
+use muster_engine::archive::images_in;
 use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
-use muster_engine::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_engine::{Engine, LocalImage};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;
 
 use crate::support::{LABEL, engine, until};
+
+#[path = "../../examples/pack.rs"]
+#[expect(dead_code, reason = "its main is for the command line")]
+mod pack;
 
 const ALLOWANCE: Allowance = Allowance {
     nano_cpus: 2_000_000_000,
@@ -60,34 +65,67 @@ fn id_of(program: &Path) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
+/// Loads the image that the documented command writes.
 async fn load(engine: &Engine, program: &Path) -> anyhow::Result<(String, LocalImage)> {
     let tag = format!("muster/engine-test-llm:{}", Uuid::new_v4());
-    let content = ImageContent {
-        tag: tag.clone(),
-        files: vec![
-            ImageFile {
-                path: "/muster-llm".into(),
-                mode: 0o755,
-                contents: std::fs::read(program)?,
-            },
-            // Two runs of this test on one engine do not take each other's image away.
-            ImageFile {
-                path: "/mark".into(),
-                mode: 0o644,
-                contents: tag.clone().into_bytes(),
-            },
-        ],
-        entrypoint: vec!["/muster-llm".into()],
-        command: ["serve", "--socket", "/socket/llm.sock"]
-            .map(str::to_owned)
-            .to_vec(),
-        ..ImageContent::default()
-    };
-    let archive = ImageArchive::new(&content)?;
-    engine.load(archive.bytes).await?;
+    let folder = tempfile::tempdir()?;
+    let (archive, mark) = (folder.path().join("llm.tar"), folder.path().join("mark"));
+    // Two runs of this test on one engine do not take each other's image away.
+    std::fs::write(&mark, &tag)?;
+    let id = pack::pack(arguments(&[
+        &tag,
+        &archive.display().to_string(),
+        &format!("/muster-llm={}", program.display()),
+        &format!("/mark={}", mark.display()),
+        "--",
+        "serve",
+        "--socket",
+        "/socket/llm.sock",
+    ]))?;
+    engine.load(std::fs::read(&archive)?).await?;
     let image = engine.image(&tag).await?.context("it was loaded")?;
-    ensure!(image.id == archive.id, "its id is the one we computed");
+    ensure!(image.id.to_string() == id, "its id is the one that was printed");
     Ok((tag, image))
+}
+
+fn arguments(given: &[&str]) -> impl Iterator<Item = String> {
+    given
+        .iter()
+        .map(|argument| (*argument).to_owned())
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+#[test]
+fn the_command_that_packs_names_the_content_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("program"), "one").unwrap();
+    std::fs::write(at("other"), "two").unwrap();
+    let packed = |tag: &str, file: &str, last: &str| {
+        let (out, file) = (at(&format!("{tag}.tar")), format!("/program={}", at(file)));
+        let id = pack::pack(arguments(&[&format!("x/{tag}:1"), &out, &file, "--", last])).unwrap();
+        let found = images_in(Path::new(&out)).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            found[0].id.to_string(),
+            id,
+            "as whoever reads the archive computes it"
+        );
+        assert_eq!(found[0].tags, [format!("x/{tag}:1")]);
+        id
+    };
+    let id = packed("a", "program", "serve");
+    assert_eq!(packed("b", "program", "serve"), id, "the tag is no part of it");
+    assert_ne!(packed("c", "other", "serve"), id);
+    assert_ne!(packed("d", "program", "id"), id);
+    for wrong in [
+        &["x"][..],
+        &["x:1", "/nowhere/at/all"],
+        &["x:1", "/tmp/x", "no-equals-sign"],
+    ] {
+        assert!(pack::pack(arguments(wrong)).is_err(), "{wrong:?}");
+    }
 }
 
 fn bind(source: &Path, target: &str, writable: bool) -> Bind {
