@@ -1,5 +1,6 @@
 //! An executor's configuration and what a class of jobs may use of the machine.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,8 +53,26 @@ pub struct Config {
     pub transfer: Settings,
     /// How much of what a job prints is kept on disk, of either stream, in MiB; 0 keeps nothing.
     pub log_mib: u64,
+    /// Jobs that answer requests while they run.
+    pub streaming: StreamingSettings,
     /// For an executor that stays connected.
     pub standing: Standing,
+}
+
+/// Where and for how long jobs that answer requests are reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamingSettings {
+    /// The address of this machine that sessions listen on.
+    pub address: IpAddr,
+    /// The first of the ports that they take, one each; 0 for any that is free.
+    pub first_port: u16,
+    /// The last.
+    pub last_port: u16,
+    /// Seconds without a request after which a sealed session is over; 0 for none.
+    pub idle_s: u64,
+    /// Requests of one session at once.
+    pub max_requests: usize,
 }
 
 /// What a standing executor is.
@@ -175,7 +194,20 @@ impl Default for Config {
             artifacts: ArtifactLimits::default(),
             transfer: Settings::default(),
             log_mib: 256,
+            streaming: StreamingSettings::default(),
             standing: Standing::default(),
+        }
+    }
+}
+
+impl Default for StreamingSettings {
+    fn default() -> Self {
+        Self {
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            first_port: 0,
+            last_port: 0,
+            idle_s: 3_600,
+            max_requests: 1_024,
         }
     }
 }
@@ -386,6 +418,17 @@ hub = "https://huggingface.co"
 hub_token = ""
 # All outputs of a job together, in MiB.
 max_upload_mib = 2048
+
+# Jobs that answer requests while they run. Each is served to one client, whose certificate came with the job.
+[streaming]
+# The address of this machine that they are reached at, and the ports, one for each; 0 takes any that is free.
+address = "0.0.0.0"
+first_port = 0
+last_port = 0
+# Seconds without a request after which a sealed session is over; 0 for none.
+idle_s = 3600
+# Requests of one session at once.
+max_requests = 1024
 
 # For muster executor --standing, which stays connected and takes one job after another.
 [standing]

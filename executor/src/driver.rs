@@ -7,19 +7,18 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use muster_engine::disk::{watch, watch_root};
-use muster_engine::gpu::GpuClaim;
 use muster_engine::sandbox::Root;
-use muster_kit::SharedClock;
 use muster_kit::error::Causes;
+use muster_kit::{SharedClock, Tasks};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::executor::ProgressOf;
+use muster_protocol::wire::executor::{ProgressOf, SessionClosed, SessionSealed};
 use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, ToMiner,
+    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
 };
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 use muster_rpc::SocketError;
-use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -28,15 +27,26 @@ use crate::config::Config;
 use crate::container;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::gpu::Claimed;
 use crate::line::{Heard, Line};
 use crate::live::Live;
 use crate::memory::Memory;
 use crate::outputs::Capture;
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
-use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Terms, Timing};
+use crate::session;
+use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Streaming, Terms, Timing};
 use crate::warm::{Warm, orders};
 use crate::work::{self, Done, Placed, Ready, Results};
+
+/// How a job that answers requests ends; `None` for one that does not.
+fn streaming(offer: &InitialJobRequest) -> Option<Streaming> {
+    let details = offer.streaming_details.as_ref()?;
+    Some(match details.muster {
+        Some(_) => Streaming::Sealed,
+        None => Streaming::Direct,
+    })
+}
 
 /// How long tidying up may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
@@ -55,6 +65,8 @@ pub(crate) struct Process {
     /// This process is told to stop.
     pub(crate) shutdown: CancellationToken,
     pub(crate) clock: SharedClock,
+    /// For what a session does in the background.
+    pub(crate) tasks: Tasks,
 }
 
 /// One attempt in progress.
@@ -83,6 +95,15 @@ pub(crate) struct Driver {
     /// The name of its container.
     container: String,
     results: Option<Box<Results>>,
+    tasks: Tasks,
+    /// Where the miner's word on the session goes.
+    attested: Option<oneshot::Sender<SessionSealed>>,
+    /// The session, until it is served.
+    session: Option<Box<session::Open>>,
+    /// The session is to close.
+    end_session: CancellationToken,
+    /// The session's last word, until the miner has it.
+    close: Option<String>,
 }
 
 impl Driver {
@@ -93,6 +114,7 @@ impl Driver {
             warm,
             shutdown,
             clock,
+            tasks,
         } = process;
         // What is live is for Muster only.
         let live = Live::default();
@@ -117,6 +139,11 @@ impl Driver {
             image: None,
             placed: None,
             results: None,
+            tasks,
+            attested: None,
+            session: None,
+            end_session: CancellationToken::new(),
+            close: None,
         }
     }
 
@@ -139,6 +166,9 @@ impl Driver {
                 () = self.clock.sleep_until(self.attempt.deadline()) => Some(Event::Tick),
             };
             let Some(event) = event else { continue };
+            if let Err(error) = self.say_closed().await {
+                tracing::debug!(error = %Causes(&error), "the session's last word was not heard");
+            }
             let mut conclusion = self.apply(event).await;
             let waiting = matches!(self.attempt.state(), State::AwaitingJob(_));
             if waiting && self.job.is_some() {
@@ -173,7 +203,7 @@ impl Driver {
                 }
                 let terms = Terms {
                     timing: Timing::of(&offer),
-                    streaming: offer.streaming_details.is_some(),
+                    streaming: streaming(&offer),
                 };
                 self.offer = Some(offer);
                 Some(Event::Offered(terms))
@@ -193,6 +223,13 @@ impl Driver {
             ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt_id() => {
                 Some(Event::Parted(Parting::Cancelled(cancel.reason)))
             }
+            ToMiner::MusterSessionSealed(sealed) if sealed.job_uuid == self.attempt_id() => {
+                if let Some(waiting) = self.attested.take() {
+                    // Who waited may have been called off.
+                    let _ = waiting.send(sealed);
+                }
+                None
+            }
             ToMiner::GenericError(error) => {
                 let details = error.details.unwrap_or_default();
                 // Before the offer it can only be about the lease; ComputeHorde's miner then leaves the socket open.
@@ -204,6 +241,7 @@ impl Driver {
             }
             ToMiner::V0JobRequest(_)
             | ToMiner::MusterCancelJob(_)
+            | ToMiner::MusterSessionSealed(_)
             | ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::V0JobAcceptedReceiptRequest(_)
@@ -224,6 +262,9 @@ impl Driver {
             | State::FetchingImage(_, _)
             | State::PlacingVolumes(_)
             | State::Running(_)
+            | State::Starting(_)
+            | State::Serving(_)
+            | State::Closing(_)
             | State::Stopping(_)
             | State::Collecting
             | State::Salvaging
@@ -253,6 +294,14 @@ impl Driver {
             }
             Done::Exited(exit) => Some(Event::Exited(exit)),
             Done::DiskFull(limit) => Some(Event::DiskFull(limit)),
+            Done::Answers(open) => {
+                self.session = Some(open);
+                Some(Event::Answers)
+            }
+            Done::SessionOver(close) => {
+                self.close = Some(close);
+                Some(Event::SessionOver)
+            }
             Done::Stopped => None,
             Done::Collected(results) => {
                 self.results = Some(results);
@@ -299,6 +348,9 @@ impl Driver {
             Effect::PlaceVolumes => self.place_volumes(),
             Effect::SayVolumesReady => self.line.send(&FromMiner::V0VolumesReadyRequest(notice)).await?,
             Effect::Run => self.run(),
+            Effect::OpenSession => self.open_session(),
+            Effect::SayAnswers => self.say_answers().await?,
+            Effect::CloseSession => self.end_session.cancel(),
             Effect::Stop => self.stop(),
             Effect::SayExecutionDone => self.line.send(&FromMiner::V0ExecutionDoneRequest(notice)).await?,
             Effect::Collect => self.collect(),
@@ -332,6 +384,7 @@ impl Driver {
             job: Arc::clone(job),
             offered_volume,
             image: image.resolved.image.clone(),
+            streaming: streaming(offer),
             clock: Arc::clone(&self.clock),
             memory: self.memory.clone(),
             warm: self.warm.clone(),
@@ -364,9 +417,10 @@ impl Driver {
             image,
             bare_home: placed.bare_home.as_deref(),
             policy,
-            gpus: placed.gpus.as_ref().map_or(&[][..], GpuClaim::uuids),
+            gpus: placed.gpus.as_ref().map_or(&[][..], Claimed::uuids),
             folders,
             runtime: &self.config.runtime,
+            streaming: offer.streaming_details.is_some(),
         };
         let body = match sealed.container() {
             Ok(body) => body,
@@ -422,6 +476,77 @@ impl Driver {
                 }
             });
         }
+    }
+
+    fn open_session(&mut self) {
+        let (Some(offer), Some(engine), Some(image), Some(placed)) =
+            (&self.offer, &self.engine, &self.image, &self.placed)
+        else {
+            return self.defect("no job to serve");
+        };
+        let Some(details) = offer.streaming_details.clone() else {
+            return self.defect("no client to serve");
+        };
+        let (told, answer) = oneshot::channel();
+        let attester = self.line.is_muster().then(|| (self.line.mouth(), answer));
+        let opening = session::Opening {
+            engine: engine.clone(),
+            container: self.container.clone(),
+            folder: placed.workspace.folders().sockets.clone(),
+            attempt: self.attempt_id(),
+            details,
+            image: image.resolved.image.id,
+            miner: offer.job_started_receipt_payload.miner_hotkey,
+            validator: offer.job_started_receipt_payload.validator_hotkey,
+            lifetime: Timing::of(offer).execution,
+            settings: self.config.streaming.clone(),
+            attester,
+            clock: Arc::clone(&self.clock),
+            tasks: self.tasks.clone(),
+        };
+        self.attested = Some(told);
+        let end = self.end_session.clone();
+        self.begin_until_called_off(async move {
+            tokio::select! {
+                () = end.cancelled() => Done::Stopped,
+                done = session::open(opening) => done,
+            }
+        });
+    }
+
+    async fn say_answers(&mut self) -> Result<(), SocketError> {
+        let Some(open) = self.session.take() else {
+            self.defect("no session to tell of");
+            return Ok(());
+        };
+        let ready = StreamingJobReady {
+            job_uuid: self.attempt_id(),
+            executor_token: None,
+            public_key: open.certificate.clone(),
+            ip: None,
+            port: open.port(),
+            miner_signature: None,
+        };
+        let (end, called_off) = (self.end_session.clone(), self.called_off.clone());
+        self.begin(session::serve(*open, end, called_off, Arc::clone(&self.clock)));
+        self.line
+            .send(&FromMiner::V0StreamingJobReadyRequest(ready))
+            .await
+    }
+
+    /// Only Muster knows what it means.
+    async fn say_closed(&mut self) -> Result<(), SocketError> {
+        let Some(close) = self.close.take() else {
+            return Ok(());
+        };
+        if !self.line.is_muster() {
+            return Ok(());
+        }
+        let closed = SessionClosed {
+            job_uuid: self.attempt_id(),
+            close,
+        };
+        self.line.send(&FromMiner::MusterSessionClosed(closed)).await
     }
 
     fn stop(&self) {
@@ -513,24 +638,25 @@ impl Driver {
         let report = Report {
             attempt: self.token.attempt(),
             image: self.wanted_image(),
+            ran: self.image.as_deref().map(Ready::named),
             printed: self.capture.printed(),
             artifacts,
             uploaded,
             muster,
-            specs: machine.map(|specs| {
-                if muster {
-                    with_image(specs, self.image.as_deref())
-                } else {
-                    specs
-                }
-            }),
+            specs: machine,
         };
         let mut unheard = None;
+        if let Err(error) = self.say_closed().await {
+            unheard = Some(Error::MinerLost(Causes(&error).to_string()));
+        }
         for message in report.messages(&conclusion) {
             if let Err(error) = self.line.send(&message).await {
                 unheard = Some(Error::MinerLost(Causes(&error).to_string()));
                 break;
             }
+        }
+        if let Some(gpus) = self.placed.as_mut().and_then(|placed| placed.gpus.take()) {
+            gpus.give_back(&self.clock).await;
         }
         let plan = self.placed.as_mut().and_then(|placed| placed.plan.take());
         match self.placed.take() {
@@ -565,11 +691,19 @@ impl Driver {
         let mut gone = self.remove_container().await;
         let mut made = false;
         while let Some(done) = self.work.next().await {
-            made |= matches!(done, Done::Exited(_) | Done::Failed(_));
-            if let Done::Placed(placed) = done {
-                // Too late to run, with a container that waits for it perhaps.
-                self.own(placed);
-                made = true;
+            match done {
+                Done::Exited(_) | Done::Failed(_) => made = true,
+                Done::Placed(placed) => {
+                    // Too late to run, with a container that waits for it perhaps.
+                    self.own(placed);
+                    made = true;
+                }
+                Done::SessionOver(close) => self.close = Some(close),
+                Done::Image(..)
+                | Done::Answers(_)
+                | Done::DiskFull(_)
+                | Done::Stopped
+                | Done::Collected(_) => {}
             }
         }
         if made {
@@ -586,16 +720,4 @@ impl Driver {
         }
         removed.is_ok()
     }
-}
-
-/// Ours, for Muster peers: which image a name stood for on this executor, and which of its registry.
-fn with_image(mut specs: Value, image: Option<&Ready>) -> Value {
-    if let (Some(specs), Some(Ready { name, resolved })) = (specs.as_object_mut(), image) {
-        let (id, manifest) = (resolved.image.id, resolved.manifest);
-        specs.insert(
-            "image".to_owned(),
-            json!({"name": name, "id": id, "manifest": manifest}),
-        );
-    }
-    specs
 }

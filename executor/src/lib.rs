@@ -2,10 +2,12 @@
 //!
 //! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
 //! comes out; files come and go through [`muster_transfer`]), [`report`] (what the miner is told, pure), `driver`, which
-//! connects them to [`muster_engine`], then [`reap`](mod@reap) (what is left of executors that were killed).
+//! connects them to [`muster_engine`], `session` (a streaming job behind its seal), then [`reap`] (what is left of executors
+//! that were killed).
 //!
-//! An executor stands next to untrusted code: it knows no chain, listens nowhere, and holds no key but the one by which its
-//! miner knows it, if it is a standing one ([`standing`]).
+//! An executor stands next to untrusted code: it knows no chain, and holds no key but the one by which its miner knows it, if
+//! it is a standing one ([`standing`]), and those of the sessions that it serves, which die with them. It listens for the one
+//! client of each session and for nobody else.
 
 pub mod config;
 mod container;
@@ -19,10 +21,10 @@ mod memory;
 mod meter;
 mod miner;
 pub mod outputs;
-pub mod reap;
 pub mod report;
 mod retry;
 pub mod sandbox;
+mod session;
 pub mod specs;
 pub mod stages;
 pub mod standing;
@@ -41,8 +43,8 @@ use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
+pub use muster_engine::reap::{ReapError, Reaped};
 pub use muster_engine::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
-pub use reap::reap;
 
 /// How long an executor may stay for unused images after its job.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);
@@ -93,6 +95,7 @@ async fn serve(
         warm: None,
         shutdown: tasks.token(),
         clock: Arc::clone(&clock),
+        tasks: tasks.clone(),
     };
     let driver = driver::Driver::new(process, invocation.token, line::Line::own(session), started);
     let driven = driver.drive().await;
@@ -104,4 +107,14 @@ async fn serve(
         tracing::warn!("removing unused images takes long; the next executor goes on with it");
     }
     driven
+}
+
+/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, beside
+/// running executors and beside another call of itself.
+///
+/// # Errors
+/// The engine or `work_dir` cannot be used at all; what cannot be removed is counted in [`Reaped::left`].
+pub async fn reap(config: &Config) -> Result<Reaped, ReapError> {
+    let engine = Engine::connect(&config.engine).await?;
+    muster_engine::reap(&engine, &config.work_dir).await
 }

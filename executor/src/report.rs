@@ -1,6 +1,6 @@
 //! What the miner is told at the end: from a conclusion to the messages that carry it. Pure.
 
-use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, MachineSpecs};
+use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
 use muster_transfer::Uploaded;
 use serde_json::{Map, Value, json};
@@ -20,6 +20,8 @@ pub struct Report {
     pub attempt: AttemptId,
     /// The image as the job names it.
     pub image: Option<String>,
+    /// Which image that was, if it was ever there.
+    pub ran: Option<JobImage>,
     /// Both streams so far.
     pub printed: Printed,
     /// Its small files, as far as they could be read.
@@ -69,6 +71,7 @@ impl Report {
             artifacts: Some(self.artifacts.files),
             // ComputeHorde's SDK reads neither as null.
             upload_results: Some(self.uploaded.results),
+            image: self.ran.filter(|_| self.muster),
         });
         specs.into_iter().chain([finished]).collect()
     }
@@ -121,7 +124,7 @@ mod tests {
     use indexmap::IndexMap;
     use muster_protocol::job::Fault;
     use muster_protocol::wire::encode;
-    use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
+    use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
 
     use super::*;
     use crate::stages::Parting;
@@ -132,6 +135,11 @@ mod tests {
         Report {
             attempt: UUID.parse().unwrap(),
             image: Some("muster/hello".into()),
+            ran: Some(JobImage {
+                name: "muster/hello".into(),
+                id: ImageId(Digest::of(b"configuration")),
+                manifest: None,
+            }),
             printed: Printed {
                 stdout: "out\n".into(),
                 stderr: "err".into(),
@@ -160,6 +168,25 @@ mod tests {
             r#"{{"message_type":"V0JobFinishedRequest","job_uuid":"{UUID}","docker_process_stdout":"out\n","docker_process_stderr":"err","artifacts":{{"/artifacts/a":"QQ=="}},"upload_results":{{}}}}"#
         );
         assert_eq!(frames, [specs, finished]);
+    }
+
+    #[test]
+    fn a_muster_peer_hears_which_image_it_was_byte_by_byte() {
+        let report = Report {
+            muster: true,
+            specs: None,
+            ..report()
+        };
+        let frames: Vec<_> = report
+            .messages(&Conclusion::Finished)
+            .iter()
+            .map(encode)
+            .collect();
+        let id = Digest::of(b"configuration");
+        let finished = format!(
+            r#"{{"message_type":"V0JobFinishedRequest","job_uuid":"{UUID}","docker_process_stdout":"out\n","docker_process_stderr":"err","artifacts":{{"/artifacts/a":"QQ=="}},"upload_results":{{}},"image":{{"name":"muster/hello","id":"{id}","manifest":null}}}}"#
+        );
+        assert_eq!(frames, [finished]);
     }
 
     #[test]

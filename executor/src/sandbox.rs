@@ -12,6 +12,8 @@ use crate::config::Policy;
 use crate::engine::LocalImage;
 
 const SCRIPT: &str = "/script.py";
+/// Where a streaming job puts its socket.
+pub const SOCKETS: &str = "/muster";
 
 /// The folders of one job on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct JobFolders {
     pub artifacts: PathBuf,
     /// The job's script, if it brought one.
     pub script: PathBuf,
+    /// Mounted at [`SOCKETS`] for streaming jobs.
+    pub sockets: PathBuf,
     /// What the job prints. Not mounted.
     pub logs: PathBuf,
 }
@@ -49,6 +53,8 @@ pub struct Sealed<'a> {
     pub folders: &'a JobFolders,
     /// The runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: &'a str,
+    /// Whether it answers requests while it runs.
+    pub streaming: bool,
 }
 
 /// Whether a job of this class gets GPUs.
@@ -74,6 +80,7 @@ impl JobFolders {
             specs: root.join("specs"),
             artifacts: root.join("artifacts"),
             script: root.join("script.py"),
+            sockets: root.join("sockets"),
             logs: root.join("logs"),
         }
     }
@@ -158,6 +165,9 @@ impl Sealed<'_> {
             if source == folders.artifacts {
                 binds.push(bind(source, &target));
             }
+        }
+        if self.streaming {
+            binds.push(bind(&folders.sockets, SOCKETS));
         }
         if self.job.raw_script.is_some() {
             binds.push(Bind {

@@ -12,6 +12,8 @@ use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage,
 
 /// How much longer than its grace a container may take to be killed before it is given up.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
+/// How long a session may take to close once its time is over.
+pub const CLOSE_LIMIT: Duration = Duration::from_secs(15);
 /// For a job without stage clocks: what Python validators send in the field that preceded them.
 const DEFAULT_TIMEOUT_SECS: u64 = 300;
 const DEFAULT_LEEWAY_SECS: u64 = 5;
@@ -27,6 +29,8 @@ pub struct Timing {
     pub execution: Duration,
     /// For the outputs.
     pub upload: Duration,
+    /// From started to answering, for streaming jobs.
+    pub streaming_start: Duration,
 }
 
 /// How long an attempt waits for what is not the job's own time.
@@ -45,8 +49,17 @@ pub struct Patience {
 pub struct Terms {
     /// The clocks.
     pub timing: Timing,
-    /// The job wants to answer requests while it runs.
-    pub streaming: bool,
+    /// The job answers requests while it runs.
+    pub streaming: Option<Streaming>,
+}
+
+/// How a streaming job ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streaming {
+    /// By itself; when its time is over it has failed, as in ComputeHorde.
+    Direct,
+    /// With its session, whose end is signed; its time is what its validator wanted it for.
+    Sealed,
 }
 
 /// How the program ended.
@@ -67,6 +80,10 @@ pub enum Halt {
     TimedOut,
     /// It wrote more than this many bytes.
     DiskFull(u64),
+    /// It did not answer in time.
+    NeverAnswered,
+    /// Its session is over.
+    SessionOver,
 }
 
 /// Where an attempt stands.
@@ -84,6 +101,12 @@ pub enum State {
     PlacingVolumes(Timing),
     /// The program runs.
     Running(Timing),
+    /// The program of a streaming job runs and does not answer yet.
+    Starting(Timing),
+    /// It answers.
+    Serving(Timing),
+    /// Its session is being closed.
+    Closing(Timing),
     /// The program was told to stop.
     Stopping(Halt),
     /// The program has ended well; its outputs are being gathered.
@@ -112,6 +135,10 @@ pub enum Event {
     Exited(Exit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
+    /// It answers, and its session is open.
+    Answers,
+    /// Its session is over, and that is signed.
+    SessionOver,
     /// Outputs are gathered.
     Collected,
     /// What was being done cannot be done.
@@ -135,6 +162,12 @@ pub enum Effect {
     SayVolumesReady,
     /// Create and start the container.
     Run,
+    /// Wait until the program answers, and open its session.
+    OpenSession,
+    /// Tell the miner where it answers.
+    SayAnswers,
+    /// Close the session.
+    CloseSession,
     /// Ask the container to stop, kill it after its grace.
     Stop,
     /// Tell the miner: the program has ended.
@@ -206,6 +239,7 @@ pub struct Attempt {
     state: State,
     deadline: Timestamp,
     patience: Patience,
+    streaming: Option<Streaming>,
     /// Slack and time for outputs, once they are known.
     last: Duration,
     /// Why the program's outputs are salvaged rather than gathered.
@@ -224,12 +258,14 @@ impl Timing {
                 download: secs(timing.download_time_limit),
                 execution: secs(timing.execution_time_limit),
                 upload: secs(timing.upload_time_limit),
+                streaming_start: secs(timing.streaming_start_time_limit),
             },
             None => Self {
                 leeway: secs(DEFAULT_LEEWAY_SECS),
                 download: Duration::ZERO,
                 execution: secs(offer.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECS)),
                 upload: Duration::ZERO,
+                streaming_start: secs(offer.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECS)),
             },
         }
     }
@@ -296,6 +332,15 @@ impl Failure {
         .coded(ErrorCode::JobExitCode)
     }
 
+    fn of_early_exit(exit: &Exit) -> Self {
+        let failure = Self::of_exit(exit);
+        Self {
+            stage: JobStage::StreamingStartup,
+            message: format!("{}, before it answered", failure.message),
+            ..failure
+        }
+    }
+
     fn of_halt(halt: Halt, exit: Option<&Exit>) -> Self {
         match halt {
             Halt::TimedOut => {
@@ -310,6 +355,24 @@ impl Failure {
                 }
                 .coded(ErrorCode::JobTimeout)
             }
+            Halt::NeverAnswered => {
+                let message =
+                    "the streaming job did not answer its health check within the time it has to start";
+                let kind = FailureKind::Job {
+                    reason: JobFailureReason::Timeout,
+                    exit_code: exit.map(|exit| exit.code),
+                };
+                Self {
+                    kind,
+                    ..Self::job(JobFailureReason::Timeout, JobStage::StreamingStartup, message)
+                }
+                .coded(ErrorCode::SessionUnanswered)
+            }
+            Halt::SessionOver => Self::horde(
+                HordeFailureReason::GenericError,
+                JobStage::Execution,
+                "the container could not be stopped after its session",
+            ),
             Halt::DiskFull(limit) => {
                 let message = format!("the job wrote more than {limit} bytes and was stopped");
                 let reason = JobFailureReason::NonzeroReturnCode;
@@ -336,6 +399,7 @@ impl Attempt {
             state: State::AwaitingOffer,
             deadline: now.plus(patience.offer),
             patience,
+            streaming: None,
             last: Duration::ZERO,
             failure: None,
         }
@@ -384,12 +448,31 @@ impl Attempt {
                 vec![Effect::PlaceVolumes]
             }
             (State::PlacingVolumes(timing), Event::VolumesReady) => {
+                if self.streaming.is_some() {
+                    self.state = State::Starting(timing);
+                    self.deadline = now.plus(timing.streaming_start);
+                    return vec![Effect::SayVolumesReady, Effect::Run, Effect::OpenSession];
+                }
                 self.state = State::Running(timing);
                 self.deadline = now.plus(timing.execution);
                 vec![Effect::SayVolumesReady, Effect::Run]
             }
+            (State::Starting(timing), Event::Answers) => {
+                self.state = State::Serving(timing);
+                self.deadline = now.plus(timing.execution);
+                vec![Effect::SayAnswers]
+            }
+            (State::Starting(_), Event::Exited(exit)) => self.salvage(Failure::of_early_exit(&exit), now),
+            (State::Serving(timing) | State::Closing(timing), Event::Exited(exit)) => {
+                self.served(timing, &exit, now)
+            }
+            (State::Serving(_) | State::Closing(_), Event::SessionOver) => self.halt(Halt::SessionOver, now),
             (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit, now),
-            (State::Running(_), Event::DiskFull(limit)) => self.halt(Halt::DiskFull(limit), now),
+            (
+                State::Running(_) | State::Starting(_) | State::Serving(_) | State::Closing(_),
+                Event::DiskFull(limit),
+            ) => self.halt(Halt::DiskFull(limit), now),
+            (State::Stopping(Halt::SessionOver), Event::Exited(_)) => self.done(now),
             (State::Stopping(halt), Event::Exited(exit)) => {
                 self.salvage(Failure::of_halt(halt, Some(&exit)), now)
             }
@@ -403,6 +486,9 @@ impl Attempt {
                 | State::FetchingImage(_, _)
                 | State::PlacingVolumes(_)
                 | State::Running(_)
+                | State::Starting(_)
+                | State::Serving(_)
+                | State::Closing(_)
                 | State::Stopping(_)
                 | State::Collecting
                 | State::Salvaging,
@@ -412,21 +498,15 @@ impl Attempt {
                 | Event::VolumesReady
                 | Event::Exited(_)
                 | Event::DiskFull(_)
+                | Event::Answers
+                | Event::SessionOver
                 | Event::Collected,
             ) => vec![],
         }
     }
 
     fn offered(&mut self, terms: Terms, now: Timestamp) -> Vec<Effect> {
-        if terms.streaming {
-            let message = "this executor does not run streaming jobs";
-            let reason = HordeFailureReason::StreamingFailed;
-            return self.conclude(Conclusion::Failed(Failure::horde(
-                reason,
-                JobStage::ExecutorStartup,
-                message,
-            )));
-        }
+        self.streaming = terms.streaming;
         self.state = State::PreparingImage(terms.timing);
         self.deadline = now.plus(self.patience.image);
         self.last = terms.timing.leeway.saturating_add(terms.timing.upload);
@@ -442,10 +522,34 @@ impl Attempt {
         vec![Effect::SayExecutionDone, Effect::Collect]
     }
 
+    /// A program that answered has ended by itself: what is under way in its session is signed as it stands.
+    fn served(&mut self, timing: Timing, exit: &Exit, now: Timestamp) -> Vec<Effect> {
+        let mut effects = vec![Effect::CloseSession];
+        effects.extend(self.exited(timing, exit, now));
+        effects
+    }
+
+    /// It has ended because it was to.
+    fn done(&mut self, now: Timestamp) -> Vec<Effect> {
+        self.state = State::Collecting;
+        self.deadline = now.plus(self.last);
+        vec![Effect::SayExecutionDone, Effect::Collect]
+    }
+
     fn halt(&mut self, halt: Halt, now: Timestamp) -> Vec<Effect> {
         self.state = State::Stopping(halt);
         self.deadline = now.plus(self.patience.grace).plus(KILL_LIMIT);
+        if self.streaming.is_some() {
+            return vec![Effect::CloseSession, Effect::Stop];
+        }
         vec![Effect::Stop]
+    }
+
+    /// The time of a session is over: what is under way gets a while to end.
+    fn close(&mut self, timing: Timing, now: Timestamp) -> Vec<Effect> {
+        self.state = State::Closing(timing);
+        self.deadline = now.plus(CLOSE_LIMIT);
+        vec![Effect::CloseSession]
     }
 
     /// The job has failed; what it left is worth having all the same.
@@ -491,6 +595,14 @@ impl Attempt {
                     .coded(ErrorCode::JobTimeout)
             }
             State::Running(_) => return self.halt(Halt::TimedOut, now),
+            State::Starting(_) => return self.halt(Halt::NeverAnswered, now),
+            State::Serving(timing) => {
+                return match self.streaming {
+                    Some(Streaming::Sealed) => self.close(timing, now),
+                    Some(Streaming::Direct) | None => self.halt(Halt::TimedOut, now),
+                };
+            }
+            State::Closing(_) => return self.halt(Halt::SessionOver, now),
             State::Stopping(halt) => Failure::of_halt(halt, None),
             State::Collecting => {
                 let message = "the outputs were not gathered within the time the job allows for them";

@@ -320,6 +320,7 @@ impl Visit {
             ToMiner::V0InitialJobRequest(offer) => return self.begin(offer.clone()),
             ToMiner::V0JobRequest(job) => Some(job.job_uuid),
             ToMiner::MusterCancelJob(cancel) => Some(cancel.job_uuid),
+            ToMiner::MusterSessionSealed(sealed) => Some(sealed.job_uuid),
             ToMiner::GenericError(error) => {
                 tracing::warn!(details = error.details, "the miner reports an error");
                 None
@@ -357,6 +358,7 @@ impl Visit {
             warm: stand.warm.clone(),
             shutdown: stand.tasks.token(),
             clock: Arc::clone(&stand.clock),
+            tasks: stand.tasks.clone(),
         };
         let line = Line::shared(messages, self.mouth.clone());
         let driver = Driver::new(process, token, line, stand.clock.now());

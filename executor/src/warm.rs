@@ -184,6 +184,7 @@ fn sealed(job: &JobRequest, plan: &Plan, folders: &JobFolders) -> Option<Contain
         gpus: &[],
         folders,
         runtime: &plan.runtime,
+        streaming: false,
     };
     sealed.container().ok()
 }
@@ -547,6 +548,7 @@ mod tests {
             gpus: &[],
             folders: &folders,
             runtime: "",
+            streaming: false,
         };
         let mut host = body.host_config.unwrap();
         let holder = host.mounts.as_mut().unwrap().pop().unwrap();

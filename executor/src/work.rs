@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_engine::gpu::GpuClaim;
 use muster_engine::home::bare_home;
 use muster_engine::images::Resolved;
+use muster_engine::sandbox::RunAs;
 use muster_kit::error::Causes;
 use muster_kit::{Coded, SharedClock};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::ProgressOf;
-use muster_protocol::wire::miner::JobRequest;
+use muster_protocol::wire::miner::{JobImage, JobRequest};
 use muster_protocol::{ExecutorClass, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
 use muster_transfer::volumes::{UnpackLimits, only_one};
 use muster_transfer::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
@@ -21,11 +21,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Policy};
 use crate::engine::{Engine, LocalImage};
+use crate::gpu::Claimed;
 use crate::live::Live;
 use crate::memory::Memory;
 use crate::outputs::{Artifacts, STDERR_FILE, STDOUT_FILE};
 use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
-use crate::stages::{Exit, Failure};
+use crate::session::Open;
+use crate::stages::{Exit, Failure, Streaming};
 use crate::warm::{Held, Plan, Waiting, Warm};
 use crate::workspace::Workspace;
 use crate::{gpu, images, specs};
@@ -44,6 +46,10 @@ pub(crate) enum Done {
     Exited(Exit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
+    /// A streaming job answers.
+    Answers(Box<Open>),
+    /// Its session is over; its last word.
+    SessionOver(String),
     /// Called off, or nothing to tell.
     Stopped,
     /// Outputs are read and handed over.
@@ -58,6 +64,17 @@ pub(crate) struct Ready {
     /// The name it was asked for by.
     pub(crate) name: String,
     pub(crate) resolved: Resolved,
+}
+
+impl Ready {
+    /// What its name stood for.
+    pub(crate) fn named(&self) -> JobImage {
+        JobImage {
+            name: self.name.clone(),
+            id: self.resolved.image.id,
+            manifest: self.resolved.manifest,
+        }
+    }
 }
 
 /// What a job that ended well leaves behind.
@@ -82,7 +99,7 @@ pub(crate) struct Placed {
     /// How one for the next is made.
     pub(crate) plan: Option<Plan>,
     /// The GPUs that are its own.
-    pub(crate) gpus: Option<GpuClaim>,
+    pub(crate) gpus: Option<Claimed>,
 }
 
 /// What [`place_volumes`] needs.
@@ -95,6 +112,7 @@ pub(crate) struct Inputs {
     /// The volume that came with the offer.
     pub(crate) offered_volume: Option<Volume>,
     pub(crate) image: LocalImage,
+    pub(crate) streaming: Option<Streaming>,
     pub(crate) clock: SharedClock,
     pub(crate) memory: Memory,
     pub(crate) warm: Option<Warm>,
@@ -147,6 +165,7 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         job,
         offered_volume,
         image,
+        streaming,
         clock,
         memory,
         warm,
@@ -166,14 +185,21 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
         bytes: config.volumes.max_mib.saturating_mul(1 << 20),
         entries: config.volumes.max_entries,
     };
-    let (policy, with_gpu) = (
-        config.policy(class, image.id, specs::machine()),
-        wants_gpu(&job, class),
-    );
+    let mut policy = config.policy(class, image.id, specs::machine());
+    if streaming == Some(Streaming::Sealed) {
+        // Whoever the image says: a session is of a whitelisted image.
+        policy.run_as = RunAs::Nobody;
+    }
+    let with_gpu = wants_gpu(&job, class);
     let plan = |home: Option<String>| {
         let plan = || Plan::of(&job, &image, home, policy, &config.runtime);
         // A GPU belongs to one job at a time: nothing waits for the next one with it.
-        if with_gpu || warm.is_none() { None } else { plan() }
+        // Nor with the folder of a socket.
+        if with_gpu || streaming.is_some() || warm.is_none() {
+            None
+        } else {
+            plan()
+        }
     };
     let held = memory.home(image.id).and_then(plan).and_then(|plan| {
         let warm = warm.as_ref()?;
@@ -182,7 +208,7 @@ async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
     let (ahead, held) = held.map(Held::parts).unzip();
     let work = {
         let (config, job) = (Arc::clone(&config), Arc::clone(&job));
-        move || made(&config, &job, with_gpu, ahead)
+        move || made(&config, &job, with_gpu, streaming.is_some(), ahead)
     };
     let placing = async {
         let (workspace, gpus) = spawn_blocking(work)
@@ -232,10 +258,11 @@ fn made(
     config: &Config,
     job: &JobRequest,
     with_gpu: bool,
+    streaming: bool,
     ahead: Option<Workspace>,
-) -> Result<(Workspace, Option<GpuClaim>), Failure> {
+) -> Result<(Workspace, Option<Claimed>), Failure> {
     let gpus = if with_gpu {
-        Some(gpu::claim(&config.gpus).map_err(|error| unfit(&error))?)
+        Some(gpu::claim_watched(&config.gpus).map_err(|error| unfit(&error))?)
     } else {
         None
     };
@@ -243,6 +270,9 @@ fn made(
         Some(workspace) => workspace,
         None => Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?,
     };
+    if streaming {
+        workspace.make_sockets().map_err(|error| unfit(&error))?;
+    }
     if let Some(script) = &job.raw_script {
         workspace.write_script(script).map_err(|error| unfit(&error))?;
     }

@@ -55,6 +55,17 @@ impl Workspace {
         &self.folders
     }
 
+    /// Makes the folder that a streaming job puts its socket into.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn make_sockets(&self) -> Result<(), WorkspaceError> {
+        let path = &self.folders.sockets;
+        let failed = |source| WorkspaceError::new(path, "made", source);
+        fs::create_dir(path).map_err(failed)?;
+        fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
+    }
+
     /// Puts the job's script in place.
     ///
     /// # Errors

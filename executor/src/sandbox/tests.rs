@@ -68,6 +68,7 @@ fn container_in(
         gpus: &gpus,
         folders: &folders,
         runtime: "",
+        streaming: false,
     }
     .container()
 }
@@ -199,6 +200,7 @@ fn a_home_with_something_in_it_is_not_covered() {
         gpus: &[],
         folders: &folders,
         runtime: "",
+        streaming: false,
     };
     let tmpfs = sealed.container().unwrap().host_config.unwrap().tmpfs.unwrap();
     assert!(tmpfs.contains_key("/tmp") && !tmpfs.contains_key("/root"));

@@ -15,6 +15,7 @@ const TIMING: Timing = Timing {
     download: Duration::from_secs(10),
     execution: Duration::from_secs(100),
     upload: Duration::from_secs(20),
+    streaming_start: Duration::from_secs(50),
 };
 
 fn at(secs: i64) -> Timestamp {
@@ -24,7 +25,7 @@ fn at(secs: i64) -> Timestamp {
 fn terms() -> Terms {
     Terms {
         timing: TIMING,
-        streaming: false,
+        streaming: None,
     }
 }
 
@@ -220,18 +221,111 @@ fn a_job_that_fills_the_disk_is_stopped() {
     assert!(failed.message.contains("5 bytes"));
 }
 
-#[test]
-fn a_streaming_job_is_refused_by_name() {
-    let effects = new().apply(
-        Event::Offered(Terms {
-            streaming: true,
-            ..terms()
-        }),
-        at(1),
-    );
+/// A streaming job whose program was started in second 32.
+fn starting(streaming: Streaming) -> Attempt {
+    let mut attempt = new();
+    let streaming = Some(streaming);
+    let offered = Event::Offered(Terms { streaming, ..terms() });
+    for (event, secs) in [
+        (offered, 1),
+        (Event::ImageReady, 30),
+        (Event::Requested { image_ready: true }, 31),
+    ] {
+        attempt.apply(event, at(secs));
+    }
+    let effects = attempt.apply(Event::VolumesReady, at(32));
     assert_eq!(
-        failure(&effects).kind,
-        FailureKind::Horde(HordeFailureReason::StreamingFailed)
+        effects,
+        [Effect::SayVolumesReady, Effect::Run, Effect::OpenSession]
+    );
+    attempt
+}
+
+#[test]
+fn a_session_ends_with_its_time_and_is_a_success() {
+    let mut attempt = starting(Streaming::Sealed);
+    assert_eq!(attempt.apply(Event::Answers, at(50)), [Effect::SayAnswers]);
+    assert_eq!(attempt.deadline(), at(150), "what starting took is not its time");
+    assert_eq!(attempt.apply(Event::Tick, at(150)), [Effect::CloseSession]);
+    assert_eq!(
+        attempt.apply(Event::SessionOver, at(151)),
+        [Effect::CloseSession, Effect::Stop]
+    );
+    // Whatever the program says of being stopped.
+    assert_eq!(
+        attempt.apply(Event::Exited(exit(143)), at(152)),
+        [Effect::SayExecutionDone, Effect::Collect]
+    );
+    let effects = attempt.apply(Event::Collected, at(153));
+    assert_eq!(effects, [Effect::Conclude(Conclusion::Finished)]);
+}
+
+#[test]
+fn a_session_that_is_over_early_and_a_program_that_leaves_it_are_successes_too() {
+    let mut attempt = starting(Streaming::Sealed);
+    attempt.apply(Event::Answers, at(50));
+    let effects = attempt.apply(Event::SessionOver, at(60));
+    assert_eq!(effects, [Effect::CloseSession, Effect::Stop]);
+    for streaming in [Streaming::Sealed, Streaming::Direct] {
+        let mut attempt = starting(streaming);
+        attempt.apply(Event::Answers, at(50));
+        let effects = attempt.apply(Event::Exited(exit(0)), at(60));
+        assert_eq!(
+            effects,
+            [Effect::CloseSession, Effect::SayExecutionDone, Effect::Collect]
+        );
+        assert_eq!(attempt.apply(Event::SessionOver, at(61)), []);
+    }
+}
+
+#[test]
+fn a_direct_job_that_runs_on_has_failed_and_one_that_crashes_too() {
+    let mut attempt = starting(Streaming::Direct);
+    attempt.apply(Event::Answers, at(50));
+    assert_eq!(
+        attempt.apply(Event::Tick, at(150)),
+        [Effect::CloseSession, Effect::Stop]
+    );
+    attempt.apply(Event::Exited(exit(137)), at(152));
+    let effects = attempt.apply(Event::Collected, at(153));
+    assert_eq!(job_reason(failure(&effects)).0, JobFailureReason::Timeout);
+    for streaming in [Streaming::Sealed, Streaming::Direct] {
+        let mut attempt = starting(streaming);
+        attempt.apply(Event::Answers, at(50));
+        let effects = attempt.apply(Event::Exited(exit(1)), at(60));
+        assert_eq!(effects, [Effect::CloseSession, Effect::Collect]);
+        let effects = attempt.apply(Event::Collected, at(61));
+        assert_eq!(job_reason(failure(&effects)).1, Some(1));
+    }
+}
+
+#[test]
+fn a_job_that_never_answers_is_told_apart_from_one_that_ended_before() {
+    let mut attempt = starting(Streaming::Sealed);
+    assert_eq!(
+        attempt.apply(Event::Tick, at(82)),
+        [Effect::CloseSession, Effect::Stop]
+    );
+    attempt.apply(Event::Exited(exit(143)), at(83));
+    let effects = attempt.apply(Event::Collected, at(84));
+    let failed = failure(&effects);
+    assert_eq!(job_reason(failed).0, JobFailureReason::Timeout);
+    assert_eq!(
+        (failed.stage, failed.code),
+        (JobStage::StreamingStartup, Some(ErrorCode::SessionUnanswered))
+    );
+    let mut attempt = starting(Streaming::Sealed);
+    attempt.apply(Event::Exited(exit(2)), at(40));
+    let effects = attempt.apply(Event::Collected, at(41));
+    let failed = failure(&effects);
+    assert_eq!(
+        (job_reason(failed).1, failed.stage),
+        (Some(2), JobStage::StreamingStartup)
+    );
+    assert!(
+        failed.message.ends_with("before it answered"),
+        "{}",
+        failed.message
     );
 }
 
@@ -293,7 +387,7 @@ fn an_offer_without_clocks_has_the_older_single_one() {
     attempt.apply(
         Event::Offered(Terms {
             timing: Timing::of(&offer(&endless)),
-            streaming: false,
+            streaming: None,
         }),
         at(0),
     );
@@ -308,10 +402,17 @@ fn an_offer_without_clocks_has_the_older_single_one() {
 
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        any::<bool>().prop_map(|streaming| Event::Offered(Terms {
+        prop_oneof![
+            Just(None),
+            Just(Some(Streaming::Direct)),
+            Just(Some(Streaming::Sealed))
+        ]
+        .prop_map(|streaming| Event::Offered(Terms {
             timing: TIMING,
             streaming
         })),
+        Just(Event::Answers),
+        Just(Event::SessionOver),
         Just(Event::ImageReady),
         any::<bool>().prop_map(|image_ready| Event::Requested { image_ready }),
         Just(Event::VolumesReady),

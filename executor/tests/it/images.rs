@@ -95,7 +95,7 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
         .find(|message| message["message_type"] == "MusterJobProgress" && message["of"] == "image_pull");
     let pulled = pulled.unwrap_or_else(|| panic!("its way was not told: {heard:#?}"));
     assert!(pulled["done"].as_u64().unwrap() > 0, "{pulled}");
-    let image = &of(&heard, "V0MachineSpecsRequest").unwrap()["specs"]["specs"]["image"];
+    let image = &of(&heard, "V0JobFinishedRequest").unwrap()["image"];
     assert_eq!(
         (&image["name"], &image["id"]),
         (&json!(name), &json!(archive.id)),
@@ -110,7 +110,7 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     let lease = Lease::new();
     let heard = told(&lease, &pinned).await;
     assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
-    let image = &of(&heard, "V0MachineSpecsRequest").unwrap()["specs"]["specs"]["image"];
+    let image = &of(&heard, "V0JobFinishedRequest").unwrap()["image"];
     assert_eq!(
         (&image["id"], &image["manifest"]),
         (&json!(archive.id), &json!(manifest))

@@ -66,12 +66,12 @@ async fn the_demo_job_goes_through_every_frame_in_order() {
         specs["specs"]["specs"]["cpu"]["count"].as_u64().unwrap() > 0,
         "{specs}"
     );
+    let finished = wire.expect("V0JobFinishedRequest").await;
     assert_eq!(
-        specs["specs"]["specs"].get("image"),
+        finished.get("image"),
         None,
         "nothing of ours goes to a peer that is not Muster"
     );
-    let finished = wire.expect("V0JobFinishedRequest").await;
     wire.expect_end().await;
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;

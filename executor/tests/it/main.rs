@@ -16,6 +16,8 @@ mod reap;
 #[cfg(test)]
 mod standing;
 #[cfg(test)]
+mod stream;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod trouble;

@@ -117,12 +117,20 @@ async fn a_python_miners_error_and_a_streaming_offer_are_understood() {
     let error = executor.join().await.unwrap().unwrap_err();
     assert!(matches!(error, muster_executor::Error::Refused(reason) if reason == "x"));
 
-    // V0InitialJobRequest exactly as it was written, but for the id: a streaming job.
+    // V0InitialJobRequest exactly as it was written, but for the id and the image: a streaming job.
+    let Some(engine) = engine().await else { return };
+    let image = image::load(&engine).await.id.to_string();
     let lease = Lease::new();
     let (executor, mut wire) = lease.start(&miner).await;
     let uuid = lease.token.attempt().to_string();
-    wire.send_text(&frame("V0InitialJobRequest").replace(THEIR_UUID, &uuid))
-        .await;
+    let offer = frame("V0InitialJobRequest").replace(THEIR_UUID, &uuid);
+    assert!(
+        offer.contains("BEGIN CERTIFICATE") && offer.contains("alpine:latest"),
+        "{offer}"
+    );
+    wire.send_text(&offer.replace("alpine:latest", &image)).await;
+    wire.expect("V0ExecutorReadyRequest").await;
+    wire.send_text("{").await;
     let failed: Value = serde_json::from_str(&wire.recv_text().await.unwrap()).unwrap();
     let theirs: Value = serde_json::from_str(&frame("V0HordeFailedRequest")).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -132,7 +140,7 @@ async fn a_python_miners_error_and_a_streaming_offer_are_understood() {
         (
             &json!("V0HordeFailedRequest"),
             &json!("executor"),
-            &json!("streaming_failed")
+            &json!("generic_error")
         )
     );
     wire.expect_end().await;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bollard::models::ContainerCreateBody;
-use muster_executor::reap::Reaped;
+use muster_executor::Reaped;
 use muster_executor::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
 use muster_executor::workspace::Workspace;
 use muster_executor::{Config, Engine, Invocation, reap};
