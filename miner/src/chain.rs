@@ -113,6 +113,8 @@ pub enum Standing {
     Inactive,
     /// Never heard of.
     Unknown,
+    /// The operator wants nothing to do with it.
+    Blacklisted,
 }
 
 /// The list, shared: refreshed by one task, read by every session. The last good metagraph stays in force while the
@@ -120,20 +122,28 @@ pub enum Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     listed: Arc<HashSet<ValidatorKey>>,
+    blacklist: Arc<HashSet<ValidatorKey>>,
     metagraph: Arc<RwLock<HashMap<ValidatorKey, bool>>>,
 }
 
 impl Served {
-    /// Those of the configuration; the metagraph comes later.
-    pub fn new(listed: impl IntoIterator<Item = ValidatorKey>) -> Self {
+    /// Those of the configuration, without those that it excludes; the metagraph comes later.
+    pub fn new(
+        listed: impl IntoIterator<Item = ValidatorKey>,
+        blacklist: impl IntoIterator<Item = ValidatorKey>,
+    ) -> Self {
         Self {
             listed: Arc::new(listed.into_iter().collect()),
+            blacklist: Arc::new(blacklist.into_iter().collect()),
             metagraph: Arc::default(),
         }
     }
 
     /// How the miner stands to `validator` now.
     pub fn standing(&self, validator: ValidatorKey) -> Standing {
+        if self.blacklist.contains(&validator) {
+            return Standing::Blacklisted;
+        }
         if self.listed.contains(&validator) {
             return Standing::Served;
         }
@@ -161,16 +171,17 @@ mod tests {
     #[test]
     fn listed_or_permitted() {
         let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
-        let served = Served::new([key(1)]);
+        let served = Served::new([key(1)], [key(4)]);
         assert_eq!(served.standing(key(1)), Standing::Served);
         assert_eq!(served.standing(key(2)), Standing::Unknown);
-        served.refresh([(key(1), false), (key(2), true), (key(3), false)]);
+        served.refresh([(key(1), false), (key(2), true), (key(3), false), (key(4), true)]);
         assert_eq!(
-            [1, 2, 3, 4].map(|n| served.standing(key(n))),
+            [1, 2, 3, 4, 5].map(|n| served.standing(key(n))),
             [
                 Standing::Served,
                 Standing::Served,
                 Standing::Inactive,
+                Standing::Blacklisted,
                 Standing::Unknown
             ]
         );

@@ -25,6 +25,8 @@ pub struct Config {
     pub receipts_dir: PathBuf,
     /// Validators served whatever the metagraph says.
     pub validators: Vec<ValidatorKey>,
+    /// Validators never served, whatever else says so.
+    pub blacklist: Vec<ValidatorKey>,
     /// Decline job requests without `validator_signature`.
     pub require_validator_signature: bool,
     /// The hotkey that validators are told as this miner's main one; its own if it is missing.
@@ -79,6 +81,8 @@ pub struct Executor {
     pub startup_s: u64,
     /// How long one may take to get the image, in seconds.
     pub prepare_s: u64,
+    /// How far the clock of one may be off before its streaming sessions are not attested, in milliseconds.
+    pub max_skew_ms: u64,
 }
 
 /// Executors that enrolled once and stay connected.
@@ -116,6 +120,7 @@ impl Default for Config {
             store: "sqlite:miner.db".to_owned(),
             receipts_dir: PathBuf::from("miner/receipts"),
             validators: vec![],
+            blacklist: vec![],
             require_validator_signature: false,
             main_hotkey: None,
             drain_s: 0,
@@ -173,6 +178,7 @@ impl Default for Executor {
             provisioned: PathBuf::from("miner/provisioned"),
             startup_s: 30,
             prepare_s: 1200,
+            max_skew_ms: 2000,
         }
     }
 }
@@ -196,6 +202,9 @@ receipts_dir = "miner/receipts"
 
 # Validators that are served whatever the metagraph says, as ss58 addresses.
 validators = []
+
+# Validators that are never served, whatever the metagraph and the list above say.
+blacklist = []
 
 # Decline job requests without validator_signature. Validators before compute-horde 0.0.27 do not send it.
 require_validator_signature = false
@@ -243,6 +252,8 @@ provisioned = "miner/provisioned"
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
 prepare_s = 1200
+# How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
+max_skew_ms = 2000
 
 # Executors on other machines that enrol once (muster miner --enrol) and stay connected. They count as capacity while
 # they are connected.

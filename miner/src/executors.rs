@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use muster_identity::sign_streaming_ready;
 use muster_kit::error::Causes;
-use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS};
+use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS, SealSession};
 use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, StreamingJobReady, ToMiner};
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, ParticipantType};
+use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
 use muster_rpc::session::{Receiver, Sender};
 use muster_rpc::{Greeting, Peer, SessionError, Socket, SocketError};
+use muster_seal::{Attestation, Envelope, Sealable as _};
 use tokio::sync::oneshot;
 
 use crate::book::{DialId, Event};
 use crate::context::Context;
-use crate::lease::Report;
+use crate::lease::{Report, Sealing};
 use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
 
 const NORMAL: u16 = 1000;
@@ -190,6 +193,10 @@ pub(crate) fn report(
         FromMiner::V0StreamingJobReadyRequest(ready) => {
             Report::StreamingReady(Box::new(attest(ready, attempt, executor_ip, context)))
         }
+        FromMiner::MusterSealSession(ask) => {
+            sealing(&ask, context).ok_or("a MusterSealSession that holds no attestation by this miner")?
+        }
+        FromMiner::MusterSessionClosed(closed) => Report::Closed(closed),
         FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
         FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
         FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
@@ -238,6 +245,17 @@ fn attest(
         miner_signature: Some(signature),
         ..ready
     }
+}
+
+/// What an executor says of its session, signed: the lease decides whether the signature leaves this miner.
+fn sealing(ask: &SealSession, context: &Context) -> Option<Report> {
+    let bytes = STANDARD.decode(&ask.statement).ok()?;
+    let stated = Attestation::read(&bytes).ok()?;
+    if stated.miner != MinerKey(context.key.hotkey()) {
+        return None;
+    }
+    let signed = Envelope::new(&stated, |bytes| context.key.sign(bytes)).to_text();
+    Some(Report::Seal(Box::new(Sealing { stated, signed })))
 }
 
 fn failed(attempt: AttemptId, reason: HordeFailureReason, message: &str) -> Report {

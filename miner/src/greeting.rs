@@ -14,7 +14,7 @@ use muster_protocol::{Signature, ValidatorKey};
 use muster_rpc::{Greeting, SocketError};
 
 use crate::chain::Standing;
-use crate::context::Context;
+use crate::context::{Context, MAX_SESSIONS, Seat};
 
 /// How old a greeting may be, and how far ahead of ours its clock.
 const MAX_AGE: Duration = Duration::from_secs(10);
@@ -37,6 +37,12 @@ pub enum Refusal {
     /// In the metagraph without a permit.
     #[error("Inactive validator: {0}")]
     Inactive(ValidatorKey),
+    /// The operator excluded it.
+    #[error("Blacklisted validator: {0}; ask the miner's operator")]
+    Blacklisted(ValidatorKey),
+    /// It has as many sessions as it can use.
+    #[error("Validator {0} has {MAX_SESSIONS} sessions with this miner; close some")]
+    TooManySessions(ValidatorKey),
     /// Its greeting does not hold.
     #[error("Validator {0} not authenticated due to: {1}")]
     Auth(ValidatorKey, AuthError),
@@ -71,11 +77,7 @@ pub enum NoSession {
 ///
 /// # Errors
 /// Every way in which it does not become a session.
-pub async fn greet(
-    greeting: &mut Greeting,
-    claimed: &str,
-    context: &Context,
-) -> Result<ValidatorKey, NoSession> {
+pub async fn greet(greeting: &mut Greeting, claimed: &str, context: &Context) -> Result<Seat, NoSession> {
     let refused = NoSession::Refused;
     let validator = recognise(claimed, context).map_err(refused)?;
     let Ok(_stranger) = context.strangers.try_acquire() else {
@@ -90,7 +92,8 @@ pub async fn greet(
     let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
         .map_err(|error| refused(Refusal::Auth(validator, error)))?;
     use_once(&auth, validator, context).await.map_err(refused)?;
-    Ok(validator)
+    let seat = context.seats.take(validator);
+    seat.ok_or_else(|| refused(Refusal::TooManySessions(validator)))
 }
 
 fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> {
@@ -100,6 +103,7 @@ fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> 
         Standing::Served => Ok(validator),
         Standing::Inactive => Err(Refusal::Inactive(validator)),
         Standing::Unknown => Err(unknown()),
+        Standing::Blacklisted => Err(Refusal::Blacklisted(validator)),
     }
 }
 
@@ -129,7 +133,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::V0JobFinishedReceiptRequest(_)
                 | ToMiner::GenericError(_)
                 | ToMiner::MusterCancelJob(_)
-                | ToMiner::MusterExecutorEnrolled(_),
+                | ToMiner::MusterExecutorEnrolled(_)
+                | ToMiner::MusterSessionSealed(_),
             ) => return Err(NoSession::Refused(Refusal::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

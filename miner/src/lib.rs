@@ -43,7 +43,7 @@ use tokio::sync::Semaphore;
 
 use crate::book::{Book, Rules};
 use crate::chain::{Follower, Served};
-use crate::context::Context;
+use crate::context::{Context, Seats};
 use crate::dispatcher::Dispatcher;
 use crate::greeting::MAX_STRANGERS;
 use crate::lease::Patience;
@@ -154,7 +154,10 @@ pub async fn run_with(
     // Sessions outlive the call to stop: they hear how their leases end. So they have a spawner of their own.
     let own = Tasks::new();
     let (inbox, events) = inbox();
-    let served = Served::new(config.validators.iter().copied());
+    let served = Served::new(
+        config.validators.iter().copied(),
+        config.blacklist.iter().copied(),
+    );
     let context = Arc::new(Context {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
         key: key.clone(),
@@ -166,6 +169,7 @@ pub async fn run_with(
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
         hangup: own.token(),
+        seats: Seats::default(),
         strangers: Semaphore::new(MAX_STRANGERS),
         next: AtomicU64::new(0),
     });
@@ -272,6 +276,7 @@ fn rules(config: &Config) -> Rules {
             prepare: Duration::from_secs(config.executor.prepare_s),
             payload: PAYLOAD_TIME,
             margin: MARGIN,
+            skew: Duration::from_millis(config.executor.max_skew_ms),
         },
         memory: MEMORY,
     }

@@ -48,8 +48,8 @@ impl Peer for ValidatorPeer {
 /// Serves whoever connected at the address of `claimed`, to the end of the connection.
 pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     let mut greeting = Greeting::new(socket);
-    let validator = match greet(&mut greeting, &claimed, &context).await {
-        Ok(validator) => validator,
+    let seat = match greet(&mut greeting, &claimed, &context).await {
+        Ok(seat) => seat,
         Err(NoSession::Left) => return,
         Err(NoSession::Refused(refusal)) => {
             tracing::info!(%refusal, "a validator was refused");
@@ -59,6 +59,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
             return;
         }
     };
+    let validator = seat.validator();
     let session = greeting.accept(ValidatorPeer);
     let muster = session.is_muster();
     let (receiver, sender) = session.split();
@@ -194,6 +195,7 @@ impl Reader<'_> {
             ToMiner::MusterExecutorEnrolled(_) => {
                 self.say(malformed("executors are enrolled, not miners")).await
             }
+            ToMiner::MusterSessionSealed(_) => self.say(malformed("sessions are sealed by miners")).await,
             ToMiner::MusterCancelJob(cancel) => {
                 self.post(Event::Cancelled {
                     connection: self.connection,

@@ -29,6 +29,7 @@ fn rules() -> Rules {
             prepare: Duration::from_secs(100),
             payload: Duration::from_secs(600),
             margin: Duration::from_secs(60),
+            skew: Duration::from_secs(2),
         },
         memory: Duration::from_secs(24 * 3600),
     }
@@ -155,6 +156,7 @@ fn result(n: u128) -> Report {
         docker_process_stderr: String::new(),
         artifacts: None,
         upload_results: None,
+        image: None,
     }))
 }
 

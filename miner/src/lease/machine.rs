@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use muster_protocol::wire::executor::{SessionClosed, SessionSealed};
 use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, ToMiner,
+    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
+    ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
 
-use super::{Effect, Ending, Event, LeaseState, Patience, Refused, Report, Stage, horde_failed};
+use super::{
+    Effect, Ending, Event, LeaseState, Lent, Patience, Refused, Report, Sealing, Stage, horde_failed, judge,
+};
 
 /// The longest a job may take whose validator names no times, as in ComputeHorde.
 const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
@@ -26,7 +30,10 @@ pub struct Lease {
     deadline: Timestamp,
     /// Held until the executor has it.
     offer: Option<Box<InitialJobRequest>>,
-    streaming: bool,
+    /// Of a streaming job.
+    streaming: Option<StreamingDetails>,
+    /// The last word of its session has been told.
+    closed_told: bool,
     volume_offered: bool,
     job_time: Duration,
     specs_told: bool,
@@ -51,7 +58,8 @@ impl Lease {
             patience,
             state: LeaseState::WaitingForExecutor,
             deadline: now.plus(class.spin_up_time()).plus(patience.startup),
-            streaming: offer.streaming_details.is_some(),
+            streaming: offer.streaming_details.clone(),
+            closed_told: false,
             volume_offered: offer.volume.is_some(),
             job_time: job_time(&offer).saturating_add(patience.margin),
             specs_told: false,
@@ -151,12 +159,18 @@ impl Lease {
                 self.advance(&[Stage::Fetching], Stage::Executing, message, "volumes in place")
             }
             Report::StreamingReady(ready) => {
-                let from: &[Stage] = if self.streaming { &[Stage::Executing] } else { &[] };
+                let from: &[Stage] = if self.streaming.is_some() {
+                    &[Stage::Executing]
+                } else {
+                    &[]
+                };
                 let message = FromMiner::V0StreamingJobReadyRequest(*ready);
                 self.advance(from, Stage::Serving, message, "a streaming address")
             }
+            Report::Seal(sealing) => self.on_seal(*sealing, now),
+            Report::Closed(closed) => self.on_closed(closed),
             Report::ExecutionDone => {
-                let from = if self.streaming {
+                let from = if self.streaming.is_some() {
                     Stage::Serving
                 } else {
                     Stage::Executing
@@ -191,6 +205,52 @@ impl Lease {
             }
             Report::Live(message) => self.on_live(message),
         }
+    }
+
+    /// The signature goes out only over what is true.
+    fn on_seal(&mut self, sealing: Sealing, now: Timestamp) -> Step {
+        let (LeaseState::Running(Stage::Executing), Some(details)) = (self.state, &self.streaming) else {
+            return Err(self.out_of_order("a session to attest"));
+        };
+        let lent = Lent {
+            attempt: self.attempt(),
+            validator: self.validator,
+            details,
+            ends: self.deadline,
+            skew: self.patience.skew,
+        };
+        let (attestation, refusal) = match judge(&sealing.stated, &lent, now) {
+            Ok(()) => (Some(sealing.signed), None),
+            Err(unsealable) => (None, Some(unsealable.to_string())),
+        };
+        let answer = SessionSealed {
+            job_uuid: self.attempt(),
+            attestation,
+            refusal,
+        };
+        Ok(vec![Effect::Order(Box::new(ToMiner::MusterSessionSealed(
+            answer,
+        )))])
+    }
+
+    fn on_closed(&mut self, closed: SessionClosed) -> Step {
+        let serves = matches!(
+            self.state,
+            LeaseState::Running(Stage::Serving | Stage::Delivering)
+        );
+        if !serves || self.closed_told {
+            return Err(self.out_of_order("a session's last word"));
+        }
+        self.closed_told = true;
+        // Only a validator that gave terms knows what it means.
+        let sealed = self
+            .streaming
+            .as_ref()
+            .is_some_and(|details| details.muster.is_some());
+        if !sealed {
+            return Ok(vec![]);
+        }
+        Ok(vec![self.tell(FromMiner::MusterSessionClosed(closed))])
     }
 
     fn on_ready(&mut self, now: Timestamp) -> Step {

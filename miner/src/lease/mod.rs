@@ -10,10 +10,14 @@ mod tests;
 
 use std::time::Duration;
 
+use muster_protocol::wire::executor::SessionClosed;
 use muster_protocol::wire::miner::{
-    FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingJobReady, ToMiner,
+    FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
+    StreamingJobReady, ToMiner,
 };
-use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType};
+use muster_protocol::{AttemptId, HordeFailureReason, JobId, ParticipantType, Timestamp, ValidatorKey};
+use muster_proxy::certificate::digest_of_pem;
+use muster_seal::{Attestation, HashScheme, Price};
 
 pub use machine::Lease;
 
@@ -28,6 +32,8 @@ pub struct Patience {
     pub payload: Duration,
     /// Beyond the sum of the job's own times.
     pub margin: Duration,
+    /// How far an executor's clock may be off before its sessions are not attested.
+    pub skew: Duration,
 }
 
 /// Where a running job is.
@@ -80,6 +86,10 @@ pub enum Report {
     VolumesReady,
     /// A streaming job answers; address and signature are filled in.
     StreamingReady(Box<StreamingJobReady>),
+    /// Its session is to be attested; signed already, in case it may be.
+    Seal(Box<Sealing>),
+    /// The last word of its session.
+    Closed(SessionClosed),
     /// The program has ended.
     ExecutionDone,
     /// The hardware.
@@ -189,4 +199,97 @@ pub fn horde_failed(
         reason,
         context: None,
     })
+}
+
+// === what a miner may put its name to ===
+
+/// A statement with the miner's signature, which leaves the miner only if the statement is true of its lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sealing {
+    /// What it says.
+    pub stated: Attestation,
+    /// With the signature, in text form.
+    pub signed: String,
+}
+
+/// Why a session is not attested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unsealable {
+    #[error("the session is of another attempt, or for another validator")]
+    Stranger,
+    #[error("the session lets in another client than the one whose certificate came with the job")]
+    Client,
+    #[error("the executor's clock is {} ms {direction} its miner's, more than the {} ms that are allowed; set it by NTP", off.as_millis(), allowed.as_millis())]
+    Clock {
+        off: Duration,
+        direction: &'static str,
+        allowed: Duration,
+    },
+    #[error("the session would be valid for longer than its lease")]
+    TooLong,
+    #[error("the session differs from the terms that its validator gave: {0}")]
+    Terms(&'static str),
+}
+
+/// What is true of a lease.
+struct Lent<'a> {
+    attempt: AttemptId,
+    validator: ValidatorKey,
+    details: &'a StreamingDetails,
+    /// When the lease ends whatever happens.
+    ends: Timestamp,
+    /// Between the executor's clock and ours.
+    skew: Duration,
+}
+
+/// Whether a statement of an executor, made a moment ago, is true of its lease.
+fn judge(stated: &Attestation, lent: &Lent<'_>, now: Timestamp) -> Result<(), Unsealable> {
+    // A miner knows attempts only.
+    let job = JobId::from_uuid(*lent.attempt.as_uuid());
+    if stated.attempt != lent.attempt || stated.job != job || stated.audience != lent.validator {
+        return Err(Unsealable::Stranger);
+    }
+    let client = digest_of_pem(&lent.details.public_key).map_err(|_| Unsealable::Client)?;
+    if stated.client_certificate != client {
+        return Err(Unsealable::Client);
+    }
+    let (ahead, behind) = (stated.not_before.since(now), now.since(stated.not_before));
+    for (off, direction) in [(ahead, "ahead of"), (behind, "behind")] {
+        if off > lent.skew {
+            return Err(Unsealable::Clock {
+                off,
+                direction,
+                allowed: lent.skew,
+            });
+        }
+    }
+    if stated.not_after > lent.ends.plus(lent.skew) {
+        return Err(Unsealable::TooLong);
+    }
+    let differing = match &lent.details.muster {
+        Some(terms) => [
+            ("the image", stated.image == terms.image),
+            ("the model", stated.model == terms.weights),
+            ("the hash scheme", stated.scheme.name() == terms.scheme),
+            (
+                "the price",
+                stated.price
+                    == Price {
+                        input: terms.input_price,
+                        output: terms.output_price,
+                    },
+            ),
+        ],
+        // A job that answers its user directly: nothing is sold by the token.
+        None => [
+            ("the image", true),
+            ("the model", stated.model.is_none()),
+            ("the hash scheme", stated.scheme == HashScheme::RawHttp),
+            ("the price", stated.price == Price::default()),
+        ],
+    };
+    match differing.iter().find(|(_, same)| !same) {
+        Some((what, _)) => Err(Unsealable::Terms(what)),
+        None => Ok(()),
+    }
 }

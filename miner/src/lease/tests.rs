@@ -5,14 +5,17 @@ use uuid::Uuid;
 
 use super::*;
 use crate::testing::{job, offer, validator_pair};
-use muster_protocol::wire::miner::{InitialJobRequest, StreamingDetails};
-use muster_protocol::{ExecutorToken, Timestamp, ValidatorKey};
+use muster_protocol::wire::executor::SessionSealed;
+use muster_protocol::wire::miner::{InitialJobRequest, SealTerms, StreamingDetails};
+use muster_protocol::{Digest, ExecutorToken, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_seal::{Attestation, HashScheme, Price, SessionId, Text};
 
 const PATIENCE: Patience = Patience {
     startup: Duration::from_secs(30),
     prepare: Duration::from_secs(100),
     payload: Duration::from_secs(600),
     margin: Duration::from_secs(60),
+    skew: Duration::from_secs(2),
 };
 
 fn start() -> Timestamp {
@@ -28,6 +31,7 @@ fn lease(streaming: bool) -> Lease {
         let details = StreamingDetails {
             public_key: "PEM".to_owned(),
             executor_ip: None,
+            muster: None,
         };
         offer.streaming_details = streaming.then_some(details);
     })
@@ -53,6 +57,7 @@ fn finished() -> Report {
         docker_process_stderr: String::new(),
         artifacts: None,
         upload_results: None,
+        image: None,
     }))
 }
 
@@ -293,4 +298,150 @@ proptest! {
             }
         }
     }
+}
+
+/// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
+fn to_be_sealed() -> (Lease, Sealing) {
+    let client = muster_proxy::certificate::make(&["client".to_owned()]).unwrap();
+    let (pem, fingerprint) = (client.pem, client.identity.fingerprint());
+    let image = ImageId(Digest::of(b"image"));
+    let mut lease = lease_of(|offer| {
+        offer.streaming_details = Some(StreamingDetails {
+            public_key: pem,
+            executor_ip: None,
+            muster: Some(SealTerms {
+                model: "tiny".to_owned(),
+                image,
+                weights: None,
+                scheme: "text".to_owned(),
+                health: "/health".to_owned(),
+                socket: Some("engine.sock".to_owned()),
+                port: None,
+                input_price: 1,
+                output_price: 2,
+            }),
+        });
+    });
+    for event in [
+        dialled(),
+        Event::Said(Report::Ready),
+        payload(),
+        Event::Said(Report::VolumesReady),
+    ] {
+        lease.apply(event, start()).unwrap();
+    }
+    let text = |text: &str| Text::new(text).unwrap();
+    let stated = Attestation {
+        session: SessionId(Uuid::from_u128(1)),
+        session_key: Hotkey::from_bytes([1; 32]),
+        job: JobId::from_uuid(*attempt().as_uuid()),
+        attempt: attempt(),
+        miner: MinerKey(Hotkey::from_bytes([2; 32])),
+        audience: ValidatorKey(validator_pair().hotkey()),
+        server_certificate: Digest::of(b"server"),
+        client_certificate: fingerprint,
+        executor: text("box"),
+        address: text("10.0.0.1:6000"),
+        image,
+        model: None,
+        scheme: HashScheme::Text,
+        price: Price { input: 1, output: 2 },
+        not_before: start(),
+        not_after: start().plus(Duration::from_secs(5)),
+    };
+    let signed = "signed".to_owned();
+    (lease, Sealing { stated, signed })
+}
+
+fn sealed(lease: &mut Lease, sealing: Sealing) -> SessionSealed {
+    let effects = lease
+        .apply(Event::Said(Report::Seal(Box::new(sealing))), start())
+        .unwrap();
+    let [Effect::Order(order)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    let ToMiner::MusterSessionSealed(answer) = &**order else {
+        panic!("{order:?}")
+    };
+    answer.clone()
+}
+
+#[test]
+fn a_signature_leaves_the_miner_only_over_what_is_true_of_the_lease() {
+    let (mut lease, sealing) = to_be_sealed();
+    assert_eq!(sealed(&mut lease, sealing).attestation.as_deref(), Some("signed"));
+    type Change = fn(&mut Attestation);
+    let table: [(Change, &str); 11] = [
+        (
+            |stated| stated.attempt = AttemptId::from_uuid(Uuid::from_u128(9)),
+            "another attempt",
+        ),
+        (
+            |stated| stated.job = JobId::from_uuid(Uuid::from_u128(9)),
+            "another attempt",
+        ),
+        (
+            |stated| stated.audience = ValidatorKey(Hotkey::from_bytes([9; 32])),
+            "another validator",
+        ),
+        (
+            |stated| stated.client_certificate = Digest::of(b"x"),
+            "another client",
+        ),
+        (|stated| stated.image = ImageId(Digest::of(b"x")), "the image"),
+        (|stated| stated.model = Some(Digest::of(b"x")), "the model"),
+        (|stated| stated.scheme = HashScheme::RawHttp, "the hash scheme"),
+        (|stated| stated.price.output = 3, "the price"),
+        (
+            |stated| stated.not_before = start().plus(Duration::from_millis(2_500)),
+            "2500 ms ahead of",
+        ),
+        (
+            |stated| stated.not_before = Timestamp::from_micros(start().micros() - 9_000_000),
+            "9000 ms behind",
+        ),
+        (
+            |stated| stated.not_after = start().plus(Duration::from_secs(86_400)),
+            "longer than its lease",
+        ),
+    ];
+    for (change, expected) in table {
+        let (mut lease, mut sealing) = to_be_sealed();
+        change(&mut sealing.stated);
+        let answer = sealed(&mut lease, sealing);
+        assert_eq!(answer.attestation, None, "{expected}");
+        let refusal = answer.refusal.unwrap();
+        assert!(refusal.contains(expected), "{refusal}");
+    }
+}
+
+#[test]
+fn a_session_is_attested_while_it_starts_and_its_last_word_is_told_once() {
+    let closed = || {
+        Event::Said(Report::Closed(SessionClosed {
+            job_uuid: attempt(),
+            close: "bXVzdGVy".to_owned(),
+        }))
+    };
+    let (mut lease, sealing) = to_be_sealed();
+    assert!(lease.apply(closed(), start()).is_err(), "nothing serves yet");
+    sealed(&mut lease, sealing.clone());
+    lease.apply(Event::Said(streaming_ready()), start()).unwrap();
+    let late = Event::Said(Report::Seal(Box::new(sealing)));
+    assert!(lease.apply(late, start()).is_err());
+    lease.apply(closed(), start()).unwrap();
+    assert!(lease.apply(closed(), start()).is_err());
+    assert_eq!(kinds(lease.story()).last().unwrap(), "MusterSessionClosed");
+    // A validator that gave no terms is told nothing of ours.
+    let mut plain = self::lease(true);
+    for event in [
+        dialled(),
+        Event::Said(Report::Ready),
+        payload(),
+        Event::Said(Report::VolumesReady),
+        Event::Said(streaming_ready()),
+    ] {
+        plain.apply(event, start()).unwrap();
+    }
+    assert_eq!(plain.apply(closed(), start()), Ok(vec![]));
 }

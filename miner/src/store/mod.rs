@@ -4,7 +4,7 @@ mod memory;
 
 use std::collections::HashMap;
 
-use muster_kit::store::{self, During as _, StoreError, json};
+use muster_kit::store::{self, During as _, StoreError, Writer, json};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
@@ -34,7 +34,7 @@ pub struct Store(Kept);
 /// Where it is kept.
 #[derive(Clone, Debug)]
 enum Kept {
-    Engine(AnyPool),
+    Engine(AnyPool, Writer),
     Memory(Memory),
 }
 
@@ -56,13 +56,14 @@ impl Store {
 
     /// A store on a pool whose tables are up to date.
     pub fn on(pool: AnyPool) -> Self {
-        Self(Kept::Engine(pool))
+        let writer = Writer::new(&pool);
+        Self(Kept::Engine(pool, writer))
     }
 
     /// Ends every connection, which lets SQLite fold its journal into the one file of the store.
     pub async fn close(&self) {
         match &self.0 {
-            Kept::Engine(pool) => pool.close().await,
+            Kept::Engine(pool, _) => pool.close().await,
             Kept::Memory(_) => {}
         }
     }
@@ -73,7 +74,7 @@ impl Store {
     /// The engine's, or a row that this program did not write.
     pub async fn records(&self) -> Result<Vec<Record>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+            Kept::Engine(pool, _) => pool,
             Kept::Memory(memory) => return Ok(memory.records()),
         };
         let rows = sqlx::query("SELECT attempt, validator, standing, at FROM leases ORDER BY attempt")
@@ -109,16 +110,16 @@ impl Store {
     /// # Errors
     /// The engine's; nothing is written then.
     pub async fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
-        let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+        let writer = match &self.0 {
+            Kept::Engine(_, writer) => writer,
             Kept::Memory(memory) => return memory.commit(writes, page),
         };
-        let mut transaction = store::begin(pool).await?;
+        let mut turn = writer.begin().await?;
         let mut lines = Vec::new();
         for write in writes {
-            lines.extend(apply(&mut transaction, write, page).await?);
+            lines.extend(apply(&mut turn, write, page).await?);
         }
-        transaction.commit().await.during("commit a batch")?;
+        turn.commit("commit a batch").await?;
         Ok(lines)
     }
 
@@ -128,7 +129,7 @@ impl Store {
     /// The engine's, or a row that this program did not write.
     pub async fn story(&self, attempt: AttemptId) -> Result<Vec<String>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+            Kept::Engine(pool, _) => pool,
             Kept::Memory(memory) => return Ok(memory.story(attempt)),
         };
         let row = sqlx::query("SELECT story FROM leases WHERE attempt = $1")
@@ -157,7 +158,7 @@ impl Store {
         kind: ReceiptKind,
     ) -> Result<Option<Receipt>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+            Kept::Engine(pool, _) => pool,
             Kept::Memory(memory) => return Ok(memory.receipt(attempt, kind)),
         };
         let row = sqlx::query("SELECT line FROM receipts WHERE attempt = $1 AND kind = $2")
@@ -176,7 +177,7 @@ impl Store {
     /// The engine's.
     pub async fn lines_since(&self, first: i64) -> Result<Vec<PageLine>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+            Kept::Engine(pool, _) => pool,
             Kept::Memory(memory) => return Ok(memory.lines_since(first)),
         };
         let rows = sqlx::query("SELECT page, line FROM receipts WHERE page >= $1 ORDER BY page, seq")
@@ -199,17 +200,20 @@ impl Store {
     /// # Errors
     /// The engine's; the greeting must not be accepted then.
     pub async fn first_use(&self, greeting: &Signature, expires: Timestamp) -> Result<bool, StoreError> {
-        let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+        const OPERATION: &str = "note a greeting";
+        let writer = match &self.0 {
+            Kept::Engine(_, writer) => writer,
             Kept::Memory(memory) => return Ok(memory.first_use(greeting, expires)),
         };
+        let mut turn = writer.begin().await?;
         let done =
             sqlx::query("INSERT INTO greetings (signature, expires) VALUES ($1, $2) ON CONFLICT DO NOTHING")
                 .bind(greeting.to_prefixed_hex())
                 .bind(expires.micros())
-                .execute(pool)
+                .execute(&mut *turn)
                 .await
-                .during("note a greeting")?;
+                .during(OPERATION)?;
+        turn.commit(OPERATION).await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -219,7 +223,7 @@ impl Store {
     /// The engine's.
     pub async fn forget_greetings(&self, now: Timestamp) -> Result<(), StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool) => pool,
+            Kept::Engine(pool, _) => pool,
             Kept::Memory(memory) => {
                 memory.forget_greetings(now);
                 return Ok(());

@@ -63,6 +63,22 @@ async fn strangers_are_named_and_closed() {
 }
 
 #[tokio::test]
+async fn whom_the_operator_excludes_is_not_let_in_by_any_list() {
+    let key = ValidatorKey(validator_key().hotkey());
+    let miner = Miner::start_with(|config| config.blacklist = vec![key]).await;
+    let mut party = Party::dial(&miner.url(&format!("v0.1/validator_interface/{key}"))).await;
+    let FromMiner::GenericError(error) = party.recv().await else {
+        panic!()
+    };
+    let details = error.details.unwrap();
+    assert!(
+        details.starts_with(&format!("Blacklisted validator: {key}")),
+        "{details}"
+    );
+    assert_eq!(party.closed().await.code, 1000);
+}
+
+#[tokio::test]
 async fn each_fault_of_a_greeting_has_its_words() {
     let miner = Miner::start().await;
     let (now, me) = (miner.clock.now(), MinerKey(miner_key().hotkey()));

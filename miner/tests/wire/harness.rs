@@ -475,6 +475,7 @@ impl Executor {
             docker_process_stderr: String::new(),
             artifacts: None,
             upload_results: None,
+            image: None,
         };
         self.say(&FromMiner::V0JobFinishedRequest(result)).await;
     }

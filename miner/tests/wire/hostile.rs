@@ -87,6 +87,7 @@ fn result(attempt: AttemptId) -> FromMiner {
         docker_process_stderr: String::new(),
         artifacts: None,
         upload_results: None,
+        image: None,
     })
 }
 

@@ -246,6 +246,7 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
     offer.streaming_details = Some(StreamingDetails {
         public_key: certificate.clone(),
         executor_ip: None,
+        muster: None,
     });
     validator
         .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))

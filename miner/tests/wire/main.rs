@@ -21,4 +21,6 @@ mod receipts;
 #[cfg(test)]
 mod restarts;
 #[cfg(test)]
+mod sessions;
+#[cfg(test)]
 mod standing;
