@@ -207,6 +207,13 @@ impl Outlook {
         }
     }
 
+    /// The metagraph to route by, if there is one that is not too old and nobody is reading it anew: no waiting.
+    pub(crate) fn fresh(&self) -> Option<Arc<Metagraph>> {
+        let latest = self.latest.try_lock().ok()?;
+        let (at, known) = latest.as_ref()?;
+        (self.clock.now().since(*at) < self.max_age).then(|| Arc::clone(known))
+    }
+
     /// The subnet as it is now, if blocks have come since `known` was read and the chain answers.
     pub(crate) async fn newer_than(&self, known: &Metagraph) -> Option<Arc<Metagraph>> {
         let head = *self.head.borrow();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_chain::Netuid;
+use muster_gateway::Settings as GatewaySettings;
 use muster_identity::wallet::WalletPath;
 use muster_kit::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
@@ -40,6 +41,8 @@ pub struct Config {
     pub receipts: ReceiptsConfig,
     /// What work is worth.
     pub scoring: ScoringConfig,
+    /// The door to streaming sessions.
+    pub gateway: GatewaySettings,
     /// How long each party may take.
     pub timing: TimingConfig,
 }
@@ -153,6 +156,7 @@ impl Default for Config {
             routing: RoutingConfig::default(),
             receipts: ReceiptsConfig::default(),
             scoring: ScoringConfig::default(),
+            gateway: GatewaySettings::default(),
             timing: TimingConfig::default(),
         }
     }
@@ -346,6 +350,59 @@ catch_up_s = 18000
 "always_on.test" = 1
 "always_on.cpu.8c.16gb" = 1
 
+# The OpenAI-compatible door to streaming sessions.
+[gateway]
+# Where clients and facilitators connect; without this key there is no gateway. Behind the public network it wants TLS in front.
+# bind = "127.0.0.1:8092"
+# The URL that facilitators are told; without this key http:// and the bound address.
+# announce = "https://gateway.example.org"
+# Hotkeys of facilitators whose clients are served.
+facilitators = []
+# Sessions of each model that are kept even if nobody asks, sessions at most, and requests that one serves at a time.
+min_sessions = 0
+max_sessions = 4
+per_session = 8
+# Requests for one model that wait, those of one client, and seconds that each waits before it is told to come back.
+queue = 1000
+queue_of_one = 50
+patience_s = 300
+# Seconds: that a session may be unused, that it lives, before its end at which another takes its place, before its end from which it
+# gets nothing new, and for its image and engine to come up.
+idle_s = 300
+session_s = 3600
+replace_s = 300
+drain_s = 60
+start_s = 240
+# Seconds that an engine may be silent, between two signs to a client that waits, and between two checks of a session's health.
+silence_s = 600
+heartbeat_s = 10
+health_s = 15
+# Milliseconds by which an executor's clock may differ from this machine's. One that differs more serves nobody.
+skew_ms = 5000
+# The largest request in KiB, and requests at a time of all clients.
+max_body_kib = 4096
+requests = 4096
+# How many of a hundred answers are kept, with their request, for a later check.
+sample_percent = 10
+# What may serve: one entry a model. The image is the digest of its configuration; prices are rao for a million tokens.
+services = []
+# [[gateway.services]]
+# model = "tiny"
+# image = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+# reference = "registry.example.org/tiny:1"
+# engine = "reference"
+# scheme = "raw-http"
+# health = "/health"
+# listen = { socket = "http.sock" }
+# class = "always_on.test"
+# args = []
+# input_price = 100000
+# output_price = 400000
+
+# Clients of this validator's own: a name for each, and SHA-256 of its key.
+[gateway.keys]
+# me = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
 [timing]
 # Seconds of slack for the whole job, on top of the limits that its user set.
 leeway_s = 5
@@ -415,6 +472,7 @@ receipt_wait_ms = 2000
                 "has no effect while users.allow_any is true; remove one of them",
             ));
         }
+        problems.extend(self.gateway.problems("gateway"));
         problems
     }
 }

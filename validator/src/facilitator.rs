@@ -1,11 +1,17 @@
 //! The link to the facilitator: greet, take jobs, say how they fare, and come back whenever it is lost.
 //!
-//! Status updates are sent one at a time, the next only once the facilitator has answered the one before, so that they
-//! arrive in order and an answer needs no name. What was not answered is sent again over the next connection.
+//! Status updates are sent in order and answered in order, so an answer needs no name. A Muster facilitator gets some before it
+//! has answered the first; any other gets the next only once it has answered the one before. What was not answered is sent again
+//! over the next connection.
+//!
+//! Jobs are taken side by side, each in a task of its own, so that those which come together share a commit. Whatever may be
+//! about one of them waits until they are taken.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::OptionFuture;
 use muster_identity::{answer_challenge, facilitator_auth};
 use muster_kit::backoff::Backoff;
@@ -13,12 +19,13 @@ use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
 use muster_protocol::ErrorCode;
 use muster_protocol::wire::facilitator::{
-    FromFacilitator, Heartbeat, Response, ResponseStatus, ToFacilitator,
+    FromFacilitator, Heartbeat, JobRequest, Response, ResponseStatus, ToFacilitator,
 };
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_rpc::reconnect::{After, Reconnecting};
 use muster_rpc::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
+use tokio::sync::{Semaphore, watch};
 
 use crate::intake;
 use crate::report;
@@ -26,6 +33,12 @@ use crate::shared::{LinkState, Shared};
 
 /// The largest frame, both ways.
 const MAX_FRAME: usize = Limits::facilitator().max_frame;
+
+/// Status updates on their way to a Muster facilitator, at most.
+const WINDOW: usize = 64;
+
+/// Jobs that are being taken, at most; further ones wait in the socket.
+const TAKING: u32 = 256;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +73,10 @@ pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
         shared.link.send_replace(LinkState::Connecting);
         connect(&url, &limits)
     };
-    let serve = |socket| serve(Arc::clone(&shared), socket);
+    let taking = Arc::new(Semaphore::new(
+        usize::try_from(TAKING).unwrap_or(Semaphore::MAX_PERMITS),
+    ));
+    let serve = |socket| serve(Arc::clone(&shared), Arc::clone(&taking), socket);
     let never = |error: &ConnectError| {
         lost(&shared, &Causes(error));
         false
@@ -71,13 +87,17 @@ pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn serve(shared: Arc<Shared>, socket: Socket) -> After {
+async fn serve(shared: Arc<Shared>, taking: Arc<Semaphore>, socket: Socket) -> After {
     let (reader, writer) = socket.split();
     let mut session = Session {
         shared: &shared,
         reader,
         writer: writer.clone(),
-        waiting_for: None,
+        on_their_way: VecDeque::new(),
+        answers: Vec::new(),
+        answered: 0,
+        written: watch::Sender::new(0),
+        taking,
     };
     let end = match session.run().await {
         Ok(never) => match never {},
@@ -109,8 +129,15 @@ struct Session<'a> {
     shared: &'a Arc<Shared>,
     reader: SocketReader,
     writer: SocketWriter,
-    /// The update that the next answer is about.
-    waiting_for: Option<i64>,
+    /// The updates that the next answers are about, in their order.
+    on_their_way: VecDeque<i64>,
+    /// Answers that are to be written down.
+    answers: Vec<(i64, Option<String>)>,
+    /// How many answers came, and how many of them are written down.
+    answered: u64,
+    written: watch::Sender<u64>,
+    /// Room for jobs that are being taken, also of a connection before this one.
+    taking: Arc<Semaphore>,
 }
 
 impl Session<'_> {
@@ -123,6 +150,10 @@ impl Session<'_> {
         let stop = self.shared.tasks.token();
         self.greet(answer).await?;
         let shared = self.shared;
+        if let Some(gateway) = shared.gateway.get().filter(|_| self.writer.is_muster()) {
+            let notice = ToFacilitator::MusterGateway(Box::new(gateway.notice()));
+            self.writer.send(encode(&notice)).await?;
+        }
         let mut live = shared.live.receiver.lock().await;
         // What waited while nobody was connected is old.
         while live.try_recv().is_ok() {
@@ -131,17 +162,31 @@ impl Session<'_> {
         let clock = Arc::clone(&self.shared.clock);
         let mut writes = self.shared.store.outbox_writes();
         let (mut next_beat, mut answer_by) = (clock.now(), None);
+        let window = if self.writer.is_muster() { WINDOW } else { 1 };
+        // Whether there may be updates that are not on their way.
+        let mut more = true;
         loop {
-            if self.waiting_for.is_none() {
+            if more && self.on_their_way.len() <= window / 2 {
                 writes.borrow_and_update();
-                answer_by = self.send_next().await?.then(|| clock.now().plus(answer));
+                let waited = !self.on_their_way.is_empty();
+                more = self.send_updates(window).await?;
+                if !waited {
+                    answer_by = Some(clock.now().plus(answer));
+                }
             }
-            let too_late = OptionFuture::from(answer_by.map(|by| clock.sleep_until(by)));
+            let waits = answer_by.filter(|_| !self.on_their_way.is_empty());
+            let too_late = OptionFuture::from(waits.map(|by| clock.sleep_until(by)));
             tokio::select! {
                 () = stop.cancelled() => return Err(End::Stopped),
-                frame = self.reader.recv() => self.on_frame(frame).await?,
+                frame = self.reader.recv() => {
+                    let before = self.on_their_way.len();
+                    self.on_frames(frame).await?;
+                    if self.on_their_way.len() < before {
+                        answer_by = Some(clock.now().plus(answer));
+                    }
+                }
                 // The sender lives in the store, so the channel cannot close.
-                _ = writes.changed(), if self.waiting_for.is_none() => {}
+                _ = writes.changed(), if !more => more = true,
                 Some(()) = too_late => return Err(End::Silent(answer)),
                 // The sender lives beside the receiver.
                 Some(message) = live.recv() => self.pass_on(&message).await?,
@@ -190,6 +235,7 @@ impl Session<'_> {
                 Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Cancel(_))
                 | Err(_) => {
                     self.on_frame(Ok(Some(frame))).await?;
+                    self.keep_answers().await?;
                 }
             }
         }
@@ -208,28 +254,78 @@ impl Session<'_> {
         Ok(self.writer.send(encode(&answer)).await?)
     }
 
-    /// Sends the oldest update that is not acknowledged; `false` if there is none.
-    async fn send_next(&mut self) -> Result<bool, End> {
-        let Some(update) = self.shared.store.next_update().await? else {
-            return Ok(false);
-        };
-        match self.writer.send(report::frame(&update, MAX_FRAME)).await {
-            Ok(()) => {
-                self.waiting_for = Some(update.sequence);
-                Ok(true)
+    /// Sends the oldest updates that are not acknowledged nor on their way, as far as the window goes; whether there may be
+    /// more of them.
+    async fn send_updates(&mut self, window: usize) -> Result<bool, End> {
+        let updates = self.shared.store.next_updates(window).await?;
+        let mut sent = 0_usize;
+        for update in &updates {
+            if self.on_their_way.contains(&update.sequence) {
+                continue;
             }
-            Err(error) if !error.is_fatal() => {
-                // It would not fit the next time either.
-                let now = self.shared.clock.now();
-                tracing::error!(job = %update.job, %error, "a status update cannot be sent and is dropped");
-                self.shared
-                    .store
-                    .acknowledge(update.sequence, Some(&error.to_string()), now)
-                    .await?;
-                Ok(false)
+            match self.writer.send(report::frame(update, MAX_FRAME)).await {
+                Ok(()) => self.on_their_way.push_back(update.sequence),
+                Err(error) if !error.is_fatal() => {
+                    // It would not fit the next time either.
+                    tracing::error!(job = %update.job, %error, "a status update cannot be sent and is dropped");
+                    self.answers.push((update.sequence, Some(error.to_string())));
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
+            sent = sent.saturating_add(1);
         }
+        self.keep_answers().await?;
+        // What is on its way stands before what is not, so a look that found nothing new has seen all.
+        Ok(sent > 0)
+    }
+
+    /// Takes a frame, and those that have come with it; what they answer is written down together.
+    async fn on_frames(&mut self, first: Result<Option<String>, SocketError>) -> Result<(), End> {
+        let mut frame = Some(first);
+        let mut taken = Ok(());
+        while let Some(next) = frame
+            && taken.is_ok()
+        {
+            taken = self.on_frame(next).await;
+            let room = taken.is_ok() && self.answers.len() < WINDOW;
+            frame = if room {
+                self.reader.recv().now_or_never()
+            } else {
+                None
+            };
+        }
+        self.keep_answers().await?;
+        taken
+    }
+
+    async fn keep_answers(&mut self) -> Result<(), End> {
+        if self.answers.is_empty() {
+            return Ok(());
+        }
+        let answers = std::mem::take(&mut self.answers);
+        let now = self.shared.clock.now();
+        self.shared.store.acknowledge(&answers, now).await?;
+        self.written.send_replace(self.answered);
+        Ok(())
+    }
+
+    /// Takes a job beside others.
+    async fn take(&self, request: JobRequest, frame: String) {
+        // It is never closed; without a permit one would be taken all the same.
+        let place = Arc::clone(&self.taking).acquire_owned().await;
+        let shared = Arc::clone(self.shared);
+        let (answered, mut written) = (self.answered, self.written.subscribe());
+        self.shared.spawn("intake", async move {
+            let _place = place;
+            // If the connection ends first, what was not written down is said again anyway.
+            let answers_are_written = async { drop(written.wait_for(|count| *count >= answered).await) };
+            intake::job(&shared, request, &frame, answers_are_written).await
+        });
+    }
+
+    /// Waits until every job that came before is taken.
+    async fn all_are_taken(&self) {
+        drop(self.taking.acquire_many(TAKING).await);
     }
 
     async fn on_frame(&mut self, frame: Result<Option<String>, SocketError>) -> Result<(), End> {
@@ -243,10 +339,14 @@ impl Session<'_> {
             }
         };
         match decode(&frame) {
-            Ok(FromFacilitator::Job(request)) => intake::job(self.shared, &request, &frame).await?,
+            Ok(FromFacilitator::Job(request)) => self.take(*request, frame).await,
             Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
-            Ok(FromFacilitator::Cancel(request)) => intake::cancel(self.shared, &request).await?,
-            Ok(FromFacilitator::Response(response)) => self.on_answer(&response).await?,
+            Ok(FromFacilitator::Cancel(request)) => {
+                self.keep_answers().await?;
+                self.all_are_taken().await;
+                intake::cancel(self.shared, &request).await?;
+            }
+            Ok(FromFacilitator::Response(response)) => self.on_answer(&response)?,
             Ok(FromFacilitator::Challenge(_)) => {
                 tracing::warn!("the facilitator challenges a connection that it has accepted");
             }
@@ -255,8 +355,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn on_answer(&mut self, response: &Response) -> Result<(), End> {
-        let Some(sequence) = self.waiting_for.take() else {
+    fn on_answer(&mut self, response: &Response) -> Result<(), End> {
+        let Some(sequence) = self.on_their_way.pop_front() else {
             tracing::debug!(
                 answer = in_words(response),
                 "the facilitator answers what was not asked"
@@ -276,10 +376,8 @@ impl Session<'_> {
                 Some(answer)
             }
         };
-        self.shared
-            .store
-            .acknowledge(sequence, answer.as_deref(), self.shared.clock.now())
-            .await?;
+        self.answers.push((sequence, answer));
+        self.answered = self.answered.saturating_add(1);
         Ok(())
     }
 }

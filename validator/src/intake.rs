@@ -1,46 +1,81 @@
-//! What a facilitator hands over: each job is taken, repeated or refused, durably, before anything else happens.
+//! Jobs come in: a facilitator hands them over, and the validator's own gateway wants sessions. Each is taken, repeated or refused,
+//! durably, before anything else happens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use muster_identity::verify_job;
+use futures_util::future::BoxFuture;
+use indexmap::IndexMap;
+use muster_gateway::host::{Host, Order};
+use muster_gateway::{Gateway, Parts};
+use muster_identity::{sign_job, verify_job};
 use muster_kit::store::StoreError;
-use muster_protocol::JobId;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{
+    BittensorSignature, CheatReport, JobNew, JobRequest, JobRequestTag, RejectionDetails, SignatureScope,
+    UserSignature,
+};
+use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::wire::muster::CancelRequest;
-use muster_protocol::wire::{WireError, decode};
-use muster_routing::admission::{Admission, decide};
+use muster_protocol::wire::{WireError, decode, encode};
+use muster_protocol::{JobId, Signature, UserKey, ValidatorKey};
+use muster_routing::admission::{Admission, Seen, decide};
 use serde_json::Value;
 
+use crate::Error;
 use crate::driver;
 use crate::shared::Shared;
+use crate::store::Taken;
 
 /// How much of a user's reason for calling a job off is kept.
 const MAX_REASON_CHARS: usize = 500;
+/// What the jobs of sessions count towards.
+const NAMESPACE: &str = "muster.gateway";
+/// Seconds for inputs and outputs, of which a session has none.
+const NO_DATA: u64 = 5;
+/// How long a session that has said its last word may take to end by itself, and so as a job that was done.
+const GRACE: Duration = Duration::from_secs(20);
 
-/// Takes one job, as `frame` brought it.
-pub(crate) async fn job(shared: &Arc<Shared>, request: &JobRequest, frame: &str) -> Result<(), StoreError> {
+/// Takes one job, as `frame` brought it. A new one costs one write and no question: the store says itself what it knew.
+///
+/// What the facilitator answered before it sent the frame is in the store once `answers_are_written` ends; only a job that is
+/// repeated waits for that.
+pub(crate) async fn job(
+    shared: &Arc<Shared>,
+    request: JobRequest,
+    frame: &str,
+    answers_are_written: impl Future<Output = ()> + Send,
+) -> Result<(), StoreError> {
     let id = request.uuid;
-    let seen = shared.store.seen(id, &request.signature).await?;
-    let holds = verify_job(request).is_ok();
+    let holds = verify_job(&request).is_ok();
     let now = shared.clock.now();
-    match decide(
-        request,
-        holds,
-        seen,
-        &shared.config.users.rule(),
-        shared.keypair.hotkey(),
-    ) {
+    let (users, me) = (shared.config.users.rule(), shared.keypair.hotkey());
+    let seen = match decide(&request, holds, Seen::Never, &users, me) {
         Admission::Admit => {
-            if shared.store.admit(request, frame, now).await? {
-                tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
-                driver::start(shared, request.clone());
+            // While the job is being written down its miner is dialled, and told nothing.
+            let mut dialled = None;
+            let first = || {
+                let first = driver::first(shared, &request)?;
+                dialled = Some(driver::dial(shared, first.attempt.address));
+                Some(first)
+            };
+            match shared.store.admit(&request, frame, now, first).await? {
+                Taken::New(first) => {
+                    tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
+                    driver::start(shared, request, first, dialled);
+                    return Ok(());
+                }
+                Taken::Before(seen) => seen,
             }
-            Ok(())
         }
-        Admission::Repeat => {
+        Admission::Refuse(_) | Admission::Repeat => shared.store.seen(id, &request.signature).await?,
+    };
+    match decide(&request, holds, seen, &users, me) {
+        // What the store knows is never admitted again.
+        Admission::Repeat | Admission::Admit => {
             tracing::debug!(job = %id, "the facilitator repeats a job");
+            answers_are_written.await;
             let end = driver::last_word(shared, id).await?;
             shared.store.repeat(id, end.as_ref()).await
         }
@@ -104,4 +139,121 @@ async fn refuse(
         .store
         .refuse(job, frame, &Outcome::Rejected(details), shared.clock.now())
         .await
+}
+
+// What the gateway wants.
+
+/// The sessions of an earlier process are over: nobody else has the keys that they let in. Their jobs are called off before
+/// anything is resumed.
+pub(crate) async fn forget_sessions(shared: &Shared) -> Result<(), StoreError> {
+    for job in shared.store.open_own().await? {
+        shared.store.cancel(job, "the gateway was started anew").await?;
+    }
+    Ok(())
+}
+
+/// Opens the gateway, if there is to be one.
+pub(crate) async fn open_gateway(shared: &Arc<Shared>) -> Result<(), Error> {
+    let Some(bind) = shared.config.gateway.bind else {
+        return Ok(());
+    };
+    let failing = Arc::clone(shared);
+    let parts = Parts {
+        host: Arc::new(Jobs(Arc::clone(shared))),
+        pool: shared.store.pool(),
+        clock: Arc::clone(&shared.clock),
+        tasks: shared.tasks.clone(),
+        failed: Box::new(move |error| failing.fail(error)),
+    };
+    let gateway = Gateway::open(bind, shared.config.gateway.clone(), parts).await?;
+    // Only this function sets it, and it runs once.
+    let _ = shared.gateway.set(gateway);
+    Ok(())
+}
+
+/// The validator's own jobs.
+struct Jobs(Arc<Shared>);
+
+impl Host for Jobs {
+    fn me(&self) -> ValidatorKey {
+        self.0.me()
+    }
+
+    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let shared = &self.0;
+            let request = session_job(shared, &order);
+            let now = shared.clock.now();
+            shared.news.send_modify(|listeners| {
+                listeners.insert(order.job, order.news.clone());
+            });
+            match shared.store.admit_own(&request, &encode(&request), now).await {
+                Ok(true) => {
+                    driver::start(shared, request, None, None);
+                    Ok(())
+                }
+                Ok(false) => Err("its job has an id that was used before".to_owned()),
+                Err(error) => {
+                    let said = error.to_string();
+                    shared.fail(error);
+                    Err(said)
+                }
+            }
+        })
+    }
+
+    fn end(&self, job: JobId, why: &'static str, last_word: bool) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let shared = &self.0;
+            if last_word {
+                let over = shared.own_job_over(job);
+                let _ = tokio::time::timeout(GRACE, over).await;
+            }
+            match shared.store.cancel(job, why).await {
+                Ok(true) => shared.call_off(job, why),
+                Ok(false) => {}
+                Err(error) => shared.fail(error),
+            }
+        })
+    }
+}
+
+/// The job that a session is, signed by the validator as its user.
+fn session_job(shared: &Shared, order: &Order) -> JobRequest {
+    let service = &order.service;
+    let unsigned = UserSignature {
+        signature_type: BittensorSignature,
+        signatory: UserKey(shared.keypair.hotkey()),
+        timestamp_ns: 0,
+        signature: Signature::from_bytes([0; 64]),
+        signature_scope: SignatureScope::SignedFields,
+    };
+    let mut job = JobRequest {
+        signature: unsigned,
+        r#type: JobNew,
+        message_type: JobRequestTag,
+        uuid: order.job,
+        job_namespace: Some(NAMESPACE.to_owned()),
+        executor_class: service.class,
+        docker_image: service.pull_by(),
+        args: service.args.clone(),
+        env: IndexMap::clone(&service.env),
+        use_gpu: service.class.has_gpu(),
+        volume: None,
+        output_upload: None,
+        artifacts_dir: None,
+        on_trusted_miner: false,
+        download_time_limit: NO_DATA,
+        execution_time_limit: order.lives.as_secs(),
+        upload_time_limit: NO_DATA,
+        streaming_start_time_limit: order.starts_within.as_secs(),
+        streaming_details: Some(StreamingDetails {
+            public_key: order.certificate.clone(),
+            executor_ip: None,
+            muster: Some(service.terms()),
+        }),
+    };
+    let now_ns = shared.clock.now().micros().saturating_mul(1_000);
+    job.signature = sign_job(&shared.keypair, &job.signed_fields(), now_ns);
+    job
 }

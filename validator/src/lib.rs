@@ -23,10 +23,11 @@ pub mod store;
 mod weights;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use muster_chain::ChainError;
+use muster_gateway::GatewayError;
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_kit::listen::BindError;
@@ -70,6 +71,9 @@ pub enum Error {
     /// Its status address.
     #[error("the validator cannot serve its state")]
     Bind(#[from] BindError),
+    /// Its gateway.
+    #[error("the validator cannot open its gateway")]
+    Gateway(#[from] GatewayError),
     /// Its ready file.
     #[error("the validator cannot say that it is ready")]
     Ready(#[from] ReadyError),
@@ -86,7 +90,9 @@ impl Error {
             Self::Chain(error) => error.code(),
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
-            Self::Ready(_) | Self::Serve(_) => None,
+            Self::Gateway(GatewayError::Bind(error)) => error.code(),
+            Self::Gateway(GatewayError::Store(error)) => error.code(),
+            Self::Gateway(GatewayError::Address(_)) | Self::Ready(_) | Self::Serve(_) => None,
         }
     }
 }
@@ -134,6 +140,8 @@ pub async fn run_on(
         link: watch::Sender::default(),
         ledger: Mutex::new(ledger),
         cancels: Mutex::default(),
+        news: watch::Sender::default(),
+        gateway: OnceLock::new(),
         live: Live::new(),
         anchor: watch::Sender::default(),
         resumed: watch::Sender::new(false),
@@ -158,7 +166,9 @@ fn stopping_with(process: &Tasks) -> Tasks {
 }
 
 async fn serve(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) -> Result<(), Error> {
+    intake::forget_sessions(shared).await?;
     driver::resume(shared).await?;
+    intake::open_gateway(shared).await?;
     shared.spawn("facilitator link", facilitator::run(Arc::clone(shared)));
     shared.spawn("weights", weights::run(Arc::clone(shared)));
     if shared.config.receipts.gather {

@@ -1,17 +1,19 @@
 //! What the parts of one validator share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use muster_chain::BlockNumber;
+use muster_gateway::Gateway;
+use muster_gateway::host::News;
 use muster_identity::Keypair;
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_routing::{Ledger, Windows};
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::Error;
 use crate::chain::Outlook;
@@ -49,6 +51,10 @@ pub(crate) struct Shared {
     pub(crate) ledger: Mutex<Ledger>,
     /// Where drivers hear that their job was called off.
     pub(crate) cancels: Mutex<HashMap<JobId, watch::Sender<Option<String>>>>,
+    /// Who hears how jobs of the validator's own fare.
+    pub(crate) news: watch::Sender<HashMap<JobId, mpsc::Sender<News>>>,
+    /// The door to streaming sessions, if there is one.
+    pub(crate) gateway: OnceLock<Gateway>,
     /// What jobs print, on its way to the facilitator.
     pub(crate) live: Live,
     /// When which block was made; none before the chain has told its rules.
@@ -108,6 +114,40 @@ impl Shared {
             shared: Arc::clone(self),
             job,
             heard,
+        }
+    }
+
+    /// Whether a job is the validator's own.
+    pub(crate) fn is_own(&self, job: JobId) -> bool {
+        self.news.borrow().contains_key(&job)
+    }
+
+    /// Waits until a job of the validator's own is over; not at all for any other.
+    pub(crate) async fn own_job_over(&self, job: JobId) {
+        // The sender lives here.
+        let _ = self
+            .news
+            .subscribe()
+            .wait_for(|jobs| !jobs.contains_key(&job))
+            .await;
+    }
+
+    /// Tells whoever wanted a job of the validator's own how it fares. After its end nobody is told anything more.
+    pub(crate) fn tell(&self, job: JobId, news: News) {
+        let mut listener = None;
+        self.news.send_if_modified(|listeners| match &news {
+            News::Ready { .. } => {
+                listener = listeners.get(&job).cloned();
+                false
+            }
+            News::Ended(_) => {
+                listener = listeners.remove(&job);
+                listener.is_some()
+            }
+        });
+        if let Some(listener) = listener {
+            // A listener that has gone does not want to know; one has place for more news than a job has.
+            let _ = listener.try_send(news);
         }
     }
 
@@ -192,10 +232,12 @@ pub(crate) async fn remembered(
         .history(before(windows.record), before(windows.given))
         .await?
     {
-        ledger.given(past.miner, past.started_at);
-        match past.ended {
-            Some((at, mark)) => ledger.marked(past.miner, mark, at),
-            None => ledger.opened(past.miner, past.class),
+        for _ in 0..past.count {
+            ledger.given(past.miner, past.started_at);
+            match past.ended {
+                Some((at, mark)) => ledger.marked(past.miner, mark, at),
+                None => ledger.opened(past.miner, past.class),
+            }
         }
     }
     Ok(ledger)

@@ -1,5 +1,6 @@
 //! The validator's state over HTTP, read-only: for people, the demonstration and tests. Loopback unless configured.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
@@ -7,9 +8,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use muster_gateway::View;
+use muster_gateway::store::{Account, SessionRow};
 use muster_kit::Coded;
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
+use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -21,6 +25,8 @@ use crate::store::{JobView, KeptRoute, ReceiptView, RefusedView, StoredCycle};
 
 /// Entries of each list if the caller does not say.
 const DEFAULT_LIMIT: u32 = 100;
+/// Microseconds of a day.
+const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
 /// Entries of each list at most.
 const MAX_LIMIT: u32 = 1_000;
 
@@ -55,6 +61,19 @@ struct RouteView {
     routes: Vec<KeptRoute>,
 }
 
+/// `GET /v0/sessions`.
+#[derive(Debug, Serialize)]
+struct SessionsView {
+    /// What facilitators are told.
+    gateway: GatewayNotice,
+    address: SocketAddr,
+    time: Timestamp,
+    models: Vec<View>,
+    sessions: Vec<SessionRow>,
+    /// Within the last day.
+    earned: Vec<Account>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Limit {
@@ -68,6 +87,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<
         .route("/health", get(health))
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
+        .route("/v0/sessions", get(sessions))
         .with_state(shared);
     axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
@@ -102,6 +122,29 @@ async fn state(
         refused: shared.store.refused_receipts(limit).await?,
         live_dropped: shared.live.dropped(),
     }))
+}
+
+/// The gateway: how each model stands, the newest sessions, and what miners have earned with them within a day.
+async fn sessions(
+    State(shared): State<Arc<Shared>>,
+    Query(Limit { limit }): Query<Limit>,
+) -> Result<Response, Unreadable> {
+    let Some(gateway) = shared.gateway.get() else {
+        let error = "this validator has no gateway: set gateway.bind in its configuration";
+        return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response());
+    };
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let now = shared.clock.now();
+    let yesterday = Timestamp::from_micros(now.micros().saturating_sub(DAY_MICROS));
+    Ok(Json(SessionsView {
+        gateway: gateway.notice(),
+        address: gateway.address(),
+        time: now,
+        models: gateway.look().await,
+        sessions: gateway.book().sessions(limit).await?,
+        earned: gateway.book().accounts(yesterday).await?,
+    })
+    .into_response())
 }
 
 /// Why a job's attempts went where they went. 404 for a job that was never routed here, or so long ago that it is forgotten.

@@ -20,7 +20,7 @@ use muster_chain::{ChainClient, Netuid, Uid};
 use muster_identity::Keypair;
 use muster_kit::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, Outcome, Plan};
-use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt};
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
@@ -28,7 +28,7 @@ use muster_protocol::{
 };
 use muster_routing::Decision;
 use muster_validator::chain::Subnet;
-use muster_validator::store::{OwnReceipt, Store, StoredAttempt};
+use muster_validator::store::{Beginning, OwnReceipt, Store, StoredAttempt};
 use muster_validator::{Config, run_on};
 use serde_json::{Value, json};
 use support::{Devchain, TAO};
@@ -71,8 +71,8 @@ async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::R
         "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1, "streaming_start_time_limit": 1,
     });
     let request: JobRequest = serde_json::from_value(frame.clone())?;
-    store.admit(&request, &frame.to_string(), now).await?;
-    store.begin_attempt(job, &attempt(job, now), &decision()).await?;
+    store.admit(&request, &frame.to_string(), now, || None).await?;
+    store.begin_attempt(job, &beginning(job, now)).await?;
     let outcome = Outcome::Completed(Box::default());
     store.close_job(job, &outcome, &outcome.metadata(), now).await?;
     let payload = ReceiptPayload::Finished(FinishedReceipt {
@@ -97,6 +97,32 @@ async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::R
     store.keep_receipt(&receipt, Some(head)).await?;
     store.close().await;
     Ok(())
+}
+
+fn beginning(job: JobId, now: Timestamp) -> Beginning {
+    let payload = ReceiptPayload::Started(StartedReceipt {
+        job_uuid: AttemptId::first_of(job),
+        miner_hotkey: MinerKey(key("Bob").hotkey()),
+        validator_hotkey: ValidatorKey(key("Alice").hotkey()),
+        timestamp: now,
+        receipt_type: StartedTag,
+        executor_class: ExecutorClass::AlwaysOnTest,
+        is_organic: true,
+        ttl: 1,
+    });
+    let validator_signature = key("Alice").sign(&payload.signed_bytes());
+    Beginning {
+        attempt: attempt(job, now),
+        receipt: OwnReceipt {
+            offered: OfferedReceipt {
+                payload,
+                validator_signature,
+            },
+            miner_signature: None,
+        },
+        decision: decision(),
+        block: None,
+    }
 }
 
 fn decision() -> Decision {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use muster_chain::Metagraph;
+use muster_gateway::host::News;
 use muster_identity::{verify_countersigned, verify_receipts};
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
@@ -18,7 +19,7 @@ use muster_protocol::{
 use muster_routing::excuse::{Refusal, excused};
 use muster_routing::{Thing, mark};
 
-use super::link::{Heard, Link};
+use super::link::{Dialled, Heard, Link};
 use super::messages::{Live, Meaning, implied, meaning};
 use super::papers::Papers;
 use crate::live::Budget;
@@ -91,6 +92,11 @@ impl<'a> Conduct<'a> {
     /// What the miner complained of last.
     pub(super) fn complaint(&self) -> Option<&str> {
         self.complaint.as_deref()
+    }
+
+    /// Goes on with a connection that is being made already.
+    pub(super) fn take_link(&mut self, dialled: Dialled) {
+        self.link.take(dialled);
     }
 
     /// Sees the attempt through to its end, or to its user's calling it off.
@@ -220,6 +226,13 @@ impl<'a> Conduct<'a> {
         {
             self.excused = self.judge_refusal(decline);
         }
+        let mut own = None;
+        if let FromMiner::V0StreamingJobReadyRequest(ready) = &message
+            && about == Some(self.attempt.id)
+            && self.shared.is_own(self.request.uuid)
+        {
+            own = Some(Box::new(ready.clone()));
+        }
         match meaning(message) {
             Meaning::Manifest(manifest) => {
                 let now = self.shared.clock.now();
@@ -235,7 +248,15 @@ impl<'a> Conduct<'a> {
             Meaning::Countersigned(receipt) => return self.on_countersigned(*receipt).await,
             Meaning::Event(event) => match about {
                 Some(other) if other != self.attempt.id => return self.on_other(other, &event).await,
-                Some(_) | None => return self.on_event(event).await,
+                Some(_) | None => {
+                    self.on_event(event).await?;
+                    if let Some(ready) = own.filter(|_| *self.attempt.machine.state() == JobState::Streaming)
+                    {
+                        let miner = self.attempt.miner;
+                        self.shared.tell(self.request.uuid, News::Ready { miner, ready });
+                    }
+                    return Ok(());
+                }
             },
             Meaning::Nothing => {}
         }
@@ -436,8 +457,10 @@ impl<'a> Conduct<'a> {
                 }
             }
         }
-        // A connection that came or went is not worth a write: whoever resumes begins without one.
-        if step.machine.state() != self.attempt.machine.state()
+        // A connection that came or went is not worth a write: whoever resumes begins without one. That the offer goes out now
+        // was written down when the attempt began.
+        let known = matches!(step.machine.state(), JobState::Offered);
+        if (!known && step.machine.state() != self.attempt.machine.state())
             || !step.receipts.is_empty()
             || !step.reports.is_empty()
         {

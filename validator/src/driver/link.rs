@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use muster_kit::backoff::{Backoff, random_jitter};
 use muster_kit::clock::Sleep;
 use muster_kit::error::Causes;
+use muster_kit::task::Task;
 use muster_rpc::{ConnectError, Limits, Socket, SocketReader, SocketWriter, connect};
 
 use crate::shared::Shared;
@@ -32,7 +33,6 @@ pub(super) enum Heard {
 
 pub(super) struct Link {
     url: String,
-    limits: Limits,
     shared: Arc<Shared>,
     /// Failures since something was last heard.
     failures: u32,
@@ -47,13 +47,32 @@ enum State {
     Up(SocketReader, SocketWriter),
 }
 
+/// A connection to a miner that is being made.
+pub(crate) type Dialled = Task<Result<Socket, ConnectError>>;
+
+/// Begins to dial the miner at `address`, before anybody listens to it. Nothing is said to it yet.
+pub(crate) fn dial(shared: &Arc<Shared>, address: SocketAddr) -> Dialled {
+    let (url, dialling) = (url(address, shared), Arc::clone(shared));
+    shared
+        .tasks
+        .spawn("dial", async move { dialled(url, dialling).await })
+}
+
+fn url(address: SocketAddr, shared: &Shared) -> String {
+    format!("ws://{address}/v0.1/validator_interface/{}", shared.me())
+}
+
+async fn dialled(url: String, shared: Arc<Shared>) -> Result<Socket, ConnectError> {
+    // It is never closed; without a permit one would be dialled all the same.
+    let _place = shared.dials.acquire().await;
+    connect(&url, &Limits::miner()).await
+}
+
 impl Link {
     /// A link to the miner at `address`.
     pub(super) fn new(address: SocketAddr, shared: &Arc<Shared>) -> Self {
-        let url = format!("ws://{address}/v0.1/validator_interface/{}", shared.me());
         Self {
-            url,
-            limits: Limits::miner(),
+            url: url(address, shared),
             shared: Arc::clone(shared),
             failures: 0,
             state: State::Idle,
@@ -74,13 +93,19 @@ impl Link {
     }
 
     fn dialling(&self) -> State {
-        let (url, limits, shared) = (self.url.clone(), self.limits, Arc::clone(&self.shared));
-        let dial = async move {
-            // It is never closed; without a permit one would be dialled all the same.
-            let _place = shared.dials.acquire().await;
-            connect(&url, &limits).await
+        State::Dialling(dialled(self.url.clone(), Arc::clone(&self.shared)).boxed())
+    }
+
+    /// Goes on with a connection that is being made already. If whoever makes it is stopped, it is made anew.
+    pub(super) fn take(&mut self, dialled: Dialled) {
+        let (url, shared) = (self.url.clone(), Arc::clone(&self.shared));
+        let joined = async move {
+            match dialled.join().await {
+                Ok(made) => made,
+                Err(_) => self::dialled(url, shared).await,
+            }
         };
-        State::Dialling(dial.boxed())
+        self.state = State::Dialling(joined.boxed());
     }
 
     /// The next thing that happens; waits for ever while nobody asked for a connection. Cancel-safe.

@@ -8,6 +8,7 @@ use muster_protocol::wire::facilitator::{
 };
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{Manifest, Receipt};
+use serde_json::json;
 
 /// What a message means.
 #[derive(Debug, PartialEq)]
@@ -51,6 +52,8 @@ pub fn meaning(message: FromMiner) -> Meaning {
         | FromMiner::MusterExecutorMetrics(_)
         | FromMiner::MusterExecutorHello(_)
         | FromMiner::MusterEnrolExecutor(_)
+        | FromMiner::MusterSealSession(_)
+        | FromMiner::MusterSessionClosed(_)
         | FromMiner::MusterLeaseOver(_) => return Meaning::Nothing,
         FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
         FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
@@ -73,7 +76,11 @@ pub fn meaning(message: FromMiner) -> Meaning {
             // ComputeHorde's SDK takes no null here.
             artifacts: Some(m.artifacts.unwrap_or_default()),
             upload_results: Some(m.upload_results.unwrap_or_default()),
-            extra: indexmap::IndexMap::new(),
+            extra: m
+                .image
+                .map(|image| ("image".to_owned(), json!(image)))
+                .into_iter()
+                .collect(),
         })),
         FromMiner::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
             reason: m.reason,
@@ -201,6 +208,26 @@ mod tests {
         };
         assert_eq!(response.artifacts.map(|a| a.len()), Some(0));
         assert_eq!(response.upload_results.map(|u| u.len()), Some(0));
+        assert!(response.extra.is_empty());
+    }
+
+    #[test]
+    fn the_user_hears_which_image_it_was() {
+        let image = format!(
+            r#"{{"name":"tool:1","id":"sha256:{}","manifest":null}}"#,
+            "ab".repeat(32)
+        );
+        let frame = format!(
+            r#"{{"message_type":"V0JobFinishedRequest",{JOB},"docker_process_stdout":"o","docker_process_stderr":"","image":{image}}}"#
+        );
+        let Meaning::Event(Event::Finished(response)) = read(&frame) else {
+            panic!("not a result")
+        };
+        assert!(
+            json!(response)
+                .to_string()
+                .ends_with(&format!(r#","image":{image}}}"#))
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
+use muster_gateway::host::News;
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
@@ -19,14 +20,16 @@ use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMet
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
 use muster_routing::retry::{self, Facts, Next};
-use muster_routing::{Candidate, Policy, Route, Subject, Thing, Wish, route};
+use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::report::{Tried, in_words, metadata, with_complaint};
 use crate::shared::{CancelEar, Shared};
-use crate::store::{OwnReceipt, StoredAttempt};
+use crate::store::{Beginning, OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
+pub(crate) use link::{Dialled, dial};
+use papers::Papers;
 
 /// A job for its driver.
 #[derive(Debug)]
@@ -34,39 +37,76 @@ struct Task {
     request: JobRequest,
     /// Why its user called it off before the driver began.
     cancelled: Option<String>,
-    /// Its attempts, oldest first. Whoever is there was left by a process that is gone.
+    /// Its attempts, oldest first.
     attempts: Vec<StoredAttempt>,
     /// The receipts of the last of them.
     receipts: Vec<OwnReceipt>,
+    /// Whether a process that is gone left them.
+    resumed: bool,
+    /// A connection to the miner of the last of them, if it was dialled already.
+    dialled: Option<Dialled>,
 }
 
-/// Drives a job that was just taken and is in the store.
-pub(crate) fn start(shared: &Arc<Shared>, request: JobRequest) {
+/// The first attempt of a new job, if a miner is known for it at once. Whoever is chosen is taken from here on, so the job
+/// must be driven.
+pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Beginning> {
+    let metagraph = shared.outlook.fresh()?;
+    let (wish, policy) = (wish(request, &[]), policy(shared));
+    let (found, chosen) = choose(shared, &wish, &metagraph, &policy);
+    let decision = found.decision(wish.class, metagraph.block.0);
+    Some(beginning(shared, request, &[], chosen?, decision))
+}
+
+/// Drives a job that was just taken and is in the store with its first attempt, if it has one already. `dialled` is a
+/// connection to that one's miner, or on its way to be one.
+pub(crate) fn start(
+    shared: &Arc<Shared>,
+    request: JobRequest,
+    first: Option<Box<Beginning>>,
+    dialled: Option<Dialled>,
+) {
+    let (attempts, receipts) = match first.map(|first| *first) {
+        Some(first) => (vec![first.attempt], vec![first.receipt]),
+        None => (Vec::new(), Vec::new()),
+    };
     let task = Task {
         request,
         cancelled: None,
-        attempts: Vec::new(),
-        receipts: Vec::new(),
+        attempts,
+        resumed: false,
+        receipts,
+        dialled,
     };
     begin_to_drive(shared, task);
 }
 
-/// Takes up every job that an earlier process left open.
+/// Takes up every job that an earlier process left open. While the jobs of one page get their drivers the next page is read.
 pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let (mut after, mut resumed) = (None, 0_usize);
+    let read = |after| {
+        let reading = Arc::clone(shared);
+        let reading = async move { reading.store.open_after(after).await };
+        shared.tasks.spawn("read open jobs", reading)
+    };
+    let (mut next, mut resumed) = (read(None), 0_usize);
     loop {
-        let open = shared.store.open_after(after).await?;
-        let Some(last) = open.last() else { break };
-        after = Some(last.place.clone());
-        resumed = resumed.saturating_add(open.len());
-        for job in open {
+        // Who reads ends early only if what is there cannot be read.
+        let page = next
+            .join()
+            .await
+            .map_err(|error| StoreError::corrupt("jobs", error))??;
+        let Some(last) = page.last()? else { break };
+        next = read(Some(last));
+        for job in page.read()? {
             let task = Task {
                 request: job.request,
                 cancelled: job.cancelled,
                 attempts: job.attempts,
                 receipts: job.receipts,
+                resumed: true,
+                dialled: None,
             };
             begin_to_drive(shared, task);
+            resumed = resumed.saturating_add(1);
         }
     }
     shared.resumed.send_replace(true);
@@ -88,7 +128,8 @@ fn begin_to_drive(shared: &Arc<Shared>, task: Task) {
             () = stop.cancelled() => return Ok(()),
             _ = all_are_there => {}
         }
-        drive(&driving, task, cancel).await
+        // Driving takes kilobytes; a hundred thousand that only wait for the last of them should not.
+        Box::pin(drive(&driving, task, cancel)).await
     });
 }
 
@@ -97,19 +138,24 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
         request,
         mut attempts,
         receipts,
+        resumed,
+        mut dialled,
         ..
     } = task;
     let job = request.uuid;
     let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
-        Some(last) => (last, receipts, true),
+        Some(last) => (last, receipts, resumed),
         None => match begin(shared, &request, &attempts, &mut cancel).await? {
-            Begun::Attempt(first) => (*first, Vec::new(), false),
+            Begun::Attempt(first) => (first.attempt, vec![first.receipt], false),
             Begun::Nobody(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
             Begun::Stopped => return Ok(()),
         },
     };
     loop {
         let mut conduct = Conduct::new(shared, &request, attempt, receipts, resumed);
+        if let Some(dialled) = dialled.take() {
+            conduct.take_link(dialled);
+        }
         let outcome = match conduct.run(&mut cancel).await? {
             Flow::Stopped => {
                 conduct.leave().await;
@@ -127,9 +173,9 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
         if retry::next(&outcome, facts) == Next::TryAnother
             && let Begun::Attempt(another) = begin(shared, &request, &attempts, &mut cancel).await?
         {
-            tracing::info!(%job, ended = in_words(&outcome), miner = %another.miner, "trying another miner");
+            tracing::info!(%job, ended = in_words(&outcome), miner = %another.attempt.miner, "trying another miner");
             conduct.leave().await;
-            (attempt, receipts, resumed) = (*another, Vec::new(), false);
+            (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
             continue;
         }
         let receipts = match conduct.settle().await? {
@@ -152,7 +198,7 @@ async fn address_told(shared: &Shared, request: &JobRequest) -> Result<bool, Sto
 /// What came of choosing a miner.
 enum Begun {
     /// One was found and the attempt written down.
-    Attempt(Box<StoredAttempt>),
+    Attempt(Box<Beginning>),
     /// There is none, or nobody wants one; what the user is told if there was no attempt before.
     Nobody(Outcome),
     /// The validator stops.
@@ -182,14 +228,7 @@ async fn begin(
             return Ok(Begun::Nobody(no_miner(message, Value::Null)));
         }
     };
-    let wish = Wish {
-        job: request.uuid,
-        class: request.executor_class,
-        image: Thing::image(&request.docker_image),
-        inputs: Thing::inputs(request.volume.as_ref()),
-        tried: earlier.iter().map(|attempt| attempt.miner).collect(),
-    };
-    let policy = shared.config.routing.policy(shared.keypair.hotkey());
+    let (wish, policy) = (wish(request, earlier), policy(shared));
     let mut block = metagraph.block;
     let (mut found, mut chosen) = choose(shared, &wish, &metagraph, &policy);
     // A miner may have announced itself since the subnet was last read: nobody is turned away by an old picture.
@@ -199,35 +238,75 @@ async fn begin(
         block = newer.block;
         (found, chosen) = choose(shared, &wish, &newer, &policy);
     }
-    let now = shared.clock.now();
-    let ordinal = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
     let decision = found.decision(wish.class, block.0);
     let Some(chosen) = chosen else {
+        let now = shared.clock.now();
         shared
             .store
-            .keep_decision(request.uuid, ordinal, &decision, now)
+            .keep_decision(request.uuid, ordinal(earlier), &decision, now)
             .await?;
         return Ok(Begun::Nobody(nobody_fits(request, &found)));
     };
+    let beginning = beginning(shared, request, earlier, chosen, decision);
+    shared.store.begin_attempt(request.uuid, &beginning).await?;
+    Ok(Begun::Attempt(Box::new(beginning)))
+}
+
+fn wish(request: &JobRequest, earlier: &[StoredAttempt]) -> Wish {
+    Wish {
+        job: request.uuid,
+        class: request.executor_class,
+        image: Thing::image(&request.docker_image),
+        inputs: Thing::inputs(request.volume.as_ref()),
+        tried: earlier.iter().map(|attempt| attempt.miner).collect(),
+    }
+}
+
+fn policy(shared: &Shared) -> Policy {
+    shared.config.routing.policy(shared.keypair.hotkey())
+}
+
+/// Which attempt follows these.
+fn ordinal(earlier: &[StoredAttempt]) -> u32 {
+    u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// An attempt on whom was chosen, as it begins.
+fn beginning(
+    shared: &Shared,
+    request: &JobRequest,
+    earlier: &[StoredAttempt],
+    chosen: Candidate,
+    decision: Decision,
+) -> Beginning {
     // The first attempt carries the job's own id on the wire, so that old peers see one job as one uuid.
     let id = match earlier {
         [] => AttemptId::first_of(request.uuid),
         [..] => AttemptId::from_uuid(Uuid::new_v4()),
     };
-    let attempt = StoredAttempt {
-        id,
-        ordinal,
+    let now = shared.clock.now();
+    let plan = plan(shared, request);
+    let papers = Papers {
+        keypair: &shared.keypair,
+        attempt: id,
         miner: chosen.miner,
-        uid: Uid(chosen.uid),
-        address: chosen.address,
-        machine: Attempt::new(plan(shared, request), now),
-        started_at: now,
+        request,
+        plan: &plan,
     };
-    shared
-        .store
-        .begin_attempt(request.uuid, &attempt, &decision)
-        .await?;
-    Ok(Begun::Attempt(Box::new(attempt)))
+    Beginning {
+        receipt: papers.started(now),
+        attempt: StoredAttempt {
+            id,
+            ordinal: ordinal(earlier),
+            miner: chosen.miner,
+            uid: Uid(chosen.uid),
+            address: chosen.address,
+            machine: Attempt::new(plan, now),
+            started_at: now,
+        },
+        decision,
+        block: shared.outlook.head(),
+    }
 }
 
 /// Routes, and takes the place of whoever is chosen: the next job finds it taken.
@@ -313,7 +392,9 @@ async fn close(
             &metadata(outcome, &tried, receipts),
             shared.clock.now(),
         )
-        .await
+        .await?;
+    shared.tell(job, News::Ended(in_words(outcome)));
+    Ok(())
 }
 
 fn tried(attempts: &[StoredAttempt]) -> Vec<Tried> {

@@ -70,12 +70,19 @@ impl Papers<'_> {
 
     /// The pay slip. `started` is when the attempt began.
     pub(super) fn finished(&self, paid: bool, started: Timestamp, now: Timestamp) -> OwnReceipt {
-        let micros = if paid {
-            self.plan.executor_seconds().saturating_mul(1_000_000)
-        } else {
-            0
-        };
         let took: Duration = now.since(started);
+        let planned = self.plan.executor_seconds().saturating_mul(1_000_000);
+        let sealed = self
+            .request
+            .streaming_details
+            .as_ref()
+            .is_some_and(|details| details.muster.is_some());
+        let micros = match (paid, sealed) {
+            (false, _) => 0,
+            (true, false) => planned,
+            // A session ends when nobody needs it any more, and is paid for as long as it was there.
+            (true, true) => planned.min(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+        };
         self.own(ReceiptPayload::Finished(FinishedReceipt {
             job_uuid: self.attempt,
             miner_hotkey: self.miner,
@@ -191,7 +198,8 @@ impl Papers<'_> {
             | ToMiner::V0JobFinishedReceiptRequest(_)
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_) => muster_protocol::wire::encode(message),
+            | ToMiner::MusterExecutorEnrolled(_)
+            | ToMiner::MusterSessionSealed(_) => muster_protocol::wire::encode(message),
         }
     }
 }
@@ -244,6 +252,31 @@ mod tests {
             ] {
                 assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
             }
+            let score = |request: &UserJob, secs: u64| {
+                let papers = Papers { request, ..papers };
+                match papers
+                    .finished(true, now, now.plus(second * u32::try_from(secs).unwrap()))
+                    .offered
+                    .payload
+                {
+                    ReceiptPayload::Finished(receipt) => receipt.score_str,
+                    ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => {
+                        panic!("not a finished receipt")
+                    }
+                }
+            };
+            let mut session = request();
+            let terms = serde_json::json!({"public_key": "", "muster": {
+                "model": "m", "image": muster_protocol::Digest::of(b""), "scheme": "text", "health": "/",
+                "input_price": 0, "output_price": 0,
+            }});
+            session.streaming_details = Some(serde_json::from_value(terms).unwrap());
+            assert_eq!(score(&session, 60), "60.000000", "as long as it was there");
+            assert_eq!(
+                score(&session, u64::from(u32::MAX)),
+                score(&request(), 60),
+                "and no longer than was planned"
+            );
         }
     }
 }

@@ -11,9 +11,7 @@ use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::receipts::OwnReceipt;
-use super::{
-    Result, Store, Write, column, corrupt, failed, json, parsed, text_of, time, time_option, unsigned,
-};
+use super::{Result, Store, Write, column, corrupt, failed, json, parsed, text_of, time, unsigned};
 
 /// One try of a job on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +30,19 @@ pub struct StoredAttempt {
     pub machine: Attempt,
     /// When it began.
     pub started_at: Timestamp,
+}
+
+/// An attempt that is about to begin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beginning {
+    /// The attempt, its miner not dialled yet.
+    pub attempt: StoredAttempt,
+    /// The started receipt that goes with its offer.
+    pub receipt: OwnReceipt,
+    /// Why it is where it is.
+    pub decision: Decision,
+    /// The chain's head at the time; `None` while the chain has not answered yet.
+    pub block: Option<BlockNumber>,
 }
 
 /// What one event changed.
@@ -55,17 +66,19 @@ pub struct Step {
     pub now: Timestamp,
 }
 
-/// What is known of an attempt of lately, for the miners' records.
+/// What is known of attempts of lately that are alike to the second, for the miners' records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// Who had it.
+    /// Who had them.
     pub miner: MinerKey,
     /// The kind of executor.
     pub class: ExecutorClass,
-    /// When it began.
+    /// When they began, to the second.
     pub started_at: Timestamp,
-    /// When it ended, and what that left; `None` while it is under way.
+    /// When they ended, to the second, and what that left; `None` while they are under way.
     pub ended: Option<(Timestamp, Mark)>,
+    /// How many they are.
+    pub count: u64,
 }
 
 /// Why an attempt went where it went.
@@ -81,38 +94,17 @@ pub struct KeptRoute {
 }
 
 impl Store {
-    /// An attempt is about to begin, by this decision.
+    /// An attempt is about to begin; see [`Beginning`].
+    ///
+    /// It is kept as one whose offer is on its way, receipt and all, so that nothing more has to be written before the offer
+    /// is sent: whoever takes it up again says the offer again, and a miner knows an attempt by its id.
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin_attempt(
-        &self,
-        job: JobId,
-        attempt: &StoredAttempt,
-        decision: &Decision,
-    ) -> Result<()> {
-        const OPERATION: &str = "begin an attempt";
+    pub async fn begin_attempt(&self, job: JobId, beginning: &Beginning) -> Result<()> {
         let mut write = self.write().await?;
-        write
-            .keep_route(job, attempt.ordinal, decision, attempt.started_at)
-            .await?;
-        sqlx::query(
-            "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        )
-        .bind(attempt.id.to_string())
-        .bind(job.to_string())
-        .bind(i64::from(attempt.ordinal))
-        .bind(attempt.miner.to_string())
-        .bind(i64::from(attempt.uid.0))
-        .bind(attempt.address.to_string())
-        .bind(attempt.machine.plan().class.as_str())
-        .bind(text_of(&attempt.machine))
-        .bind(attempt.started_at.micros())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
+        write.put_attempt(job, beginning).await?;
+        write.commit("begin an attempt").await
     }
 
     /// Writes what one event changed, all of it or nothing.
@@ -186,8 +178,9 @@ impl Store {
     /// The database's.
     pub async fn history(&self, ended: Timestamp, started: Timestamp) -> Result<Vec<Past>> {
         let rows = sqlx::query(
-            "SELECT miner, class, started_at, ended_at, mark FROM attempts \
-             WHERE ended_at IS NULL OR ended_at >= $1 OR started_at >= $2",
+            "SELECT miner, class, mark, started_at / 1000000 AS started_s, ended_at / 1000000 AS ended_s, COUNT(*) AS alike \
+             FROM attempts WHERE ended_at IS NULL OR ended_at >= $1 OR started_at >= $2 \
+             GROUP BY miner, class, mark, started_at / 1000000, ended_at / 1000000",
         )
         .bind(ended.micros())
         .bind(started.micros())
@@ -196,13 +189,15 @@ impl Store {
         .map_err(failed("read what miners did lately"))?;
         let past = |row| {
             let word: Option<String> = column(row, "mark")?;
-            let ended_at = time_option(row, "ended_at")?;
+            let started: i64 = column(row, "started_s")?;
+            let ended: Option<i64> = column(row, "ended_s")?;
             let mark = word.as_deref().and_then(Mark::from_word).unwrap_or(Mark::Clean);
             Ok(Past {
                 miner: parsed(row, "miner")?,
                 class: parsed(row, "class")?,
-                started_at: time(row, "started_at")?,
-                ended: ended_at.map(|at| (at, mark)),
+                started_at: Timestamp::from_secs(started),
+                ended: ended.map(|at| (Timestamp::from_secs(at), mark)),
+                count: unsigned(column(row, "alike")?),
             })
         };
         rows.iter().map(past).collect()
@@ -236,6 +231,33 @@ impl Store {
 }
 
 impl Write<'_> {
+    /// A new attempt as one that was offered, its receipt, and why it is where it is.
+    pub(super) async fn put_attempt(&mut self, job: JobId, beginning: &Beginning) -> Result<()> {
+        let attempt = &beginning.attempt;
+        let decision = &beginning.decision;
+        self.keep_route(job, attempt.ordinal, decision, attempt.started_at)
+            .await?;
+        self.put_receipt(&beginning.receipt, beginning.block).await?;
+        let offered = attempt.machine.clone().offered(attempt.started_at);
+        sqlx::query(
+            "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        )
+        .bind(attempt.id.to_string())
+        .bind(job.to_string())
+        .bind(i64::from(attempt.ordinal))
+        .bind(attempt.miner.to_string())
+        .bind(i64::from(attempt.uid.0))
+        .bind(attempt.address.to_string())
+        .bind(attempt.machine.plan().class.as_str())
+        .bind(text_of(&offered))
+        .bind(attempt.started_at.micros())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("begin an attempt"))?;
+        Ok(())
+    }
+
     async fn keep_route(
         &mut self,
         job: JobId,

@@ -1,6 +1,7 @@
 //! Jobs: taken or refused, closed once with their outcome, and as people see them.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
@@ -8,8 +9,9 @@ use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
 use muster_routing::admission::Seen;
 use serde::Serialize;
 use serde_json::Value;
+use sqlx::any::AnyRow;
 
-use super::attempts::{self, StoredAttempt};
+use super::attempts::{self, Beginning, StoredAttempt};
 use super::receipts::{self, OwnReceipt};
 use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
 use crate::report::in_words;
@@ -36,8 +38,22 @@ pub struct OpenJob {
     pub attempts: Vec<StoredAttempt>,
     /// The receipts of the last of them, in the order of its life.
     pub receipts: Vec<OwnReceipt>,
-    /// Its place in the order of all open jobs.
-    pub place: Place,
+}
+
+/// Open jobs as the database has them.
+pub struct OpenPage {
+    jobs: Vec<AnyRow>,
+    attempts: Vec<AnyRow>,
+    receipts: Vec<AnyRow>,
+}
+
+/// What became of a job that was to be taken.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Taken {
+    /// It is durable, and so is its first attempt, if there is one.
+    New(Option<Box<Beginning>>),
+    /// It was known, as the store has it; nothing is written.
+    Before(Seen),
 }
 
 /// A place in the order of all open jobs: when a job was handed over, and its id as text.
@@ -165,16 +181,25 @@ impl Store {
         })
     }
 
-    /// Takes a job: it and its status `received` are durable from here on. `false` if it, or its signature, was taken
-    /// before.
+    /// Takes a job, unless it, or its signature, was taken before: it and its status `received` are durable from here on,
+    /// and with them its first attempt, if `first` finds a miner at once. `first` is asked only if the job is new.
     ///
     /// # Errors
     /// The database's.
-    pub async fn admit(&self, request: &JobRequest, frame: &str, now: Timestamp) -> Result<bool> {
+    pub async fn admit(
+        &self,
+        request: &JobRequest,
+        frame: &str,
+        now: Timestamp,
+        first: impl FnOnce() -> Option<Beginning> + Send,
+    ) -> Result<Taken> {
         const OPERATION: &str = "take a job";
         let mut write = self.write().await?;
-        if !write.insert_job(request.uuid, frame, now).await? {
-            return Ok(false);
+        if !write
+            .insert_job(request.uuid, frame, JobStatus::Received, now)
+            .await?
+        {
+            return Ok(Taken::Before(Seen::Job));
         }
         let used = sqlx::query(
             "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -186,11 +211,52 @@ impl Store {
         .await
         .map_err(failed(OPERATION))?;
         if used.rows_affected() == 0 {
+            return Ok(Taken::Before(Seen::Signature));
+        }
+        write.tell(request.uuid, JobStatus::Received, None, now).await?;
+        let first = match first() {
+            Some(beginning) => {
+                write.put_attempt(request.uuid, &beginning).await?;
+                Some(Box::new(beginning))
+            }
+            None => None,
+        };
+        write.commit(OPERATION).await?;
+        Ok(Taken::New(first))
+    }
+
+    /// Takes a job of the validator's own: nobody is told of it. `false` if it was taken before.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn admit_own(&self, request: &JobRequest, frame: &str, now: Timestamp) -> Result<bool> {
+        const OPERATION: &str = "take a job of one's own";
+        let mut write = self.write().await?;
+        if !write
+            .insert_job(request.uuid, frame, JobStatus::Received, now)
+            .await?
+        {
             return Ok(false);
         }
-        write.report(request.uuid, JobStatus::Received, None, now).await?;
+        sqlx::query("UPDATE jobs SET own = 1 WHERE job_id = $1")
+            .bind(request.uuid.to_string())
+            .execute(&mut *write.tx)
+            .await
+            .map_err(failed(OPERATION))?;
         write.commit(OPERATION).await?;
         Ok(true)
+    }
+
+    /// The jobs of the validator's own that have not ended.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn open_own(&self) -> Result<Vec<JobId>> {
+        let rows = sqlx::query("SELECT job_id FROM jobs WHERE closed_at IS NULL AND own = 1 ORDER BY job_id")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("list the open jobs of one's own"))?;
+        rows.iter().map(|row| parsed(row, "job_id")).collect()
     }
 
     /// Refuses a job: it is closed before it began.
@@ -200,7 +266,7 @@ impl Store {
     pub async fn refuse(&self, job: JobId, frame: &str, outcome: &Outcome, now: Timestamp) -> Result<()> {
         const OPERATION: &str = "refuse a job";
         let mut write = self.write().await?;
-        if write.insert_job(job, frame, now).await? {
+        if write.insert_job(job, frame, JobStatus::Sent, now).await? {
             write.close_job(job, outcome, &outcome.metadata(), now).await?;
         }
         write.commit(OPERATION).await
@@ -235,74 +301,35 @@ impl Store {
         rows.iter().map(|row| parsed(row, "job_id")).collect()
     }
 
-    /// The next open jobs behind `after`, oldest first; none at the end. A thousand at a time, in three questions.
+    /// The next open jobs behind `after`, oldest first; none at the end. A thousand at a time, in three questions. They are as
+    /// the database has them: reading the next ones and making sense of these can go on side by side.
     ///
     /// # Errors
-    /// The database's, or something that cannot be read back.
-    pub async fn open_after(&self, after: Option<Place>) -> Result<Vec<OpenJob>> {
+    /// The database's.
+    pub async fn open_after(&self, after: Option<Place>) -> Result<OpenPage> {
         const OPERATION: &str = "read the open jobs";
         let (time, id) = after.unwrap_or((i64::MIN, String::new()));
-        let page = "SELECT job_id, request, cancelled, created_at FROM jobs \
-                    WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) ORDER BY created_at, job_id LIMIT $3";
         let asked = |query: &'static str| sqlx::query(query).bind(time).bind(id.clone()).bind(AT_A_TIME);
-        let rows = asked(page)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed(OPERATION))?;
-        let mut jobs = Vec::with_capacity(rows.len());
-        let mut places = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            let job: String = column(row, "job_id")?;
-            let frame: String = column(row, "request")?;
-            places.insert(job.clone(), jobs.len());
-            jobs.push(OpenJob {
-                request: serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?,
-                cancelled: column(row, "cancelled")?,
-                attempts: Vec::new(),
-                receipts: Vec::new(),
-                place: (column(row, "created_at")?, job),
-            });
-        }
-        let rows = asked(
+        let jobs = asked(
+            "SELECT job_id, request, cancelled, created_at FROM jobs \
+             WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) ORDER BY created_at, job_id LIMIT $3",
+        );
+        let attempts = asked(
             "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at \
              FROM attempts a JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id ORDER BY a.job_id, a.ordinal",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(failed(OPERATION))?;
-        let mut owners = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            let job: String = column(row, "job_id")?;
-            let attempt = attempts::read(row)?;
-            let Some(open) = places.get(&job).and_then(|at| jobs.get_mut(*at)) else {
-                continue;
-            };
-            owners.insert(attempt.id, job);
-            open.attempts.push(attempt);
-        }
-        let rows = asked(
+        );
+        let receipts = asked(
             "SELECT r.attempt_id, r.payload, r.validator_signature, r.miner_signature \
              FROM receipts r JOIN attempts a ON a.attempt_id = r.attempt_id \
              JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(failed(OPERATION))?;
-        for row in &rows {
-            let attempt: AttemptId = parsed(row, "attempt_id")?;
-            let place = owners.get(&attempt).and_then(|job| places.get(job));
-            if let Some(open) = place.and_then(|at| jobs.get_mut(*at))
-                && open.attempts.last().is_some_and(|last| last.id == attempt)
-            {
-                open.receipts.push(receipts::read(row)?);
-            }
-        }
-        for open in &mut jobs {
-            open.receipts.sort_by_key(OwnReceipt::kind);
-        }
-        Ok(jobs)
+        );
+        Ok(OpenPage {
+            jobs: jobs.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
+            attempts: attempts.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
+            receipts: receipts.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
+        })
     }
 
     /// Its user calls a job off: no further attempt begins from here on. `false` if it has ended, was never handed over, or
@@ -445,15 +472,81 @@ impl Store {
     }
 }
 
+impl fmt::Debug for OpenPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenPage({} jobs)", self.jobs.len())
+    }
+}
+
+impl OpenPage {
+    /// The place of the last of them; `None` if there are none, and so no further ones.
+    ///
+    /// # Errors
+    /// Something that cannot be read back.
+    pub fn last(&self) -> Result<Option<Place>> {
+        let place = |row| Ok((column(row, "created_at")?, column(row, "job_id")?));
+        self.jobs.last().map(place).transpose()
+    }
+
+    /// The jobs, oldest first.
+    ///
+    /// # Errors
+    /// Something that cannot be read back.
+    pub fn read(&self) -> Result<Vec<OpenJob>> {
+        let mut jobs = Vec::with_capacity(self.jobs.len());
+        let mut places = HashMap::with_capacity(self.jobs.len());
+        for row in &self.jobs {
+            let frame: String = column(row, "request")?;
+            places.insert(column::<String>(row, "job_id")?, jobs.len());
+            jobs.push(OpenJob {
+                request: serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?,
+                cancelled: column(row, "cancelled")?,
+                attempts: Vec::new(),
+                receipts: Vec::new(),
+            });
+        }
+        let mut owners = HashMap::with_capacity(self.attempts.len());
+        for row in &self.attempts {
+            let job: String = column(row, "job_id")?;
+            let attempt = attempts::read(row)?;
+            let Some(place) = places.get(&job).copied() else {
+                continue;
+            };
+            owners.insert(attempt.id, place);
+            if let Some(open) = jobs.get_mut(place) {
+                open.attempts.push(attempt);
+            }
+        }
+        for row in &self.receipts {
+            let attempt: AttemptId = parsed(row, "attempt_id")?;
+            if let Some(open) = owners.get(&attempt).and_then(|at| jobs.get_mut(*at))
+                && open.attempts.last().is_some_and(|last| last.id == attempt)
+            {
+                open.receipts.push(receipts::read(row)?);
+            }
+        }
+        for open in &mut jobs {
+            open.receipts.sort_by_key(OwnReceipt::kind);
+        }
+        Ok(jobs)
+    }
+}
+
 impl Write<'_> {
     /// `false` if the job is known already.
-    async fn insert_job(&mut self, job: JobId, frame: &str, now: Timestamp) -> Result<bool> {
+    async fn insert_job(
+        &mut self,
+        job: JobId,
+        frame: &str,
+        status: JobStatus,
+        now: Timestamp,
+    ) -> Result<bool> {
         let done = sqlx::query(
             "INSERT INTO jobs (job_id, request, status, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
         )
         .bind(job.to_string())
         .bind(frame.to_owned())
-        .bind(JobStatus::Sent.as_str())
+        .bind(status.as_str())
         .bind(now.micros())
         .execute(&mut *self.tx)
         .await

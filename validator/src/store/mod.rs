@@ -1,8 +1,8 @@
 //! What a validator must not forget: jobs, attempts, receipts, status updates, scored cycles.
 //!
-//! Everything is here before it is acknowledged or sent. One process writes; its write transactions follow one another,
-//! which keeps the order of status updates and spares SQLite a conflict of two writers. Who opens the store takes it over:
-//! what a process that was killed had on its way to the database is there before the first look, or never.
+//! Everything is here before it is acknowledged or sent. One process writes; its writes follow one another, which keeps the
+//! order of status updates, and those that meet share a commit. Who opens the store takes it over: what a process that was
+//! killed had on its way to the database is there before the first look, or never.
 
 mod attempts;
 mod cycles;
@@ -11,22 +11,25 @@ mod jobs;
 mod outbox;
 mod receipts;
 
-use std::sync::{Mutex as Lock, PoisonError};
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use muster_chain::BlockNumber;
-use muster_kit::store::{StoreError, begin, migrate, open};
+use muster_kit::store::group::{Bounds, Opening, Tally};
+use muster_kit::store::{self as kit, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
-use sqlx::{Any, AnyPool, Row, Transaction};
-use tokio::sync::{Mutex, MutexGuard, watch};
+use sqlx::{Any, AnyConnection, AnyPool, Row};
+use tokio::sync::watch;
 
-pub use attempts::{KeptRoute, Past, Step, StoredAttempt};
+pub use attempts::{Beginning, KeptRoute, Past, Step, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
 pub use gathered::{Harvest, RefusedView};
-pub use jobs::{AttemptView, JobView, OpenJob, OutcomeView, Place, StoredJob};
+pub use jobs::{AttemptView, JobView, OpenJob, OpenPage, OutcomeView, Place, StoredJob, Taken};
 pub use outbox::Update;
 pub use receipts::{OwnReceipt, ReceiptView};
 
@@ -40,13 +43,13 @@ type Result<T> = std::result::Result<T, StoreError>;
 pub struct Store {
     pool: AnyPool,
     /// The chain whose blocks and cycles are meant: another chain counts its own.
-    chain: Lock<ChainOf>,
-    /// The last sequence number of the outbox; who holds it may write.
-    writer: Mutex<i64>,
+    chain: Mutex<ChainOf>,
+    /// Gives turns to write.
+    writer: Writer,
+    /// The last sequence number of the outbox, counted on by whoever has the turn.
+    sequence: AtomicI64,
     /// Counts the writes to the outbox, so that the facilitator link need not poll.
     outbox: watch::Sender<u64>,
-    /// What a write of this process shows; a later process has a higher one.
-    epoch: i64,
 }
 
 /// Which chain the blocks are of.
@@ -58,11 +61,11 @@ struct ChainOf {
     head: Option<BlockNumber>,
 }
 
-/// A write transaction and the right to number status updates.
+/// A turn to write, and with it the right to number status updates.
 struct Write<'a> {
-    tx: Transaction<'static, Any>,
+    tx: kit::Write,
     chain: ChainOf,
-    sequence: MutexGuard<'a, i64>,
+    sequence: &'a AtomicI64,
     outbox: &'a watch::Sender<u64>,
     reported: bool,
 }
@@ -97,12 +100,14 @@ impl Store {
             genesis: genesis.unwrap_or_default(),
             head: None,
         };
+        // What a write of this process shows at its head; a later process has a higher one.
+        let opening: Opening = Arc::new(move |connection| still_held(connection, epoch).boxed());
         Ok(Self {
+            writer: Writer::in_order(&pool, Bounds::default(), Some(opening)),
             pool,
-            chain: Lock::new(chain),
-            writer: Mutex::new(last),
+            chain: Mutex::new(chain),
+            sequence: AtomicI64::new(last),
             outbox: watch::Sender::new(0),
-            epoch,
         })
     }
 
@@ -126,7 +131,7 @@ impl Store {
         .await
         .map_err(failed(OPERATION))?;
         write.place_receipts(genesis, head).await?;
-        // Whoever writes next holds the lock that is held here, and sees this chain.
+        // Whoever has the next turn sees this chain.
         write
             .commit_with(OPERATION, || {
                 *self.chain.lock().unwrap_or_else(PoisonError::into_inner) = ChainOf {
@@ -142,23 +147,23 @@ impl Store {
     }
 
     async fn write(&self) -> Result<Write<'_>> {
-        let sequence = self.writer.lock().await;
-        let mut tx = begin(&self.pool).await?;
-        let held = sqlx::query("UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1")
-            .bind(self.epoch)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed("write"))?;
-        if held.rows_affected() == 0 {
-            return Err(StoreError::Superseded);
-        }
         Ok(Write {
-            tx,
+            tx: self.writer.begin().await?,
             chain: self.chain(),
-            sequence,
+            sequence: &self.sequence,
             outbox: &self.outbox,
             reported: false,
         })
+    }
+
+    /// Its connections, for the gateway's part of the database.
+    pub fn pool(&self) -> AnyPool {
+        self.pool.clone()
+    }
+
+    /// How much was written, and with how many commits.
+    pub fn tally(&self) -> Tally {
+        self.writer.tally()
     }
 
     /// Gives the connections back. What is written is on disk already.
@@ -186,15 +191,28 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
     Ok(epoch)
 }
 
+/// Fails if a later process has taken the store over.
+async fn still_held(connection: &mut AnyConnection, epoch: i64) -> Result<()> {
+    let held = sqlx::query("UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1")
+        .bind(epoch)
+        .execute(connection)
+        .await
+        .map_err(failed("write"))?;
+    match held.rows_affected() {
+        0 => Err(StoreError::Superseded),
+        _ => Ok(()),
+    }
+}
+
 impl Write<'_> {
     async fn commit(self, operation: &'static str) -> Result<()> {
         self.commit_with(operation, || ()).await
     }
 
-    /// Likewise, and does `then` before anyone else may write.
+    /// Likewise, and does `then` before anyone else may write; a commit that fails ends the process.
     async fn commit_with(self, operation: &'static str, then: impl FnOnce()) -> Result<()> {
-        self.tx.commit().await.map_err(failed(operation))?;
         then();
+        self.tx.commit(operation).await?;
         if self.reported {
             self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
         }

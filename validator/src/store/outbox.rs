@@ -1,18 +1,15 @@
 //! Status updates on their way to the facilitator: durable, numbered, each until it is acknowledged.
 
+use std::sync::atomic::Ordering;
+
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use tokio::sync::watch;
 
 use super::{Result, Store, Write, column, failed, json_option, parsed, text_of, unsigned};
 
-/// The statuses that carry a result.
-const ENDED: [JobStatus; 4] = [
-    JobStatus::Completed,
-    JobStatus::Rejected,
-    JobStatus::Failed,
-    JobStatus::HordeFailed,
-];
+/// What goes with an update is read by itself if it is longer than this, in characters: it is a job's result.
+const LONG: i64 = 64 * 1024;
 
 /// One status update that the facilitator has not acknowledged.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,49 +30,75 @@ impl Store {
         self.outbox.subscribe()
     }
 
-    /// The oldest update that is not acknowledged.
+    /// The oldest updates that are not acknowledged, at most so many, in their order. They hold no more than the results of
+    /// one job, so there may be fewer even if more wait.
     ///
     /// # Errors
     /// The database's.
-    pub async fn next_update(&self) -> Result<Option<Update>> {
-        let row = sqlx::query(
-            "SELECT sequence, job_id, status, metadata FROM outbox WHERE acknowledged_at IS NULL ORDER BY sequence LIMIT 1",
+    pub async fn next_updates(&self, limit: usize) -> Result<Vec<Update>> {
+        const OPERATION: &str = "read the outbox";
+        let rows = sqlx::query(
+            "SELECT sequence, job_id, status, CASE WHEN LENGTH(metadata) > $1 THEN NULL ELSE metadata END AS metadata, \
+             CAST(CASE WHEN LENGTH(metadata) > $1 THEN 1 ELSE 0 END AS BIGINT) AS is_long \
+             FROM outbox WHERE acknowledged_at IS NULL ORDER BY sequence LIMIT $2",
         )
-        .fetch_optional(&self.pool)
+        .bind(LONG)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the outbox"))?;
-        let Some(row) = row else { return Ok(None) };
-        let status: String = column(&row, "status")?;
-        Ok(Some(Update {
-            sequence: column(&row, "sequence")?,
-            job: parsed(&row, "job_id")?,
-            status: JobStatus::from_wire(&status),
-            metadata: json_option(&row, "metadata")?,
-        }))
+        .map_err(failed(OPERATION))?;
+        let mut updates = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let status: String = column(row, "status")?;
+            let mut update = Update {
+                sequence: column(row, "sequence")?,
+                job: parsed(row, "job_id")?,
+                status: JobStatus::from_wire(&status),
+                metadata: json_option(row, "metadata")?,
+            };
+            let long: i64 = column(row, "is_long")?;
+            if long == 0 {
+                updates.push(update);
+                continue;
+            }
+            if !updates.is_empty() {
+                break;
+            }
+            let row = sqlx::query("SELECT metadata FROM outbox WHERE sequence = $1")
+                .bind(update.sequence)
+                .fetch_one(&self.pool)
+                .await
+                .map_err(failed(OPERATION))?;
+            update.metadata = json_option(&row, "metadata")?;
+            updates.push(update);
+            break;
+        }
+        Ok(updates)
     }
 
-    /// The facilitator has answered: with nothing but success, or with a refusal that is kept for people to read. What
-    /// went with a job's end is not kept: it is made again from the outcome if it is asked for.
+    /// The facilitator has answered each of these: with nothing but success, or with a refusal that is kept for people to
+    /// read. What went with a job's end is not kept: it is made again from the outcome if it is asked for.
     ///
     /// # Errors
     /// The database's.
-    pub async fn acknowledge(&self, sequence: i64, answer: Option<&str>, now: Timestamp) -> Result<()> {
+    pub async fn acknowledge(&self, answers: &[(i64, Option<String>)], now: Timestamp) -> Result<()> {
         const OPERATION: &str = "acknowledge a status update";
         let mut write = self.write().await?;
-        sqlx::query("UPDATE outbox SET acknowledged_at = $1, answer = $2 WHERE sequence = $3")
+        for (sequence, answer) in answers {
+            sqlx::query(
+                "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
+                 metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END WHERE sequence = $7",
+            )
             .bind(now.micros())
-            .bind(answer.map(str::to_owned))
-            .bind(sequence)
+            .bind(answer.clone())
+            .bind(JobStatus::Completed.as_str())
+            .bind(JobStatus::Rejected.as_str())
+            .bind(JobStatus::Failed.as_str())
+            .bind(JobStatus::HordeFailed.as_str())
+            .bind(*sequence)
             .execute(&mut *write.tx)
             .await
             .map_err(failed(OPERATION))?;
-        for ended in ENDED {
-            sqlx::query("UPDATE outbox SET metadata = NULL WHERE sequence = $1 AND status = $2")
-                .bind(sequence)
-                .bind(ended.as_str())
-                .execute(&mut *write.tx)
-                .await
-                .map_err(failed(OPERATION))?;
         }
         write.commit(OPERATION).await
     }
@@ -132,7 +155,7 @@ impl Write<'_> {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "write a status update";
-        let row = sqlx::query("SELECT status FROM jobs WHERE job_id = $1")
+        let row = sqlx::query("SELECT status, own FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
             .fetch_one(&mut *self.tx)
             .await
@@ -141,24 +164,40 @@ impl Write<'_> {
         if !status.may_follow(JobStatus::from_wire(&told)) {
             return Ok(());
         }
-        *self.sequence += 1;
-        sqlx::query(
-            "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(*self.sequence)
-        .bind(job.to_string())
-        .bind(status.as_str())
-        .bind(metadata.map(text_of))
-        .bind(now.micros())
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed(OPERATION))?;
+        // No facilitator knows a job of the validator's own.
+        let own: i64 = column(&row, "own")?;
+        if own == 0 {
+            self.tell(job, status, metadata, now).await?;
+        }
         sqlx::query("UPDATE jobs SET status = $1 WHERE job_id = $2")
             .bind(status.as_str())
             .bind(job.to_string())
             .execute(&mut *self.tx)
             .await
             .map_err(failed(OPERATION))?;
+        Ok(())
+    }
+
+    /// Puts a status into the outbox that the job's own row has already.
+    pub(super) async fn tell(
+        &mut self,
+        job: JobId,
+        status: JobStatus,
+        metadata: Option<&StatusMetadata>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        sqlx::query(
+            "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(sequence)
+        .bind(job.to_string())
+        .bind(status.as_str())
+        .bind(metadata.map(text_of))
+        .bind(now.micros())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(failed("write a status update"))?;
         self.reported = true;
         Ok(())
     }

@@ -195,6 +195,7 @@ async fn a_validator_that_was_restarted_resumes_at_every_stage() {
         world.facilitator.submit(&job("//User", 1)).await;
         let mut session = miner.accept().await;
         let id = bring_to(stage, &mut world, &mut session).await;
+        world.updates_waiting(0).await;
         world.stop().await;
         session.closed().await;
 
@@ -518,4 +519,69 @@ async fn a_job_does_not_wait_for_ever_for_a_chain() {
         "{}",
         details.message
     );
+}
+
+/// A job that no miner can take is told of twice: it was received, and it is rejected.
+async fn three_rejected(world: &mut World) {
+    for n in 1..=3 {
+        world.facilitator.submit(&job("//User", n)).await;
+    }
+    within("the end of three jobs", async {
+        loop {
+            let state = world.state().await;
+            let jobs = state["jobs"].as_array().unwrap();
+            if jobs.iter().filter(|job| job["status"] == "rejected").count() == 3 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn without_miners() -> World {
+    let mut world = World::new(&[]).await;
+    world.config.facilitator.heartbeat_s = 1;
+    world.start();
+    world
+}
+
+#[tokio::test]
+async fn a_muster_facilitator_gets_updates_before_it_has_answered_the_first() {
+    let mut world = without_miners().await;
+    world.facilitator.accept().await;
+    three_rejected(&mut world).await;
+    let mut told = Vec::new();
+    for _ in 0..6 {
+        told.push(world.facilitator.update().await);
+    }
+    let last = told.iter().filter(|update| update.status == JobStatus::Rejected);
+    assert_eq!(last.count(), 3, "{told:?}");
+    // Those that it answers are not said again, and those that it does not are, in their order.
+    for _ in 0..4 {
+        world.facilitator.answer(&Response::success()).await;
+    }
+    world.updates_waiting(2).await;
+    world.facilitator.hang_up();
+    world.facilitator.accept().await;
+    for update in &told[4..] {
+        assert_eq!(world.facilitator.take().await, *update);
+    }
+}
+
+#[tokio::test]
+async fn any_other_facilitator_gets_the_next_update_once_it_has_answered_the_last() {
+    let mut world = without_miners().await;
+    world.facilitator.accept_plainly().await;
+    three_rejected(&mut world).await;
+    world.facilitator.update().await;
+    // From one heartbeat to the next the session has looked at everything that it may send.
+    for _ in 0..2 {
+        let next = world.facilitator.receive().await;
+        assert!(matches!(next, ToFacilitator::V0Heartbeat(_)), "{next:?}");
+    }
+    for _ in 0..5 {
+        world.facilitator.answer(&Response::success()).await;
+        world.facilitator.update().await;
+    }
 }

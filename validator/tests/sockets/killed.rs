@@ -68,7 +68,8 @@ impl Story {
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterJobProgress(_)) => panic!("not in this story: {other:?}"),
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterGateway(_)) => panic!("not in this story: {other:?}"),
         }
     }
 }

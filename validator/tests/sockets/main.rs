@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod gateway;
+#[cfg(test)]
 mod gathering;
 #[cfg(test)]
 mod hostile;

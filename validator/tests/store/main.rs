@@ -4,14 +4,16 @@
 
 #[cfg(test)]
 mod gathered;
+#[cfg(test)]
+mod outbox;
 
 use muster_chain::commit::{Committed, RevealedBy};
 use muster_chain::{BlockNumber, PendingReveal, Uid};
 use muster_kit::store::StoreError;
 use muster_kit::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, Event, Outcome, Plan};
-use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt};
-use muster_protocol::status::{HordeFailureReason, JobRejectionReason, ParticipantType};
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
+use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{HordeFailureDetails, JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
@@ -21,7 +23,9 @@ use muster_protocol::{
 use muster_routing::admission::Seen;
 use muster_routing::{Decision, Mark};
 use muster_scoring::Scores;
-use muster_validator::store::{CycleState, MIGRATIONS, OwnReceipt, Step, Store, StoredAttempt, StoredCycle};
+use muster_validator::store::{
+    Beginning, CycleState, MIGRATIONS, OwnReceipt, Step, Store, StoredAttempt, StoredCycle, Taken,
+};
 use serde_json::json;
 use sqlx::Row as _;
 use uuid::Uuid;
@@ -118,6 +122,32 @@ fn decision() -> Decision {
     }
 }
 
+/// An attempt of a job that is about to begin on its miner.
+fn beginning(attempt: StoredAttempt) -> Beginning {
+    let receipt = StartedReceipt {
+        job_uuid: attempt.id,
+        miner_hotkey: attempt.miner,
+        validator_hotkey: ValidatorKey(hotkey(255)),
+        timestamp: attempt.started_at,
+        receipt_type: StartedTag,
+        executor_class: ExecutorClass::AlwaysOnTest,
+        is_organic: true,
+        ttl: 1,
+    };
+    Beginning {
+        receipt: OwnReceipt {
+            offered: OfferedReceipt {
+                payload: ReceiptPayload::Started(receipt),
+                validator_signature: Signature::from_bytes([9; 64]),
+            },
+            miner_signature: None,
+        },
+        attempt,
+        decision: decision(),
+        block: Some(BlockNumber(7)),
+    }
+}
+
 fn rejected() -> Outcome {
     Outcome::Rejected(RejectionDetails {
         rejected_by: ParticipantType::Validator,
@@ -137,16 +167,24 @@ async fn a_job_and_a_signature_are_taken_once() {
             "{}",
             test.engine
         );
-        assert!(store.admit(&one, &frame, NOW(1)).await.unwrap());
-        assert!(!store.admit(&one, &frame, NOW(2)).await.unwrap());
+        assert_eq!(
+            store.admit(&one, &frame, NOW(1), || None).await.unwrap(),
+            Taken::New(None)
+        );
+        let never = || panic!("nobody is chosen for a job that is known");
+        assert_eq!(
+            store.admit(&one, &frame, NOW(2), never).await.unwrap(),
+            Taken::Before(Seen::Job)
+        );
         let (two, frame_two) = request(job(2), 5);
         assert_eq!(store.seen(one.uuid, &one.signature).await.unwrap(), Seen::Job);
         assert_eq!(
             store.seen(two.uuid, &two.signature).await.unwrap(),
             Seen::Signature
         );
-        assert!(
-            !store.admit(&two, &frame_two, NOW(3)).await.unwrap(),
+        assert_eq!(
+            store.admit(&two, &frame_two, NOW(3), never).await.unwrap(),
+            Taken::Before(Seen::Signature),
             "the same signature under another id"
         );
         assert_eq!(store.open_jobs().await.unwrap(), [one.uuid]);
@@ -158,77 +196,6 @@ async fn a_job_and_a_signature_are_taken_once() {
             "the order of keys is signed"
         );
         assert!(store.job(two.uuid).await.unwrap().is_none());
-    }
-}
-
-#[tokio::test]
-async fn updates_go_out_in_order_until_acknowledged_and_never_backwards() {
-    for (test, store) in each().await {
-        let (one, frame) = request(job(1), 5);
-        let mut writes = store.outbox_writes();
-        store.admit(&one, &frame, NOW(1)).await.unwrap();
-        assert!(writes.has_changed().unwrap());
-        writes.borrow_and_update();
-        let outcome = rejected();
-        store
-            .close_job(one.uuid, &outcome, &outcome.metadata(), NOW(2))
-            .await
-            .unwrap();
-        store
-            .close_job(one.uuid, &outcome, &outcome.metadata(), NOW(3))
-            .await
-            .unwrap();
-        assert_eq!(
-            store.updates_waiting().await.unwrap(),
-            2,
-            "a terminal status is told once"
-        );
-        let first = store.next_update().await.unwrap().unwrap();
-        assert_eq!((first.job, first.status), (one.uuid, JobStatus::Received));
-        assert_eq!(
-            store.next_update().await.unwrap().unwrap(),
-            first,
-            "until it is acknowledged"
-        );
-        store.acknowledge(first.sequence, None, NOW(4)).await.unwrap();
-        let second = store.next_update().await.unwrap().unwrap();
-        assert_eq!(second.status, JobStatus::Rejected);
-        assert_eq!(
-            second.metadata.unwrap().job_rejection_details.unwrap().message,
-            "none"
-        );
-        store
-            .acknowledge(second.sequence, Some("job.not_found"), NOW(5))
-            .await
-            .unwrap();
-        assert!(store.next_update().await.unwrap().is_none());
-        let kept = sqlx::query("SELECT COUNT(*) AS kept FROM outbox WHERE metadata IS NOT NULL")
-            .fetch_one(&test.pool)
-            .await
-            .unwrap();
-        assert_eq!(kept.get::<i64, _>("kept"), 0, "a result is not kept twice");
-        store.repeat(one.uuid, Some(&outcome.metadata())).await.unwrap();
-        let again = store.next_update().await.unwrap().unwrap();
-        assert_eq!(again.sequence, second.sequence);
-        assert_eq!(again.metadata, Some(outcome.metadata()));
-        assert!(store.open_jobs().await.unwrap().is_empty());
-    }
-}
-
-#[tokio::test]
-async fn sequence_numbers_go_on_after_a_restart() {
-    for (test, store) in each().await {
-        let (one, frame) = request(job(1), 5);
-        store.admit(&one, &frame, NOW(1)).await.unwrap();
-        let again = Store::open(&test.url).await.unwrap();
-        let (two, frame) = request(job(2), 6);
-        again.admit(&two, &frame, NOW(2)).await.unwrap();
-        let first = again.next_update().await.unwrap().unwrap();
-        again.acknowledge(first.sequence, None, NOW(3)).await.unwrap();
-        let second = again.next_update().await.unwrap().unwrap();
-        assert_eq!((first.job, second.job), (job(1), job(2)), "{}", test.engine);
-        assert!(second.sequence > first.sequence);
-        again.close().await;
     }
 }
 
@@ -251,9 +218,10 @@ async fn a_refused_job_is_closed_and_told() {
 async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner() {
     for (_test, store) in each().await {
         let (one, frame) = request(job(1), 5);
-        store.admit(&one, &frame, NOW(1)).await.unwrap();
+        store.admit(&one, &frame, NOW(1), || None).await.unwrap();
         let begun = attempt(1, 1);
-        store.begin_attempt(one.uuid, &begun, &decision()).await.unwrap();
+        let begins = beginning(begun.clone());
+        store.begin_attempt(one.uuid, &begins).await.unwrap();
         assert_eq!(store.routes_of(one.uuid).await.unwrap()[0].decision, decision());
         let history = async |since| store.history(NOW(since), NOW(since)).await.unwrap();
         let open = history(99).await;
@@ -291,7 +259,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         );
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap(),
-            std::slice::from_ref(&receipt)
+            [begins.receipt, receipt.clone()]
         );
         assert_eq!(store.updates_waiting().await.unwrap(), 2);
 
@@ -301,7 +269,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             .countersigned(Signature::from_bytes([4; 64]));
         assert!(store.countersign(&whole).await.unwrap());
         assert_eq!(
-            store.receipts_of(begun.id).await.unwrap()[0].complete(),
+            store.receipts_of(begun.id).await.unwrap()[1].complete(),
             Some(whole.clone())
         );
         let mut other = whole;
@@ -337,7 +305,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         assert!(history(13).await.is_empty(), "incidents are forgotten");
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap().len(),
-            1,
+            2,
             "a receipt is written once"
         );
     }
@@ -518,16 +486,22 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
 async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
-        assert!(store.admit(&one, &frame, NOW(1)).await.unwrap());
+        assert_eq!(
+            store.admit(&one, &frame, NOW(1), || None).await.unwrap(),
+            Taken::New(None)
+        );
         let next = Store::open(&test.url).await.unwrap();
         let (two, frame) = request(job(2), 6);
-        let refused = store.admit(&two, &frame, NOW(2)).await;
+        let refused = store.admit(&two, &frame, NOW(2), || None).await;
         assert!(
             matches!(refused, Err(StoreError::Superseded)),
             "{}: {refused:?}",
             test.engine
         );
-        assert!(next.admit(&two, &frame, NOW(3)).await.unwrap());
+        assert_eq!(
+            next.admit(&two, &frame, NOW(3), || None).await.unwrap(),
+            Taken::New(None)
+        );
         assert_eq!(next.updates_waiting().await.unwrap(), 2);
         next.close().await;
     }
@@ -541,13 +515,16 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
             let (one, frame) = request(job(n), i64::try_from(n).unwrap());
             // Many are of one moment, which their ids order.
             let at = NOW(i64::try_from(n / 100).unwrap());
-            store.admit(&one, &frame, at).await.unwrap();
+            store.admit(&one, &frame, at, || None).await.unwrap();
             if n % 100 == 0 {
                 let mut first = attempt(n, 1);
                 first.id = AttemptId::from_uuid(Uuid::from_u128(n + 1_000_000));
-                store.begin_attempt(one.uuid, &first, &decision()).await.unwrap();
                 store
-                    .begin_attempt(one.uuid, &attempt(n, 2), &decision())
+                    .begin_attempt(one.uuid, &beginning(first.clone()))
+                    .await
+                    .unwrap();
+                store
+                    .begin_attempt(one.uuid, &beginning(attempt(n, 2)))
                     .await
                     .unwrap();
                 for of in [first.id, attempt(n, 2).id] {
@@ -577,10 +554,13 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
         let (mut after, mut open) = (None, Vec::new());
         loop {
             let page = store.open_after(after).await.unwrap();
-            let Some(last) = page.last() else { break };
-            assert!(page.len() <= 1_000);
-            after = Some(last.place.clone());
-            open.extend(page);
+            after = page.last().unwrap();
+            if after.is_none() {
+                break;
+            }
+            let jobs = page.read().unwrap();
+            assert!((1..=1_000).contains(&jobs.len()));
+            open.extend(jobs);
         }
         let expected: Vec<_> = (1..=count).filter(|n| *n != 8).map(job).collect();
         let read: Vec<_> = open.iter().map(|open| open.request.uuid).collect();
@@ -591,8 +571,14 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
             if n % 100 == 0 {
                 let ordinals: Vec<_> = open.attempts.iter().map(|attempt| attempt.ordinal).collect();
                 assert_eq!(ordinals, [1, 2]);
-                assert_eq!(open.receipts.len(), 1, "those of the last attempt");
-                assert_eq!(open.receipts[0].offered.payload.attempt(), attempt(n, 2).id);
+                assert_eq!(
+                    open.receipts.len(),
+                    2,
+                    "those of the last attempt, in their order"
+                );
+                let of_last = |receipt: &OwnReceipt| receipt.offered.payload.attempt() == attempt(n, 2).id;
+                assert!(open.receipts.iter().all(of_last));
+                assert!(open.receipts[0].kind() < open.receipts[1].kind());
             } else {
                 assert!(open.attempts.is_empty() && open.receipts.is_empty());
             }
@@ -706,5 +692,24 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             Some(timelocked)
         );
         later.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_ones_own_is_told_to_nobody() {
+    for (_test, store) in each().await {
+        let (request, frame) = request(job(1), 5);
+        assert!(store.admit_own(&request, &frame, NOW(10)).await.unwrap());
+        assert!(!store.admit_own(&request, &frame, NOW(11)).await.unwrap());
+        assert_eq!(store.open_own().await.unwrap(), [job(1)]);
+        let end = Outcome::cancelled(JobStage::Execution, "nobody used it");
+        store
+            .close_job(job(1), &end, &end.metadata(), NOW(12))
+            .await
+            .unwrap();
+        assert_eq!(store.open_own().await.unwrap(), []);
+        assert_eq!(store.told(job(1)).await.unwrap(), Some(end.status()));
+        assert!(store.next_updates(1).await.unwrap().is_empty());
+        assert_eq!(store.updates_waiting().await.unwrap(), 0);
     }
 }

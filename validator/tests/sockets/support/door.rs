@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -9,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use muster_kit::Tasks;
+use muster_protocol::MUSTER_PROTOCOL_HEADER;
 use muster_rpc::{Limits, Socket, server};
 use tokio::sync::mpsc;
 
@@ -20,6 +22,7 @@ pub(crate) struct Door {
     sockets: mpsc::UnboundedReceiver<(String, Socket)>,
     tasks: Tasks,
     pages: Pages,
+    plain: Arc<AtomicBool>,
 }
 
 /// Pages by the last part of their paths.
@@ -30,6 +33,7 @@ struct Bell {
     sockets: mpsc::UnboundedSender<(String, Socket)>,
     tasks: Tasks,
     pages: Pages,
+    plain: Arc<AtomicBool>,
 }
 
 /// Frames of a miner that knows no bounds.
@@ -44,11 +48,12 @@ impl Door {
         let address = listener.local_addr().unwrap();
         let (sender, sockets) = mpsc::unbounded_channel();
         let tasks = Tasks::new();
-        let pages = Pages::default();
+        let (pages, plain) = (Pages::default(), Arc::<AtomicBool>::default());
         let bell = Bell {
             sockets: sender,
             tasks: tasks.clone(),
             pages: Arc::clone(&pages),
+            plain: Arc::clone(&plain),
         };
         let service = Router::new()
             .fallback(ring)
@@ -66,7 +71,13 @@ impl Door {
             sockets,
             tasks,
             pages,
+            plain,
         }
+    }
+
+    /// From here on it does not say that it is Muster.
+    pub(crate) fn be_plain(&self) {
+        self.plain.store(true, Ordering::Relaxed);
     }
 
     /// Adds to a page.
@@ -107,7 +118,11 @@ async fn ring(
     let answer = server::upgrade(request, peer, &LIMITS, &bell.tasks, move |socket| async move {
         let _ = sockets.send((path, socket));
     });
-    answer.map(Body::new)
+    let mut answer = answer.map(Body::new);
+    if bell.plain.load(Ordering::Relaxed) {
+        answer.headers_mut().remove(MUSTER_PROTOCOL_HEADER);
+    }
+    answer
 }
 
 /// A page from the byte that was asked for, as ComputeHorde's miners serve it.

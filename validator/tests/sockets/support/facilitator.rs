@@ -82,6 +82,18 @@ impl Facilitator {
         self.answer(&Response::success()).await;
     }
 
+    /// Takes a connection as ComputeHorde's facilitator does, and does not say that it is Muster.
+    pub(crate) async fn accept_plainly(&mut self) {
+        self.door.be_plain();
+        self.socket = Some(self.door.next().await.1);
+        let greeting = self.receive().await;
+        assert!(
+            matches!(greeting, ToFacilitator::V0AuthenticationRequest(_)),
+            "{greeting:?}"
+        );
+        self.answer(&Response::success()).await;
+    }
+
     pub(crate) async fn receive(&mut self) -> ToFacilitator {
         self.hear().await.expect("not closed")
     }
@@ -119,7 +131,7 @@ impl Facilitator {
             match self.receive().await {
                 live @ (ToFacilitator::MusterJobLog(_) | ToFacilitator::MusterJobProgress(_)) => return live,
                 ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
-                ToFacilitator::V0Heartbeat(_) => {}
+                ToFacilitator::V0Heartbeat(_) | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => panic!("live output was due, not {other:?}"),
@@ -134,7 +146,8 @@ impl Facilitator {
                 ToFacilitator::V0JobStatusUpdate(update) => return *update,
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
-                | ToFacilitator::MusterJobProgress(_) => {}
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => {

@@ -175,7 +175,8 @@ impl Session {
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_)) => panic!("not in this story: {other:?}"),
+            | ToMiner::MusterExecutorEnrolled(_)
+            | ToMiner::MusterSessionSealed(_)) => panic!("not in this story: {other:?}"),
         }
     }
 
@@ -293,6 +294,7 @@ impl Session {
                     .collect(),
             ),
             upload_results: None,
+            image: None,
         }))
         .await;
     }

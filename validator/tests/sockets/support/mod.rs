@@ -186,6 +186,16 @@ impl World {
         self.get("/v0/state").await
     }
 
+    /// Waits until so many updates are not acknowledged: an answer is on its way for a moment, and then it is written down.
+    pub(crate) async fn updates_waiting(&self, count: u64) {
+        within("answers to be written down", async {
+            while self.state().await["updates_waiting"] != count {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
     /// Whatever the validator tells there.
     pub(crate) async fn get(&self, path: &str) -> serde_json::Value {
         let file = self.config.ready_file.clone().unwrap();

@@ -1,0 +1,78 @@
+//! The validator's gateway: its sessions are jobs of the validator's own.
+
+use muster_gateway::Settings;
+use muster_kit::Tasks;
+use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::{AttemptId, Digest, ImageId};
+use muster_sessions::Service;
+use serde_json::{Value, json};
+
+use crate::support::World;
+use crate::support::miner::Miner;
+
+fn service() -> Service {
+    let entry = json!({
+        "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test", "output_price": 7,
+        "args": ["serve"], "env": {"A": "b"}, "scheme": "text", "listen": {"port": 8000},
+    });
+    serde_json::from_value(entry).unwrap()
+}
+
+#[tokio::test]
+async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.gateway = Settings {
+        bind: Some(([127, 0, 0, 1], 0).into()),
+        keys: [("me".to_owned(), Digest::of(b"key"))].into(),
+        services: vec![service()],
+        ..Settings::default()
+    };
+    world.start();
+    world.facilitator.accept().await;
+    let ToFacilitator::MusterGateway(notice) = world.facilitator.receive().await else {
+        panic!("the gateway was to be announced first")
+    };
+    assert_eq!(
+        (notice.models[0].id.as_str(), notice.models[0].output_price),
+        ("tiny", 7)
+    );
+    muster_kit::tls::install_provider();
+    let ask = reqwest::Client::new()
+        .post(format!("{}/v1/chat/completions", notice.url.unwrap()))
+        .bearer_auth("key")
+        .body(r#"{"model":"tiny"}"#)
+        .send();
+    let tasks = Tasks::new();
+    let asking = tasks.spawn("a client", ask);
+
+    // The miner gets an ordinary offer, with the terms on which it is to attest.
+    let mut session = miner.accept().await;
+    let offer = session.offer().await;
+    assert_eq!(
+        offer.docker_image.as_deref(),
+        Some(service().image.to_string().as_str())
+    );
+    let details = offer.streaming_details.unwrap();
+    assert!(details.public_key.starts_with("-----BEGIN CERTIFICATE-----"));
+    assert_eq!(details.muster, Some(service().terms()));
+    let attempt: AttemptId = offer.job_uuid;
+    session.accept_job(attempt).await;
+    session.accepted_receipt().await;
+    session.horde_failed(attempt).await;
+    assert_eq!(session.paid().await, "0.000000");
+
+    // Nobody else can take it; after the third try the client hears why.
+    let answer = asking.join().await.unwrap().unwrap();
+    assert_eq!(answer.status(), 503);
+    let body: Value = answer.json().await.unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("no session could be started: "), "{message}");
+    let state = world.state().await;
+    assert_eq!(state["updates_waiting"], 0, "{state}");
+    assert_eq!(state["jobs"].as_array().unwrap().len(), 3);
+    let sessions = world.get("/v0/sessions").await;
+    assert_eq!(sessions["models"][0]["waiting"], 0, "{sessions}");
+    assert_eq!(sessions["gateway"]["models"][0]["id"], "tiny");
+    tasks.shutdown();
+}
