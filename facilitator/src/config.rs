@@ -59,6 +59,8 @@ pub struct LimitsConfig {
     pub open_jobs: u32,
     /// Jobs of one account a day, UTC.
     pub daily_jobs: u32,
+    /// Tokens of one account a day, UTC, of all models together.
+    pub daily_tokens: u64,
     /// Streams of events that one account has open.
     pub watchers: usize,
     /// Seconds after which a job ends that its validator has said nothing about.
@@ -127,6 +129,7 @@ impl Default for LimitsConfig {
             strangers_per_minute: 600,
             open_jobs: 1000,
             daily_jobs: 0,
+            daily_tokens: 0,
             watchers: 1000,
             unanswered_s: 3600,
         }
@@ -249,6 +252,8 @@ strangers_per_minute = 600
 # Jobs of one account that have not ended, and jobs a day (UTC).
 open_jobs = 1000
 daily_jobs = 0
+# Tokens of one account a day (UTC) that models may take in and put out for it.
+daily_tokens = 0
 # Streams of events that one account may have open.
 watchers = 1000
 # Seconds after which a job ends that its validator has said nothing about.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_files::FileService;
+use muster_gateway::forward::Way;
 use muster_identity::Keypair;
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
@@ -14,7 +15,7 @@ use muster_porter::auth::Issuer;
 use muster_porter::delivery::Presence;
 use muster_porter::rate::Buckets;
 use muster_porter::signature::Freshness;
-use muster_protocol::{Timestamp, UserKey, ValidatorKey};
+use muster_protocol::{Digest, Timestamp, UserKey, ValidatorKey};
 use tokio::sync::Semaphore;
 
 use crate::background::Background;
@@ -36,6 +37,12 @@ pub(crate) struct Door {
     pub(crate) hub: Arc<Hub>,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) roll: Roll,
+    /// The way to validators' gateways.
+    pub(crate) way: Way,
+    /// Tokens that an account may have a day; `None` for no limit.
+    pub(crate) daily_tokens: Option<u64>,
+    /// What the names are made with under which gateways know our accounts.
+    client_secret: Vec<u8>,
     /// Places for connections that have not authenticated.
     pub(crate) strangers: Arc<Semaphore>,
     pub(crate) paces: Paces,
@@ -59,6 +66,8 @@ pub(crate) struct Parts {
     pub(crate) files: Arc<FileService>,
     pub(crate) issuer: Issuer,
     pub(crate) keypair: Keypair,
+    pub(crate) way: Way,
+    pub(crate) client_secret: Vec<u8>,
     pub(crate) background: Background,
     pub(crate) tasks: Tasks,
     pub(crate) clock: SharedClock,
@@ -97,6 +106,9 @@ impl Door {
             hub: Arc::default(),
             watchers: Arc::default(),
             roll: Roll::new(config.validators.iter().copied()),
+            way: parts.way,
+            daily_tokens: (limits.daily_tokens > 0).then_some(limits.daily_tokens),
+            client_secret: parts.client_secret,
             strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
             paces: Paces {
                 accounts: Mutex::new(Buckets::new(limits.requests_per_minute)),
@@ -149,9 +161,21 @@ impl Door {
         if !self.roll.admits(validator) {
             return Ok(false);
         }
-        let known = self.store.known(validator).await?;
         let now = self.clock.now();
-        Ok(known.is_some_and(|known| Presence::of(known.seen, now) == Presence::Selectable))
+        let selectable = |seen| Presence::of(seen, now) == Presence::Selectable;
+        // Whoever is connected here need not be looked up.
+        if self.hub.heard_at(validator, now).is_some_and(selectable) {
+            return Ok(true);
+        }
+        let known = self.store.known(validator).await?;
+        Ok(known.is_some_and(|known| selectable(known.seen)))
+    }
+
+    /// The name under which gateways know an account. It says nothing to who has not our secret.
+    pub(crate) fn pseudonym(&self, account: &Account) -> Digest {
+        let mut named = self.client_secret.clone();
+        named.extend_from_slice(account.to_string().as_bytes());
+        Digest::of(&named)
     }
 
     /// Unix nanoseconds.

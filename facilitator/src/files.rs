@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
 use muster_files::{Catalogue, Deed, FileError, FileId, FileService, NewFile, Shelf, StoredFile, UrlKey};
 use muster_kit::error::Causes;
 use muster_kit::{SharedClock, Tasks};
@@ -63,15 +62,10 @@ pub(crate) fn keep_swept(files: Arc<FileService>, tasks: &Tasks, clock: SharedCl
     });
 }
 
-/// The routes of this file.
-pub(crate) fn routes() -> Router<Arc<Door>> {
-    Router::new()
-        .route(PATH, get(list).post(create))
-        .route("/api/v1/files/{id}/", get(show).delete(remove))
-}
-
-/// `POST /api/v1/files/`.
-async fn create(
+/// Makes a place for an input or an output, with signed addresses for its bytes.
+#[utoipa::path(post, path = "/api/v1/files/", tag = "files", request_body = CreateFile, security(("bearer" = [])),
+    responses((status = 201, body = FileView), Refusal))]
+pub(crate) async fn create(
     State(door): State<Arc<Door>>,
     caller: Caller,
     request: Request,
@@ -107,22 +101,27 @@ fn announced(body: &[u8]) -> Result<NewFile, String> {
     })
 }
 
-/// `GET /api/v1/files/`.
-async fn list(
+/// The account's files, newest first.
+#[utoipa::path(get, path = "/api/v1/files/", tag = "files", security(("bearer" = [])),
+    params(
+        ("page" = Option<u64>, Query, minimum = 1, description = "From 1"),
+        ("page_size" = Option<u32>, Query, minimum = 1, description = "At most 256, else 10"),
+    ),
+    responses((status = 200, body = FilePage), Refusal))]
+pub(crate) async fn list(
     State(door): State<Arc<Door>>,
     caller: Caller,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<FilePage>, Refusal> {
-    let no_such_page = || Refusal::detail(StatusCode::NOT_FOUND, "Invalid page.");
-    let Query(query) = query.map_err(|_| no_such_page())?;
-    let page = PageQuery::read(&query).ok_or_else(no_such_page)?;
+    let Query(query) = query.map_err(|_| Refusal::no_such_page())?;
+    let page = PageQuery::read(&query).ok_or_else(Refusal::no_such_page)?;
     let found = door
         .files
         .list(&caller.account().to_string(), page.limit(), page.offset())
         .await?;
     if !page.exists(found.count) {
-        return Err(no_such_page());
+        return Err(Refusal::no_such_page());
     }
     let (next, previous) = page.links(&format!("{}{PATH}", door.public_url), "", found.count);
     Ok(Json(FilePage {
@@ -137,8 +136,11 @@ async fn list(
     }))
 }
 
-/// `GET /api/v1/files/{id}/`.
-async fn show(
+/// One file, with fresh addresses.
+#[utoipa::path(get, path = "/api/v1/files/{id}/", tag = "files", security(("bearer" = [])),
+    params(("id" = String, Path, description = "As the list of files names it")),
+    responses((status = 200, body = FileView), Refusal))]
+pub(crate) async fn show(
     State(door): State<Arc<Door>>,
     caller: Caller,
     headers: HeaderMap,
@@ -148,8 +150,11 @@ async fn show(
     Ok(Json(view(&door, &headers, &file)))
 }
 
-/// `DELETE /api/v1/files/{id}/`.
-async fn remove(
+/// Deletes a file; its addresses end at once.
+#[utoipa::path(delete, path = "/api/v1/files/{id}/", tag = "files", security(("bearer" = [])),
+    params(("id" = String, Path, description = "As the list of files names it")),
+    responses((status = 204, description = "It is gone"), Refusal))]
+pub(crate) async fn remove(
     State(door): State<Arc<Door>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,

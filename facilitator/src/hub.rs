@@ -162,6 +162,11 @@ impl Hub {
         self.lock().ring(validator, |errands| errands.cancel.push(job));
     }
 
+    /// When the validator was heard last over the connection here that holds its jobs, if there is one.
+    pub fn heard_at(&self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
+        self.lock().desk.heard_at(validator, now)
+    }
+
     /// How many validators are connected.
     pub fn validators(&self) -> usize {
         self.lock().desk.validators()

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
+use muster_gateway::forward::Way;
 use muster_kit::error::Coded;
 use muster_kit::listen::{self, BindError};
 use muster_kit::ready::{self, ReadyError};
@@ -60,6 +61,9 @@ pub enum Error {
     /// The operating system gives no randomness for the secrets that are made at the first start.
     #[error("cannot draw the secrets of the tokens and of the signing key: {0}")]
     Randomness(getrandom::Error),
+    /// The way to gateways cannot be made.
+    #[error("cannot make connections to validators' gateways")]
+    Way(#[source] muster_gateway::forward::WayError),
     /// Serving failed.
     #[error("cannot serve requests any longer")]
     Serve(#[source] io::Error),
@@ -71,7 +75,7 @@ impl Coded for Error {
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
             Self::Files(error) => error.code(),
-            Self::Ready(_) | Self::Randomness(_) | Self::Serve(_) => None,
+            Self::Ready(_) | Self::Randomness(_) | Self::Way(_) | Self::Serve(_) => None,
         }
     }
 }
@@ -96,6 +100,8 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
     let (background, inbox) = Background::new();
     let parts = Parts {
+        way: Way::new(keypair.clone(), Arc::clone(&clock)).map_err(Error::Way)?,
+        client_secret: store.secret("clients", draw()?).await?,
         store: store.clone(),
         files,
         issuer: Issuer::new(&secret, config.auth.lifetimes()),

@@ -1,11 +1,11 @@
 //! The HTTP side: routes with their description, and answers for everything that is not one.
 
+mod access;
 pub(crate) mod body;
 pub(crate) mod caller;
 mod events;
 mod jobs;
-mod keys;
-mod login;
+mod openai;
 pub(crate) mod refusal;
 mod reports;
 
@@ -40,7 +40,7 @@ pub(crate) fn router(door: Arc<Door>) -> Router {
     Router::new()
         .merge(documented)
         .route("/ws/v0/", any(socket::upgrade))
-        .merge(files::routes())
+        .merge(openai::routes())
         .route("/api/schema", get(move || schema(Arc::clone(&document))))
         .fallback(async || Refusal::not_found())
         .method_not_allowed_fallback(method_not_allowed)
@@ -53,8 +53,8 @@ pub(crate) fn router(door: Arc<Door>) -> Router {
 fn documented() -> (Router<Arc<Door>>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(about())
         .routes(routes!(health))
-        .routes(routes!(login::nonce))
-        .routes(routes!(login::login))
+        .routes(routes!(access::nonce))
+        .routes(routes!(access::login))
         .routes(routes!(jobs::create))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show))
@@ -62,9 +62,12 @@ fn documented() -> (Router<Arc<Door>>, OpenApi) {
         .routes(routes!(events::events))
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::cheated))
-        .routes(routes!(keys::list, keys::create))
-        .routes(routes!(keys::revoke))
-        .routes(routes!(keys::audit))
+        .routes(routes!(access::list, access::create))
+        .routes(routes!(access::revoke))
+        .routes(routes!(access::audit))
+        .routes(routes!(openai::usage))
+        .routes(routes!(files::list, files::create))
+        .routes(routes!(files::show, files::remove))
         .split_for_parts();
     let components = document.components.get_or_insert_default();
     // The refusals name it, and they are not derived.

@@ -90,6 +90,24 @@ impl Refusal {
         refusal
     }
 
+    /// Its status.
+    pub(crate) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// When it is worth asking again.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after.map(Duration::from_secs)
+    }
+
+    /// What it says, in words.
+    pub(crate) fn words(&self) -> String {
+        let text = |key: &str| self.body.get(key).and_then(Value::as_str).map(str::to_owned);
+        text("detail")
+            .or_else(|| text("error"))
+            .unwrap_or_else(|| self.body.to_string())
+    }
+
     /// Also what a user gets for another user's job.
     pub(crate) fn not_found() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Not found.")

@@ -18,7 +18,7 @@ pub(super) const CLOSE_SIGNATURE: u16 = 3000;
 /// The close code for a validator that is not served.
 pub(super) const CLOSE_NOT_FOUND: u16 = 3001;
 
-const TAGS: [&str; 7] = [
+const TAGS: [&str; 8] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -26,6 +26,7 @@ const TAGS: [&str; 7] = [
     "MusterChallengeResponse",
     "MusterJobLog",
     "MusterJobProgress",
+    "MusterGateway",
 ];
 
 /// A validator that has shown its key.
@@ -142,7 +143,8 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterJobProgress(_),
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return Greeted::NotYet(malformed.answer()),
     };
@@ -192,7 +194,8 @@ pub(super) fn prove(frame: &str, key: ValidatorKey, nonce: &ChallengeNonce) -> G
             | ToFacilitator::V0JobStatusUpdate(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterJobProgress(_),
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => Greeted::NotYet(malformed.answer()),
     }

@@ -17,7 +17,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, Response, StatusMetadata, ToFacilitator,
 };
-use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce};
+use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce, GatewayNotice};
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
 use muster_rpc::{Greeting, Limits, Session, SessionError, SocketError};
 use tokio::sync::OwnedSemaphorePermit;
@@ -396,6 +396,7 @@ impl Conversation {
                     .keep(self.validator(), Said::Progress(progress));
                 Ok(())
             }
+            ToFacilitator::MusterGateway(notice) => self.announce(*notice).await,
             // Nothing shows it yet, and ComputeHorde answers nothing.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
         }
@@ -425,6 +426,21 @@ impl Conversation {
             self.cancel(job).await?;
         }
         Ok(())
+    }
+
+    /// Where the validator's gateway answers. Only a connection that holds the validator may say: users' prompts go there.
+    async fn announce(&mut self, notice: GatewayNotice) -> Result<(), End> {
+        let proven = match self.trust {
+            Trust::Proven => self.still_holds().await?,
+            Trust::Claimed => false,
+        };
+        if !proven {
+            tracing::warn!(validator = %self.validator(), "a gateway over a connection that does not hold the validator");
+            return Ok(());
+        }
+        tracing::info!(validator = %self.validator(), url = notice.url, models = notice.models.len(), "a validator's gateway");
+        let kept = self.door.store.announce_gateway(self.validator(), &notice).await;
+        Ok(kept?)
     }
 
     async fn answer(&self, response: Response) -> Result<(), End> {

@@ -4,7 +4,9 @@ use muster_kit::store::{During as _, StoreError, json};
 use muster_porter::account::{Account, ApiKeySecret, Credential, KeyId};
 use muster_protocol::rest::{ApiKey, AuditEntry};
 use muster_protocol::{Timestamp, UserKey};
+use serde::Serialize;
 use sqlx::{AnyConnection, FromRow};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::Store;
@@ -59,6 +61,21 @@ pub enum OverQuota {
         /// Seconds until midnight, UTC.
         resets_in_s: u64,
     },
+}
+
+/// What an account had from a model on one day.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DayUsage {
+    /// Days since 1970-01-01, UTC.
+    pub day: i64,
+    /// The model.
+    pub model: String,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Tokens of what was asked.
+    pub input_tokens: u64,
+    /// Tokens of what was answered.
+    pub output_tokens: u64,
 }
 
 #[derive(FromRow)]
@@ -116,6 +133,77 @@ impl Quota {
 // === impl Store ===
 
 impl Store {
+    /// An account has had something from a model.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn used(
+        &self,
+        account: &Account,
+        model: &str,
+        tokens: (u64, u64),
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO model_usage (account, day, model, requests, input_tokens, output_tokens) \
+             VALUES ($1, $2, $3, 1, $4, $5) ON CONFLICT (account, day, model) DO UPDATE SET \
+             requests = model_usage.requests + 1, \
+             input_tokens = model_usage.input_tokens + excluded.input_tokens, \
+             output_tokens = model_usage.output_tokens + excluded.output_tokens",
+        )
+        .bind(account.to_string())
+        .bind(day(now))
+        .bind(model.to_owned())
+        .bind(signed(tokens.0))
+        .bind(signed(tokens.1))
+        .execute(&self.pool)
+        .await
+        .during("count what was used")?;
+        Ok(())
+    }
+
+    /// Tokens that an account has had today, UTC.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn tokens_today(&self, account: &Account, now: Timestamp) -> Result<u64, StoreError> {
+        let row: (i64,) = sqlx::query_as(
+            "SELECT CAST(COALESCE(SUM(input_tokens + output_tokens), 0) AS BIGINT) FROM model_usage \
+             WHERE account = $1 AND day = $2",
+        )
+        .bind(account.to_string())
+        .bind(day(now))
+        .fetch_one(&self.pool)
+        .await
+        .during("add up what was used today")?;
+        Ok(u64::try_from(row.0).unwrap_or(0))
+    }
+
+    /// What an account has used, the newest days first.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn usage_of(&self, account: &Account, rows: i64) -> Result<Vec<DayUsage>, StoreError> {
+        let rows: Vec<(i64, String, i64, i64, i64)> = sqlx::query_as(
+            "SELECT day, model, requests, input_tokens, output_tokens FROM model_usage WHERE account = $1 \
+             ORDER BY day DESC, model LIMIT $2",
+        )
+        .bind(account.to_string())
+        .bind(rows)
+        .fetch_all(&self.pool)
+        .await
+        .during("list what was used")?;
+        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+        let read = |(day, model, requests, input, output)| DayUsage {
+            day,
+            model,
+            requests: unsigned(requests),
+            input_tokens: unsigned(input),
+            output_tokens: unsigned(output),
+        };
+        Ok(rows.into_iter().map(read).collect())
+    }
+
     /// Writes one line of the audit log.
     ///
     /// # Errors
@@ -197,7 +285,7 @@ impl Store {
         if held >= MAX_KEYS {
             return Ok(None);
         }
-        let mut transaction = muster_kit::store::begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         let statement =
             "INSERT INTO api_keys (id, hash, account, name, created_at) VALUES ($1, $2, $3, $4, $5)";
         sqlx::query(statement)
@@ -210,7 +298,7 @@ impl Store {
             .await
             .during("store an API key")?;
         note(&mut transaction, actor, Action::KeyCreated, &id, now).await?;
-        transaction.commit().await.during("store an API key")?;
+        transaction.commit("store an API key").await?;
         Ok(Some(ApiKey {
             id,
             name: name.to_owned(),
@@ -266,7 +354,7 @@ impl Store {
         id: KeyId,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let mut transaction = muster_kit::store::begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         let statement = "UPDATE api_keys SET revoked_at = $1 \
                          WHERE id = $2 AND revoked_at = 0 AND (account = $3 OR CAST($4 AS BIGINT) = 1)";
         let done = sqlx::query(statement)
@@ -281,7 +369,7 @@ impl Store {
             return Ok(false);
         }
         note(&mut transaction, actor, Action::KeyRevoked, &id.to_string(), now).await?;
-        transaction.commit().await.during("revoke an API key")?;
+        transaction.commit("revoke an API key").await?;
         Ok(true)
     }
 }
@@ -384,4 +472,12 @@ impl AuditRow {
             subject: self.subject,
         }
     }
+}
+
+fn day(now: Timestamp) -> i64 {
+    now.micros().div_euclid(DAY_MICROS)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use muster_identity::Verified;
-use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_kit::store::{During as _, StoreError, json};
 use muster_porter::account::Account;
 use muster_porter::jobs::{History, Step, UpdateRefused};
 use muster_porter::page::JobFilter;
@@ -138,7 +138,7 @@ impl Store {
     /// See [`StoreError`].
     pub async fn create(&self, job: Submission<'_>, now: Timestamp) -> Result<Created, StoreError> {
         let (request, account) = (job.request, job.actor.account.to_string());
-        let mut transaction = begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account, idempotency) \
                          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
         let done = sqlx::query(statement)
@@ -171,7 +171,7 @@ impl Store {
         append(&mut transaction, request.uuid, 0, &sent).await?;
         let subject = request.uuid.to_string();
         note(&mut transaction, job.actor, Action::JobCreated, &subject, now).await?;
-        transaction.commit().await.during("store a job")?;
+        transaction.commit("store a job").await?;
         Ok(Created::New)
     }
 
@@ -410,11 +410,13 @@ impl Store {
         update: &JobStatusUpdate,
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
+        // Everything in one turn: a question outside of it would wait for whatever is being committed.
+        let mut transaction = self.writer.begin().await?;
         let statement = "SELECT jobs.validator, COALESCE(validators.replica, '') FROM jobs \
                          LEFT JOIN validators ON validators.hotkey = jobs.validator WHERE uuid = $1";
         let holder: Option<(String, String)> = sqlx::query_as(statement)
             .bind(update.uuid.to_string())
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *transaction)
             .await
             .during("look for a job")?;
         match holder {
@@ -431,14 +433,13 @@ impl Store {
             at: now,
         };
         for _ in 0..MAX_RACES {
-            let history = self.history(update.uuid).await?;
+            let history = read_history(&mut transaction, update.uuid).await?;
             if let Err(refused) = history.admits(update) {
                 return Ok(Recorded::Refused(refused));
             }
-            let mut transaction = begin(&self.pool).await?;
             if append(&mut transaction, update.uuid, history.len(), &step).await? {
                 answered(&mut transaction, update.uuid, &step).await?;
-                transaction.commit().await.during("store a status")?;
+                transaction.commit("store a status").await?;
                 return Ok(Recorded::Yes);
             }
         }
@@ -532,7 +533,7 @@ impl Store {
             }),
             at: now,
         };
-        let mut transaction = begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         if !append(&mut transaction, job, history.len(), &step).await? {
             return Ok(None);
         }
@@ -543,7 +544,7 @@ impl Store {
             .await
             .during("end a job")?;
         answered(&mut transaction, job, &step).await?;
-        transaction.commit().await.during("end a job")?;
+        transaction.commit("end a job").await?;
         Ok(Some(Cancelled::Ended))
     }
 
@@ -581,16 +582,20 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn history(&self, job: JobId) -> Result<History, StoreError> {
-        let statement =
-            "SELECT job, status, metadata, created_at FROM statuses WHERE job = $1 ORDER BY position";
-        let rows: Vec<StatusRow> = sqlx::query_as(statement)
-            .bind(job.to_string())
-            .fetch_all(&self.pool)
-            .await
-            .during("read a job's history")?;
-        let steps = rows.into_iter().map(|row| row.into_step().map(|(_, step)| step));
-        Ok(History::new(steps.collect::<Result<_, _>>()?))
+        let mut connection = self.pool.acquire().await.during("read a job's history")?;
+        read_history(&mut connection, job).await
     }
+}
+
+async fn read_history(connection: &mut AnyConnection, job: JobId) -> Result<History, StoreError> {
+    let statement = "SELECT job, status, metadata, created_at FROM statuses WHERE job = $1 ORDER BY position";
+    let rows: Vec<StatusRow> = sqlx::query_as(statement)
+        .bind(job.to_string())
+        .fetch_all(connection)
+        .await
+        .during("read a job's history")?;
+    let steps = rows.into_iter().map(|row| row.into_step().map(|(_, step)| step));
+    Ok(History::new(steps.collect::<Result<_, _>>()?))
 }
 
 /// Writes a step at `position`; `false` if another facilitator has written one there.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_kit::store::{During as _, StoreError, begin};
+use muster_kit::store::{During as _, StoreError};
 use muster_protocol::rest::ProgressEvent;
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 use muster_protocol::wire::muster::{LiveLog, LiveProgress};
@@ -83,7 +83,7 @@ impl Store {
         for item in said {
             jobs.entry(item.1.job()).or_default().push(item);
         }
-        let mut transaction = begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         // In the order of their ids, so that two writers never wait for one another.
         for (job, said) in jobs {
             let Some(holder) = holder(&mut transaction, job, now).await? else {
@@ -96,7 +96,7 @@ impl Store {
                 .collect();
             keep(&mut transaction, job, &said, bounds, now).await?;
         }
-        transaction.commit().await.during("keep live output")
+        transaction.commit("keep live output").await
     }
 
     /// A job's pieces of output after number `seq`, oldest first; not more than a few at a time.

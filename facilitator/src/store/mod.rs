@@ -12,17 +12,18 @@ mod validators;
 
 use std::sync::Arc;
 
-use muster_kit::store::{During as _, StoreError, migrate, open};
+use muster_kit::store::group::Tally;
+use muster_kit::store::{During as _, StoreError, Writer, migrate, open};
 use muster_protocol::Timestamp;
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
 
-pub use accounts::{Action, Actor, OverQuota, Quota};
+pub use accounts::{Action, Actor, DayUsage, OverQuota, Quota};
 pub use jobs::{Cancelled, Created, Listed, MAX_PAGE_BYTES, Page, Recorded, StoredJob, Submission};
 pub use live::{Piece, Said};
 pub use notify::{Ear, Heard};
-pub use validators::{Known, REPLICA_BEAT};
+pub use validators::{Announced, Known, REPLICA_BEAT};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -37,6 +38,8 @@ const SIGNING_SECRET: &str = "signing";
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
+    /// Gives turns to write, so that requests that meet share a commit.
+    writer: Writer,
     /// Where it is, for the one connection that listens.
     url: Arc<str>,
     /// The name of this process among those that share the store.
@@ -76,6 +79,7 @@ impl Store {
             _ => Some(Arc::from(notify::channel(&pool).await?)),
         };
         Ok(Self {
+            writer: Writer::new(&pool),
             pool,
             url,
             replica: Arc::from(Uuid::new_v4().simple().to_string()),
@@ -125,10 +129,11 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn use_nonce(&self, nonce: &str, end: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+        let mut write = self.writer.begin().await?;
         // A nonce past its end is refused by its own text and need not be remembered.
         sqlx::query("DELETE FROM used_nonces WHERE expires_at < $1")
             .bind(now.micros())
-            .execute(&self.pool)
+            .execute(&mut *write)
             .await
             .during("forget old nonces")?;
         let done = sqlx::query(
@@ -136,10 +141,16 @@ impl Store {
         )
         .bind(nonce)
         .bind(end.micros())
-        .execute(&self.pool)
+        .execute(&mut *write)
         .await
         .during("use a nonce")?;
+        write.commit("use a nonce").await?;
         Ok(done.rows_affected() == 1)
+    }
+
+    /// How much was written in turns, and with how many commits.
+    pub fn tally(&self) -> Tally {
+        self.writer.tally()
     }
 
     /// Its connections, for the tables that a crate of its own keeps in the same database.

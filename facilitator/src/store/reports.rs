@@ -1,6 +1,6 @@
 //! What users say about results: feedback, and reports of cheating on their way to the validator.
 
-use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_kit::store::{During as _, StoreError, json};
 use muster_protocol::rest::Feedback;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;
@@ -26,7 +26,7 @@ impl Store {
         feedback: &Feedback,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let mut transaction = begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         let statement =
             "INSERT INTO feedback (job, feedback, given_at) VALUES ($1, $2, $3) ON CONFLICT (job) DO NOTHING";
         let done = sqlx::query(statement)
@@ -47,7 +47,7 @@ impl Store {
             now,
         )
         .await?;
-        transaction.commit().await.during("store feedback")?;
+        transaction.commit("store feedback").await?;
         Ok(true)
     }
 
@@ -77,7 +77,7 @@ impl Store {
         report: &CheatReport,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let mut transaction = begin(&self.pool).await?;
+        let mut transaction = self.writer.begin().await?;
         let statement = "INSERT INTO cheat_reports (job, validator, report, reported_at) VALUES ($1, $2, $3, $4) \
                          ON CONFLICT (job) DO NOTHING";
         let done = sqlx::query(statement)
@@ -99,7 +99,7 @@ impl Store {
             now,
         )
         .await?;
-        transaction.commit().await.during("store a report of cheating")?;
+        transaction.commit("store a report of cheating").await?;
         Ok(true)
     }
 

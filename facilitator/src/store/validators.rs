@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use muster_kit::store::{During as _, StoreError};
 use muster_porter::delivery::{SILENT_AFTER, Trust};
+use muster_protocol::wire::encode;
+use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{Timestamp, ValidatorKey};
 
 use super::Store;
@@ -26,6 +28,17 @@ pub struct Known {
     pub trust: Trust,
     /// When it last proved itself, if it ever did.
     pub proven: Option<Timestamp>,
+}
+
+/// A validator's gateway, as it was announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// Whose.
+    pub validator: ValidatorKey,
+    /// The validator's last sign of life.
+    pub seen: Timestamp,
+    /// What it said.
+    pub notice: GatewayNotice,
 }
 
 // === impl Store ===
@@ -117,6 +130,48 @@ impl Store {
             },
             proven: (proven > 0).then(|| Timestamp::from_micros(proven)),
         }))
+    }
+
+    /// A validator says where its gateway answers.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn announce_gateway(
+        &self,
+        validator: ValidatorKey,
+        notice: &GatewayNotice,
+    ) -> Result<(), StoreError> {
+        sqlx::query("UPDATE validators SET gateway = $1 WHERE hotkey = $2")
+            .bind(encode(notice))
+            .bind(validator.to_string())
+            .execute(&self.pool)
+            .await
+            .during("note where a gateway answers")?;
+        Ok(())
+    }
+
+    /// The gateways that were announced, of the validators heard of last first.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn gateways(&self) -> Result<Vec<Announced>, StoreError> {
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(
+            "SELECT hotkey, seen_at, gateway FROM validators WHERE gateway <> '' ORDER BY seen_at DESC, hotkey",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .during("list gateways")?;
+        let read = |(hotkey, seen, notice): (String, i64, String)| {
+            Ok(Announced {
+                validator: hotkey
+                    .parse()
+                    .map_err(|error| StoreError::corrupt("hotkey", error))?,
+                seen: Timestamp::from_micros(seen),
+                notice: serde_json::from_str(&notice)
+                    .map_err(|error| StoreError::corrupt("gateway", error))?,
+            })
+        };
+        rows.into_iter().map(read).collect()
     }
 
     /// This facilitator lives. Those that have not said so for a day are forgotten.

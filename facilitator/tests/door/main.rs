@@ -17,6 +17,8 @@ mod live;
 #[cfg(test)]
 mod login;
 #[cfg(test)]
+mod models;
+#[cfg(test)]
 mod reports;
 #[cfg(test)]
 mod schema;

@@ -38,6 +38,10 @@ async fn the_document_names_every_call() {
         ("/api/v1/keys/", "post"),
         ("/api/v1/keys/{id}/", "delete"),
         ("/api/v1/audit/", "get"),
+        ("/api/v1/files/", "get"),
+        ("/api/v1/files/", "post"),
+        ("/api/v1/files/{id}/", "get"),
+        ("/api/v1/files/{id}/", "delete"),
     ] {
         assert!(document["paths"][path][method].is_object(), "{method} {path}");
     }
