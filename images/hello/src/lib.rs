@@ -9,7 +9,9 @@
 //!
 //! (A target folder of its own, so that the flags do not rebuild everything else.)
 
+pub mod parrot;
 pub mod probe;
+pub mod serve;
 pub mod words;
 
 /// Where a job finds its inputs.

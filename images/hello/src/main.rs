@@ -1,11 +1,13 @@
-//! The program of the demo job's image: `hello words`, or `hello probe …`.
+//! The program of the demo job's image: `hello words`, `hello probe …`, `hello parrot …`, or `hello serve …`.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use muster_image_hello::probe::Probe;
-use muster_image_hello::{ARTIFACTS, OUTPUT, RESULT, VOLUME, words};
+use muster_image_hello::serve::Serve;
+use muster_image_hello::{ARTIFACTS, OUTPUT, RESULT, VOLUME, parrot, words};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,6 +15,15 @@ fn main() -> ExitCode {
         Some((command, [])) if command == "words" => count_words(),
         Some((command, rest)) if command == "probe" => match Probe::parse(rest) {
             Some(probe) => probe.run(&mut io::stdout().lock(), &mut io::stderr().lock()),
+            None => usage(),
+        },
+        Some((command, [socket])) if command == "parrot" => parrot::serve(Path::new(socket), Duration::ZERO),
+        Some((command, [socket, pace])) if command == "parrot" => match pace.parse() {
+            Ok(pace) => parrot::serve(Path::new(socket), Duration::from_millis(pace)),
+            Err(_) => usage(),
+        },
+        Some((command, rest)) if command == "serve" => match Serve::parse(rest) {
+            Some(serve) => serve.run(),
             None => usage(),
         },
         Some(_) | None => usage(),
@@ -40,7 +51,7 @@ fn count_words() -> io::Result<ExitCode> {
 fn usage() -> io::Result<ExitCode> {
     writeln!(
         io::stderr(),
-        "usage: hello words | hello probe exit N|sleep SECONDS|print BYTES|fill MIB|allocate MIB|surroundings"
+        "usage: hello words | hello probe exit N|sleep SECONDS|print BYTES|fill MIB|allocate MIB|surroundings | hello serve socket NAME|port N | hello parrot SOCKET [PACE_MS]"
     )?;
     Ok(ExitCode::from(64))
 }

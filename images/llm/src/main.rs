@@ -1,6 +1,7 @@
 //! `muster-llm`: serves one model over OpenAI's HTTP.
 
 use std::io::IsTerminal as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -178,7 +179,28 @@ fn print_id(model: &Model) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The tensor library asks the environment, and nobody else, how many threads it may have: where that says something else, the
+/// program begins again with the environment that it wants.
+fn keep_to(threads: usize) -> anyhow::Result<()> {
+    const NAMES: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
+    let wanted = threads.max(1).to_string();
+    if NAMES
+        .iter()
+        .all(|name| std::env::var(name).is_ok_and(|found| found == wanted))
+    {
+        return Ok(());
+    }
+    let failed = std::process::Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .envs(NAMES.map(|name| (name, &wanted)))
+        .exec();
+    Err(failed).context("cannot begin again with as many threads as --threads says")
+}
+
 fn start(arguments: &Serve) -> anyhow::Result<()> {
+    if let Some(threads) = arguments.threads {
+        keep_to(threads)?;
+    }
     let (mut loaded, texts) = read(&arguments.model)?;
     if let Some(expected) = &arguments.expect
         && !expected.eq_ignore_ascii_case(&texts.id)
@@ -194,11 +216,8 @@ fn start(arguments: &Serve) -> anyhow::Result<()> {
         }
         loaded.shape.context = context;
     }
+    #[cfg(feature = "torch")]
     if let Some(threads) = arguments.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build_global()?;
-        #[cfg(feature = "torch")]
         tch::set_num_threads(i32::try_from(threads)?);
     }
     let name = match (&arguments.name, arguments.model.model.file_stem()) {

@@ -42,43 +42,82 @@ impl Seed {
     }
 }
 
+/// Blocks of random words, of two each, that are made side by side where all are wanted.
+const BLOCKS: usize = 64;
+
 /// The noise at one position: a random word for every token.
 pub struct Position {
     key: [u32; 2],
     counter: [u32; 3],
-    block: Option<(u32, [u64; 2])>,
+    made: Made,
+}
+
+/// What was made last: its number, and its words.
+enum Made {
+    One(Option<(u32, [u64; 2])>),
+    Stretch(Option<u32>, Box<[u64; 2 * BLOCKS]>),
 }
 
 impl Position {
-    /// `position` counts the tokens of the answer from 0.
+    /// `position` counts the tokens of the answer from 0. For whoever wants the words of a few tokens.
     #[must_use]
     pub fn new(seed: &Seed, position: u32) -> Self {
         let [a, b, c, d, ..] = words(&seed.0);
         Self {
             key: [a, b],
             counter: [position, c, d],
-            block: None,
+            made: Made::One(None),
         }
     }
 
-    /// 64 random bits of a token. Neighbours share a block, so ask in order.
-    pub fn word(&mut self, token: u32) -> u64 {
-        let index = token >> 1;
-        let [even, odd] = match self.block {
-            Some((at, pair)) if at == index => pair,
-            Some(_) | None => {
-                let [position, c, d] = self.counter;
-                let [w, x, y, z] = philox([index, position, c, d], self.key);
-                let pair = [
-                    u64::from(w) | u64::from(x) << 32,
-                    u64::from(y) | u64::from(z) << 32,
-                ];
-                self.block = Some((index, pair));
-                pair
-            }
-        };
-        if token & 1 == 0 { even } else { odd }
+    /// The same words, for whoever wants those of nearly all tokens in order.
+    #[must_use]
+    pub fn of_all(seed: &Seed, position: u32) -> Self {
+        Self {
+            made: Made::Stretch(None, Box::new([0; 2 * BLOCKS])),
+            ..Self::new(seed, position)
+        }
     }
+
+    /// 64 random bits of a token. Neighbours are made together, so ask in order.
+    pub fn word(&mut self, token: u32) -> u64 {
+        let [position, c, d] = self.counter;
+        match &mut self.made {
+            Made::One(last) => {
+                let index = token >> 1;
+                let [even, odd] = match last {
+                    Some((at, pair)) if *at == index => *pair,
+                    Some(_) | None => {
+                        let [[w], [x], [y], [z]] = philox([[index], [position], [c], [d]], self.key);
+                        let pair = [joined(w, x), joined(y, z)];
+                        *last = Some((index, pair));
+                        pair
+                    }
+                };
+                if token & 1 == 0 { even } else { odd }
+            }
+            Made::Stretch(last, made) => {
+                let (stretch, place) = (token / (2 * BLOCKS) as u32, token as usize % (2 * BLOCKS));
+                if *last != Some(stretch) {
+                    let first = stretch * BLOCKS as u32;
+                    let indices = std::array::from_fn(|i| first + i as u32);
+                    let [w, x, y, z] =
+                        philox([indices, [position; BLOCKS], [c; BLOCKS], [d; BLOCKS]], self.key);
+                    let pairs = made.as_chunks_mut::<2>().0.iter_mut();
+                    for ((pair, (w, x)), (y, z)) in pairs.zip(w.into_iter().zip(x)).zip(y.into_iter().zip(z))
+                    {
+                        *pair = [joined(w, x), joined(y, z)];
+                    }
+                    *last = Some(stretch);
+                }
+                made.get(place).copied().unwrap_or_default()
+            }
+        }
+    }
+}
+
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
 fn words(bytes: &[u8; 32]) -> [u32; 8] {
@@ -92,20 +131,22 @@ fn words(bytes: &[u8; 32]) -> [u32; 8] {
     words
 }
 
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
-fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    let [mut c0, mut c1, mut c2, mut c3] = counter;
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), of so many counters side by side.
+fn philox<const N: usize>(mut counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
     let [mut k0, mut k1] = key;
     for _ in 0..10 {
-        let a = 0xD251_1F53_u64 * u64::from(c0);
-        let b = 0xCD9E_8D57_u64 * u64::from(c2);
-        let (a_high, a_low) = ((a >> 32) as u32, a as u32);
-        let (b_high, b_low) = ((b >> 32) as u32, b as u32);
-        (c0, c1, c2, c3) = (b_high ^ c1 ^ k0, b_low, a_high ^ c3 ^ k1, a_low);
+        let [c0, c1, c2, c3] = &mut counters;
+        for (((c0, c1), c2), c3) in c0.iter_mut().zip(c1).zip(c2).zip(c3) {
+            let a = 0xD251_1F53_u64 * u64::from(*c0);
+            let b = 0xCD9E_8D57_u64 * u64::from(*c2);
+            let (a_high, a_low) = ((a >> 32) as u32, a as u32);
+            let (b_high, b_low) = ((b >> 32) as u32, b as u32);
+            (*c0, *c1, *c2, *c3) = (b_high ^ *c1 ^ k0, b_low, a_high ^ *c3 ^ k1, a_low);
+        }
         k0 = k0.wrapping_add(0x9E37_79B9);
         k1 = k1.wrapping_add(0xBB67_AE85);
     }
-    [c0, c1, c2, c3]
+    counters
 }
 
 /// −ln(−ln u) in Q24, rounded down to within one unit, for u = (word | 1)/2⁶⁴.
@@ -249,13 +290,22 @@ mod tests {
     fn philox_is_the_published_one() {
         // Known answers of the authors' Random123 library.
         assert_eq!(
-            philox([0; 4], [0; 2]),
-            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+            philox([[0]; 4], [0; 2]),
+            [[0x6627_e8d5], [0xe169_c58d], [0xbc57_ac4c], [0x9b00_dbd8]]
         );
         assert_eq!(
-            philox([u32::MAX; 4], [u32::MAX; 2]),
-            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+            philox([[u32::MAX]; 4], [u32::MAX; 2]),
+            [[0x408f_276d], [0x41c8_3b0e], [0xa20b_c7c6], [0x6d54_51fd]]
         );
+    }
+
+    #[test]
+    fn words_are_the_same_one_by_one_and_side_by_side() {
+        let seed = Seed::of_openai(9);
+        let (mut one, mut all) = (Position::new(&seed, 7), Position::of_all(&seed, 7));
+        for token in (0..1_000).chain([5, 4_000, 4_001, u32::MAX]) {
+            assert_eq!(one.word(token), all.word(token), "{token}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A pure function of the logits, the tokens chosen before, the parameters and the seed. docs/proofs.md, "Audit: the seeded
 //! sampler", gives it bit for bit. Logits are taken to Q24 first and everything after that is exact.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -102,19 +103,23 @@ impl<'a> Draw<'a> {
     ) -> Self {
         let masked = |logit: f32| logit.is_nan() || logit == f32::NEG_INFINITY;
         let plain = |logit: f32| q24(f64::from(logit).clamp(-FARTHEST, FARTHEST));
-        let mut live: Vec<(i64, u32)> = (0..)
-            .zip(logits)
-            .filter(|(_, logit)| !masked(**logit))
-            .map(|(token, logit)| (plain(*logit), token))
-            .collect();
-        let penalised = parameters.presence_penalty != 0 || parameters.frequency_penalty != 0;
-        if (penalised && !counts.is_empty()) || !parameters.logit_bias.is_empty() {
-            for (x, token) in &mut live {
-                if let Some(count) = counts.get(token).filter(|count| **count > 0) {
-                    *x -= parameters.frequency_penalty * i64::from(*count) + parameters.presence_penalty;
-                }
-                *x += parameters.logit_bias.get(token).copied().unwrap_or(0);
+        let mut live = Vec::with_capacity(logits.len());
+        let all = (0..).zip(logits).filter(|(_, logit)| !masked(**logit));
+        live.extend(all.map(|(token, logit)| (plain(*logit), token)));
+        let mut shift = |token: u32, by: i64| {
+            let at = live.binary_search_by_key(&token, |(_, other)| *other).ok();
+            if let Some((x, _)) = at.and_then(|at| live.get_mut(at)) {
+                *x += by;
             }
+        };
+        if parameters.presence_penalty != 0 || parameters.frequency_penalty != 0 {
+            for (token, count) in counts.iter().filter(|(_, count)| **count > 0) {
+                let penalty = parameters.frequency_penalty * i64::from(*count) + parameters.presence_penalty;
+                shift(*token, -penalty);
+            }
+        }
+        for (token, bias) in &parameters.logit_bias {
+            shift(*token, *bias);
         }
         Self {
             parameters,
@@ -133,11 +138,13 @@ impl<'a> Draw<'a> {
     /// How far `token` is behind what would have been chosen, in Q24; none where it cannot have been chosen.
     #[must_use]
     pub fn margin(&self, token: u32, slack: Slack) -> Option<i64> {
-        let x = self.live.iter().find(|(_, other)| *other == token)?.0;
-        if !self
-            .kept(Edge::Possibly(slack))
-            .iter()
-            .any(|(_, other)| *other == token)
+        let at = self.live.binary_search_by_key(&token, |(_, other)| *other).ok()?;
+        let (x, _) = *self.live.get(at)?;
+        if self.cuts()
+            && !self
+                .kept(Edge::Possibly(slack))
+                .iter()
+                .any(|(_, other)| *other == token)
         {
             return None;
         }
@@ -155,18 +162,29 @@ impl<'a> Draw<'a> {
     }
 
     /// The largest noised logit among `tokens`, and whose it is: the smaller token's where two are equal.
-    fn best(&self, mut tokens: Vec<(i64, u32)>) -> Option<(i64, u32)> {
+    fn best(&self, tokens: Cow<'_, [(i64, u32)]>) -> Option<(i64, u32)> {
         let t = self.parameters.temperature;
         if t == 0 {
-            return tokens.into_iter().max_by_key(|(x, token)| (*x, Reverse(*token)));
+            return tokens
+                .iter()
+                .copied()
+                .max_by_key(|(x, token)| (*x, Reverse(*token)));
         }
-        // Neighbours share their random block.
-        if !tokens.is_sorted_by_key(|(_, token)| *token) {
-            tokens.sort_unstable_by_key(|(_, token)| *token);
-        }
-        let mut position = Position::new(&self.seed, self.position);
+        // Neighbours' words are made together.
+        let tokens = match tokens {
+            Cow::Borrowed(tokens) => Cow::Borrowed(tokens),
+            Cow::Owned(mut tokens) => {
+                tokens.sort_unstable_by_key(|(_, token)| *token);
+                Cow::Owned(tokens)
+            }
+        };
+        let mut position = if self.cuts() {
+            Position::new(&self.seed, self.position)
+        } else {
+            Position::of_all(&self.seed, self.position)
+        };
         let mut best: Option<(i64, u32)> = None;
-        for (x, token) in tokens {
+        for (x, token) in tokens.iter().copied() {
             let word = position.word(token);
             // Most tokens cannot win whatever the logarithm's digits are. Rounding down keeps the order of the two.
             if best.is_some_and(|(score, _)| x + ((t * gumbel_at_most(word)) >> 24) < score) {
@@ -180,8 +198,18 @@ impl<'a> Draw<'a> {
         best
     }
 
+    /// Whether min-p, top-k or top-p can leave a token out.
+    fn cuts(&self) -> bool {
+        let p = self.parameters;
+        let k = p.top_k as usize;
+        p.temperature > 0 && (p.min_p > 0 || (k > 0 && k < self.live.len()) || p.top_p < ONE)
+    }
+
     /// The tokens that are left after min-p, top-k and top-p.
-    fn kept(&self, edge: Edge) -> Vec<(i64, u32)> {
+    fn kept(&self, edge: Edge) -> Cow<'_, [(i64, u32)]> {
+        if !self.cuts() {
+            return Cow::Borrowed(&self.live);
+        }
         let p = self.parameters;
         let mut kept = self.live.clone();
         let (share, logit) = match edge {
@@ -189,8 +217,8 @@ impl<'a> Draw<'a> {
             Edge::Surely(slack) => (slack.share, slack.logit),
             Edge::Possibly(slack) => (-slack.share, -slack.logit),
         };
-        let Some(top) = kept.iter().map(|(x, _)| *x).max().filter(|_| p.temperature > 0) else {
-            return kept;
+        let Some(top) = kept.iter().map(|(x, _)| *x).max() else {
+            return Cow::Owned(kept);
         };
         let weigh = |x: i64| weight(top - x, p.temperature);
         if p.min_p > 0 {
@@ -205,7 +233,7 @@ impl<'a> Draw<'a> {
         if target < ONE {
             keep_share(&mut kept, target, weigh);
         }
-        kept
+        Cow::Owned(kept)
     }
 }
 

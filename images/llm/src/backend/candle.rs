@@ -1,20 +1,26 @@
 //! Products by candle, on the processor.
+//!
+//! Many rows go through candle's matrix product. A few rows, as when texts go on by one token each, are bound by reading the
+//! weights: they are read once, as they are held, in loops of our own.
 
 use candle_core::quantized::QMatMul;
-use candle_core::{Device, Module as _, Tensor};
+use candle_core::{Device, Module as _, Storage, Tensor};
+use half::slice::HalfFloatSliceExt as _;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::kernels::{Number, Past, dot};
 use super::{Backend, BackendError, Cache, Job, Rounding, Want, kernels, starts};
 use crate::model::{Linear, Matrix, Shape, Weights};
 
-/// A product with fewer rows than this is not worth a second thread.
-const FEW: usize = 8;
+/// From so many rows on, preparing a matrix for candle's product pays.
+const MANY: usize = 8;
 
-enum Product {
-    /// Inputs by outputs, as candle wants its right side.
-    Plain(Tensor),
-    Blocks(QMatMul),
-}
+/// A product with fewer weights than this is not worth a second thread.
+const LARGE: usize = 1 << 19;
+
+/// Rows of weights that a thread takes at a time.
+const SHARE: usize = 64;
 
 struct Block {
     attention_norm: Vec<f32>,
@@ -23,13 +29,6 @@ struct Block {
     ffn_norm: Vec<f32>,
     gate_up: Vec<Product>,
     down: Vec<Product>,
-}
-
-/// Keys and values of one text in one block.
-#[derive(Clone, Default)]
-struct Past {
-    keys: Vec<f32>,
-    values: Vec<f32>,
 }
 
 #[derive(Default)]
@@ -116,7 +115,7 @@ impl Candle {
         starts: &[usize],
         turns: &[Turns],
         mut qkv: Vec<f32>,
-    ) -> Vec<f32> {
+    ) -> Result<Vec<f32>, BackendError> {
         let Shape {
             heads,
             kv_heads,
@@ -127,98 +126,53 @@ impl Candle {
         let width = queries + 2 * keys;
         let neighbours = self.shape.rope.neighbours;
         for (row, turn) in qkv.chunks_exact_mut(width).zip(turns) {
-            let (turned, _) = row.split_at_mut(queries + keys);
+            let (turned, kept) = row.split_at_mut(queries + keys);
             kernels::turn(turned, head_dim, turn, neighbours);
+            if self.cache == Cache::Int8 {
+                let (_, turned) = turned.split_at_mut(queries);
+                kernels::round_to_int8(turned, head_dim);
+                kernels::round_to_int8(kept, head_dim);
+            }
         }
-        let mut rest = qkv.as_mut_slice();
-        let mut rows = Vec::new();
-        for (job, start) in jobs.iter().zip(starts) {
-            let (mine, others) = rest.split_at_mut(job.tokens.len() * width);
+        let mut rest = qkv.as_slice();
+        for job in jobs {
+            let (mine, others) = rest.split_at(job.tokens.len() * width);
             rest = others;
-            let Some(past) = self
+            let past = self
                 .slots
                 .get_mut(job.slot)
-                .and_then(|slot| slot.past.get_mut(layer))
-            else {
-                continue;
-            };
-            for row in mine.chunks_exact_mut(width) {
-                let (_, kept) = row.split_at_mut(queries);
-                if self.cache == Cache::Int8 {
-                    kernels::round_to_int8(kept, head_dim);
-                }
-                let (key, value) = kept.split_at(keys);
+                .and_then(|slot| slot.past.get_mut(layer));
+            let past = past.ok_or(BackendError::Job)?;
+            for row in mine.chunks_exact(width) {
+                let (key, value) = row.split_at(queries).1.split_at(keys);
                 past.keys.extend_from_slice(key);
                 past.values.extend_from_slice(value);
             }
-            rows.extend(
-                mine.chunks_exact(width)
-                    .enumerate()
-                    .map(|(i, row)| (job.slot, start + i + 1, row.split_at(queries).0)),
-            );
         }
-        let mut out = vec![0.0; rows.len() * queries];
-        let slots = &self.slots;
-        let see = |((slot, length, query), out): (&(usize, usize, &[f32]), &mut [f32])| {
-            let Some(past) = slots.get(*slot).and_then(|slot| slot.past.get(layer)) else {
-                return;
-            };
-            let seen = length * keys;
-            let (Some(k), Some(v)) = (past.keys.get(..seen), past.values.get(..seen)) else {
-                return;
-            };
-            kernels::attend(query, k, v, kv_heads, head_dim, out);
+        let mut out = vec![0.0; qkv.len() / width * queries];
+        let (mut rest, mut out_rest) = (qkv.as_slice(), out.as_mut_slice());
+        let mut texts = Vec::with_capacity(jobs.len());
+        for (job, start) in jobs.iter().zip(starts) {
+            let (mine, others) = rest.split_at(job.tokens.len() * width);
+            let (seen, others_seen) = out_rest.split_at_mut(job.tokens.len() * queries);
+            (rest, out_rest) = (others, others_seen);
+            let past = self.slots.get(job.slot).and_then(|slot| slot.past.get(layer));
+            texts.push((*start, mine, past.ok_or(BackendError::Job)?, seen));
+        }
+        let shape = &self.shape;
+        let see = |(start, mine, past, seen): (usize, &[f32], &Past, &mut [f32])| {
+            kernels::attend(shape, start, mine, past, seen)
         };
-        if rows.len() < FEW {
-            rows.iter().zip(out.chunks_exact_mut(queries)).for_each(see);
+        if texts.len() > 1 && rayon::current_num_threads() > 1 {
+            texts.into_par_iter().try_for_each(see)?;
         } else {
-            rows.par_iter()
-                .zip(out.par_chunks_exact_mut(queries))
-                .for_each(see);
+            texts.into_iter().try_for_each(see)?;
         }
-        out
+        Ok(out)
     }
 }
 
 type Turns = Vec<(f32, f32)>;
-
-fn products(linear: Linear) -> Result<Vec<Product>, BackendError> {
-    let product = |matrix| {
-        Ok(match matrix {
-            Matrix::Plain {
-                values,
-                rows,
-                columns,
-            } => Product::Plain(Tensor::from_vec(values, (rows, columns), &Device::Cpu)?.t()?),
-            Matrix::Blocks(tensor) => Product::Blocks(QMatMul::from_arc(tensor)?),
-        })
-    };
-    linear.into_iter().map(product).collect()
-}
-
-fn multiply(products: &[Product], x: Vec<f32>, rows: usize) -> Result<Vec<f32>, BackendError> {
-    let columns = x.len().checked_div(rows).unwrap_or(0);
-    let x = Tensor::from_vec(x, (rows, columns), &Device::Cpu)?;
-    let mut parts = Vec::new();
-    for product in products {
-        let y = match product {
-            Product::Plain(weight) => x.matmul(weight)?,
-            Product::Blocks(blocks) => blocks.forward(&x)?,
-        };
-        parts.push(y.flatten_all()?.to_vec1::<f32>()?);
-    }
-    if let [only] = parts.as_mut_slice() {
-        return Ok(std::mem::take(only));
-    }
-    let mut out = Vec::with_capacity(parts.iter().map(Vec::len).sum());
-    for row in 0..rows {
-        for part in &parts {
-            let width = part.len() / rows;
-            out.extend_from_slice(part.get(row * width..(row + 1) * width).unwrap_or_default());
-        }
-    }
-    Ok(out)
-}
 
 impl Backend for Candle {
     fn shape(&self) -> &Shape {
@@ -260,6 +214,17 @@ impl Backend for Candle {
     }
 
     fn forward(&mut self, jobs: &[Job<'_>]) -> Result<Vec<Vec<f32>>, BackendError> {
+        // From outside the pool every step of it would wait for a thread to wake.
+        if rayon::current_num_threads() > 1 {
+            rayon::scope(|_| self.round(jobs))
+        } else {
+            self.round(jobs)
+        }
+    }
+}
+
+impl Candle {
+    fn round(&mut self, jobs: &[Job<'_>]) -> Result<Vec<Vec<f32>>, BackendError> {
         let starts = starts(&self.shape, jobs, |slot| {
             self.slots.get(slot).map(|slot| slot.length)
         })?;
@@ -276,7 +241,7 @@ impl Backend for Candle {
         let mut run = || -> Result<(), BackendError> {
             for (layer, block) in blocks.iter().enumerate() {
                 let qkv = self.apply(&block.qkv, kernels::norm(&x, &block.attention_norm, eps), rows)?;
-                let seen = self.attend(layer, jobs, &starts, &turns, qkv);
+                let seen = self.attend(layer, jobs, &starts, &turns, qkv)?;
                 kernels::add(&mut x, &self.apply(&block.output, seen, rows)?);
                 let gated = self.apply(&block.gate_up, kernels::norm(&x, &block.ffn_norm, eps), rows)?;
                 kernels::add(
@@ -297,9 +262,7 @@ impl Backend for Candle {
         }
         self.logits(jobs, &x)
     }
-}
 
-impl Candle {
     /// The logits that the jobs want, from the stream's rows.
     fn logits(&self, jobs: &[Job<'_>], x: &[f32]) -> Result<Vec<Vec<f32>>, BackendError> {
         let dim = self.shape.dim;
@@ -321,6 +284,9 @@ impl Candle {
         }
         let normed = kernels::norm(&wanted, &self.norm, self.shape.eps);
         let all = self.apply(&self.head, normed, rows)?;
+        if jobs.len() == 1 {
+            return Ok(vec![all]);
+        }
         let mut rest = all.as_slice();
         let split = |count: usize| {
             let (mine, others) = rest.split_at(count * self.shape.vocabulary);
@@ -328,5 +294,223 @@ impl Candle {
             mine.to_vec()
         };
         Ok(counts.into_iter().map(split).collect())
+    }
+}
+
+/// One matrix, outputs by inputs.
+enum Product {
+    Single(Tensor),
+    /// Numbers that half precision holds exactly, in half the memory. So is `Brain`.
+    Half(Vec<f16>),
+    Brain(Vec<bf16>),
+    Blocks(QMatMul),
+}
+
+/// The matrices of one step. No number is changed on the way.
+fn products(linear: Linear) -> Result<Vec<Product>, BackendError> {
+    linear.into_iter().map(product).collect()
+}
+
+fn product(matrix: Matrix) -> Result<Product, BackendError> {
+    let (values, rows, columns) = match matrix {
+        Matrix::Blocks(tensor) => return Ok(Product::Blocks(QMatMul::from_arc(tensor)?)),
+        Matrix::Plain {
+            values,
+            rows,
+            columns,
+        } => (values, rows, columns),
+    };
+    // What is no number equals nothing, and stays as it is.
+    if values.iter().all(|v| f16::from_f32(*v).to_f32() == *v) {
+        let mut half = vec![f16::ZERO; values.len()];
+        half.convert_from_f32_slice(&values);
+        return Ok(Product::Half(half));
+    }
+    if values.iter().all(|v| bf16::from_f32(*v).to_f32() == *v) {
+        let mut brain = vec![bf16::ZERO; values.len()];
+        brain.convert_from_f32_slice(&values);
+        return Ok(Product::Brain(brain));
+    }
+    Ok(Product::Single(Tensor::from_vec(
+        values,
+        (rows, columns),
+        &Device::Cpu,
+    )?))
+}
+
+/// Rows of inputs to rows of outputs; where there are several matrices, their outputs stand one after the other.
+fn multiply(products: &[Product], x: Vec<f32>, rows: usize) -> Result<Vec<f32>, BackendError> {
+    let columns = x.len().checked_div(rows).unwrap_or(0);
+    let mut parts = if rows < MANY
+        && !products
+            .iter()
+            .any(|product| matches!(product, Product::Blocks(_)))
+    {
+        products
+            .iter()
+            .map(|product| product.with_few(&x, rows, columns))
+            .collect::<Result<Vec<_>, _>>()?
+    } else {
+        let x = Tensor::from_vec(x, (rows, columns), &Device::Cpu)?;
+        products
+            .iter()
+            .map(|product| product.with_many(&x, columns))
+            .collect::<Result<Vec<_>, _>>()?
+    };
+    if let [only] = parts.as_mut_slice() {
+        return Ok(std::mem::take(only));
+    }
+    let mut out = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+    for row in 0..rows {
+        for part in &parts {
+            let width = part.len() / rows;
+            out.extend_from_slice(part.get(row * width..(row + 1) * width).unwrap_or_default());
+        }
+    }
+    Ok(out)
+}
+
+impl Product {
+    fn with_many(&self, x: &Tensor, columns: usize) -> Result<Vec<f32>, BackendError> {
+        let widened = |values: Vec<f32>| {
+            let rows = values.len().checked_div(columns).unwrap_or(0);
+            Tensor::from_vec(values, (rows, columns), &Device::Cpu)
+        };
+        let y = match self {
+            Self::Single(weights) => x.matmul(&weights.t()?)?,
+            Self::Half(weights) => x.matmul(&widened(weights.to_f32_vec())?.t()?)?,
+            Self::Brain(weights) => x.matmul(&widened(weights.to_f32_vec())?.t()?)?,
+            Self::Blocks(blocks) => blocks.forward(x)?,
+        };
+        Ok(y.flatten_all()?.to_vec1()?)
+    }
+
+    fn with_few(&self, x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>, BackendError> {
+        match self {
+            Self::Single(weights) => {
+                let (storage, _) = weights.storage_and_layout();
+                let Storage::Cpu(storage) = &*storage else {
+                    return Err(BackendError::Device);
+                };
+                Ok(few(storage.as_slice::<f32>()?, x, rows, columns))
+            }
+            Self::Half(weights) => Ok(few(weights, x, rows, columns)),
+            Self::Brain(weights) => Ok(few(weights, x, rows, columns)),
+            Self::Blocks(_) => {
+                let x = Tensor::from_slice(x, (rows, columns), &Device::Cpu)?;
+                self.with_many(&x, columns)
+            }
+        }
+    }
+}
+
+/// Reads the weights once, whatever the number of rows.
+fn few<W: Number>(weights: &[W], x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let outputs = weights.len().checked_div(columns).unwrap_or(0);
+    // Outputs by rows: each share of the weights then has its outputs in one piece.
+    let mut out = vec![0.0; outputs * rows];
+    let share = |weights: &[W], out: &mut [f32]| {
+        let mut room = vec![0.0; columns];
+        for (weights, out) in weights.chunks_exact(columns).zip(out.chunks_exact_mut(rows)) {
+            if let [out] = out {
+                *out = dot(weights, x);
+                continue;
+            }
+            W::widen(weights, &mut room);
+            for (out, x) in out.iter_mut().zip(x.chunks_exact(columns)) {
+                *out = dot(&room, x);
+            }
+        }
+    };
+    if weights.len() >= LARGE && rayon::current_num_threads() > 1 {
+        let shares = weights.par_chunks(SHARE * columns);
+        shares
+            .zip(out.par_chunks_mut(SHARE * rows))
+            .for_each(|(weights, out)| share(weights, out));
+    } else {
+        share(weights, &mut out);
+    }
+    if rows == 1 {
+        return out;
+    }
+    let row = |row: usize| out.iter().skip(row).step_by(rows).copied();
+    (0..rows).flat_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count).map(|n| (n * 37 % 101) as f32 / 64.0 - 0.75).collect()
+    }
+
+    /// Outputs by inputs, 5 by 40, of a kind that halves hold and of one that they do not.
+    fn matrices() -> [Vec<f32>; 3] {
+        let halves = numbers(200);
+        let brains = halves.iter().map(|v| v * 2.0_f32.powi(60)).collect();
+        let singles = halves.iter().map(|v| v / 3.0).collect();
+        [halves, brains, singles]
+    }
+
+    fn made(values: &[f32]) -> Vec<Product> {
+        products(vec![Matrix::Plain {
+            values: values.to_vec(),
+            rows: 5,
+            columns: 40,
+        }])
+        .unwrap()
+    }
+
+    #[test]
+    fn numbers_are_held_in_the_least_room_that_changes_none() {
+        let [halves, brains, singles] = matrices().map(|values| made(&values).remove(0));
+        assert!(matches!(halves, Product::Half(_)));
+        assert!(matches!(brains, Product::Brain(_)));
+        assert!(matches!(singles, Product::Single(_)));
+    }
+
+    #[test]
+    fn few_rows_and_many_give_what_they_should() {
+        for values in matrices() {
+            let products = made(&values);
+            for rows in [1, 2, MANY - 1, MANY, 20] {
+                let x = numbers(rows * 40);
+                let y = multiply(&products, x.clone(), rows).unwrap();
+                let exact = |x: &[f32], w: &[f32]| -> f64 {
+                    x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+                };
+                let mut all = x
+                    .chunks(40)
+                    .flat_map(|x| values.chunks(40).map(move |w| exact(x, w)));
+                let most = values.iter().fold(0.0_f32, |most, v| most.max(v.abs())) * 40.0;
+                for y in y {
+                    assert!((f64::from(y) - all.next().unwrap()).abs() < f64::from(most) * 1e-6);
+                }
+                assert!(all.next().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn large_matrices_are_shared_out() {
+        let columns = 64;
+        let values = numbers(columns * (LARGE / columns + 3));
+        let matrix = Matrix::Plain {
+            values: values.clone(),
+            rows: values.len() / columns,
+            columns,
+        };
+        let products = products(vec![matrix]).unwrap();
+        let x = numbers(2 * columns);
+        let y = multiply(&products, x.clone(), 2).unwrap();
+        let many = multiply(
+            &products,
+            x.iter().copied().cycle().take(MANY * columns).collect(),
+            MANY,
+        )
+        .unwrap();
+        assert_eq!(y.len(), 2 * values.len() / columns);
+        assert!(y.iter().zip(many).all(|(a, b)| (a - b).abs() < 1e-4));
     }
 }

@@ -8,6 +8,7 @@ mod torch;
 use crate::model::Shape;
 
 pub use candle::Candle;
+pub(crate) use kernels::exp;
 #[cfg(feature = "torch")]
 pub use torch::Torch;
 
@@ -72,6 +73,9 @@ pub enum BackendError {
     /// Weights could not be taken over.
     #[error("weights could not be taken over")]
     Model(#[from] crate::model::ModelError),
+    /// Weights that are not where they were put.
+    #[error("the weights are on another device")]
+    Device,
     /// A job that no caller may make.
     #[error("a job names no slot, a token outside the vocabulary, or goes beyond the context")]
     Job,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Margin, Score, Scored};
+use crate::backend::exp;
 use crate::sampler::Draw;
 
 /// A likely token.
@@ -19,36 +20,48 @@ pub(super) struct Row<'a> {
     logits: &'a [f32],
     /// log Σ exp.
     log_sum: f64,
+    /// In nats.
+    entropy: f64,
+}
+
+/// Sums side by side.
+const LANES: usize = 8;
+
+fn total(numbers: &[f32]) -> f64 {
+    let (chunks, rest) = numbers.as_chunks::<LANES>();
+    let mut sums = [0.0_f64; LANES];
+    for chunk in chunks {
+        sums.iter_mut()
+            .zip(chunk)
+            .for_each(|(sum, number)| *sum += f64::from(*number));
+    }
+    sums.into_iter()
+        .chain(rest.iter().map(|number| f64::from(*number)))
+        .sum()
 }
 
 impl<'a> Row<'a> {
     pub(super) fn new(logits: &'a [f32]) -> Self {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits
+        // How far each is below the largest; below e⁻⁸⁰ nothing is left.
+        let below: Vec<f32> = logits.iter().map(|logit| (logit - largest).max(-80.0)).collect();
+        let shares: Vec<f32> = below.iter().map(|below| exp(*below)).collect();
+        let products: Vec<f32> = shares
             .iter()
-            .map(|logit| f64::from((logit - largest).exp()))
-            .sum();
+            .zip(&below)
+            .map(|(share, below)| share * below)
+            .collect();
+        let (sum, product) = (total(&shares), total(&products));
         Self {
             logits,
             log_sum: f64::from(largest) + sum.ln(),
+            entropy: sum.ln() - product / sum,
         }
     }
 
     pub(super) fn logprob(&self, id: u32) -> f64 {
         let logit = self.logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         f64::from(logit) - self.log_sum
-    }
-
-    fn entropy(&self) -> f64 {
-        let plogp = |logit: &f32| {
-            let logprob = f64::from(*logit) - self.log_sum;
-            if logprob > -50.0 {
-                f64::from((logprob as f32).exp()) * logprob
-            } else {
-                0.0
-            }
-        };
-        -self.logits.iter().map(plogp).sum::<f64>()
     }
 
     /// The `count` likeliest, the smaller token first where two are equal.
@@ -90,7 +103,7 @@ pub(super) fn score(
     let draw = request
         .seed
         .map(|seed| Draw::new(logits, counts, &request.parameters, seed, position));
-    let (entropy, likely) = (row.entropy(), row.likely(request.likely));
+    let (entropy, likely) = (row.entropy, row.likely(request.likely));
     let one = |id: &u32| Scored {
         id: *id,
         logprob: row.logprob(*id),
@@ -117,6 +130,6 @@ mod tests {
         assert!((sum - 1.0).abs() < 1e-6);
         let ids: Vec<u32> = row.likely(3).iter().map(|likely| likely.id).collect();
         assert_eq!(ids, [1, 2, 0]);
-        assert!((Row::new(&[0.5; 8]).entropy() - 8_f64.ln()).abs() < 1e-5);
+        assert!((Row::new(&[0.5; 8]).entropy - 8_f64.ln()).abs() < 1e-5);
     }
 }

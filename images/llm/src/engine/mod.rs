@@ -38,7 +38,7 @@ impl Default for Limits {
         Self {
             streams: 32,
             waiting: 256,
-            prefill: 256,
+            prefill: 512,
         }
     }
 }

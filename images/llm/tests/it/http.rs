@@ -309,6 +309,16 @@ fn what_makes_no_sense_is_refused_in_openais_words() {
         error(&server, "/v1/completions", &over),
         (400, json!("context_length_exceeded"))
     );
+    let over = json!({"messages": [{"role": "user", "content": "x".repeat(CONTEXT)}]});
+    assert_eq!(
+        error(&server, "/v1/chat/completions", &over),
+        (400, json!("context_length_exceeded"))
+    );
+    let over = json!({"prompt_token_ids": vec![1; CONTEXT], "token_ids": [1]});
+    assert_eq!(
+        error(&server, "/v1/score", &over),
+        (400, json!("context_length_exceeded"))
+    );
     let body = |changes: Value| {
         let mut body = json!({"prompt": "x"});
         body.as_object_mut()

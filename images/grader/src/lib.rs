@@ -1,0 +1,11 @@
+//! The prover as a program inside a job's container.
+//!
+//! A validator's messages arrive as the bodies of `POST /v1/grade`, the prover's answers are the bodies of the responses: each pair
+//! passes the seal like any other request, so what was said is signed. Reading order: [`Grader`] (one conversation at a time, and
+//! what ends it), [`serve`] (HTTP), [`machine`] (what this container may be asked for).
+
+mod grader;
+pub mod machine;
+pub mod serve;
+
+pub use grader::{Answer, Grader, Refused};

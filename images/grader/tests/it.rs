@@ -1,0 +1,230 @@
+//! The program as a validator meets it: honest conversations pass, everything else is refused by name.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use muster_image_grader::{Answer, Grader, Refused, machine, serve};
+use muster_proofs::chain::{ChainShape, ChainSpec, Numbers};
+use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_proofs::message::{Kind, Spec, frame};
+use muster_proofs::prover::CpuProver;
+use muster_proofs::session::{Action, Input, Refusal, Validator};
+use muster_proofs::walk::{WalkShape, WalkSpec};
+use muster_proofs::{Engine, Limits, Verdict};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+const LIMITS: Limits = Limits {
+    fill_us: 60_000_000,
+    commit_us: 60_000_000,
+    open_us: 60_000_000,
+    allowance_us: 150_000,
+};
+
+fn identity(nonce: u8) -> Identity {
+    Identity {
+        batch: BatchId([1; 16]),
+        executor: ExecutorName([2; 32]),
+        nonce: Nonce([nonce; 32]),
+    }
+}
+
+fn chain(nonce: u8, log2_n: u8) -> Spec {
+    let shape = ChainShape {
+        numbers: Numbers::Int8,
+        log2_n,
+        rounds: 4,
+        entries: 64,
+    };
+    Spec::Chain(ChainSpec::new(identity(nonce), shape, None).unwrap())
+}
+
+fn walk(nonce: u8, blocks: u64) -> Spec {
+    let shape = WalkShape {
+        blocks,
+        work: 16,
+        log2_walks: 4,
+        log2_leaves: 1,
+        draws: 64,
+    };
+    Spec::Walk(WalkSpec::new(identity(nonce), shape).unwrap())
+}
+
+fn grader() -> Arc<Grader<CpuProver>> {
+    let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+    Arc::new(Grader::new(prover, machine::caps(512 << 20)))
+}
+
+/// A connection of a client's, and what keeps it going.
+struct Client {
+    requests: SendRequest<Full<Bytes>>,
+    _going: JoinSet<()>,
+}
+
+impl Client {
+    async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> Self {
+        let (requests, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+        let mut going = JoinSet::new();
+        going.spawn(async move {
+            let _ = connection.await;
+        });
+        Self {
+            requests,
+            _going: going,
+        }
+    }
+
+    async fn ask(&mut self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, Bytes) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "grader")
+            .body(Full::from(body))
+            .unwrap();
+        let response = self.requests.send_request(request).await.unwrap();
+        let status = response.status();
+        (status, response.into_body().collect().await.unwrap().to_bytes())
+    }
+
+    /// A whole conversation over HTTP.
+    async fn converse(&mut self, spec: Spec) -> Verdict {
+        let mut validator = Validator::new(spec, LIMITS);
+        let mut message = validator.challenge().to_vec();
+        let mut now_us = 0;
+        validator.apply(Input::Started, now_us);
+        loop {
+            let (status, answer) = self.ask(Method::POST, "/v1/grade", message).await;
+            assert_eq!(status, StatusCode::OK, "{answer:?}");
+            now_us += 200_000;
+            match validator.apply(Input::Message(&answer), now_us) {
+                Some(Action::NeedRandomness) => {
+                    let Some(Action::Send(next)) = validator.apply(Input::Randomness([9; 32]), now_us) else {
+                        unreachable!("randomness is asked for to send something")
+                    };
+                    message = next;
+                }
+                Some(Action::End) => break,
+                Some(Action::Send(_)) | None => unreachable!("after a message comes randomness or the end"),
+            }
+        }
+        let verdict = validator.into_evidence().judge(Engine::best());
+        let told = frame(
+            Kind::Verdict,
+            &spec.session(),
+            &[&verdict.code().to_le_bytes(), &[0, 0]],
+        );
+        let (status, _) = self.ask(Method::POST, "/v1/grade", told).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+        verdict
+    }
+}
+
+async fn on_port() -> (Client, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { serve::on_port(listener, grader()).await.unwrap() });
+    let client = Client::over(TcpStream::connect(address).await.unwrap()).await;
+    (client, serving)
+}
+
+#[tokio::test]
+async fn an_honest_prover_passes_over_either_way_in() {
+    let (mut client, _serving) = on_port().await;
+    let (status, body) = client.ask(Method::GET, "/health", vec![]).await;
+    assert_eq!((status, &body[..]), (StatusCode::OK, &br#"{"status":"ok"}"#[..]));
+    assert!(matches!(client.converse(chain(1, 8)).await, Verdict::Passed(_)));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    // Left by a process that is no more.
+    std::fs::write(&path, "").unwrap();
+    let mut serving = JoinSet::new();
+    let served = path.clone();
+    serving.spawn(async move { serve::on_socket(&served, grader()).await.unwrap() });
+    let stream = loop {
+        match UnixStream::connect(&path).await {
+            Ok(stream) => break stream,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    let mut client = Client::over(stream).await;
+    // One after another on one prover.
+    assert!(matches!(client.converse(walk(2, 1024)).await, Verdict::Passed(_)));
+    assert!(matches!(client.converse(chain(3, 9)).await, Verdict::Passed(_)));
+}
+
+#[tokio::test]
+async fn what_is_no_message_in_its_turn_is_refused_by_name() {
+    let (mut client, mut serving) = on_port().await;
+    let spec = chain(1, 8);
+    let challenge = frame(Kind::Challenge, &spec.session(), &[&spec.to_bytes()]);
+    let seed = frame(Kind::Seed, &spec.session(), &[&[0; 32]]);
+    let large = walk(1, 1 << 20);
+    let large = frame(Kind::Challenge, &large.session(), &[&large.to_bytes()]);
+    for (message, status, reason) in [
+        (vec![], StatusCode::BAD_REQUEST, "cannot be read"),
+        (vec![0xFF; 100], StatusCode::BAD_REQUEST, "cannot be read"),
+        (
+            challenge[..100].to_vec(),
+            StatusCode::BAD_REQUEST,
+            "cannot be read",
+        ),
+        (seed, StatusCode::BAD_REQUEST, "out of turn"),
+        (large, StatusCode::BAD_REQUEST, "bounds allow: memory"),
+        (
+            vec![1; 5_000],
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "at most 4096 bytes",
+        ),
+    ] {
+        let (got, body) = client.ask(Method::POST, "/v1/grade", message).await;
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert_eq!(got, status, "{body}");
+        assert!(body.contains(reason), "{body}");
+        if got == StatusCode::PAYLOAD_TOO_LARGE {
+            // The rest was not read, so the connection is of no more use.
+            serving.abort_all();
+            (client, serving) = on_port().await;
+        }
+    }
+    let (status, _) = client.ask(Method::GET, "/v1/grade", vec![]).await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let (status, _) = client.ask(Method::GET, "/", vec![]).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    // Nothing of all this is in the way of an honest challenge.
+    assert!(matches!(client.converse(spec).await, Verdict::Passed(_)));
+}
+
+#[test]
+fn work_that_nobody_waits_for_ends_and_the_next_challenge_is_taken() {
+    let grader = grader();
+    let spec = chain(1, 8);
+    let challenge = frame(Kind::Challenge, &spec.session(), &[&spec.to_bytes()]);
+    let called_off = grader.answer(&challenge, &AtomicBool::new(true));
+    assert!(matches!(called_off, Err(Refused::Prover(_))), "{called_off:?}");
+    let (first, again) = (AtomicBool::new(false), AtomicBool::new(false));
+    assert!(matches!(
+        grader.answer(&challenge, &first),
+        Ok(Answer::Message(_))
+    ));
+    // A challenge begins anew whatever is open; what belongs to the old conversation does not fit the new one.
+    let other = chain(2, 8);
+    let another = frame(Kind::Challenge, &other.session(), &[&other.to_bytes()]);
+    assert!(matches!(grader.answer(&another, &again), Ok(Answer::Message(_))));
+    let draw = frame(Kind::Draw, &spec.session(), &[&[0; 64]]);
+    let refused = grader.answer(&draw, &again);
+    assert!(
+        matches!(refused, Err(Refused::Conversation(Refusal::OtherSession))),
+        "{refused:?}"
+    );
+}
