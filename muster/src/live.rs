@@ -18,10 +18,28 @@ const TICK: Duration = Duration::from_millis(120);
 /// How much of one stream has been printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Printed {
-    /// Where the last piece began, and where it ended.
-    last: Option<(u64, u64)>,
+    last: Option<Piece>,
     /// Pieces were missing.
     gap: bool,
+}
+
+/// What is known of a piece that was printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// When the facilitator took it in: one that is sent again says the same.
+    at: Timestamp,
+}
+
+/// What a piece of output is to one who has printed all before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Next,
+    /// It was sent again after a reconnection.
+    Again,
+    /// The job's program began anew, on another miner.
+    Anew,
 }
 
 /// What is on the terminal.
@@ -41,21 +59,35 @@ pub(crate) struct Live {
 // === impl Printed ===
 
 impl Printed {
-    /// Whether a piece is new. One that was sent again after a reconnection is not.
-    fn takes(&mut self, log: &LogEvent) -> bool {
-        let end = log.offset.saturating_add(log.text.len() as u64);
-        match self.last {
-            Some((start, _)) if log.offset <= start => return false,
-            Some((_, known)) => self.gap |= log.offset > known,
-            None => self.gap |= log.offset > 0,
-        }
-        self.last = Some((log.offset, end));
-        true
+    fn takes(&mut self, log: &LogEvent) -> Place {
+        let place = match self.last {
+            Some(last) if log.offset <= last.start && log.at <= last.at => return Place::Again,
+            Some(last) if log.offset <= last.start => {
+                self.gap = log.offset > 0;
+                Place::Anew
+            }
+            Some(last) => {
+                self.gap |= log.offset > last.end;
+                Place::Next
+            }
+            None => {
+                self.gap |= log.offset > 0;
+                Place::Next
+            }
+        };
+        self.last = Some(Piece {
+            start: log.offset,
+            end: log.offset.saturating_add(log.text.len() as u64),
+            at: log.at,
+        });
+        place
     }
 
     /// What of the whole text has not been printed yet.
     fn rest(self, text: &str) -> &str {
-        let Some((_, end)) = self.last else { return text };
+        let Some(Piece { end, .. }) = self.last else {
+            return text;
+        };
         if self.gap {
             return "";
         }
@@ -164,8 +196,13 @@ impl Live {
         } else {
             &mut self.stdout
         };
-        if printed.takes(log) {
-            self.put(beside, &log.text);
+        match printed.takes(log) {
+            Place::Again => {}
+            Place::Next => self.put(beside, &log.text),
+            Place::Anew => {
+                self.say("  the job begins anew on another miner; what it printed before is no longer part of its result");
+                self.put(beside, &log.text);
+            }
         }
     }
 
@@ -235,26 +272,41 @@ fn seconds_bar(name: String) -> ProgressBar {
 mod tests {
     use super::*;
 
-    fn log(offset: u64, text: &str) -> LogEvent {
+    fn log_at(second: i64, offset: u64, text: &str) -> LogEvent {
         LogEvent {
             stream: LogStream::Stdout,
             text: text.to_owned(),
-            at: Timestamp::from_secs(0),
+            at: Timestamp::from_secs(second),
             offset,
         }
+    }
+
+    fn log(offset: u64, text: &str) -> LogEvent {
+        log_at(0, offset, text)
     }
 
     #[test]
     fn every_piece_is_printed_once_and_the_rest_at_the_end() {
         let mut printed = Printed::default();
         assert_eq!(printed.rest("all"), "all");
-        assert!(printed.takes(&log(0, "one ")) && printed.takes(&log(4, "two ")));
-        assert!(!printed.takes(&log(4, "two ")), "sent again");
+        assert_eq!(printed.takes(&log(0, "one ")), Place::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), Place::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), Place::Again);
         assert_eq!(printed.rest("one two three"), "three");
         assert_eq!(printed.rest("one"), "", "a text that was cut");
         assert!(!printed.gap);
-        assert!(printed.takes(&log(10, "four")) && printed.gap);
+        assert_eq!(printed.takes(&log(10, "four")), Place::Next);
+        assert!(printed.gap);
         assert_eq!(printed.rest("one two three four five"), "");
+    }
+
+    #[test]
+    fn another_attempts_output_begins_anew() {
+        let mut printed = Printed::default();
+        assert_eq!(printed.takes(&log(0, "one two ")), Place::Next);
+        assert_eq!(printed.takes(&log_at(9, 0, "one ")), Place::Anew);
+        assert_eq!(printed.takes(&log_at(10, 4, "two ")), Place::Next);
+        assert_eq!(printed.rest("one two three"), "three");
     }
 
     #[test]

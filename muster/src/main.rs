@@ -1,5 +1,6 @@
 //! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but parsing, printing, and `up`.
 
+mod chat;
 mod cli;
 mod doctor;
 mod door;
@@ -10,10 +11,11 @@ mod job;
 mod live;
 mod login;
 mod print;
+mod proof;
 mod report;
 mod roles;
-mod route;
 mod up;
+mod validator;
 mod wallet;
 
 use std::process::ExitCode;
@@ -49,7 +51,10 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Miner(args) => roles::miner(args, tasks, clock).await,
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
-        Command::Route(command) => route::run(command).await,
+        Command::Route(command) => validator::run(command).await,
+        Command::Chat(args) => chat::run(args, clock).await,
+        Command::Proof(command) => proof::run(command, clock).await,
+        Command::Session(command) => proof::sessions(command).await,
         Command::Files(command) => files::run(*command, clock).await,
         Command::Login(args) => login::login(args, clock).await,
         Command::Keys(command) => login::keys(command, clock).await,

@@ -3,7 +3,9 @@
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobView, StatusEntry};
 use muster_protocol::upload::FileUpload;
+use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{Receipt, Timestamp};
+use serde::Deserialize as _;
 
 use crate::print;
 
@@ -38,6 +40,14 @@ pub(crate) fn output(upload: &FileUpload) -> (&str, &str) {
 pub(crate) fn job(view: &JobView) {
     print::line(format_args!("job      {}", view.uuid));
     print::line(format_args!("image    {}", view.docker_image));
+    if let Some(image) = image(view) {
+        let manifest = image.manifest.map(|digest| format!(", manifest {digest}"));
+        print::line(format_args!(
+            "  was    {}{}",
+            image.id,
+            manifest.unwrap_or_default()
+        ));
+    }
     print::line(format_args!("class    {}", view.executor_class));
     print::line(format_args!("router   {}", view.target_validator_hotkey));
     for entry in &view.status_history {
@@ -47,6 +57,13 @@ pub(crate) fn job(view: &JobView) {
         print::line(format_args!("  receipt  {}", describe(&receipt)));
     }
     result(view);
+}
+
+/// What the image's name stood for where the job ran.
+fn image(view: &JobView) -> Option<JobImage> {
+    let metadata = view.status_history.last()?.metadata.as_ref()?;
+    let image = metadata.miner_response.as_ref()?.extra.get("image")?;
+    JobImage::deserialize(image).ok()
 }
 
 /// A step of a job in a line, with the time since `begun`.

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use muster_enrol::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId};
 
-pub(crate) use user::{Completions, Doctor, Files, Job, Keys, Login};
+pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify};
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
 #[derive(Debug, Parser)]
@@ -37,6 +37,14 @@ pub(crate) enum Command {
     /// Why a job went where it went.
     #[command(subcommand)]
     Route(Route),
+    /// Talk to a model; each answer is shown with what its proof is worth.
+    Chat(Chat),
+    /// Proofs of what models answered.
+    #[command(subcommand)]
+    Proof(Proof),
+    /// Streaming sessions of a validator's gateway.
+    #[command(subcommand)]
+    Session(Session),
     /// Files in the facilitator's store: inputs and outputs of jobs.
     #[command(subcommand)]
     Files(Box<Files>),
@@ -163,6 +171,31 @@ pub(crate) struct Executor {
 pub(crate) enum Route {
     /// Show which miners could have been asked for each attempt of a job, what spoke against each, and why the others were not.
     Explain(RouteExplain),
+}
+
+/// `muster session`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Session {
+    /// How each model stands, and the newest sessions.
+    #[command(visible_alias = "list")]
+    Ls(SessionLs),
+}
+
+/// `muster session ls`.
+#[derive(Debug, Args)]
+pub(crate) struct SessionLs {
+    /// How many.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: u32,
+    /// Where the validator serves its state; the local subnet's by default.
+    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
+    pub(crate) state: Option<SocketAddr>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster")]
+    pub(crate) dir: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `muster route explain`.

@@ -258,6 +258,52 @@ pub(crate) struct FilesGet {
     pub(crate) door: Door,
 }
 
+/// `muster chat`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  muster chat
+  muster chat tiny -m 'What is a hotkey?' --save answer.json && muster proof verify answer.json
+
+It ends with 1 if an answer was not proven.")]
+pub(crate) struct Chat {
+    /// The model; the first one that is served by default.
+    pub(crate) model: Option<String>,
+    /// Ask this and end, instead of reading lines.
+    #[arg(long, short = 'm', value_name = "TEXT")]
+    pub(crate) message: Option<String>,
+    /// What the model is told first.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Tokens of an answer, at most.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub(crate) max_tokens: u32,
+    /// Write the last answer with its proof here, for `muster proof verify`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    /// Print one JSON object per answer.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: Door,
+}
+
+/// `muster proof`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Proof {
+    /// Check a proof without asking anybody: who signed what about which words. Ends with 1 if it proves nothing.
+    Verify(ProofVerify),
+}
+
+/// `muster proof verify`.
+#[derive(Debug, Args)]
+pub(crate) struct ProofVerify {
+    /// What `muster chat --save` wrote, or what the address /v1/proofs/ID answered.
+    pub(crate) file: PathBuf,
+    /// Print the verdict as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `muster login`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

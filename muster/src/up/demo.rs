@@ -12,17 +12,22 @@ use muster_kit::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, ReceiptKind, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::plan::DEMO_MODEL;
 use super::state::Subnet;
 use crate::door::failed;
 use crate::failure::{Failure, Result};
-use crate::{input, job, print, report};
+use crate::{chat, input, job, print, proof, report};
 
 /// Where Debian keeps the texts of common licences.
 const LICENCES: &str = "/usr/share/common-licenses";
 const ARTIFACT: &str = "/artifacts/words.json";
 /// How long the demo job may take altogether; it takes seconds.
 const JOB_PATIENCE: Duration = Duration::from_secs(120);
+/// What the demo model is told, and how many words it may say.
+const CHAT: &str = "every answer carries a signature";
+const CHAT_TOKENS: u32 = 10;
 /// How many words are shown.
 const SHOWN_WORDS: usize = 5;
 /// Between two looks at the chain.
@@ -39,6 +44,8 @@ pub(crate) struct Report {
     words: Words,
     /// Receipts with both signatures, checked.
     receipts: Vec<Receipt>,
+    /// What the demo model answered, with its proof, checked.
+    chat: chat::Answer,
     /// The weight that the validator set for the miner.
     weight: ChainWeight,
 }
@@ -146,6 +153,13 @@ pub(crate) async fn run(
     for receipt in &receipts {
         diary.step(format!("receipt {}", report::describe(receipt)));
     }
+    let chat = talk(&client, &clock).await?;
+    let (view, said) = (&chat.record.view, chat.text.trim());
+    let took = view.ended_at.since(view.asked_at).as_millis();
+    diary.step(format!(
+        "{} said {said:?} in {took} ms; {} by miner {}",
+        view.model, chat.verdict, view.miner
+    ));
     let weight = weight(&clock, subnet, netuid).await?;
     diary.step(format!(
         "weight {} of miner uid {} set by validator uid {} on netuid {}",
@@ -156,8 +170,25 @@ pub(crate) async fn run(
         job,
         words,
         receipts,
+        chat,
         weight,
     })
+}
+
+/// One answer of the demo model, streamed through the whole path, and its proof checked here.
+async fn talk(client: &Client, clock: &SharedClock) -> Result<chat::Answer> {
+    let talk = chat::Talk {
+        client,
+        clock,
+        model: DEMO_MODEL,
+        max_tokens: CHAT_TOKENS,
+        quiet: true,
+    };
+    let answer = talk.ask(&[json!({ "role": "user", "content": CHAT })]).await?;
+    if answer.verdict != proof::PROVEN {
+        return Err(anyhow::anyhow!("the demo model's answer is {}", answer.verdict).into());
+    }
+    Ok(answer)
 }
 
 /// This machine's licence texts; where it has none, our own.

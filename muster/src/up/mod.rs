@@ -17,7 +17,7 @@ use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
 use self::demo::Diary;
-use self::plan::{Keys, NETUID, Setup};
+use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
 use self::state::{Layout, Subnet};
 use self::supervise::{Program, Supervisor};
 use crate::cli::Up;
@@ -51,6 +51,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         block_ms: args.block_ms,
         muster: std::env::current_exe().context("cannot find out where muster lies")?,
         user: &keys.user,
+        image,
     };
     write_everything(&setup, &keys, args.tempo)?;
 
@@ -186,6 +187,9 @@ fn welcome(subnet: &Subnet) {
     print::line(format_args!("  chain         {}", subnet.chain_url()));
     print::line(format_args!(
         "try: muster job run {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
+    ));
+    print::line(format_args!(
+        "     muster chat {DEMO_MODEL} -m 'Polly wants a cracker'"
     ));
 }
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
-use muster_protocol::{ErrorCode, MinerKey, ValidatorKey};
+use muster_protocol::{ErrorCode, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 
 use super::state::{Layout, Subnet};
@@ -16,6 +16,8 @@ use crate::failure::{Failure, Result};
 /// The subnet of a local chain.
 pub(crate) const NETUID: Netuid = Netuid(1);
 const HOTKEY: &str = "default";
+/// The model that a local subnet serves.
+pub(crate) const DEMO_MODEL: &str = "parrot";
 /// A thousand TAO, in rao: enough for a permit.
 const STAKE: u64 = 1_000_000_000_000;
 
@@ -68,6 +70,7 @@ pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> 
         chain: address(earlier.map(|s| s.chain))?,
         facilitator: address(earlier.map(|s| s.facilitator))?,
         validator_status: address(earlier.map(|s| s.validator_status))?,
+        gateway: Some(address(earlier.and_then(|s| s.gateway))?),
         miner_address: address(earlier.map(|s| s.miner_address))?,
         validator: ValidatorKey(keys.validator.hotkey()),
         miner: MinerKey(keys.miner.hotkey()),
@@ -111,6 +114,8 @@ pub(crate) struct Setup<'a> {
     /// This program: the miner starts executors with it.
     pub(crate) muster: PathBuf,
     pub(crate) user: &'a Keypair,
+    /// The demo image, which also serves the demo model.
+    pub(crate) image: ImageId,
 }
 
 impl Setup<'_> {
@@ -147,7 +152,7 @@ impl Setup<'_> {
     pub(crate) fn validator(&self, signer: Option<String>) -> Value {
         let users: Vec<String> = [self.user.hotkey().to_string()]
             .into_iter()
-            .chain(signer)
+            .chain(signer.clone())
             .collect();
         json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
@@ -157,7 +162,33 @@ impl Setup<'_> {
             "users": {"allow": users},
             "bind": self.subnet.validator_status,
             "ready_file": self.layout.ready("validator"),
+            "gateway": self.gateway(signer),
         })
+    }
+
+    /// One model: the demo image, which repeats what it hears.
+    fn gateway(&self, facilitator: Option<String>) -> Value {
+        let mut gateway = json!({
+            "facilitators": Vec::from_iter(facilitator),
+            "max_sessions": self.executors.saturating_sub(1).max(1),
+            "heartbeat_s": 2,
+            "patience_s": 90,
+            "start_s": 60,
+            "services": [{
+                "model": DEMO_MODEL,
+                "image": self.image,
+                "engine": "other",
+                "listen": {"socket": "http.sock"},
+                "class": "always_on.test",
+                "args": ["parrot", "/muster/http.sock", "20"],
+                "input_price": 100_000,
+                "output_price": 400_000,
+            }],
+        });
+        if let (Some(gateway), Some(bind)) = (gateway.as_object_mut(), self.subnet.gateway) {
+            gateway.insert("bind".to_owned(), json!(bind));
+        }
+        gateway
     }
 
     fn miner(&self) -> Value {
@@ -198,4 +229,51 @@ pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
     let text = toml::to_string(config).context("a configuration that TOML cannot hold")?;
     let text = format!("# Written by `muster up`; the next `muster up` writes it again.\n{text}");
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kit::config::{RoleConfig, parse};
+    use muster_protocol::Digest;
+
+    use super::*;
+
+    fn taken<C: RoleConfig>(name: &str, config: &Value) {
+        let text = toml::to_string(config).unwrap();
+        if let Err(errors) = parse::<C>(&text, name) {
+            panic!("{name}: {errors}\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_role_takes_its_configuration_and_the_gateway_serves_the_demo_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::create(folder.path()).unwrap();
+        let keys = Keys::load_or_create(&layout).unwrap();
+        let subnet = subnet(&layout, &keys, None).unwrap();
+        let setup = Setup {
+            layout: &layout,
+            subnet: &subnet,
+            executors: 2,
+            standing: None,
+            block_ms: 500,
+            muster: PathBuf::from("/muster"),
+            user: &keys.user,
+            image: ImageId(Digest::of(b"image")),
+        };
+        taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
+        taken::<muster_miner::Config>("miner", &setup.miner());
+        taken::<muster_executor::Config>("executor", &setup.executor());
+        let signer = keys.owner.hotkey();
+        for facilitator in [None, Some(signer.to_string())] {
+            taken::<muster_validator::Config>("validator", &setup.validator(facilitator));
+        }
+        let text = toml::to_string(&setup.validator(Some(signer.to_string()))).unwrap();
+        let gateway = parse::<muster_validator::Config>(&text, "validator")
+            .unwrap()
+            .gateway;
+        assert_eq!(gateway.bind, subnet.gateway);
+        assert!(gateway.facilitators.contains(&signer));
+        assert_eq!(gateway.services[0].model, DEMO_MODEL);
+    }
 }

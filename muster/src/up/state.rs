@@ -90,6 +90,9 @@ pub(crate) struct Subnet {
     pub(crate) facilitator: SocketAddr,
     /// The validator's read-only status.
     pub(crate) validator_status: SocketAddr,
+    /// The validator's gateway for streaming sessions; none in the folder of an older version.
+    #[serde(default)]
+    pub(crate) gateway: Option<SocketAddr>,
     /// The miner's door.
     pub(crate) miner_address: SocketAddr,
     /// Who routes.

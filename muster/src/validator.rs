@@ -1,7 +1,8 @@
-//! `muster route`: why a job went where it went, as its validator remembers.
+//! What a validator says of itself at its `bind`; `muster route`: why a job went where it went, as its validator remembers.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -44,24 +45,8 @@ pub(crate) async fn run(command: Route) -> Result<ExitCode> {
 }
 
 async fn explain(args: RouteExplain) -> Result<ExitCode> {
-    let address = address(&args)?;
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
-    let url = format!("http://{address}/v0/jobs/{}/route", args.job);
-    let answer = client.get(&url).send().await.with_context(|| {
-        format!("no validator answers at {address}; its `bind` says where its state can be read")
-    })?;
-    let status = answer.status();
-    let body: Value = answer
-        .json()
-        .await
-        .with_context(|| format!("{url} does not answer as a validator does"))?;
-    if !status.is_success() {
-        let error = body
-            .get("error")
-            .and_then(Value::as_str)
-            .unwrap_or("it cannot say");
-        return Err(anyhow!("the validator at {address}: {error}").into());
-    }
+    let at = address(args.state, &args.dir)?;
+    let body = ask(at, &format!("/v0/jobs/{}/route", args.job)).await?;
     if args.json {
         print::line(format_args!("{body:#}"));
         return Ok(ExitCode::SUCCESS);
@@ -71,18 +56,41 @@ async fn explain(args: RouteExplain) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn address(args: &RouteExplain) -> Result<SocketAddr> {
-    if let Some(address) = args.state {
+/// Where it is asked: at `state`, or that of the subnet in `folder`.
+pub(crate) fn address(state: Option<SocketAddr>, folder: &Path) -> Result<SocketAddr> {
+    if let Some(address) = state {
         return Ok(address);
     }
-    let subnet = Subnet::read(&args.dir)?;
+    let subnet = Subnet::read(folder)?;
     subnet.map(|subnet| subnet.validator_status).ok_or_else(|| {
         Failure::usage(format_args!(
             "no validator: give --state with the address in its configuration's `bind`, or run `muster up` here first \
              ({} has no subnet)",
-            args.dir.display()
+            folder.display()
         ))
     })
+}
+
+/// Its answer to `GET path`.
+pub(crate) async fn ask(address: SocketAddr, path: &str) -> Result<Value> {
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
+    let url = format!("http://{address}{path}");
+    let answer = client.get(&url).send().await.with_context(|| {
+        format!("no validator answers at {address}; its `bind` says where its state can be read")
+    })?;
+    let status = answer.status();
+    let body: Value = answer
+        .json()
+        .await
+        .with_context(|| format!("{url} does not answer as a validator does"))?;
+    if status.is_success() {
+        return Ok(body);
+    }
+    let error = body
+        .get("error")
+        .and_then(Value::as_str)
+        .unwrap_or("it cannot say");
+    Err(anyhow!("the validator at {address}: {error}").into())
 }
 
 fn text(explained: &Explained) -> String {

@@ -1,0 +1,268 @@
+//! `muster chat`: a conversation with a model in the terminal, each answer with what its proof is worth.
+
+use std::io::BufRead as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_client::Client;
+use muster_gateway::ProofView;
+use muster_gateway::record::{Record, Words};
+use muster_kit::SharedClock;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cli::Chat;
+use crate::door::{self, failed};
+use crate::failure::{Failure, Result};
+use crate::{print, proof};
+
+const PATH: &str = "/v1/chat/completions";
+/// The most of one answer that is kept to be checked.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+/// How often a proof is looked for that is not there yet, and the pause between.
+const LOOKS: u32 = 20;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// One answer, for machines.
+#[derive(Debug, Serialize)]
+pub(crate) struct Answer {
+    /// What the model said.
+    pub(crate) text: String,
+    /// `proven`, or why it is not.
+    pub(crate) verdict: String,
+    /// Everything that is needed to check it again.
+    pub(crate) record: Record,
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
+    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None => first_model(&client).await?,
+    };
+    let mut said = Vec::new();
+    if let Some(system) = &args.system {
+        said.push(json!({ "role": "system", "content": system }));
+    }
+    let one = args.message.clone();
+    let interactive = one.is_none();
+    if interactive && !args.json {
+        print::problem(format_args!(
+            "talking to {model}; an empty line or Ctrl-D ends it"
+        ));
+    }
+    let mut all_proven = true;
+    let mut next = one.map(Ok).or_else(|| read_line(args.json));
+    while let Some(line) = next {
+        let line = line?;
+        said.push(json!({ "role": "user", "content": line }));
+        let talk = Talk {
+            client: &client,
+            clock: &clock,
+            model: &model,
+            max_tokens: args.max_tokens,
+            quiet: args.json,
+        };
+        let answer = talk.ask(&said).await?;
+        all_proven &= answer.verdict == proof::PROVEN;
+        if args.json {
+            print::line(format_args!("{}", serde_json::to_string(&answer)?));
+        } else {
+            print::problem(format_args!("[{}]", answer.verdict));
+        }
+        if let Some(file) = &args.save {
+            let text = serde_json::to_string_pretty(&answer.record)?;
+            std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        said.push(json!({ "role": "assistant", "content": answer.text }));
+        next = if interactive { read_line(args.json) } else { None };
+    }
+    Ok(if all_proven {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+async fn first_model(client: &Client) -> Result<String> {
+    let models = client.models().await.map_err(failed)?;
+    let first = models.first().and_then(|model| model.get("id")?.as_str());
+    first.map(str::to_owned).ok_or_else(|| {
+        Failure::usage(
+            "no model is served there: a validator with a gateway must be connected, and serve one",
+        )
+    })
+}
+
+/// The next line of standard input; `None` at its end, or at an empty line.
+fn read_line(quiet: bool) -> Option<Result<String>> {
+    if !quiet {
+        print::bytes_beside("> ");
+    }
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(_) => Some(line.trim().to_owned())
+            .filter(|line| !line.is_empty())
+            .map(Ok),
+        Err(error) => Some(Err(anyhow!(error).context("cannot read standard input").into())),
+    }
+}
+
+/// One conversation.
+pub(crate) struct Talk<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) clock: &'a SharedClock,
+    pub(crate) model: &'a str,
+    pub(crate) max_tokens: u32,
+    /// Whether the answer is not to be printed as it comes.
+    pub(crate) quiet: bool,
+}
+
+impl Talk<'_> {
+    /// Asks, prints the answer as it comes, and checks its proof.
+    pub(crate) async fn ask(&self, said: &[Value]) -> Result<Answer> {
+        let body = serde_json::to_vec(&json!({
+            "model": self.model, "messages": said, "stream": true, "max_tokens": self.max_tokens,
+            "stream_options": { "include_usage": true },
+        }))?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(|error| anyhow!("no randomness: {error}"))?;
+        let nonce = hex::encode(nonce);
+        let asked_at = self.clock.now();
+        let asked = self.client.ask_model(PATH, body.clone(), &nonce).await;
+        let mut response = asked.map_err(failed)?;
+        let header = |name: &str| {
+            let value = response.headers().get(name)?;
+            value.to_str().ok().map(str::to_owned)
+        };
+        let id = header("x-request-id")
+            .ok_or_else(|| anyhow!("the answer has no id, so no proof can be asked for"))?;
+        let content_type = header("content-type");
+        let status = response.status().as_u16();
+        let (mut whole, mut reader) = (Vec::new(), Reader::default());
+        while let Some(piece) = response.chunk().await.context("the answer broke off")? {
+            if whole.len().saturating_add(piece.len()) > MAX_ANSWER {
+                return Err(anyhow!("the answer is longer than {MAX_ANSWER} bytes").into());
+            }
+            whole.extend_from_slice(&piece);
+            let text = reader.read(&piece);
+            if !self.quiet && !text.is_empty() {
+                print::raw(&text);
+            }
+        }
+        let ended_at = self.clock.now();
+        if !self.quiet {
+            print::raw("\n");
+        }
+        if let Some(error) = reader.error {
+            return Err(anyhow!("the model's side: {error}").into());
+        }
+        let words = Words {
+            method: "POST".to_owned(),
+            path: PATH.to_owned(),
+            request: STANDARD.encode(&body),
+            status,
+            content_type,
+            response: STANDARD.encode(&whole),
+            client_nonce: Some(nonce),
+            asked_at,
+            ended_at,
+        };
+        let view = self.proof(&id).await?;
+        let record = Record {
+            view,
+            words: Some(words),
+        };
+        let verdict = match record.check(self.clock.clone()).await {
+            Ok(_) => proof::PROVEN.to_owned(),
+            Err(worthless) => format!("NOT PROVEN: {worthless}"),
+        };
+        Ok(Answer {
+            text: reader.text,
+            verdict,
+            record,
+        })
+    }
+
+    /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is faster.
+    async fn proof(&self, id: &str) -> Result<ProofView> {
+        let mut looks = LOOKS;
+        loop {
+            match self.client.proof(id).await {
+                Ok(view) => return Ok(view),
+                Err(error) if looks == 0 => return Err(failed(error)),
+                Err(_) => {
+                    looks -= 1;
+                    self.clock.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Reads the words out of a stream of events.
+#[derive(Debug, Default)]
+struct Reader {
+    line: Vec<u8>,
+    text: String,
+    error: Option<String>,
+}
+
+impl Reader {
+    /// The words that came with these bytes.
+    fn read(&mut self, bytes: &[u8]) -> String {
+        let mut words = String::new();
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let Some(json) = line.strip_prefix(b"data:") else {
+                continue;
+            };
+            let Ok(event) = serde_json::from_slice::<Value>(json) else {
+                continue;
+            };
+            if let Some(message) = event.pointer("/error/message").and_then(Value::as_str) {
+                self.error = Some(message.to_owned());
+            }
+            if let Some(word) = event.pointer("/choices/0/delta/content").and_then(Value::as_str) {
+                words.push_str(word);
+            }
+        }
+        self.text.push_str(&words);
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_however_they_are_cut() {
+        let stream = concat!(
+            ": muster-wait\n",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"a\u{e9}\"}}]}\r\n\r\n",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\n\n",
+            "data: [DONE]\n\n",
+        );
+        for cut in 0..stream.len() {
+            let (head, tail) = stream.as_bytes().split_at(cut);
+            let mut reader = Reader::default();
+            let words = reader.read(head) + &reader.read(tail);
+            assert_eq!(
+                (words.as_str(), reader.text.as_str()),
+                ("a\u{e9}b", "a\u{e9}b"),
+                "cut at {cut}"
+            );
+        }
+        let mut reader = Reader::default();
+        reader.read(b"data: {\"error\":{\"message\":\"gone\"}}\n\n");
+        assert_eq!(reader.error.as_deref(), Some("gone"));
+    }
+}

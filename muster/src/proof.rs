@@ -1,0 +1,162 @@
+//! `muster proof` and `muster session`: what an answer's proof is worth, and which sessions a validator keeps.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use muster_gateway::record::{Proven, Record};
+use muster_kit::SharedClock;
+use serde_json::{Value, json};
+
+use crate::cli::{Proof, ProofVerify, Session, SessionLs};
+use crate::failure::{Failure, Result};
+use crate::{print, validator};
+
+/// The verdict on an answer whose proof holds.
+pub(crate) const PROVEN: &str = "proven";
+/// Larger than any record that `muster chat` writes.
+const MAX_FILE: u64 = 256 * 1024 * 1024;
+
+/// Runs `muster proof`.
+pub(crate) async fn run(command: Proof, clock: SharedClock) -> Result<ExitCode> {
+    match command {
+        Proof::Verify(args) => verify(args, clock).await,
+    }
+}
+
+async fn verify(args: ProofVerify, clock: SharedClock) -> Result<ExitCode> {
+    let file = args.file.display();
+    let size = std::fs::metadata(&args.file)
+        .with_context(|| format!("cannot read {file}"))?
+        .len();
+    if size > MAX_FILE {
+        return Err(Failure::usage(format_args!("{file} is larger than any proof")));
+    }
+    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
+    let record: Record = serde_json::from_str(&text).with_context(|| {
+        format!("{file} is no proof: it is what `muster chat --save` writes, or what /v1/proofs/ID answers")
+    })?;
+    let checked = record.check(clock).await;
+    if args.json {
+        let verdict = match &checked {
+            Ok(proven) => json!({
+                "proven": true, "words": proven.words, "session": proven.proof.session.to_string(),
+                "sequence": proven.proof.sequence, "miner": proven.attestation.miner,
+                "validator": proven.attestation.audience, "image": proven.attestation.image,
+                "end": proven.proof.end.name(), "bytes": proven.proof.output_bytes,
+            }),
+            Err(worthless) => json!({ "proven": false, "reason": worthless.to_string() }),
+        };
+        print::line(format_args!("{verdict:#}"));
+    } else {
+        match &checked {
+            Ok(proven) => print::raw(&told(&record, proven)),
+            Err(worthless) => print::line(format_args!("NOT PROVEN: {worthless}")),
+        }
+    }
+    Ok(if checked.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn told(record: &Record, proven: &Proven) -> String {
+    let (proof, attested) = (&proven.proof, &proven.attestation);
+    let mut text = format!("{PROVEN}\n");
+    let model = attested
+        .model
+        .map_or_else(String::new, |digest| format!(", weights {digest}"));
+    let lines = [
+        (
+            "answer",
+            format!(
+                "{} of session {}, {}",
+                proof.sequence,
+                proof.session,
+                proof.end.name()
+            ),
+        ),
+        ("model", format!("{}{model}", record.view.model)),
+        ("image", attested.image.to_string()),
+        ("miner", attested.miner.to_string()),
+        ("validator", attested.audience.to_string()),
+        (
+            "asked",
+            format!("{} {}, {}", proof.method, proof.path, proof.input),
+        ),
+        (
+            "answered",
+            format!(
+                "{}, {} bytes, {} ({})",
+                proof.status,
+                proof.output_bytes,
+                proof.output,
+                proof.scheme.name()
+            ),
+        ),
+        ("time", format!("{} to {}", proof.from, proof.to)),
+    ];
+    for (name, said) in lines {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{name:>10}  {said}");
+    }
+    if !proven.words {
+        let _ = writeln!(
+            text,
+            "{:>10}  not in this file, so only their digests are proven",
+            "words"
+        );
+    }
+    text
+}
+
+/// Runs `muster session`.
+pub(crate) async fn sessions(command: Session) -> Result<ExitCode> {
+    match command {
+        Session::Ls(args) => list(args).await,
+    }
+}
+
+async fn list(args: SessionLs) -> Result<ExitCode> {
+    let address = validator::address(args.state, &args.dir)?;
+    let body = validator::ask(address, &format!("/v0/sessions?limit={}", args.limit)).await?;
+    if args.json {
+        print::line(format_args!("{body:#}"));
+    } else {
+        show(&body);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(body: &Value) {
+    let text = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let rows = |list: &str, columns: &[&str]| -> Vec<Vec<String>> {
+        let all = body
+            .get(list)
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let row = |entry: &Value| columns.iter().map(|column| text(entry.get(column))).collect();
+        all.iter().map(row).collect()
+    };
+    let heads = [
+        "model", "starting", "live", "draining", "waiting", "serving", "trouble",
+    ];
+    print::table(&heads, rows("models", &heads).into_iter());
+    print::raw("\n");
+    let fields = [
+        "session",
+        "model",
+        "miner",
+        "opened_at",
+        "closed_because",
+        "fault",
+    ];
+    let heads = ["session", "model", "miner", "since", "ended", "fault"];
+    print::table(&heads, rows("sessions", &fields).into_iter());
+}
