@@ -6,8 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+pub mod plot;
 mod publish;
 mod report;
+pub mod streams;
 
 pub use publish::{Record, publish};
 pub use report::{Direction, Report, Row};

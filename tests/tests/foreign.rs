@@ -70,3 +70,57 @@ fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight() {
     let weight: Value = serde_json::from_str(read.lines().last().unwrap()).unwrap();
     assert_eq!(weight["weight"], 65535, "{weight}");
 }
+
+#[test]
+fn the_python_sdk_streams_from_a_job_that_it_reaches_directly() {
+    let Some(sdk) = program_from_env("MUSTER_TEST_SDK_PYTHON") else {
+        return;
+    };
+    let subnet = RunningSubnet::start().unwrap();
+    let facilitator = format!("http://{}", subnet.field("facilitator").unwrap());
+    let wallets = subnet.folder().join("wallets");
+    let ran = python(
+        &sdk,
+        "sdk_streams.py",
+        &[
+            &facilitator,
+            subnet.field("validator").unwrap(),
+            wallets.to_str().unwrap(),
+            "user",
+            "default",
+            subnet.demo_image(),
+            "--",
+            "serve",
+            "port",
+            "8000",
+        ],
+    )
+    .unwrap();
+    let logs = || format!("{}\n{}", subnet.log("validator"), subnet.log("miner"));
+    assert_eq!(ran.code, Some(0), "{}\n{}\n{}", ran.stdout, ran.stderr, logs());
+    let job: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&job["status"], &job["health"]),
+        (&"completed".into(), &200.into()),
+        "{job}"
+    );
+    assert_eq!(job["stranger_refused"], true);
+    let lines: Vec<&str> = job["lines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(lines.contains(&"data: [DONE]"), "{job}");
+    assert!(
+        lines.iter().any(|line| line.starts_with(": muster-proof ")),
+        "{job}"
+    );
+    let history: Vec<&str> = job["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(history.contains(&"streaming_ready"), "{job}");
+}

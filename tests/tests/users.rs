@@ -123,6 +123,14 @@ fn a_detached_job_is_listed_followed_and_fetched() {
     assert_eq!(listed.as_array().unwrap().len(), 2);
     let listed = subnet.muster(&["job", "ls", "--limit", "1"]).unwrap().stdout;
     assert!(listed.contains(id) && listed.contains("completed"), "{listed}");
+    let inspected =
+        run(Command::new("docker").args(["inspect", "--format", "{{.Id}}", subnet.demo_image()])).unwrap();
+    let shown = subnet.muster(&["job", "show", id]).unwrap().stdout;
+    let was = format!("  was    {}", inspected.stdout.trim());
+    assert!(
+        shown.contains(&was),
+        "a name may mean another image tomorrow: {was} is not in {shown}"
+    );
 }
 
 #[test]

@@ -130,6 +130,7 @@ impl World {
                     docker_process_stderr: String::new(),
                     artifacts: None,
                     upload_results: None,
+                    image: None,
                 };
                 self.say(line, FromMiner::V0JobFinishedRequest(result));
                 self.over(id);
@@ -189,7 +190,8 @@ impl World {
                 | ToMiner::V0JobAcceptedReceiptRequest(_)
                 | ToMiner::V0JobFinishedReceiptRequest(_)
                 | ToMiner::GenericError(_)
-                | ToMiner::MusterExecutorEnrolled(_),
+                | ToMiner::MusterExecutorEnrolled(_)
+                | ToMiner::MusterSessionSealed(_),
                 _,
             ) => {}
         }

@@ -1,6 +1,6 @@
 //! A simulated facilitator: the real desk and the real history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_porter::delivery::{Desk, LinkId, Trust};
 use muster_porter::jobs::{History, Step};
@@ -18,6 +18,7 @@ pub(crate) struct Facilitator {
     pub(crate) life: u64,
     /// Its store.
     pub(crate) jobs: BTreeMap<JobId, History>,
+    pub(crate) called_off: BTreeSet<JobId>,
     desk: Desk,
     links: BTreeMap<Line, LinkId>,
 }
@@ -28,6 +29,7 @@ impl Default for Facilitator {
             up: true,
             life: 0,
             jobs: BTreeMap::new(),
+            called_off: BTreeSet::new(),
             desk: Desk::default(),
             links: BTreeMap::new(),
         }
@@ -73,6 +75,44 @@ impl World {
         }
     }
 
+    /// A user calls a job off. Who finds nobody to tell, or whose job is not taken yet, comes again.
+    pub(crate) fn call_off(&mut self, job: JobId) {
+        let shown = self.facilitator.shown(job).filter(|_| self.facilitator.up);
+        let Some(shown) = shown else {
+            let span = self.dice.millis(500, 2000);
+            return self.after(span, crate::world::Happening::CallOff(job));
+        };
+        if shown.is_terminal() {
+            return;
+        }
+        self.facilitator.called_off.insert(job);
+        if self.may_die_here(Node::Facilitator) {
+            return;
+        }
+        let lines: Vec<_> = self.facilitator.links.keys().copied().collect();
+        for line in lines {
+            self.send(line, 1, Frame::Cancel(job));
+        }
+    }
+
+    /// Said again on each connection until the job has ended.
+    fn cancel_again(&mut self, line: Line) {
+        let unheard = |job: &&JobId| {
+            let shown = self.facilitator.shown(**job);
+            shown.is_some_and(|status| !status.is_terminal())
+        };
+        let jobs: Vec<_> = self
+            .facilitator
+            .called_off
+            .iter()
+            .filter(unheard)
+            .copied()
+            .collect();
+        for job in jobs {
+            self.send(line, 1, Frame::Cancel(job));
+        }
+    }
+
     fn deliver_due(&mut self, line: Line) {
         let Some(link) = self.facilitator.links.get(&line).copied() else {
             return;
@@ -95,6 +135,7 @@ impl World {
         let link = self.facilitator.desk.connect(validator_key(), Trust::Proven, now);
         self.facilitator.links.insert(line, link);
         self.deliver_due(line);
+        self.cancel_again(line);
     }
 
     pub(crate) fn facilitator_loses(&mut self, line: Line) {

@@ -80,6 +80,8 @@ pub(crate) enum Mutation {
     ValidatorReusesIds,
     /// A validator does not take up what an earlier process left open.
     ValidatorForgetsJobs,
+    /// A validator goes on looking for a miner although the user called the job off.
+    ValidatorIgnoresCancel,
     /// An executor works on although nobody wants it.
     ExecutorNeverLeaves,
     /// A miner runs whatever it is offered, however full it is.
@@ -87,7 +89,7 @@ pub(crate) enum Mutation {
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::MinerSpeaksFirst,
         Self::ValidatorSpeaksFirst,
         Self::MinerForgetsLeases,
@@ -96,6 +98,7 @@ impl Mutation {
         Self::FacilitatorTakesAnything,
         Self::ValidatorReusesIds,
         Self::ValidatorForgetsJobs,
+        Self::ValidatorIgnoresCancel,
         Self::ExecutorNeverLeaves,
         Self::MinerTakesEverything,
     ];

@@ -32,6 +32,8 @@ pub(crate) enum Invariant {
     ResultsArrive,
     /// In the end there is no executor, no lease and no debt.
     NothingOrphaned,
+    /// No miner is asked for a job that its user called off.
+    NobodyAskedAfterCancel,
     /// Both sides hold the same receipts, and only success is paid.
     ReceiptsAgree,
 }
@@ -76,7 +78,8 @@ impl World {
             let how = format!("job {job} is shown as {shown} and written down as {written:?}");
             self.violate(Invariant::EveryJobEnds, how);
         }
-        let must = struck.iter().all(|fault| fault.is_survivable());
+        let wanted = !self.facilitator.called_off.contains(&job);
+        let must = wanted && struck.iter().all(|fault| fault.is_survivable());
         if must && shown != JobStatus::Completed {
             let reason = self
                 .validator

@@ -1,6 +1,6 @@
 //! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with the
-//! cores that the real processes run (the miner's book and store, the attempt's machine, the facilitator's desk and
-//! history), struck by everything in `Fault`, and held against every `Invariant`.
+//! cores that the real processes run (the miner's book and store, the attempt's machine, routing and what follows an end,
+//! the facilitator's desk and history), struck by everything in `Fault`, and held against every `Invariant`.
 //!
 //! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and says what
 //! happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
@@ -10,6 +10,7 @@
     reason = "a replayed schedule is told to whoever replays it"
 )]
 
+mod choosing;
 mod executor;
 mod facilitator;
 mod faults;
@@ -59,6 +60,10 @@ fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     for number in 0..jobs {
         let when = start().plus(dice.millis(0, 20_000));
         world.at(when, Happening::Submit(job(number)));
+        if dice.one_in(4) {
+            let when = when.plus(dice.millis(0, 12_000));
+            world.at(when, Happening::CallOff(job(number)));
+        }
     }
     let mut struck = BTreeSet::new();
     for _ in 0..dice.below(6) {

@@ -85,6 +85,7 @@ impl Miner {
                 prepare: Duration::from_secs(120),
                 payload: Duration::from_secs(600),
                 margin: Duration::from_secs(60),
+                skew: Duration::from_secs(2),
             },
             memory: Duration::from_secs(24 * 3600),
         }
@@ -219,7 +220,12 @@ impl World {
         match frame {
             Frame::To(message) if to == 1 => self.validator_says(index, line, *message),
             Frame::From(message) if to == 1 => self.executor_says(index, line, *message),
-            Frame::To(_) | Frame::From(_) | Frame::Job(_) | Frame::Status(..) | Frame::Answer(_) => {}
+            Frame::To(_)
+            | Frame::From(_)
+            | Frame::Job(_)
+            | Frame::Cancel(_)
+            | Frame::Status(..)
+            | Frame::Answer(_) => {}
         }
     }
 
@@ -248,7 +254,8 @@ impl World {
             ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)
-            | ToMiner::MusterExecutorEnrolled(_) => return,
+            | ToMiner::MusterExecutorEnrolled(_)
+            | ToMiner::MusterSessionSealed(_) => return,
         };
         self.feed(index, event);
     }
@@ -279,6 +286,8 @@ impl World {
             | FromMiner::MusterExecutorMetrics(_)
             | FromMiner::MusterExecutorHello(_)
             | FromMiner::MusterEnrolExecutor(_)
+            | FromMiner::MusterSealSession(_)
+            | FromMiner::MusterSessionClosed(_)
             | FromMiner::MusterLeaseOver(_) => return,
         };
         let said = Event::Said {

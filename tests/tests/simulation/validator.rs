@@ -4,18 +4,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_protocol::job::{Attempt, Effect, Event, Fault as Party, Outcome};
+use muster_protocol::job::{Attempt, Effect, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
-use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{JobStatusUpdate, RejectionDetails};
+use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
+use muster_routing::retry::{self, Facts, Next};
 use muster_validator::messages::{Meaning, implied, meaning};
 
+use crate::choosing::CALLED_OFF;
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
-use crate::papers::{deliver, job_request, plan};
+use crate::papers::{deliver, job_request};
 use crate::world::{Frame, Happening, Line, MINERS, Node, World};
 
 /// How long a lost connection to a miner may stay lost.
@@ -45,6 +46,7 @@ pub(crate) struct Tried {
 pub(crate) struct Job {
     pub(crate) attempts: Vec<Tried>,
     pub(crate) closed: Option<Outcome>,
+    pub(crate) called_off: bool,
 }
 
 /// What is not in the store.
@@ -107,12 +109,12 @@ impl Validator {
         self.jobs.get(&job)?.attempts.get(index)
     }
 
-    fn attempt_mut(&mut self, attempt: AttemptId) -> Option<&mut Tried> {
+    pub(crate) fn attempt_mut(&mut self, attempt: AttemptId) -> Option<&mut Tried> {
         let (job, index) = self.find(attempt)?;
         self.jobs.get_mut(&job)?.attempts.get_mut(index)
     }
 
-    fn report(&mut self, job: JobId, status: JobStatus) {
+    pub(crate) fn report(&mut self, job: JobId, status: JobStatus) {
         let update = JobStatusUpdate {
             uuid: job,
             status,
@@ -148,7 +150,7 @@ impl World {
     }
 
     /// Takes a job up where the store says it is.
-    fn drive(&mut self, job: JobId, resumed: bool) {
+    pub(crate) fn drive(&mut self, job: JobId, resumed: bool) {
         let last = self
             .validator
             .jobs
@@ -171,53 +173,10 @@ impl World {
         } else {
             self.redial(last.id, 0);
         }
+        if self.is_called_off(job) {
+            self.apply(last.id, Event::Cancelled(CALLED_OFF.to_owned()));
+        }
         self.look_later(last.id);
-    }
-
-    pub(crate) fn begin(&mut self, job: JobId) {
-        let Some(stored) = self
-            .validator
-            .jobs
-            .get(&job)
-            .filter(|stored| stored.closed.is_none())
-        else {
-            return;
-        };
-        if !self.chain {
-            let life = self.validator.life;
-            return self.after(Duration::from_secs(1), Happening::Begin(job, life));
-        }
-        let tried: Vec<_> = stored.attempts.iter().map(|tried| tried.miner).collect();
-        let last = stored.attempts.last().map(|tried| tried.id);
-        let untried: Vec<_> = (0..MINERS).filter(|miner| !tried.contains(miner)).collect();
-        let chosen = usize::try_from(self.dice.below(untried.len() as u64)).unwrap_or_default();
-        let Some(miner) = untried.get(chosen).copied() else {
-            let outcome = Outcome::Rejected(RejectionDetails {
-                rejected_by: ParticipantType::Validator,
-                reason: JobRejectionReason::NoMinerForJob,
-                message: "nobody is left".to_owned(),
-                context: None,
-            });
-            return self.close_job(job, outcome);
-        };
-        let id = match last {
-            None => AttemptId::first_of(job),
-            Some(last) if self.mutated(Mutation::ValidatorReusesIds) => last,
-            Some(_) => AttemptId::from_uuid(self.dice.uuid()),
-        };
-        let attempt = Tried {
-            id,
-            miner,
-            machine: Attempt::new(plan(), self.now),
-            receipts: vec![],
-            began: self.now,
-        };
-        if let Some(stored) = self.validator.jobs.get_mut(&job) {
-            stored.attempts.push(attempt);
-        }
-        if !self.may_die_here(Node::Validator) {
-            self.drive(job, false);
-        }
     }
 
     fn redial(&mut self, attempt: AttemptId, most: u64) {
@@ -325,6 +284,7 @@ impl World {
     pub(crate) fn validator_hears(&mut self, line: Line, frame: Frame) {
         match frame {
             Frame::Job(job) => self.take_job(job),
+            Frame::Cancel(job) => self.take_cancel(job),
             Frame::Answer(number) => {
                 self.validator.outbox.remove(&number);
                 if self.validator.under_way == Some(number) {
@@ -363,7 +323,7 @@ impl World {
     }
 
     /// One at a time, the next only after the answer to the one before.
-    fn report_next(&mut self) {
+    pub(crate) fn report_next(&mut self) {
         let (Some(line), None) = (self.validator.door, self.validator.under_way) else {
             return;
         };
@@ -482,7 +442,7 @@ impl World {
     }
 
     /// One event through the machine; what it changed is written before anything is sent because of it.
-    fn apply(&mut self, attempt: AttemptId, event: Event) {
+    pub(crate) fn apply(&mut self, attempt: AttemptId, event: Event) {
         let Some((job, _)) = self.validator.find(attempt) else {
             return;
         };
@@ -616,19 +576,19 @@ impl World {
         self.redial(attempt, 500);
         self.look_later(attempt);
         self.leave_if_settled(attempt);
-        let theirs = match outcome.fault() {
-            Party::Nobody | Party::User => false,
-            Party::Executor | Party::Miner | Party::Validator | Party::Facilitator | Party::Network => true,
+        let facts = Facts {
+            attempts: u32::try_from(index + 1).unwrap_or(u32::MAX),
+            max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
+            cancelled: self.is_called_off(job),
+            address_told: false,
         };
-        let again = theirs || matches!(outcome, Outcome::Rejected(_));
-        if again && index + 1 < MINERS {
-            self.begin(job);
-        } else {
-            self.close_job(job, outcome);
+        match retry::next(&outcome, facts) {
+            Next::TryAnother => self.begin(job),
+            Next::Report(_) => self.close_job(job, outcome),
         }
     }
 
-    fn close_job(&mut self, job: JobId, outcome: Outcome) {
+    pub(crate) fn close_job(&mut self, job: JobId, outcome: Outcome) {
         let Some(stored) = self.validator.jobs.get_mut(&job) else {
             return;
         };
@@ -681,7 +641,7 @@ impl World {
         })
     }
 
-    fn look_later(&mut self, attempt: AttemptId) {
+    pub(crate) fn look_later(&mut self, attempt: AttemptId) {
         if let Some(due) = self.due(attempt) {
             let life = self.validator.life;
             self.at(

@@ -75,6 +75,8 @@ pub(crate) enum Node {
 pub(crate) enum Frame {
     /// A job for the validator.
     Job(JobId),
+    /// A job that its user called off.
+    Cancel(JobId),
     /// How a job fares, and which entry of the outbox that is.
     Status(usize, Box<JobStatusUpdate>),
     /// The answer to that.
@@ -103,6 +105,8 @@ pub(crate) struct Connection {
 pub(crate) enum Happening {
     /// A user submits.
     Submit(JobId),
+    /// And calls it off.
+    CallOff(JobId),
     /// A connection stands, at the end that was dialled.
     Arrive(Line),
     Deliver {
@@ -222,6 +226,7 @@ impl World {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Submit(job) => self.submit(job),
+            Happening::CallOff(job) => self.call_off(job),
             Happening::Arrive(line) => self.arrived(line),
             Happening::Deliver { line, to, frame } => self.delivered(line, to, frame),
             Happening::Closed { line, at } => self.closed(line, at),

@@ -1,0 +1,671 @@
+//! The sealing proxy beside nginx: processor time of each relayed event, events in a second, what it adds to the first byte and
+//! to each event, memory of a stream that waits, two thousand streams at once. Both speak TLS 1.3 with the same certificate to
+//! the same client and HTTP/1.1 over a Unix socket to the same engine; ours also wants the client's certificate, hashes and signs.
+//!
+//! The proxy under test has a core for itself, everything else the other. `MUSTER_BENCH_NGINX` names nginx (else the one on the
+//! path); `MUSTER_BENCH_LITELLM` a `litellm` command, for its time to the first byte; `MUSTER_BENCH_ROUNDS` (default 5) and
+//! `MUSTER_BENCH_STREAMS` (default 2000) make it small.
+
+use std::fs;
+use std::net::TcpListener as StdListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::try_join_all;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use muster_bench::plot::{Line, distributions};
+use muster_bench::streams::{Heard, Wish, answer_on_port, answer_on_socket, hear, now_us, quantile, request};
+use muster_bench::{Direction, Report, Row, Turns};
+use muster_identity::Keypair;
+use muster_kit::tls::{self, TlsIdentity};
+use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_proxy::socket::{JobSocket, Listener};
+use muster_proxy::{
+    Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
+};
+use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+const RAISED: &str = "MUSTER_BENCH_PROXY_RAISED";
+const OPEN_FILES: u32 = 16_384;
+const CORE_OF_PROXY: &str = "0";
+const CORE_OF_OTHERS: &str = "1";
+const PATH: &str = "/v1/chat/completions";
+const ENGINE: &str = "engine.sock";
+/// Clock ticks in a second, as Linux has shown them to programs for decades.
+const TICKS: f64 = 100.0;
+/// A process of Python takes its time on a machine that others use.
+const READY: Duration = Duration::from_secs(240);
+
+/// As fast as it goes, many at once.
+const FAST: Wish = Wish {
+    events: 500,
+    pause_us: 0,
+};
+const FAST_STREAMS: usize = 64;
+/// Each event by itself, as many at once.
+const PACED: Wish = Wish {
+    events: 300,
+    pause_us: 5_000,
+};
+/// As an engine speaks, a few at once.
+const CALM: Wish = Wish {
+    events: 100,
+    pause_us: 10_000,
+};
+const CALM_STREAMS: usize = 16;
+/// One event, one after another.
+const SHORT: Wish = Wish {
+    events: 1,
+    pause_us: 0,
+};
+const SHORT_STREAMS: usize = 200;
+/// One event, then nothing for a while.
+const WAITING: Wish = Wish {
+    events: 2,
+    pause_us: 60_000_000,
+};
+/// Many at once.
+const CROWD: Wish = Wish {
+    events: 20,
+    pause_us: 200_000,
+};
+
+fn main() -> Result<()> {
+    tls::install_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (Some("engine"), Some(folder)) => runtime.block_on(engine(Path::new(&folder))),
+        (Some("seal"), Some(folder)) => runtime.block_on(seal(Path::new(&folder))),
+        (None, _) if std::env::var_os(RAISED).is_none() => Err(raise().into()),
+        (None, _) => measure(&runtime),
+        (Some(other), _) => bail!("unknown word {other:?}"),
+    }
+}
+
+fn own() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("proxy"))
+}
+
+/// Again, with many files and on one core.
+fn raise() -> std::io::Error {
+    let line = format!("ulimit -n {OPEN_FILES}; exec taskset -c {CORE_OF_OTHERS} \"$0\"");
+    Command::new("sh")
+        .args(["-c", &line])
+        .arg(own())
+        .env(RAISED, "1")
+        .exec()
+}
+
+// === the processes ===
+
+async fn engine(folder: &Path) -> Result<()> {
+    let tasks = Tasks::new();
+    let port = TcpListener::bind("127.0.0.1:0").await?;
+    let address = port.local_addr()?;
+    let socket = UnixListener::bind(folder.join(ENGINE))?;
+    say(folder, "engine", &address.to_string())?;
+    tokio::try_join!(
+        answer_on_socket(socket, tasks.clone()),
+        answer_on_port(port, tasks.clone())
+    )?;
+    Ok(())
+}
+
+async fn seal(folder: &Path) -> Result<()> {
+    let (tasks, limits) = (Tasks::new(), limits());
+    let clock: SharedClock = Arc::new(SystemClock::new());
+    let server = read_identity(folder, "server")?;
+    let client = read_identity(folder, "client")?;
+    let key = Keypair::from_seed([7; 32]);
+    let stated = attestation(&key, clock.now(), server.fingerprint(), client.fingerprint())?;
+    let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
+    let sealer = Sealer::new(key, envelope, Arc::clone(&clock))?;
+    let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
+    let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, &tasks);
+    let seal = Seal::new(sealer, upstream, limits, tasks.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let endpoint = Endpoint::open(listener, &server, client.fingerprint(), seal, clock)?;
+    say(folder, "seal", &endpoint.address().to_string())?;
+    std::future::pending::<()>().await;
+    drop(endpoint);
+    Ok(())
+}
+
+fn limits() -> Limits {
+    Limits {
+        in_flight: 8_192,
+        connections: 8_192,
+        ..Limits::default()
+    }
+}
+
+fn attestation(key: &Keypair, now: Timestamp, server: Digest, client: Digest) -> Result<Attestation> {
+    Ok(Attestation {
+        session: SessionId(Uuid::from_u128(1)),
+        session_key: key.hotkey(),
+        job: JobId::from_uuid(Uuid::from_u128(2)),
+        attempt: AttemptId::from_uuid(Uuid::from_u128(2)),
+        miner: MinerKey(Keypair::from_seed([8; 32]).hotkey()),
+        audience: ValidatorKey(Keypair::from_seed([9; 32]).hotkey()),
+        server_certificate: server,
+        client_certificate: client,
+        executor: Text::new("bench")?,
+        address: Text::new("127.0.0.1:1")?,
+        image: ImageId(Digest::of(b"image")),
+        model: None,
+        scheme: HashScheme::RawHttp,
+        price: Price::default(),
+        not_before: now,
+        not_after: now.plus(Duration::from_secs(86_400)),
+    })
+}
+
+/// Tells whoever started this process where it listens.
+fn say(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let draft = folder.join(format!("{name}.draft"));
+    fs::write(&draft, text)?;
+    Ok(fs::rename(draft, folder.join(format!("{name}.address")))?)
+}
+
+/// Ends with this.
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn start(folder: &Path, name: &str, core: &str) -> Result<Self> {
+        let child = Command::new("taskset")
+            .args(["-c", core])
+            .arg(own())
+            .arg(name)
+            .arg(folder)
+            .spawn()?;
+        let file = folder.join(format!("{name}.address"));
+        let address = soon(name, || fs::read_to_string(&file).ok())?;
+        Ok(Self { child, address })
+    }
+
+    fn nginx(folder: &Path) -> Result<Self> {
+        let program = std::env::var("MUSTER_BENCH_NGINX").unwrap_or_else(|_| "nginx".to_owned());
+        let port = StdListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let at = folder.display();
+        let config = folder.join("nginx.conf");
+        let text = format!(
+            "daemon off; master_process off; pid {at}/nginx.pid; error_log {at}/nginx.log;\n\
+             events {{ worker_connections 8192; }}\n\
+             http {{ access_log off; client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
+             upstream engine {{ server unix:{at}/{ENGINE}; keepalive 64; }}\n\
+             server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {at}/server.pem; ssl_certificate_key {at}/server.key.pem; ssl_protocols TLSv1.3;\n\
+             keepalive_timeout 300; keepalive_requests 1000000;\n\
+             location / {{ proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off; proxy_read_timeout 600s; }} }} }}\n"
+        );
+        fs::write(&config, text)?;
+        let child = Command::new("taskset")
+            .args(["-c", CORE_OF_PROXY, &program, "-c"])
+            .arg(&config)
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{program} does not start: apt-get install nginx-light"))?;
+        Ok(Self {
+            child,
+            address: format!("127.0.0.1:{port}"),
+        })
+    }
+
+    fn litellm(folder: &Path, program: &str, engine: &str) -> Result<Self> {
+        let port = StdListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let config = folder.join("litellm.yaml");
+        let text = format!(
+            "model_list:\n  - model_name: bench\n    litellm_params:\n      model: openai/bench\n      api_base: http://{engine}/v1\n      api_key: none\n"
+        );
+        fs::write(&config, text)?;
+        let child = Command::new("taskset")
+            .args([
+                "-c",
+                CORE_OF_PROXY,
+                program,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                &port.to_string(),
+                "--config",
+            ])
+            .arg(&config)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{program} does not start"))?;
+        Ok(Self {
+            child,
+            address: format!("127.0.0.1:{port}"),
+        })
+    }
+
+    /// Seconds of processor time so far.
+    fn processor(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The name, in parentheses, may hold anything.
+        let (_, fields) = stat.rsplit_once(')').context("a stat without a name")?;
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
+        let (user, system) = (ticks(11), ticks(12));
+        Ok((user.context("no user time")? + system.context("no system time")?) / TICKS)
+    }
+
+    /// KiB of memory.
+    fn resident(&self) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        Ok(number.context("no VmRSS")?.parse()?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for a condition that another process brings about.
+fn soon<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
+    let end = now_us() + i64::try_from(READY.as_micros()).unwrap_or(i64::MAX);
+    loop {
+        if let Some(met) = condition() {
+            return Ok(met);
+        }
+        if now_us() > end {
+            bail!("{what} did not come up");
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+// === identities ===
+
+fn write_identity(folder: &Path, name: &str) -> Result<()> {
+    let made = certificate::make(&["localhost".to_owned()])?;
+    let key = made.identity.key.secret_der();
+    fs::write(folder.join(format!("{name}.der")), &made.identity.certificate)?;
+    fs::write(folder.join(format!("{name}.key.der")), key)?;
+    fs::write(folder.join(format!("{name}.pem")), &made.pem)?;
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        STANDARD.encode(key)
+    );
+    Ok(fs::write(folder.join(format!("{name}.key.pem")), pem)?)
+}
+
+fn read_identity(folder: &Path, name: &str) -> Result<TlsIdentity> {
+    let certificate = fs::read(folder.join(format!("{name}.der")))?;
+    let key = fs::read(folder.join(format!("{name}.key.der")))?;
+    Ok(TlsIdentity {
+        certificate: CertificateDer::from(certificate),
+        key: PrivateKeyDer::Pkcs8(key.into()),
+    })
+}
+
+// === the clients ===
+
+/// Whoever is asked.
+#[derive(Clone)]
+enum Target {
+    /// Ours or nginx.
+    Tls(SealedClient, String),
+    /// The engine itself.
+    Direct(Upstream),
+    /// A gateway without TLS.
+    Plain(Upstream, String),
+}
+
+impl Target {
+    fn tls(folder: &Path, address: &str, tasks: &Tasks) -> Result<Self> {
+        let peer = Peer {
+            address: address.to_owned(),
+            certificate: read_identity(folder, "server")?.fingerprint(),
+        };
+        let client = SealedClient::new(peer, &read_identity(folder, "client")?, &limits(), tasks)?;
+        Ok(Self::Tls(client, address.to_owned()))
+    }
+
+    async fn stream(&self, wish: Wish, timed: bool) -> Result<Heard> {
+        let sent = now_us();
+        hear(self.open(wish).await?, sent, timed).await
+    }
+
+    async fn open(&self, wish: Wish) -> Result<Incoming> {
+        let response = match self {
+            Self::Tls(client, host) => client.send(request(PATH, host, wish)?).await?,
+            Self::Direct(upstream) => upstream.send(request(PATH, "engine", wish)?).await?,
+            Self::Plain(upstream, host) => upstream.send(request(PATH, host, wish)?).await?,
+        };
+        if !response.status().is_success() {
+            bail!("a proxy answered {}", response.status());
+        }
+        Ok(response.into_body())
+    }
+
+    async fn many(&self, count: usize, wish: Wish, timed: bool) -> Result<Vec<Heard>> {
+        let all = try_join_all((0..count).map(|_| self.stream(wish, timed))).await?;
+        let short = all.iter().find(|heard| heard.events != u64::from(wish.events));
+        match short {
+            Some(heard) => bail!("a stream had {} events of {}", heard.events, wish.events),
+            None => Ok(all),
+        }
+    }
+
+    async fn first_bytes(&self) -> Result<Vec<f64>> {
+        let mut firsts = Vec::new();
+        for _ in 0..SHORT_STREAMS {
+            firsts.push(self.stream(SHORT, false).await?.first_us);
+        }
+        Ok(firsts)
+    }
+}
+
+// === what is measured ===
+
+/// One proxy and what was found of it, a sample a round.
+#[derive(Default)]
+struct Found {
+    per_event_us: Vec<f64>,
+    per_event_in_bulk_us: Vec<f64>,
+    events_per_s: Vec<f64>,
+    first_us: Vec<f64>,
+    late_p50_us: Vec<f64>,
+    late_p99_us: Vec<f64>,
+    end_us: Vec<f64>,
+    crowd_p99_us: Vec<f64>,
+    idle_kib: Vec<f64>,
+    all_late: Vec<f64>,
+}
+
+fn measure(runtime: &Runtime) -> Result<()> {
+    let number = |name: &str, default| {
+        let set = std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<usize>().ok());
+        set.unwrap_or(default)
+    };
+    let (rounds, crowd) = (
+        number("MUSTER_BENCH_ROUNDS", 5),
+        number("MUSTER_BENCH_STREAMS", 2_000),
+    );
+    let folder = tempfile::tempdir()?;
+    let (folder, tasks) = (folder.path(), Tasks::new());
+    write_identity(folder, "server")?;
+    write_identity(folder, "client")?;
+    let engine = Process::start(folder, "engine", CORE_OF_OTHERS)?;
+    let ours = Process::start(folder, "seal", CORE_OF_PROXY)?;
+    let nginx = Process::nginx(folder)?;
+    let direct = {
+        let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
+        Target::Direct(Upstream::new(EngineAddress::Socket(socket), &limits(), &tasks))
+    };
+    let sides = [
+        (&ours, Target::tls(folder, &ours.address, &tasks)?),
+        (&nginx, Target::tls(folder, &nginx.address, &tasks)?),
+    ];
+    let _context = runtime.enter();
+    let (mut found, mut direct_late) = ([Found::default(), Found::default()], Vec::new());
+    for ((process, target), found) in sides.iter().zip(&mut found) {
+        soon("a proxy", || runtime.block_on(target.stream(SHORT, false)).ok())?;
+        found
+            .idle_kib
+            .push(runtime.block_on(waiting(process, target, crowd))?);
+    }
+    for round in 0..=rounds {
+        let base = runtime.block_on(async {
+            let firsts = direct.first_bytes().await?;
+            let calm = direct.many(CALM_STREAMS, CALM, true).await?;
+            let late: Vec<f64> = calm.into_iter().flat_map(|heard| heard.late_us).collect();
+            anyhow::Ok((firsts, late))
+        })?;
+        for ((process, target), found) in sides.iter().zip(&mut found) {
+            let one = runtime.block_on(sample(process, target, &base, crowd))?;
+            // The first round warms up.
+            if round > 0 {
+                found.add(one);
+            }
+        }
+        direct_late.extend(base.1);
+    }
+    let [ours_found, nginx_found] = found;
+    let lines = [
+        Line {
+            name: "no proxy".to_owned(),
+            samples: direct_late,
+        },
+        Line {
+            name: "nginx, TLS".to_owned(),
+            samples: nginx_found.all_late.clone(),
+        },
+        Line {
+            name: "Muster, TLS, sealed".to_owned(),
+            samples: ours_found.all_late.clone(),
+        },
+    ];
+    let picture = distributions(
+        "How late an event arrives, 16 streams of 100 events a second",
+        "microseconds",
+        &lines,
+    );
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/proxy-latency.svg");
+    fs::write(&docs, picture).with_context(|| format!("cannot write {}", docs.display()))?;
+    let mut report = rows(ours_found, nginx_found, crowd);
+    let [(_, target_of_ours), _] = &sides;
+    if let Ok(program) = std::env::var("MUSTER_BENCH_LITELLM") {
+        let gateway = Process::litellm(folder, &program, &engine.address)?;
+        // What was found before is not lost with it.
+        match beside_litellm(runtime, &gateway, target_of_ours, &direct, &tasks) {
+            Ok(row) => report.rows.push(row),
+            Err(error) => report.notes.push(format!("LiteLLM: {error:#}")),
+        }
+    }
+    report.print()
+}
+
+async fn sample(
+    process: &Process,
+    target: &Target,
+    base: &(Vec<f64>, Vec<f64>),
+    crowd: usize,
+) -> Result<Found> {
+    let mut found = Found::default();
+    let (before, started) = (process.processor()?, now_us());
+    let fast = target.many(FAST_STREAMS, FAST, false).await?;
+    let spent = seconds(now_us() - started);
+    found
+        .per_event_in_bulk_us
+        .push((process.processor()? - before) * 1e6 / events(&fast));
+    found.events_per_s.push(events(&fast) / spent);
+    let before = process.processor()?;
+    let paced = target.many(FAST_STREAMS, PACED, false).await?;
+    found
+        .per_event_us
+        .push((process.processor()? - before) * 1e6 / events(&paced));
+
+    let middle = |samples: &[f64], share| quantile(samples, share).unwrap_or_default();
+    let firsts = target.first_bytes().await?;
+    found.first_us.push(middle(&firsts, 0.5) - middle(&base.0, 0.5));
+
+    let calm = target.many(CALM_STREAMS, CALM, true).await?;
+    found.end_us.push(middle(
+        &calm.iter().map(|heard| heard.end_us).collect::<Vec<_>>(),
+        0.5,
+    ));
+    let late: Vec<f64> = calm.into_iter().flat_map(|heard| heard.late_us).collect();
+    found.late_p50_us.push(middle(&late, 0.5) - middle(&base.1, 0.5));
+    found
+        .late_p99_us
+        .push(middle(&late, 0.99) - middle(&base.1, 0.99));
+    found.all_late = late;
+
+    let together = target.many(crowd, CROWD, true).await?;
+    let late: Vec<f64> = together.into_iter().flat_map(|heard| heard.late_us).collect();
+    found.crowd_p99_us.push(middle(&late, 0.99));
+    Ok(found)
+}
+
+/// KiB that each of so many streams adds that have begun and say nothing. Of a process that has served nobody yet.
+async fn waiting(process: &Process, target: &Target, crowd: usize) -> Result<f64> {
+    let before = process.resident()?;
+    let mut open = Vec::new();
+    for _ in 0..crowd {
+        let mut body = target.open(WAITING).await?;
+        body.frame().await.context("a stream without an event")??;
+        open.push(body);
+    }
+    let after = process.resident()?;
+    Ok((after - before) / f64::from(u32::try_from(open.len()).unwrap_or(u32::MAX)))
+}
+
+impl Found {
+    fn add(&mut self, one: Self) {
+        self.per_event_us.extend(one.per_event_us);
+        self.per_event_in_bulk_us.extend(one.per_event_in_bulk_us);
+        self.events_per_s.extend(one.events_per_s);
+        self.first_us.extend(one.first_us);
+        self.late_p50_us.extend(one.late_p50_us);
+        self.late_p99_us.extend(one.late_p99_us);
+        self.end_us.extend(one.end_us);
+        self.crowd_p99_us.extend(one.crowd_p99_us);
+        self.idle_kib.extend(one.idle_kib);
+        self.all_late.extend(one.all_late);
+    }
+}
+
+fn events(streams: &[Heard]) -> f64 {
+    streams.iter().map(|heard| heard.events as f64).sum()
+}
+
+fn seconds(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+fn rows(ours: Found, nginx: Found, crowd: usize) -> Report {
+    use Direction::{HigherIsBetter, LowerIsBetter};
+    let row = |what: &str, unit: &str, direction, ours, peer| {
+        Row::against(what, unit, direction, "nginx", Turns { ours, peer })
+    };
+    let at_once = format!("{crowd} streams at once, 5 events a second each: an event's way, P99");
+    let rows = vec![
+        row(
+            "processor time of a relayed event, 64 streams of 200 a second",
+            "us",
+            LowerIsBetter,
+            ours.per_event_us,
+            nginx.per_event_us,
+        )
+        .target(1.0),
+        row(
+            "processor time of a relayed event, 64 streams as fast as they go",
+            "us",
+            LowerIsBetter,
+            ours.per_event_in_bulk_us,
+            nginx.per_event_in_bulk_us,
+        ),
+        row(
+            "events relayed, 64 streams",
+            "per second",
+            HigherIsBetter,
+            ours.events_per_s,
+            nginx.events_per_s,
+        )
+        .target(1.0),
+        row(
+            "added to the first byte, P50",
+            "us",
+            LowerIsBetter,
+            ours.first_us,
+            nginx.first_us,
+        )
+        .target(1.2),
+        row(
+            "added to an event's way, P50",
+            "us",
+            LowerIsBetter,
+            ours.late_p50_us,
+            nginx.late_p50_us,
+        ),
+        row(
+            "added to an event's way, P99",
+            "us",
+            LowerIsBetter,
+            ours.late_p99_us,
+            nginx.late_p99_us,
+        ),
+        row(
+            "from the last event to the end of the body, P50",
+            "us",
+            LowerIsBetter,
+            ours.end_us,
+            nginx.end_us,
+        ),
+        row(
+            &at_once,
+            "us",
+            LowerIsBetter,
+            ours.crowd_p99_us,
+            nginx.crowd_p99_us,
+        ),
+        Row::alone(
+            "memory that a waiting stream adds",
+            "KiB",
+            LowerIsBetter,
+            ours.idle_kib,
+        )
+        .target(20.0),
+        Row::alone("the same of nginx", "KiB", LowerIsBetter, nginx.idle_kib),
+    ];
+    Report {
+        rows,
+        notes: vec![
+            "TLS 1.3 to the client, HTTP/1.1 over a Unix socket to the engine, events of about 240 bytes; ours pins the client's certificate, hashes and signs".to_owned(),
+            "the proxy on core 0, engine and clients on core 1; what is added is the difference to the engine asked directly in the same round".to_owned(),
+        ],
+    }
+}
+
+fn beside_litellm(
+    runtime: &Runtime,
+    gateway: &Process,
+    ours: &Target,
+    direct: &Target,
+    tasks: &Tasks,
+) -> Result<Row> {
+    let address = gateway.address.parse()?;
+    let plain = Upstream::new(EngineAddress::Address(address), &limits(), tasks);
+    let target = Target::Plain(plain, gateway.address.clone());
+    soon("LiteLLM", || runtime.block_on(target.stream(SHORT, false)).ok())?;
+    let mut turns = Turns::default();
+    for _ in 0..3 {
+        let middle = |target: &Target| -> Result<f64> {
+            let firsts = runtime.block_on(target.first_bytes())?;
+            Ok(quantile(&firsts, 0.5).unwrap_or_default())
+        };
+        let base = middle(direct)?;
+        turns.ours.push(middle(ours)? - base);
+        turns.peer.push(middle(&target)? - base);
+    }
+    let what = "added to the first byte, P50";
+    Ok(Row::against(what, "us", Direction::LowerIsBetter, "LiteLLM", turns).target(0.05))
+}

@@ -1,0 +1,254 @@
+//! Streams of events: an engine that says when it said each, and a listener that notes when it heard it.
+//!
+//! Both ends read the same clock of one machine, so the difference is what stands between them.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use muster_kit::{Clock as _, SystemClock, Tasks};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+/// Stands before the microseconds at which an event was said.
+const MARK: &str = "@T";
+/// Filling, so that an event is as long as a token of an engine that says its ids and probabilities.
+const FILLING: &str = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstuvwxyz0123456789";
+/// No client waits longer for a stream.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a stream is to be like. On the wire: OpenAI's `max_tokens` and `seed`, so that it passes through anybody's gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// Events.
+    pub events: u32,
+    /// Microseconds before each.
+    pub pause_us: u32,
+}
+
+/// What was heard of one stream.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// Events.
+    pub events: u64,
+    /// Microseconds from the request to the first byte of the body.
+    pub first_us: f64,
+    /// Microseconds that each event was on its way.
+    pub late_us: Vec<f64>,
+    /// Microseconds from the last event to the end of the body.
+    pub end_us: f64,
+}
+
+/// Microseconds since 1970.
+pub fn now_us() -> i64 {
+    SystemClock::new().now().micros()
+}
+
+// === the engine ===
+
+/// Answers on a Unix socket until the process ends.
+///
+/// # Errors
+/// The listener failed.
+pub async fn answer_on_socket(listener: UnixListener, tasks: Tasks) -> Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        answer(stream, &tasks);
+    }
+}
+
+/// Answers on a port until the process ends.
+///
+/// # Errors
+/// The listener failed.
+pub async fn answer_on_port(listener: TcpListener, tasks: Tasks) -> Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        answer(stream, &tasks);
+    }
+}
+
+fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, tasks: &Tasks) {
+    let service = service_fn(|request: Request<Incoming>| async {
+        let body = request.into_body().collect().await.map(|body| body.to_bytes());
+        let asked: Value = body
+            .ok()
+            .and_then(|body| serde_json::from_slice(&body).ok())
+            .unwrap_or_default();
+        let number = |name: &str| asked.get(name).and_then(Value::as_u64).unwrap_or_default();
+        let wish = Wish {
+            events: u32::try_from(number("max_tokens")).unwrap_or(u32::MAX),
+            pause_us: u32::try_from(number("seed")).unwrap_or(u32::MAX),
+        };
+        let mut response = Response::new(StreamBody::new(events(wish)));
+        let kind = HeaderValue::from_static("text/event-stream");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        Ok::<_, Infallible>(response)
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tasks.spawn("engine connection", async move {
+        // A client that leaves is no concern of the engine's.
+        let _ = connection.await;
+    });
+}
+
+fn events(wish: Wish) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    stream::unfold(0, move |said| async move {
+        if said > wish.events {
+            return None;
+        }
+        if said == wish.events {
+            return Some((Ok(Frame::data(Bytes::from_static(b"data: [DONE]\n\n"))), said + 1));
+        }
+        if wish.pause_us > 0 && said > 0 {
+            tokio::time::sleep(Duration::from_micros(wish.pause_us.into())).await;
+        }
+        let content = format!("{MARK}{}@{FILLING}", now_us());
+        let event = format!(
+            r#"data: {{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{{"index":0,"delta":{{"content":"{content}"}},"finish_reason":null}}]}}"#
+        );
+        Some((Ok(Frame::data(Bytes::from(event + "\n\n"))), said + 1))
+    })
+}
+
+// === the listener ===
+
+/// The request for such a stream, to `path` of `host`.
+///
+/// # Errors
+/// The path is none.
+pub fn request(path: &str, host: &str, wish: Wish) -> Result<Request<Full<Bytes>>> {
+    let body = json!({
+        "model": "bench", "stream": true, "max_tokens": wish.events, "seed": wish.pause_us,
+        "messages": [{"role": "user", "content": "say it"}],
+    });
+    let request = Request::post(path)
+        .header("host", host)
+        .header(CONTENT_TYPE, "application/json");
+    Ok(request.body(Full::from(body.to_string()))?)
+}
+
+/// Hears a stream to its end. `sent_us` is when its request was sent. Only where `timed` is each event looked at.
+///
+/// # Errors
+/// It breaks off, or does not end.
+pub async fn hear<B>(mut body: B, sent_us: i64, timed: bool) -> Result<Heard>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let mut heard = Heard::default();
+    let mut last = None;
+    let hearing = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.context("a stream broke off")?.into_data() else {
+                continue;
+            };
+            let now = now_us();
+            if last.is_none() {
+                heard.first_us = micros(now - sent_us);
+            }
+            let before = heard.events;
+            note(&data, now, timed, &mut heard);
+            if heard.events > before || last.is_none() {
+                last = Some(now);
+            }
+        }
+        anyhow::Ok(())
+    };
+    if tokio::time::timeout(PATIENCE, hearing).await.is_err() {
+        bail!("a stream did not end");
+    }
+    heard.end_us = last.map_or(0.0, |last| micros(now_us() - last));
+    Ok(heard)
+}
+
+fn note(data: &[u8], now: i64, timed: bool, heard: &mut Heard) {
+    for found in memchr::memmem::find_iter(data, MARK.as_bytes()) {
+        heard.events += 1;
+        if !timed {
+            continue;
+        }
+        let digits = data.get(found + MARK.len()..).unwrap_or_default();
+        let said = digits
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .fold(0_i64, |number, digit| {
+                number.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'))
+            });
+        heard.late_us.push(micros(now - said));
+    }
+}
+
+fn micros(span: i64) -> f64 {
+    span as f64
+}
+
+/// The sample below which `share` of all lie. `None` without samples.
+pub fn quantile(samples: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
+    sorted.get(place).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_wherever_they_stand() {
+        let mut heard = Heard::default();
+        note(b"data: @T100@x\n\ndata: @T250@y\n\n", 300, true, &mut heard);
+        assert_eq!((heard.events, heard.late_us), (2, vec![200.0, 50.0]));
+    }
+
+    #[test]
+    fn quantiles() {
+        let samples: Vec<f64> = (0..=100).map(f64::from).collect();
+        assert_eq!(quantile(&samples, 0.5), Some(50.0));
+        assert_eq!(quantile(&samples, 0.99), Some(99.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[tokio::test]
+    async fn a_listener_hears_what_the_engine_says() {
+        let tasks = Tasks::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let own = tasks.clone();
+        tasks.spawn("engine", async move {
+            let _ = answer_on_port(listener, own).await;
+        });
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tasks.spawn("client", async move {
+            let _ = connection.await;
+        });
+        let wish = Wish {
+            events: 5,
+            pause_us: 0,
+        };
+        let sent = now_us();
+        let response = sender
+            .send_request(request("/v1/chat/completions", "bench", wish).unwrap())
+            .await
+            .unwrap();
+        let heard = hear(response.into_body(), sent, true).await.unwrap();
+        assert_eq!((heard.events, heard.late_us.len()), (5, 5));
+        assert!(heard.first_us > 0.0);
+    }
+}
