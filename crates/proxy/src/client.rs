@@ -170,13 +170,17 @@ impl SealedClient {
         Ok((proofs.collect::<Result<_, _>>()?, said.next))
     }
 
-    /// Ends the session and gets its last word, once everything that is under way has been signed.
+    /// Ends the session and gets its last word, once everything that is under way has been signed, and with it the proofs
+    /// from a number on: no others can be asked for afterwards.
     ///
     /// # Errors
     /// It does not come, or is none.
-    pub async fn close(&self) -> Result<Envelope<SessionClose>, ClientError> {
-        let said = self.said(Method::POST, "close").await?;
-        Ok(Envelope::from_text(&said)?)
+    pub async fn close(&self, from: u64) -> Result<LastWords, ClientError> {
+        let said = self.said(Method::POST, &format!("close?from={from}")).await?;
+        let mut lines = said.lines();
+        let close = Envelope::from_text(lines.next().unwrap_or_default())?;
+        let proofs = lines.map(Envelope::from_text).collect::<Result<_, _>>()?;
+        Ok(LastWords { close, proofs })
     }
 
     async fn said(&self, method: Method, what: &str) -> Result<String, ClientError> {
@@ -196,6 +200,15 @@ impl SealedClient {
             .await
             .unwrap_or(Err(ClientError::Unsaid("own state in time")))
     }
+}
+
+/// What a session says as it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastWords {
+    /// How many responses there were.
+    pub close: Envelope<SessionClose>,
+    /// The proofs that were asked for with it, as many as the endpoint gives at once.
+    pub proofs: Vec<Envelope<ResponseProof>>,
 }
 
 impl fmt::Debug for SealedClient {

@@ -33,7 +33,7 @@ mod wellknown;
 
 pub use answer::Answer;
 pub use check::{Asked, Checked, CheckedBody, Unproven};
-pub use client::{ClientError, Peer, SealedClient};
+pub use client::{ClientError, LastWords, Peer, SealedClient};
 pub use endpoint::{Endpoint, EndpointError};
 pub use limits::Limits;
 pub use refusal::openai_error;

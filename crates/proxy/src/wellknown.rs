@@ -52,20 +52,32 @@ pub(crate) async fn answer(
         "close" if method == Method::POST => {
             sealer.begin_close();
             sealer.drained().await;
-            Ok(text(sealer.close().to_text()))
+            Ok(text(last_words(sealer, uri.query())))
         }
         "attestation" | "proofs" | "close" => Err(Refusal::Method),
         _ => Err(Refusal::NotFound),
     }
 }
 
+/// The close, and on a line each the proofs from the number on that was asked for: nothing can be asked after it.
+fn last_words(sealer: &Sealer, query: Option<&str>) -> String {
+    let mut said = sealer.close().to_text();
+    let kept = from(query).map(|from| sealer.proofs(from, MOST_PROOFS).proofs);
+    for (_, proof) in kept.unwrap_or_default() {
+        said.push('\n');
+        said.push_str(&proof);
+    }
+    said
+}
+
+fn from(query: Option<&str>) -> Option<u64> {
+    let mut parameters = query.unwrap_or_default().split('&');
+    let number = parameters.find_map(|parameter| parameter.strip_prefix("from="))?;
+    number.parse().ok()
+}
+
 fn proofs(sealer: &Sealer, query: Option<&str>) -> Response<Full<Bytes>> {
-    let parameters = query.unwrap_or_default().split('&');
-    let from = parameters
-        .filter_map(|parameter| parameter.strip_prefix("from="))
-        .find_map(|number| number.parse().ok())
-        .unwrap_or(0);
-    let kept = sealer.proofs(from, MOST_PROOFS);
+    let kept = sealer.proofs(from(query).unwrap_or(0), MOST_PROOFS);
     let proofs = kept.proofs.iter().map(|(sequence, proof)| Numbered {
         sequence: *sequence,
         proof: proof.to_string(),

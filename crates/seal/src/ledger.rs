@@ -168,19 +168,31 @@ impl Ledger {
         bounds: Bounds,
         signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
     ) -> Result<ResponseProof, Forgery> {
-        if !signed(
-            &self.attestation.session_key,
-            proof.signed_bytes(),
-            proof.signature(),
-        ) {
-            return Err(Forgery::Signature);
-        }
-        let stated = proof.statement()?;
-        self.concerns_us(&stated)?;
+        let stated = self.read(proof, signed)?;
         self.agrees(&stated, seen)?;
         times(&stated, seen, bounds)?;
         self.number(&stated, proof.digest())?;
         Ok(stated)
+    }
+
+    /// Takes the number of a proof whose response nobody here saw: whoever had asked went away before it came. What it says
+    /// of that response is the session's word alone.
+    ///
+    /// # Errors
+    /// The first thing that is wrong; the ledger is then as it was.
+    pub fn accept_unseen(
+        &mut self,
+        proof: &Envelope<ResponseProof>,
+        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+    ) -> Result<ResponseProof, Forgery> {
+        let stated = self.read(proof, signed)?;
+        self.number(&stated, proof.digest())?;
+        Ok(stated)
+    }
+
+    /// The number up to which every response is proven.
+    pub const fn proven(&self) -> u64 {
+        self.next
     }
 
     /// Numbers below the highest known that nobody has proven.
@@ -229,6 +241,24 @@ impl Ledger {
         if stated.last != self.last {
             return Err(Forgery::Chain(stated.responses));
         }
+        Ok(stated)
+    }
+
+    /// A proof that the session key signed, and that is this session's.
+    fn read(
+        &self,
+        proof: &Envelope<ResponseProof>,
+        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+    ) -> Result<ResponseProof, Forgery> {
+        if !signed(
+            &self.attestation.session_key,
+            proof.signed_bytes(),
+            proof.signature(),
+        ) {
+            return Err(Forgery::Signature);
+        }
+        let stated = proof.statement()?;
+        self.concerns_us(&stated)?;
         Ok(stated)
     }
 

@@ -547,6 +547,31 @@ fn replays_exchanges_and_gaps_show() {
 }
 
 #[test]
+fn an_answer_that_nobody_saw_fills_its_place_if_it_is_the_sessions_own() {
+    let proofs = chain(2);
+    let mut ledger = ledger();
+    ledger.accept(&proofs[1], &exchange(), BOUNDS, signed).unwrap();
+    let last = envelope(&close(2, proofs[1].digest()));
+    assert_eq!(
+        (ledger.proven(), ledger.close(&last, signed)),
+        (0, Err(Forgery::Gap(1)))
+    );
+    let nobody = |_: &Hotkey, _: &[u8], _: &Signature| false;
+    assert_eq!(ledger.accept_unseen(&proofs[0], nobody), Err(Forgery::Signature));
+    let foreign = envelope(&ResponseProof {
+        session: SessionId(Uuid::from_u128(99)),
+        ..proof()
+    });
+    assert_eq!(ledger.accept_unseen(&foreign, signed), Err(Forgery::Session));
+    ledger.accept_unseen(&proofs[0], signed).unwrap();
+    assert_eq!(
+        ledger.accept_unseen(&proofs[0], signed),
+        Err(Forgery::Replayed(0))
+    );
+    assert_eq!((ledger.proven(), ledger.close(&last, signed).is_ok()), (2, true));
+}
+
+#[test]
 fn who_saw_only_a_beginning_accepts_no_shorter_response() {
     let cut = Exchange {
         output: None,

@@ -221,7 +221,7 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
         "{refused:?}"
     );
 
-    let close = session.client.close().await.unwrap();
+    let close = session.client.close(0).await.unwrap().close;
     session.ledger.close(&close, muster_identity::verify).unwrap();
     let told = session.ends(&lease, &engine).await;
     assert_eq!(told, close.statement().unwrap(), "there is one last word");

@@ -57,7 +57,7 @@ async fn a_small_answer_has_its_proof_in_its_head() {
     let head = rig.ask(Request::head("/health"), "").await;
     assert_eq!(head.head.headers["content-length"], "5");
     assert_eq!(head.proven(&mut ledger).output_bytes, 0);
-    let close = rig.client.close().await.unwrap();
+    let close = rig.client.close(0).await.unwrap().close;
     assert_eq!(
         ledger.close(&close, muster_identity::verify).unwrap().responses,
         4

@@ -217,7 +217,7 @@ async fn proofs_of_other_times_and_sessions_are_worth_nothing_here() {
     let late = told(&expired).await.verdict(&mut expired.ledger()).unwrap_err();
     assert_eq!(late, Unproven::Forged(Forgery::Expired));
     // A response that was never shown is missed at the close.
-    let close = rig.client.close().await.unwrap();
+    let close = rig.client.close(0).await.unwrap().close;
     assert_eq!(
         ledger.close(&close, muster_identity::verify),
         Err(Forgery::Gap(1))

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use muster_kit::Tasks;
 use muster_protocol::Digest;
 use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
-use muster_seal::{HashScheme, StreamEnd};
+use muster_seal::{Forgery, HashScheme, StreamEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
@@ -192,18 +192,30 @@ async fn a_session_that_is_closed_ends_what_is_under_way_and_says_its_last_word(
     });
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
     let mut ledger = rig.ledger();
-    let (told, close) = tokio::join!(rig.ask(post(), "{}"), async {
+    let (told, last) = tokio::join!(rig.ask(post(), "{}"), async {
         until("a stream", || (rig.seal.sealer().under_way() == 1).then_some(())).await;
-        timeout(DEADLINE, rig.client.close()).await.unwrap().unwrap()
+        timeout(DEADLINE, rig.client.close(0)).await.unwrap().unwrap()
     });
     let proof = told.proven(&mut ledger);
     assert_eq!(proof.end, StreamEnd::SessionClosed);
-    let stated = ledger.close(&close, muster_identity::verify).unwrap();
+    let stated = ledger.close(&last.close, muster_identity::verify).unwrap();
     assert_eq!(stated.responses, 1);
+    // Whoever did not stay for the answer has its proof with the last word.
+    let mut absent = rig.ledger();
+    let [unseen] = last.proofs.as_slice() else {
+        panic!("{last:?}");
+    };
+    assert_eq!(
+        absent.close(&last.close, muster_identity::verify),
+        Err(Forgery::Gap(1))
+    );
+    assert_eq!(absent.accept_unseen(unseen, muster_identity::verify), Ok(proof));
+    assert_eq!(absent.close(&last.close, muster_identity::verify), Ok(stated));
     let refused = rig.ask(post(), "{}").await;
     assert_eq!(refused.head.status, 503);
     assert!(refused.checked.proof.is_none(), "the engine was not asked");
-    assert_eq!(rig.client.close().await.unwrap(), close);
+    let again = rig.client.close(1).await.unwrap();
+    assert_eq!((again.close, again.proofs.len()), (last.close, 0));
     assert_eq!(
         rig.client.attestation().await.unwrap(),
         *rig.seal.sealer().attestation()
