@@ -73,7 +73,7 @@ pub(crate) struct Subnet {
 struct Running {
     news: mpsc::Sender<News>,
     /// Dropped when the job dies, with everything that is under way.
-    _endpoint: Option<Endpoint>,
+    endpoint: Option<Endpoint>,
     tasks: Tasks,
 }
 
@@ -298,7 +298,7 @@ impl Subnet {
         let miner = MinerKey(miner().hotkey());
         let running = Running {
             news: order.news.clone(),
-            _endpoint: endpoint,
+            endpoint,
             tasks,
         };
         self.running.lock().unwrap().insert(order.job, running);
@@ -385,6 +385,20 @@ impl Subnet {
             miner_signature: Some(signature),
         };
         (ready, endpoint)
+    }
+
+    /// The sessions that run sign an answer each that never reaches the gateway: it stopped waiting as it came.
+    pub(crate) async fn answer_nobody(&self) {
+        let seals: Vec<_> = {
+            let running = self.running.lock().unwrap();
+            let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
+            endpoints.map(|endpoint| Arc::clone(endpoint.seal())).collect()
+        };
+        for seal in seals {
+            let request = http::Request::get("/health").body(http_body_util::Full::<Bytes>::default());
+            let answered = seal.answer(request.unwrap()).await;
+            assert_eq!((answered.status().as_u16(), seal.sealer().under_way()), (200, 0));
+        }
     }
 
     /// Every session's machine goes up in smoke.

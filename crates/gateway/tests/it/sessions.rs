@@ -223,13 +223,14 @@ async fn an_idle_session_says_its_last_word_and_ends() {
 #[tokio::test]
 async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
     let world = World::new(|settings| settings.idle_s = 1).await;
-    world.pace().words.send_replace(0);
-    let asking = world.tasks.spawn("asking", world.chat(1, true).send());
-    until("the engine is asked", || async {
-        (world.pace().asked.load(Ordering::SeqCst) == 1).then_some(())
-    })
-    .await;
-    asking.abort();
+    world
+        .chat(1, false)
+        .send()
+        .await
+        .unwrap()
+        .error_for_status()
+        .unwrap();
+    world.subnet.answer_nobody().await;
     until("the session's end", || async {
         world.subnet.ended.lock().unwrap().first().copied()
     })
