@@ -128,7 +128,10 @@ impl Claimed {
         let mut found = Vec::new();
         for _ in 0..LOOKS {
             let uuids = self.claim.uuids().to_vec();
-            let after = spawn_blocking(move || look(&uuids)).await.unwrap_or_default();
+            let number = uuids.len();
+            let looked = spawn_blocking(move || look(&uuids)).await;
+            // A look that came to nothing is no clean bill of health.
+            let after = looked.unwrap_or_else(|failed| vec![Err(failed.to_string()); number]);
             found = judged(self.claim.uuids(), &watched, &after);
             if found.is_empty() {
                 return;
