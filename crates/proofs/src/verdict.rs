@@ -100,6 +100,29 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether it shows a wrong proof rather than a slow or absent one. Vanishing after the commitment is one of them.
+    pub fn is_wrong(&self) -> bool {
+        match self {
+            Self::Vanished
+            | Self::OtherCommitment
+            | Self::OtherRound { .. }
+            | Self::OtherPlace { .. }
+            | Self::WrongEntry { .. }
+            | Self::WrongStep { .. }
+            | Self::AlteredLeaf { .. }
+            | Self::AlteredPath { .. } => true,
+            Self::Gone
+            | Self::NotFilled { .. }
+            | Self::NotCommitted { .. }
+            | Self::OutOfTurn { .. }
+            | Self::Oversized { .. }
+            | Self::Malformed(_)
+            | Self::OtherSession
+            | Self::OtherKey
+            | Self::Evidence(_) => false,
+        }
+    }
+
     /// The number that goes over the wire; never reused.
     pub fn code(&self) -> u16 {
         match self {

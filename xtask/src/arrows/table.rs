@@ -59,6 +59,7 @@ const TABLE: &[Row] = &[
     row("muster-proxy",       Layer(3), &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),
     row("muster-proofs",      Layer(3), &["bollard*", "cust*", "cudarc", "tch", "subxt*", "sqlx*"], "challenges are verified without Docker and without CUDA"),
     row("muster-gateway",     Layer(4), &["bollard*", "subxt*"], "a gateway knows sessions and clients, and neither a chain nor an engine"),
+    row("muster-grading",     Layer(4), NETWORK, "who is challenged, and what an answer is worth, is decided without a clock, a store or a socket"),
     row("muster-executor",    Layer(5), &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
     row("muster-miner",       Layer(5), &["subxt*"], "the chain is reached through muster-chain"),
     row("muster-validator",   Layer(5), &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),

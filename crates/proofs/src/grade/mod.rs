@@ -98,7 +98,8 @@ pub struct Calibration {
 }
 
 /// The floors of one class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Floors {
     /// Which class.
     pub class: ExecutorClass,
@@ -248,7 +249,7 @@ pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> G
         return Grade::Zero(vec![Shortfall::UnknownClass]);
     };
     let wrong = attempts.iter().find_map(|attempt| match attempt.verdict {
-        Verdict::Zero(reason) if is_wrong(&reason) => Some(reason),
+        Verdict::Zero(reason) if reason.is_wrong() => Some(reason),
         Verdict::Zero(_) | Verdict::Passed(_) => None,
     });
     if let Some(reason) = wrong {
@@ -327,29 +328,6 @@ fn value(component: Component, measured: &Measured) -> u64 {
         | (Component::Bandwidth, Measured::Walk { rate, .. }) => *rate,
         (Component::Memory, Measured::Walk { bytes, .. }) => bytes >> 20,
         (Component::Int8 | Component::Fp16 | Component::Memory | Component::Bandwidth, _) => 0,
-    }
-}
-
-/// Whether a reason shows a wrong proof rather than a slow or absent one. Vanishing after the commitment is one of them.
-fn is_wrong(reason: &Reason) -> bool {
-    match reason {
-        Reason::Vanished
-        | Reason::OtherCommitment
-        | Reason::OtherRound { .. }
-        | Reason::OtherPlace { .. }
-        | Reason::WrongEntry { .. }
-        | Reason::WrongStep { .. }
-        | Reason::AlteredLeaf { .. }
-        | Reason::AlteredPath { .. } => true,
-        Reason::Gone
-        | Reason::NotFilled { .. }
-        | Reason::NotCommitted { .. }
-        | Reason::OutOfTurn { .. }
-        | Reason::Oversized { .. }
-        | Reason::Malformed(_)
-        | Reason::OtherSession
-        | Reason::OtherKey
-        | Reason::Evidence(_) => false,
     }
 }
 

@@ -166,3 +166,91 @@ pub fn perform(prover: &mut dyn Prover, task: &Task, watch: &dyn Watch) -> Resul
 pub fn all_cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
+
+/// What a dishonest prover would do, for tests and demonstrations: a validator that cannot tell it from an honest one is none.
+pub mod cheat {
+    use super::{Prover, ProverError, Watch};
+    use crate::chain::{ChainShape, ChainSpec, Place};
+    use crate::merkle::Hash;
+    use crate::walk::{StepPlace, WalkSpec};
+
+    /// Multiplies matrices of half the side, an eighth of the work, and answers as if they were whole: every message has the form
+    /// of an honest one. Memory is proven honestly.
+    #[derive(Debug)]
+    pub struct Smaller<P> {
+        inner: P,
+        asked: Option<ChainSpec>,
+    }
+
+    impl<P: Prover> Smaller<P> {
+        /// Cheats with this prover.
+        pub fn new(inner: P) -> Self {
+            Self { inner, asked: None }
+        }
+    }
+
+    impl<P: Prover> Prover for Smaller<P> {
+        fn chain_start(&mut self, spec: &ChainSpec, watch: &dyn Watch) -> Result<(), ProverError> {
+            let shape = ChainShape {
+                log2_n: spec.shape().log2_n.saturating_sub(1),
+                ..*spec.shape()
+            };
+            let smaller = ChainSpec::new(*spec.identity(), shape, None);
+            let smaller = smaller.map_err(|_| ProverError::TooLarge("half of the smallest matrix"))?;
+            self.asked = Some(*spec);
+            self.inner.chain_start(&smaller, watch)
+        }
+
+        fn chain_round(
+            &mut self,
+            round: u32,
+            previous: &Hash,
+            watch: &dyn Watch,
+        ) -> Result<Hash, ProverError> {
+            self.inner.chain_round(round, previous, watch)
+        }
+
+        fn chain_open(
+            &mut self,
+            places: &[Place],
+            out: &mut Vec<u8>,
+            watch: &dyn Watch,
+        ) -> Result<(), ProverError> {
+            let asked = self.asked.ok_or(ProverError::OutOfOrder("a chain"))?;
+            for place in places {
+                let half = Place {
+                    row: place.row / 2,
+                    column: place.column / 2,
+                    ..*place
+                };
+                let mut opened = Vec::new();
+                self.inner.chain_open(&[half], &mut opened, watch)?;
+                // The place that was drawn, the leaf of another, and a path as long as it should be.
+                for part in [place.round, place.row, place.column] {
+                    out.extend(part.to_le_bytes());
+                }
+                let end = out.len().saturating_add(asked.opening_bytes()).saturating_sub(12);
+                out.extend(opened.get(12..).unwrap_or_default());
+                out.resize(end, 0);
+            }
+            Ok(())
+        }
+
+        fn fill(&mut self, spec: &WalkSpec, watch: &dyn Watch) -> Result<(), ProverError> {
+            self.inner.fill(spec, watch)
+        }
+
+        fn walk(&mut self, seed: &[u8; 32], watch: &dyn Watch) -> Result<Hash, ProverError> {
+            self.inner.walk(seed, watch)
+        }
+
+        fn walk_open(
+            &mut self,
+            places: &[StepPlace],
+            out: &mut Vec<u8>,
+            watch: &dyn Watch,
+        ) -> Result<(), ProverError> {
+            self.inner.walk_open(places, out, watch)
+        }
+    }
+}
