@@ -15,8 +15,7 @@ use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::{SealSession, SessionSealed};
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails};
 use muster_protocol::{
-    AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobId, JobStage, MinerKey, Timestamp,
-    ValidatorKey,
+    AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobStage, MinerKey, Timestamp, ValidatorKey,
 };
 use muster_proxy::netns::Namespace;
 use muster_proxy::socket::{JobSocket, Listener};
@@ -253,8 +252,7 @@ fn statement(
     Ok(Attestation {
         session: SessionId(Uuid::new_v4()),
         session_key: key.hotkey(),
-        // An executor knows attempts only.
-        job: JobId::from_uuid(*opening.attempt.as_uuid()),
+        job: opening.details.job_of(opening.attempt),
         attempt: opening.attempt,
         miner: opening.miner,
         audience: opening.validator,

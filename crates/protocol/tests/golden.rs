@@ -207,7 +207,21 @@ fn what_an_executor_says_beyond_computehorde() {
         assert_eq!(rewrite::<FromMiner>("ours", &frame), frame);
     }
     let enrolled = r#"{"message_type":"MusterExecutorEnrolled","class":"always_on.test"}"#;
-    assert_eq!(rewrite::<ToMiner>("ours", enrolled), enrolled);
+    let sealed = |attestation, refusal| {
+        format!(
+            r#"{{"message_type":"MusterSessionSealed",{job},"attestation":{attestation},"refusal":{refusal}}}"#
+        )
+    };
+    for frame in [
+        enrolled.to_owned(),
+        sealed(r#""bXVzdGVy""#, "null"),
+        sealed(
+            "null",
+            r#""the session would be valid for longer than its lease""#,
+        ),
+    ] {
+        assert_eq!(rewrite::<ToMiner>("ours", &frame), frame);
+    }
     let long = format!(
         r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":0,"data":"{}"}}"#,
         "A".repeat(1 << 20)

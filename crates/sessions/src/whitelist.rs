@@ -185,7 +185,7 @@ pub struct Expected<'a> {
     /// Who asked.
     pub audience: ValidatorKey,
     /// As which job.
-    pub job: muster_protocol::JobId,
+    pub job: JobId,
     /// And attempt.
     pub attempt: muster_protocol::AttemptId,
     /// SHA-256 of our certificate, DER.
@@ -228,6 +228,7 @@ impl Service {
             Listen::Port(port) => (None, Some(*port)),
         };
         SealTerms {
+            job: None,
             model: self.model.clone(),
             image: self.image,
             weights: self.weights,
@@ -283,10 +284,7 @@ impl Service {
         if attested.audience != expected.audience {
             return Err(Mismatch::Audience);
         }
-        // A miner knows attempts only: of a further one it takes the attempt's id for the job's.
-        let as_the_miner_knows_it = JobId::from_uuid(*expected.attempt.as_uuid());
-        let named = attested.job == expected.job || attested.job == as_the_miner_knows_it;
-        if !named || attested.attempt != expected.attempt {
+        if attested.job != expected.job || attested.attempt != expected.attempt {
             return Err(Mismatch::Job);
         }
         if attested.image != service.image {

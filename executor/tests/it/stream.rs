@@ -28,6 +28,9 @@ const BOUNDS: Bounds = Bounds {
     skew: Duration::from_secs(2),
 };
 
+/// A job whose attempt has another id.
+const JOB: &str = "77777777-2222-4333-8444-555555555555";
+
 /// The miner whose address stands in every lease's receipt.
 fn miner_key() -> Keypair {
     Keypair::from_uri("//Miner").unwrap()
@@ -56,6 +59,7 @@ fn sealed(lease: &Lease, job: &Job, client: &Client, image: &str) -> Value {
         "public_key": client.pem,
         "executor_ip": "127.0.0.1",
         "muster": {
+            "job": JOB,
             "model": "tiny",
             "image": image,
             "weights": Digest::of(b"weights"),
@@ -191,6 +195,7 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
     let stated = session.stated.clone();
     assert_eq!(stated.miner, MinerKey(miner_key().hotkey()));
     assert_eq!(stated.image.to_string(), image);
+    assert_eq!(stated.job.to_string(), JOB);
     assert_eq!((stated.price.input, stated.price.output), (1_000, 3_000));
     assert_eq!(stated.model, Some(Digest::of(b"weights")));
     assert_eq!(stated.client_certificate, own.identity.fingerprint());

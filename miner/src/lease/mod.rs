@@ -15,7 +15,7 @@ use muster_protocol::wire::miner::{
     FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
     StreamingJobReady, ToMiner,
 };
-use muster_protocol::{AttemptId, HordeFailureReason, JobId, ParticipantType, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
 use muster_proxy::certificate::digest_of_pem;
 use muster_seal::{Attestation, HashScheme, Price};
 
@@ -244,8 +244,7 @@ struct Lent<'a> {
 
 /// Whether a statement of an executor, made a moment ago, is true of its lease.
 fn judge(stated: &Attestation, lent: &Lent<'_>, now: Timestamp) -> Result<(), Unsealable> {
-    // A miner knows attempts only.
-    let job = JobId::from_uuid(*lent.attempt.as_uuid());
+    let job = lent.details.job_of(lent.attempt);
     if stated.attempt != lent.attempt || stated.job != job || stated.audience != lent.validator {
         return Err(Unsealable::Stranger);
     }

@@ -300,6 +300,11 @@ proptest! {
     }
 }
 
+/// A job that is at its second attempt.
+fn job_id() -> JobId {
+    JobId::from_uuid(Uuid::from_u128(77))
+}
+
 /// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
 fn to_be_sealed() -> (Lease, Sealing) {
     let client = muster_proxy::certificate::make(&["client".to_owned()]).unwrap();
@@ -310,6 +315,7 @@ fn to_be_sealed() -> (Lease, Sealing) {
             public_key: pem,
             executor_ip: None,
             muster: Some(SealTerms {
+                job: Some(job_id()),
                 model: "tiny".to_owned(),
                 image,
                 weights: None,
@@ -334,7 +340,7 @@ fn to_be_sealed() -> (Lease, Sealing) {
     let stated = Attestation {
         session: SessionId(Uuid::from_u128(1)),
         session_key: Hotkey::from_bytes([1; 32]),
-        job: JobId::from_uuid(*attempt().as_uuid()),
+        job: job_id(),
         attempt: attempt(),
         miner: MinerKey(Hotkey::from_bytes([2; 32])),
         audience: ValidatorKey(validator_pair().hotkey()),
@@ -377,7 +383,7 @@ fn a_signature_leaves_the_miner_only_over_what_is_true_of_the_lease() {
             "another attempt",
         ),
         (
-            |stated| stated.job = JobId::from_uuid(Uuid::from_u128(9)),
+            |stated| stated.job = JobId::from_uuid(*attempt().as_uuid()),
             "another attempt",
         ),
         (

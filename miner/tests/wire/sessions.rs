@@ -31,7 +31,7 @@ async fn asked(executor: &mut Executor, stated: &Attestation) -> SessionSealed {
 async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
     let mut miner = Miner::start_with(|config| config.executor.max_skew_ms = 700).await;
     let mut validator = Validator::connect(&miner).await;
-    let attempt = new_attempt();
+    let (attempt, job_id) = (new_attempt(), JobId::from_uuid(Uuid::new_v4()));
     let client = muster_proxy::certificate::make(&["client".to_owned()]).unwrap();
     let image = ImageId(Digest::of(b"image"));
     let mut offer = initial(attempt, validator.now);
@@ -39,6 +39,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         public_key: client.pem.clone(),
         executor_ip: None,
         muster: Some(SealTerms {
+            job: Some(job_id),
             model: "tiny".to_owned(),
             image,
             weights: None,
@@ -70,7 +71,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
     let stated = Attestation {
         session: SessionId(Uuid::new_v4()),
         session_key: Hotkey::from_bytes([1; 32]),
-        job: JobId::from_uuid(*attempt.as_uuid()),
+        job: job_id,
         attempt,
         miner: MinerKey(miner_key().hotkey()),
         audience: ValidatorKey(validator_key().hotkey()),

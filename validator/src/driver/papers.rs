@@ -9,7 +9,7 @@ use muster_protocol::receipt::{
 };
 use muster_protocol::wire::facilitator::JobRequest as UserJob;
 use muster_protocol::wire::miner::{
-    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset,
+    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
     StreamingDetails, ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
@@ -171,6 +171,10 @@ impl Papers<'_> {
             .clone()
             .map(|details| StreamingDetails {
                 executor_ip: None,
+                muster: details.muster.map(|terms| SealTerms {
+                    job: Some(self.request.uuid),
+                    ..terms
+                }),
                 ..details
             })
     }

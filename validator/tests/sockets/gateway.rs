@@ -3,6 +3,7 @@
 use muster_gateway::Settings;
 use muster_kit::Tasks;
 use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::wire::miner::SealTerms;
 use muster_protocol::{AttemptId, Digest, ImageId};
 use muster_sessions::Service;
 use serde_json::{Value, json};
@@ -55,7 +56,9 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     );
     let details = offer.streaming_details.unwrap();
     assert!(details.public_key.starts_with("-----BEGIN CERTIFICATE-----"));
-    assert_eq!(details.muster, Some(service().terms()));
+    let terms = details.muster.unwrap();
+    assert!(terms.job.is_some());
+    assert_eq!(SealTerms { job: None, ..terms }, service().terms());
     let attempt: AttemptId = offer.job_uuid;
     session.accept_job(attempt).await;
     session.accepted_receipt().await;

@@ -11,7 +11,7 @@ use super::executor::{
 use super::muster::{CancelJob, ReceiptCountersigned};
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
-use crate::ids::{AttemptId, ExecutorToken};
+use crate::ids::{AttemptId, ExecutorToken, JobId};
 use crate::keys::{Hotkey, MinerKey, ValidatorKey};
 use crate::receipt::{AcceptedReceipt, FinishedReceipt, Receipt, StartedReceipt};
 use crate::signature::Signature;
@@ -168,6 +168,9 @@ pub struct StreamingDetails {
 /// What a miner is to attest of a sealed session besides what it knows itself, and how its executor reaches the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealTerms {
+    /// The job that the session is. An attempt has an id of its own, which is the job's only in a first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
     /// The model that clients ask for.
     pub model: String,
     /// The image that is to run: nothing else may be attested.
@@ -189,6 +192,15 @@ pub struct SealTerms {
     pub input_price: u64,
     /// Rao for a million tokens of output.
     pub output_price: u64,
+}
+
+impl StreamingDetails {
+    /// The job that the session of an attempt is attested as: the one that its terms name; where they name none, the attempt's
+    /// id is all that is known of it.
+    pub fn job_of(&self, attempt: AttemptId) -> JobId {
+        let named = self.muster.as_ref().and_then(|terms| terms.job);
+        named.unwrap_or_else(|| JobId::from_uuid(*attempt.as_uuid()))
+    }
 }
 
 /// Seconds for each stage of a job on its executor.
