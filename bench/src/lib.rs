@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 pub mod plot;
+pub mod process;
 mod publish;
 mod report;
 pub mod streams;

@@ -3,6 +3,7 @@
 //! Both ends read the same clock of one machine, so the difference is what stands between them.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -19,6 +20,8 @@ use muster_kit::{Clock as _, SystemClock, Tasks};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
+
+use crate::process::{ENGINE, say};
 
 /// Stands before the microseconds at which an event was said.
 const MARK: &str = "@T";
@@ -55,6 +58,23 @@ pub fn now_us() -> i64 {
 }
 
 // === the engine ===
+
+/// Answers on the socket of a folder and on a port, which is said there, until the process ends.
+///
+/// # Errors
+/// A listener failed.
+pub async fn serve_engine(folder: &Path) -> Result<()> {
+    let tasks = Tasks::new();
+    let port = TcpListener::bind("127.0.0.1:0").await?;
+    let address = port.local_addr()?;
+    let socket = UnixListener::bind(folder.join(ENGINE))?;
+    say(folder, "engine", &address.to_string())?;
+    tokio::try_join!(
+        answer_on_socket(socket, tasks.clone()),
+        answer_on_port(port, tasks.clone())
+    )?;
+    Ok(())
+}
 
 /// Answers on a Unix socket until the process ends.
 ///

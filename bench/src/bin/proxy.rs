@@ -7,46 +7,30 @@
 //! `MUSTER_BENCH_STREAMS` (default 2000) make it small.
 
 use std::fs;
-use std::net::TcpListener as StdListener;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::future::try_join_all;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use muster_bench::plot::{Line, distributions};
-use muster_bench::streams::{Heard, Wish, answer_on_port, answer_on_socket, hear, now_us, quantile, request};
+use muster_bench::process::{
+    CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
+};
+use muster_bench::streams::{Heard, Wish, hear, now_us, quantile, request, serve_engine};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_identity::Keypair;
-use muster_kit::tls::{self, TlsIdentity};
-use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_kit::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{
-    Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
-};
+use muster_proxy::{Arriving, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
 use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-const RAISED: &str = "MUSTER_BENCH_PROXY_RAISED";
-const OPEN_FILES: u32 = 16_384;
-const CORE_OF_PROXY: &str = "0";
-const CORE_OF_OTHERS: &str = "1";
 const PATH: &str = "/v1/chat/completions";
-const ENGINE: &str = "engine.sock";
-/// Clock ticks in a second, as Linux has shown them to programs for decades.
-const TICKS: f64 = 100.0;
-/// A process of Python takes its time on a machine that others use.
-const READY: Duration = Duration::from_secs(240);
 
 /// As fast as it goes, many at once.
 const FAST: Wish = Wish {
@@ -90,42 +74,17 @@ fn main() -> Result<()> {
         .build()?;
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
-        (Some("engine"), Some(folder)) => runtime.block_on(engine(Path::new(&folder))),
+        (Some("engine"), Some(folder)) => runtime.block_on(serve_engine(Path::new(&folder))),
         (Some("seal"), Some(folder)) => runtime.block_on(seal(Path::new(&folder))),
-        (None, _) if std::env::var_os(RAISED).is_none() => Err(raise().into()),
-        (None, _) => measure(&runtime),
+        (None, _) => {
+            raise()?;
+            measure(&runtime)
+        }
         (Some(other), _) => bail!("unknown word {other:?}"),
     }
 }
 
-fn own() -> PathBuf {
-    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("proxy"))
-}
-
-/// Again, with many files and on one core.
-fn raise() -> std::io::Error {
-    let line = format!("ulimit -n {OPEN_FILES}; exec taskset -c {CORE_OF_OTHERS} \"$0\"");
-    Command::new("sh")
-        .args(["-c", &line])
-        .arg(own())
-        .env(RAISED, "1")
-        .exec()
-}
-
 // === the processes ===
-
-async fn engine(folder: &Path) -> Result<()> {
-    let tasks = Tasks::new();
-    let port = TcpListener::bind("127.0.0.1:0").await?;
-    let address = port.local_addr()?;
-    let socket = UnixListener::bind(folder.join(ENGINE))?;
-    say(folder, "engine", &address.to_string())?;
-    tokio::try_join!(
-        answer_on_socket(socket, tasks.clone()),
-        answer_on_port(port, tasks.clone())
-    )?;
-    Ok(())
-}
 
 async fn seal(folder: &Path) -> Result<()> {
     let (tasks, limits) = (Tasks::new(), limits());
@@ -176,153 +135,6 @@ fn attestation(key: &Keypair, now: Timestamp, server: Digest, client: Digest) ->
     })
 }
 
-/// Tells whoever started this process where it listens.
-fn say(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let draft = folder.join(format!("{name}.draft"));
-    fs::write(&draft, text)?;
-    Ok(fs::rename(draft, folder.join(format!("{name}.address")))?)
-}
-
-/// Ends with this.
-struct Process {
-    child: Child,
-    address: String,
-}
-
-impl Process {
-    fn start(folder: &Path, name: &str, core: &str) -> Result<Self> {
-        let child = Command::new("taskset")
-            .args(["-c", core])
-            .arg(own())
-            .arg(name)
-            .arg(folder)
-            .spawn()?;
-        let file = folder.join(format!("{name}.address"));
-        let address = soon(name, || fs::read_to_string(&file).ok())?;
-        Ok(Self { child, address })
-    }
-
-    fn nginx(folder: &Path) -> Result<Self> {
-        let program = std::env::var("MUSTER_BENCH_NGINX").unwrap_or_else(|_| "nginx".to_owned());
-        let port = StdListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let at = folder.display();
-        let config = folder.join("nginx.conf");
-        let text = format!(
-            "daemon off; master_process off; pid {at}/nginx.pid; error_log {at}/nginx.log;\n\
-             events {{ worker_connections 8192; }}\n\
-             http {{ access_log off; client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
-             upstream engine {{ server unix:{at}/{ENGINE}; keepalive 64; }}\n\
-             server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {at}/server.pem; ssl_certificate_key {at}/server.key.pem; ssl_protocols TLSv1.3;\n\
-             keepalive_timeout 300; keepalive_requests 1000000;\n\
-             location / {{ proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off; proxy_read_timeout 600s; }} }} }}\n"
-        );
-        fs::write(&config, text)?;
-        let child = Command::new("taskset")
-            .args(["-c", CORE_OF_PROXY, &program, "-c"])
-            .arg(&config)
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("{program} does not start: apt-get install nginx-light"))?;
-        Ok(Self {
-            child,
-            address: format!("127.0.0.1:{port}"),
-        })
-    }
-
-    fn litellm(folder: &Path, program: &str, engine: &str) -> Result<Self> {
-        let port = StdListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let config = folder.join("litellm.yaml");
-        let text = format!(
-            "model_list:\n  - model_name: bench\n    litellm_params:\n      model: openai/bench\n      api_base: http://{engine}/v1\n      api_key: none\n"
-        );
-        fs::write(&config, text)?;
-        let child = Command::new("taskset")
-            .args([
-                "-c",
-                CORE_OF_PROXY,
-                program,
-                "--host",
-                "127.0.0.1",
-                "--port",
-                &port.to_string(),
-                "--config",
-            ])
-            .arg(&config)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("{program} does not start"))?;
-        Ok(Self {
-            child,
-            address: format!("127.0.0.1:{port}"),
-        })
-    }
-
-    /// Seconds of processor time so far.
-    fn processor(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name, in parentheses, may hold anything.
-        let (_, fields) = stat.rsplit_once(')').context("a stat without a name")?;
-        let fields: Vec<_> = fields.split_whitespace().collect();
-        let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
-        let (user, system) = (ticks(11), ticks(12));
-        Ok((user.context("no user time")? + system.context("no system time")?) / TICKS)
-    }
-
-    /// KiB of memory.
-    fn resident(&self) -> Result<f64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        Ok(number.context("no VmRSS")?.parse()?)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Waits for a condition that another process brings about.
-fn soon<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
-    let end = now_us() + i64::try_from(READY.as_micros()).unwrap_or(i64::MAX);
-    loop {
-        if let Some(met) = condition() {
-            return Ok(met);
-        }
-        if now_us() > end {
-            bail!("{what} did not come up");
-        }
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
-}
-
-// === identities ===
-
-fn write_identity(folder: &Path, name: &str) -> Result<()> {
-    let made = certificate::make(&["localhost".to_owned()])?;
-    let key = made.identity.key.secret_der();
-    fs::write(folder.join(format!("{name}.der")), &made.identity.certificate)?;
-    fs::write(folder.join(format!("{name}.key.der")), key)?;
-    fs::write(folder.join(format!("{name}.pem")), &made.pem)?;
-    let pem = format!(
-        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
-        STANDARD.encode(key)
-    );
-    Ok(fs::write(folder.join(format!("{name}.key.pem")), pem)?)
-}
-
-fn read_identity(folder: &Path, name: &str) -> Result<TlsIdentity> {
-    let certificate = fs::read(folder.join(format!("{name}.der")))?;
-    let key = fs::read(folder.join(format!("{name}.key.der")))?;
-    Ok(TlsIdentity {
-        certificate: CertificateDer::from(certificate),
-        key: PrivateKeyDer::Pkcs8(key.into()),
-    })
-}
-
 // === the clients ===
 
 /// Whoever is asked.
@@ -351,7 +163,7 @@ impl Target {
         hear(self.open(wish).await?, sent, timed).await
     }
 
-    async fn open(&self, wish: Wish) -> Result<Incoming> {
+    async fn open(&self, wish: Wish) -> Result<Arriving> {
         let response = match self {
             Self::Tls(client, host) => client.send(request(PATH, host, wish)?).await?,
             Self::Direct(upstream) => upstream.send(request(PATH, "engine", wish)?).await?,
@@ -413,8 +225,8 @@ fn measure(runtime: &Runtime) -> Result<()> {
     let (folder, tasks) = (folder.path(), Tasks::new());
     write_identity(folder, "server")?;
     write_identity(folder, "client")?;
-    let engine = Process::start(folder, "engine", CORE_OF_OTHERS)?;
-    let ours = Process::start(folder, "seal", CORE_OF_PROXY)?;
+    let engine = Process::own(folder, "engine", CORE_OF_OTHERS)?;
+    let ours = Process::own(folder, "seal", CORE_OF_PROXY)?;
     let nginx = Process::nginx(folder)?;
     let direct = {
         let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
 use muster_kit::error::Causes;
 use muster_kit::tls::TlsIdentity;
 use muster_kit::{SharedClock, Tasks};
@@ -15,7 +14,9 @@ use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_proxy::certificate::digest_of_pem;
 use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
-use muster_proxy::{Asked, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven};
+use muster_proxy::{
+    Arriving, Asked, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
+};
 use muster_seal::{Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId};
 use muster_sessions::Service;
 use muster_sessions::whitelist::Expected;
@@ -52,7 +53,7 @@ type Report = Box<dyn FnOnce(Checked) + Send>;
 /// An answer on its way, and what was seen of it once it is over.
 pub(crate) struct Answer {
     pub(crate) asked: Asked,
-    pub(crate) response: Response<CheckedBody<Incoming, Report>>,
+    pub(crate) response: Response<CheckedBody<Arriving, Report>>,
     pub(crate) seen: oneshot::Receiver<Checked>,
 }
 

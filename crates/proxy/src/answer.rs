@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use hyper::body::Incoming;
 
+use crate::exchange::Arriving;
 use crate::relay::Relay;
 
 /// Held back until it was signed, or passing.
@@ -18,11 +18,11 @@ pub struct Answer(Kind);
 enum Kind {
     Whole(Full<Bytes>),
     // A stream lives long and is polled often; it lies still in a place of its own.
-    Passing(Box<Relay<Incoming>>),
+    Passing(Box<Relay<Arriving>>),
 }
 
 impl Answer {
-    pub(crate) fn passing(relay: Relay<Incoming>) -> Self {
+    pub(crate) fn passing(relay: Relay<Arriving>) -> Self {
         Self(Kind::Passing(Box::new(relay)))
     }
 }

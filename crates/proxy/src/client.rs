@@ -4,23 +4,14 @@
 //! one shared connection it would.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, TE};
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use muster_kit::Tasks;
 use muster_kit::tls::{TlsIdentity, client};
 use muster_protocol::Digest;
@@ -28,19 +19,12 @@ use muster_seal::{Attestation, Envelope, EnvelopeError, ResponseProof, SessionCl
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tower_service::Service;
 
+use crate::exchange::{Arriving, BrokenOff, Dial, Line, Pool, Unsent};
 use crate::limits::Limits;
-use crate::rt::Spawner;
 use crate::wellknown::{PREFIX, Proofs};
 
-/// The most of an answer that waits here, of one connection.
-const BUFFER: usize = 64 * 1024;
-/// How many connections without a request are kept.
-const IDLE_CONNECTIONS: usize = 64;
 /// The most that an endpoint may say about itself: proofs as many as it gives at once.
 const MAX_SAID: usize = 4 * 1024 * 1024;
 
@@ -58,10 +42,10 @@ pub struct Peer {
 pub enum ClientError {
     /// There is no connection.
     #[error("the sealed endpoint cannot be reached")]
-    Connect(#[source] hyper_util::client::legacy::Error),
+    Connect(#[source] io::Error),
     /// There was one.
     #[error("the sealed endpoint broke off")]
-    Broken(#[source] hyper_util::client::legacy::Error),
+    Broken(#[source] BrokenOff),
     /// What it says about itself did not come, or not whole, or not in time.
     #[error("the sealed endpoint does not say its {0}")]
     Unsaid(&'static str),
@@ -76,8 +60,11 @@ pub enum ClientError {
 /// Connections to one sealed endpoint. Clones share them.
 #[derive(Clone)]
 pub struct SealedClient {
-    client: Client<Dial, Full<Bytes>>,
+    pool: Arc<Pool>,
+    tls: TlsConnector,
     peer: Peer,
+    /// For a connection.
+    limit: Duration,
     patience: Duration,
 }
 
@@ -94,25 +81,12 @@ impl SealedClient {
     ) -> Result<Self, tokio_rustls::rustls::Error> {
         let mut tls = client(identity, peer.certificate)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let spawner = Spawner {
-            tasks: tasks.clone(),
-            name: "sealed client",
-        };
-        let client = Client::builder(spawner)
-            .pool_timer(TokioTimer::new())
-            // It hangs up before the other side does.
-            .pool_idle_timeout(limits.idle / 2)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .http1_max_buf_size(BUFFER)
-            .set_host(false)
-            .build(Dial {
-                address: peer.address.clone().into(),
-                tls: Arc::new(tls),
-                limit: limits.handshake,
-            });
         Ok(Self {
-            client,
+            // It hangs up before the other side does.
+            pool: Pool::new(limits.idle / 2, tasks),
+            tls: TlsConnector::from(Arc::new(tls)),
             peer,
+            limit: limits.handshake,
             patience: limits.upload,
         })
     }
@@ -126,24 +100,15 @@ impl SealedClient {
     ///
     /// # Errors
     /// No connection, or a broken one.
-    pub async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
-        let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTPS);
-        parts.authority = Some(Authority::from_static("sealed"));
-        let path = request.uri().path_and_query().cloned();
-        parts.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
-        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
-        *request.version_mut() = http::Version::HTTP_11;
+    pub async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Arriving>, ClientError> {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("sealed"));
         // So that the proof of a streamed answer may come behind it.
         headers.insert(TE, HeaderValue::from_static("trailers"));
-        self.client.request(request).await.map_err(|error| {
-            if error.is_connect() {
-                ClientError::Connect(error)
-            } else {
-                ClientError::Broken(error)
-            }
+        let sent = self.pool.send(request, self).await;
+        sent.map_err(|unsent| match unsent {
+            Unsent::Connect(error) => ClientError::Connect(error),
+            Unsent::Broken(error) => ClientError::Broken(error),
         })
     }
 
@@ -211,90 +176,26 @@ pub struct LastWords {
     pub proofs: Vec<Envelope<ResponseProof>>,
 }
 
-impl fmt::Debug for SealedClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SealedClient").field(&self.peer).finish()
-    }
-}
+impl Dial for SealedClient {
+    type Error = io::Error;
 
-/// Makes the pool's connections.
-#[derive(Clone)]
-struct Dial {
-    address: Arc<str>,
-    tls: Arc<ClientConfig>,
-    limit: Duration,
-}
-
-impl Dial {
-    async fn dial(self) -> io::Result<Line> {
+    async fn dial(&self) -> io::Result<Line> {
         let dialling = async {
-            let tcp = TcpStream::connect(&*self.address).await?;
+            let tcp = TcpStream::connect(&self.peer.address).await?;
             tcp.set_nodelay(true)?;
             // The certificate says who answers, not the name.
             let name = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
-            TlsConnector::from(self.tls).connect(name, tcp).await
+            self.tls.connect(name, tcp).await
         };
         let tls = timeout(self.limit, dialling).await;
-        let tls = tls.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        Ok(Line(TokioIo::new(tls)))
+        Ok(Box::new(
+            tls.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?,
+        ))
     }
 }
 
-impl Service<Uri> for Dial {
-    type Response = Line;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Line>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _uri: Uri) -> Self::Future {
-        Box::pin(self.clone().dial())
-    }
-}
-
-/// One connection.
-struct Line(TokioIo<TlsStream<TcpStream>>);
-
-impl Connection for Line {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Read for Line {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_read(cx, buffer)
-    }
-}
-
-impl Write for Line {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().0).poll_write_vectored(cx, slices)
+impl fmt::Debug for SealedClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SealedClient").field(&self.peer).finish()
     }
 }

@@ -5,15 +5,15 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use muster_kit::SharedClock;
 use muster_kit::tls::{TlsIdentity, server_for};
 use muster_protocol::Digest;
@@ -33,6 +33,8 @@ use crate::seal::Seal;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most of requests and answers that waits here, of one connection.
 const BUFFER: usize = 64 * 1024;
+/// HTTP/2, as TLS calls it.
+const HTTP2: &[u8] = b"h2";
 /// What one HTTP/2 stream may send ahead.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// Between two questions whether an HTTP/2 client is still there, and how long it has for the answer.
@@ -73,7 +75,7 @@ impl Endpoint {
         clock: SharedClock,
     ) -> Result<Self, EndpointError> {
         let address = listener.local_addr()?;
-        let tls = server_for(identity, client, &[b"h2", b"http/1.1"])?;
+        let tls = server_for(identity, client, &[HTTP2, b"http/1.1"])?;
         let (retiring, ending) = (CancellationToken::new(), CancellationToken::new());
         let connections = TaskTracker::new();
         let door = Door {
@@ -177,52 +179,65 @@ impl Door {
             self.acceptor.accept(tcp).await
         };
         match timeout(limits.handshake, handshake).await {
-            Ok(Ok(tls)) => self.serve(tls, peer, limits).await,
+            Ok(Ok(tls)) => self.serve(Box::new(tls), peer, limits).await,
             Ok(Err(error)) => tracing::info!(%peer, %error, "a caller did not come through TLS"),
             Err(_) => tracing::debug!(%peer, "a caller was too slow"),
         }
     }
 
-    async fn serve(self, tls: TlsStream<TcpStream>, peer: SocketAddr, limits: Limits) {
-        let spawner = Spawner {
-            tasks: self.seal.tasks().clone(),
-            name: "sealed stream",
-        };
-        let mut builder = auto::Builder::new(spawner);
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.head)
-            .max_buf_size(BUFFER);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(limits.streams)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .max_send_buf_size(BUFFER)
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(limits.stall);
+    /// Speaks what was agreed on during the handshake.
+    async fn serve(self, tls: Box<TlsStream<TcpStream>>, peer: SocketAddr, limits: Limits) {
+        let http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP2);
+        let watched = Watched::new(TokioIo::new(tls), limits.stall);
         let seal = Arc::clone(&self.seal);
         let service = service_fn(move |request| {
             let seal = Arc::clone(&seal);
             async move { Ok::<_, Infallible>(seal.answer(request).await) }
         });
-        let watched = Watched::new(TokioIo::new(tls), limits.stall);
-        let connection = builder.serve_connection_with_upgrades(watched, service);
-        let mut connection = pin!(connection);
-        let mut retiring = false;
-        let ended = loop {
-            tokio::select! {
-                ended = connection.as_mut() => break ended,
-                () = self.retiring.cancelled(), if !retiring => {
-                    retiring = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
+        let ended = if http2 {
+            let spawner = Spawner {
+                tasks: self.seal.tasks().clone(),
+                name: "sealed stream",
+            };
+            let connection = http2::Builder::new(spawner)
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(limits.streams)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .max_send_buf_size(BUFFER)
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(limits.stall)
+                .serve_connection(watched, service);
+            self.see_through(Box::pin(connection), http2::Connection::graceful_shutdown)
+                .await
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.head)
+                .max_buf_size(BUFFER)
+                .serve_connection(watched, service)
+                .with_upgrades();
+            self.see_through(
+                Box::pin(connection),
+                http1::UpgradeableConnection::graceful_shutdown,
+            )
+            .await
         };
         if let Err(error) = ended {
             tracing::debug!(%peer, %error, "a connection broke");
         }
+    }
+
+    /// Until it ends, which it is asked to do once no more is to come.
+    async fn see_through<C>(&self, mut connection: Pin<Box<C>>, retire: impl Fn(Pin<&mut C>)) -> C::Output
+    where
+        C: Future,
+    {
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = self.retiring.cancelled() => {}
+        }
+        retire(connection.as_mut());
+        connection.await
     }
 }
 

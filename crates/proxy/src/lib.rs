@@ -1,9 +1,9 @@
 //! The data path of sealed streams: passes bytes on as they arrive, hashes them, signs how they ended; and the other end,
 //! which checks what was signed.
 //!
-//! Reading order: [`digest`], [`comment`], [`text`], [`headers`] (pure), [`sealer`] (numbers, chains and signs), `intake`
-//! (a request comes in), [`upstream`] with [`socket`] and [`netns`] (the engine in its container is reached), `relay` (its
-//! answer passes), [`seal`] (the three together: a request in, a signed answer out), [`endpoint`] (TLS for exactly one
+//! Reading order: [`digest`], [`comment`], [`text`], [`headers`], `framing` (pure), [`sealer`] (numbers, chains and signs),
+//! `intake` (a request comes in), `exchange` (connections to whoever answers), [`upstream`] with [`socket`] and [`netns`] (the
+//! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), [`endpoint`] (TLS for exactly one
 //! client). Then the client's side: [`client`] and [`check`].
 //!
 //! What is signed, and by which rules it is believed, stands in [`muster_seal`] and `docs/sealed-sessions.md`.
@@ -15,6 +15,8 @@ pub mod client;
 pub mod comment;
 pub mod digest;
 pub mod endpoint;
+mod exchange;
+mod framing;
 pub mod headers;
 mod intake;
 pub mod limits;
@@ -35,6 +37,8 @@ pub use answer::Answer;
 pub use check::{Asked, Checked, CheckedBody, Unproven};
 pub use client::{ClientError, LastWords, Peer, SealedClient};
 pub use endpoint::{Endpoint, EndpointError};
+pub use exchange::{Arriving, BrokenOff};
+pub use framing::Malformed;
 pub use limits::Limits;
 pub use refusal::openai_error;
 pub use seal::Seal;

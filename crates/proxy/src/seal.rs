@@ -9,7 +9,6 @@ use http::header::{CONTENT_LENGTH, TRAILER};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use muster_kit::Tasks;
 use muster_kit::error::Causes;
 use muster_seal::StreamEnd;
@@ -18,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
 use crate::digest::input_digest;
+use crate::exchange::Arriving;
 use crate::headers::{
     PROOF, body_kind, end_to_end, signed_content_type, takes_trailers, to_engine, upgrades_to,
 };
@@ -142,7 +142,7 @@ impl Seal {
         })
     }
 
-    pub(crate) async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Unanswered> {
+    pub(crate) async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, Unanswered> {
         let sent = self.upstream.send(request);
         tokio::select! {
             biased;
@@ -158,7 +158,7 @@ impl Seal {
     /// The engine's answer, held back or passing.
     pub(crate) async fn pass_on(
         &self,
-        response: Response<Incoming>,
+        response: Response<Arriving>,
         mut open: Open,
         client: Client,
     ) -> Response<Answer> {
@@ -204,7 +204,7 @@ impl Seal {
         Response::from_parts(head, Answer::passing(Relay::new(body, open, terms)))
     }
 
-    async fn hold_back(&self, mut body: Incoming) -> Result<Bytes, Unanswered> {
+    async fn hold_back(&self, mut body: Arriving) -> Result<Bytes, Unanswered> {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
         loop {

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::answer::Answer;
+use crate::exchange::Line;
 use crate::headers::{end_to_end, signed_content_type, to_engine, upgrades_to};
 use crate::limits::Limits;
 use crate::open::Open;
@@ -39,7 +40,7 @@ pub(crate) async fn answer(seal: &Seal, mut head: Parts, open: Open) -> Response
     head.headers
         .insert(UPGRADE, HeaderValue::from_static("websocket"));
     let request = Request::from_parts(head, Full::<Bytes>::default());
-    let mut answered = match seal.ask(request).await {
+    let answered = match seal.ask(request).await {
         Ok(answered) => answered,
         Err(unanswered) => return seal.fail(open, &unanswered),
     };
@@ -53,8 +54,7 @@ pub(crate) async fn answer(seal: &Seal, mut head: Parts, open: Open) -> Response
         };
         return seal.pass_on(answered, open, client).await;
     };
-    let engine = hyper::upgrade::on(&mut answered);
-    let (mut head, _) = answered.into_parts();
+    let (mut head, engine) = answered.into_parts();
     end_to_end(&mut head.headers);
     head.headers
         .insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -65,7 +65,7 @@ pub(crate) async fn answer(seal: &Seal, mut head: Parts, open: Open) -> Response
     open.head(head.status.as_u16(), content_type, BodyKind::Other);
     let limits = *seal.limits();
     seal.tasks().spawn("websocket", async move {
-        let (Ok(client), Ok(engine)) = tokio::join!(client, engine) else {
+        let (Ok(client), Some(engine)) = (client.await, engine.into_upgraded()) else {
             // Dropping it signs that the client went away.
             return;
         };
@@ -75,9 +75,10 @@ pub(crate) async fn answer(seal: &Seal, mut head: Parts, open: Open) -> Response
 }
 
 /// Passes bytes both ways until one side ends.
-async fn join(client: Upgraded, engine: Upgraded, open: Open, limits: &Limits) {
+async fn join(client: Upgraded, (engine, said): (Line, Bytes), open: Open, limits: &Limits) {
     let (from_client, to_client) = tokio::io::split(TokioIo::new(client));
-    let (from_engine, to_engine) = tokio::io::split(TokioIo::new(engine));
+    let (from_engine, to_engine) = tokio::io::split(engine);
+    let from_engine = said.as_ref().chain(from_engine);
     let sealer = std::sync::Arc::clone(open.sealer());
     let heard = Mutex::new(Instant::now());
     let mut input = Sha256::new();
