@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | tidy | test | bench`.
+//! The repository's own commands: `cargo xtask arrows | tidy | test | bench | ptx`.
 //!
 //! Whatever a reviewer would otherwise have to remember is checked here. xtask uses none of our crates, so that it
 //! still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -11,6 +11,7 @@
 
 mod arrows;
 mod bench;
+mod cuda;
 mod test;
 mod tidy;
 mod workspace;
@@ -49,6 +50,8 @@ enum Command {
         /// Programs below bench/src/bin/, or `all`
         names: Vec<String>,
     },
+    /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
+    Ptx,
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
+        Command::Ptx => cuda::ptx(&workspace),
     }
 }
 
@@ -94,7 +98,7 @@ mod tests {
     #[test]
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
-        for name in ["arrows", "tidy", "test", "bench", "help"] {
+        for name in ["arrows", "tidy", "test", "bench", "ptx", "help"] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }
     }

@@ -38,6 +38,11 @@ impl Workspace {
         &self.root
     }
 
+    /// Where build artefacts go.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// The crates of the workspace whose manifest is `manifest`, relative to the root; dependencies by name only.
     pub(crate) fn metadata(&self, manifest: &str) -> anyhow::Result<Metadata> {
         MetadataCommand::new()
@@ -95,6 +100,17 @@ impl Workspace {
         cargo
             .current_dir(self.root.join("images/llm"))
             .env("CARGO_TARGET_DIR", self.target.join("llm"));
+        cargo
+    }
+
+    /// Cargo inside the workspace of the CUDA prover, which links with the libcuda below `libraries` and starts with it.
+    pub(crate) fn cuda_cargo(&self, libraries: &Path) -> Command {
+        let mut cargo = self.cargo();
+        cargo
+            .current_dir(self.root.join("images/grader-cuda"))
+            .env("CARGO_TARGET_DIR", self.target.join("cuda"))
+            .env("CUDA_LIBRARY_PATH", libraries)
+            .env("LD_LIBRARY_PATH", libraries.join("lib64"));
         cargo
     }
 }

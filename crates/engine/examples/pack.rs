@@ -4,8 +4,8 @@
 //! cargo run -p muster-engine --example pack -- TAG OUT.tar /path/in/image=FILE [/other=FILE ...] [-- ARGUMENT ...]
 //! ```
 //!
-//! The first file is the program; what stands after `--` are its arguments where a job gives none. Prints the image's id,
-//! which depends on the content alone.
+//! The first file is the program; other files are executable if they are so here (a loader, for one). What stands after `--` are
+//! the program's arguments where a job gives none. Prints the image's id, which depends on the content alone.
 #![expect(clippy::print_stdout, reason = "the id is what was asked for")]
 
 use anyhow::{Context as _, bail};
@@ -34,7 +34,11 @@ pub(crate) fn pack(mut arguments: impl Iterator<Item = String>) -> anyhow::Resul
             .with_context(|| format!("{argument:?} is not /path/in/image=FILE"))?;
         files.push(ImageFile {
             path: path.to_owned(),
-            mode: if files.is_empty() { 0o755 } else { 0o644 },
+            mode: if files.is_empty() || executable(file)? {
+                0o755
+            } else {
+                0o644
+            },
             contents: std::fs::read(file).with_context(|| format!("read {file}"))?,
         });
     }
@@ -48,4 +52,10 @@ pub(crate) fn pack(mut arguments: impl Iterator<Item = String>) -> anyhow::Resul
     })?;
     std::fs::write(&out, &archive.bytes).with_context(|| format!("write {out}"))?;
     Ok(archive.id.to_string())
+}
+
+fn executable(file: &str) -> anyhow::Result<bool> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let metadata = std::fs::metadata(file).with_context(|| format!("look at {file}"))?;
+    Ok(metadata.permissions().mode() & 0o111 != 0)
 }

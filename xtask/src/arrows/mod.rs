@@ -22,6 +22,7 @@ use table::{
 const DEVCHAIN: &str = "devchain/Cargo.toml";
 const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
 const LLM: &str = "images/llm/Cargo.toml";
+const CUDA: &str = "images/grader-cuda/Cargo.toml";
 
 /// A crate as far as arrows are concerned.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ struct Dependency {
 /// Prints every forbidden arrow; fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut crates = read(workspace, "Cargo.toml")?;
-    for manifest in [DEVCHAIN, FUZZ, LLM] {
+    for manifest in [DEVCHAIN, FUZZ, LLM, CUDA] {
         if workspace.root().join(manifest).exists() {
             crates.extend(read(workspace, manifest)?);
         }
@@ -146,6 +147,7 @@ fn refused(from: &Row, to: &Dependency) -> Option<String> {
         return ours.then(|| "it is in no layer; add it to TABLE in xtask/src/arrows/table.rs".to_owned());
     };
     match (&from.room, &target.room) {
+        (Apart(may), _) if may.contains(&target.name) => None,
         (_, Apart(_)) => Some("it is a program of its own that nobody imports".to_owned()),
         (Layer(above), Layer(below)) if below < above => None,
         (Layer(one), Layer(other)) if one == other => Some(format!(
@@ -154,7 +156,6 @@ fn refused(from: &Row, to: &Dependency) -> Option<String> {
         (Layer(below), Layer(above)) => {
             Some(format!("arrows point down, from layer {below} not up to {above}"))
         }
-        (Apart(may), Layer(_)) if may.contains(&target.name) => None,
         (Apart([]), Layer(_)) => Some("it is a program of its own that uses none of our crates".to_owned()),
         (Apart(may), Layer(_)) => Some(format!("it may use only {}", may.join(", "))),
     }
@@ -214,6 +215,7 @@ mod tests {
             ("muster", "muster-validator"),
             ("muster-tests", "muster-executor"),
             ("muster-image-grader", "muster-proofs"),
+            ("muster-image-grader-cuda", "muster-image-grader"),
             ("muster-kit", "tokio"),
             ("muster-miner", "bollard"),
         ] {
@@ -270,6 +272,7 @@ mod tests {
     fn programs_of_their_own_are_neither_imported_nor_free_to_import() {
         refuses("muster", "muster-image-hello", "nobody imports");
         refuses("muster-tests", "xtask", "nobody imports");
+        refuses("muster-tests", "muster-image-grader", "nobody imports");
         refuses("xtask", "muster-protocol", "none of our crates");
         refuses(
             "muster-image-llm",

@@ -6,7 +6,7 @@ use Room::{Apart, Layer};
 pub(super) enum Room {
     /// May use every lower layer and nothing of its own; the lowest is 1.
     Layer(u8),
-    /// A program of its own that nobody imports and that may use these of ours.
+    /// A program of its own that may use these of ours, and that nobody imports who does not name it.
     Apart(&'static [&'static str]),
 }
 /// A crate and what it may use.
@@ -71,6 +71,7 @@ const TABLE: &[Row] = &[
     row("muster-image-probe",   Apart(&[]), &[], ""),
     row("muster-hold",          Apart(&[]), NETWORK, "it stands inside other people's containers and does one thing"),
     row("muster-image-grader",  Apart(IMAGES), &[], ""),
+    row("muster-image-grader-cuda", Apart(&["muster-proofs", "muster-image-grader"]), &[], ""),
     row("muster-image-llm",     Apart(IMAGES), &[], ""),
     row("muster-protocol-fuzz", Apart(&["muster-protocol"]), &[], ""),
     row("xtask",                Apart(&[]), &[], ""),

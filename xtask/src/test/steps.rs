@@ -8,7 +8,7 @@ use super::{
     report::{Counts, Outcome},
     summary,
 };
-use crate::tidy;
+use crate::{cuda, tidy};
 
 /// One line of the report.
 pub(super) struct Step {
@@ -30,15 +30,18 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "images", about: "the job images, static", needs: &[], run: images },
     Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], run: devchain },
     Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], run: llm },
+    Step { name: "cuda", about: "the CUDA prover, against a libcuda without a device, a workspace of its own", needs: &[], run: cuda },
     Step { name: "clippy", about: "no warnings, tests included", needs: &[], run: clippy },
     Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], run: devchain_clippy },
     Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], run: llm_clippy },
+    Step { name: "cuda-clippy", about: "no warnings in the CUDA prover", needs: &["cuda"], run: cuda_clippy },
     Step { name: "docs", about: "documentation without warnings", needs: &[], run: docs },
     Step { name: "services", about: "PostgreSQL, a Docker engine, and the Python clients nobody here wrote", needs: &["install"], run: services },
     Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain", "llm"], run: nextest },
     Step { name: "doctests", about: "the examples in the documentation", needs: &[], run: doctests },
     Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], run: devchain_tests },
     Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["services", "llm"], run: llm_tests },
+    Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], run: cuda_tests },
 ];
 
 const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
@@ -56,7 +59,14 @@ fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
     devchain.args(["fmt", "--all", "--check"]);
     let mut llm = run.workspace.llm_cargo();
     llm.args(["fmt", "--check"]);
-    let mut all = vec![here, devchain, llm];
+    let mut cuda = run.workspace.cargo();
+    cuda.args([
+        "fmt",
+        "--manifest-path",
+        "images/grader-cuda/Cargo.toml",
+        "--check",
+    ]);
+    let mut all = vec![here, devchain, llm, cuda];
     if run.workspace.root().join(FUZZ).exists() {
         let mut fuzz = run.workspace.cargo();
         fuzz.args(["fmt", "--manifest-path", FUZZ, "--check"]);
@@ -119,6 +129,49 @@ fn devchain(run: &mut Run) -> anyhow::Result<Outcome> {
 fn llm(run: &mut Run) -> anyhow::Result<Outcome> {
     run.interrupt
         .check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
+}
+
+/// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may run alone.
+fn with_stub(run: &Run) -> anyhow::Result<Result<Command, Outcome>> {
+    for compiler in ["gcc", "g++"] {
+        if !on_path(compiler) {
+            let why = format!(
+                "{compiler} is not installed, which makes a libcuda to link with and compiles the kernels"
+            );
+            return Ok(Err(Outcome::Skipped(why)));
+        }
+    }
+    Ok(Ok(run.workspace.cuda_cargo(&cuda::stub(&run.workspace)?)))
+}
+
+/// The kernels are compiled for this processor too: what is built, checked and tested is one build.
+const EMULATOR: [&str; 2] = ["--features", "emulator"];
+
+fn cuda(run: &mut Run) -> anyhow::Result<Outcome> {
+    match with_stub(run)? {
+        Ok(mut cargo) => run
+            .interrupt
+            .check(cargo.args(["build", "--all-targets"]).args(EMULATOR)),
+        Err(skipped) => Ok(skipped),
+    }
+}
+
+fn cuda_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
+    match with_stub(run)? {
+        Ok(mut cargo) => {
+            let (arguments, lints) = CLIPPY.split_at(3);
+            run.interrupt
+                .check(cargo.args(arguments).args(EMULATOR).args(lints))
+        }
+        Err(skipped) => Ok(skipped),
+    }
+}
+
+fn cuda_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+    match with_stub(run)? {
+        Ok(cargo) => tests_with(run, cargo, &EMULATOR, Ignored::StayIgnored),
+        Err(skipped) => Ok(skipped),
+    }
 }
 
 fn clippy(run: &mut Run) -> anyhow::Result<Outcome> {
@@ -198,9 +251,16 @@ fn doctests(run: &mut Run) -> anyhow::Result<Outcome> {
 }
 
 /// All tests of a workspace but its doctests.
-fn all_tests(run: &Run, mut cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
+fn all_tests(run: &Run, cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
+    tests_with(run, cargo, &[], ignored)
+}
+
+/// All tests of a workspace built with these features.
+fn tests_with(run: &Run, mut cargo: Command, features: &[&str], ignored: Ignored) -> anyhow::Result<Outcome> {
     if on_path("cargo-nextest") {
-        cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        cargo
+            .args(["nextest", "run", "--workspace", "--no-fail-fast"])
+            .args(features);
         if ignored == Ignored::Run {
             cargo.args(["--run-ignored", "all"]);
         }
@@ -217,9 +277,8 @@ fn all_tests(run: &Run, mut cargo: Command, ignored: Ignored) -> anyhow::Result<
         "--bins",
         "--tests",
         "--no-fail-fast",
-        "--",
-        "--test-threads=2",
     ]);
+    cargo.args(features).args(["--", "--test-threads=2"]);
     if ignored == Ignored::Run {
         cargo.arg("--include-ignored");
     }

@@ -4,6 +4,7 @@
 
 mod marks;
 mod pages;
+mod ptx;
 mod shape;
 mod sleeping;
 mod wire_hash;
@@ -28,6 +29,7 @@ const RULES: &[Rule] = &[
     wire_hash::check,
     pages::errors,
     pages::decisions,
+    ptx::check,
     marks::unfinished,
     marks::words,
     marks::ignored,

@@ -1,0 +1,298 @@
+//! What a card does, in a table for `docs/grading-cuda.md`.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use muster_proofs::chacha::Key;
+use muster_proofs::chain::{ChainShape, ChainSpec, Numbers};
+use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_proofs::merkle::LEAF;
+use muster_proofs::prover::{Prover as _, Unwatched};
+use muster_proofs::walk::{LEAF_STATES, WORDS, WalkShape, WalkSpec};
+
+use crate::device::{Device, Lane, TILE_ROWS};
+use crate::kernels::{HASH, Kernels, Span};
+use crate::prover::DeviceProver;
+use crate::suggest::{self, Rates, Suggestion};
+
+/// Who multiplies the same matrices with another library: the seconds of one product of side n.
+pub type Rival<'a> = dyn Fn(Numbers, u64) -> anyhow::Result<f64> + 'a;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// log₂ of the side of the products.
+    pub log2_n: u8,
+    /// Rounds of the chains.
+    pub rounds: u16,
+    /// Blocks of the memory that is filled and walked.
+    pub blocks: u64,
+    /// Applications of the one-way function per word while filling.
+    pub work: u32,
+    /// log₂ of the walks.
+    pub log2_walks: u8,
+    /// log₂ of the leaves of each.
+    pub log2_leaves: u8,
+    /// Bytes of the copy that the walks are compared with.
+    pub copy_bytes: u64,
+    /// How often each is measured; the median counts.
+    pub repeat: usize,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    device: String,
+    lines: Vec<(String, String)>,
+    suggestion: Suggestion,
+}
+
+impl Report {
+    fn line(&mut self, what: impl Into<String>, value: impl Into<String>) {
+        self.lines.push((what.into(), value.into()));
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| {} | |", self.device)?;
+        writeln!(f, "|---|---|")?;
+        for (what, value) in &self.lines {
+            writeln!(f, "| {what} | {value} |")?;
+        }
+        let Suggestion {
+            shape,
+            fill_s,
+            walk_s,
+            extra_s,
+        } = &self.suggestion;
+        writeln!(
+            f,
+            "| suggested WALK | {} GiB, t = {}, 2^{} walks of 32·2^{} steps |",
+            (shape.blocks * LEAF as u64) >> 30,
+            shape.work,
+            shape.log2_walks,
+            shape.log2_leaves
+        )?;
+        writeln!(
+            f,
+            "| … which takes | fill {fill_s:.1} s, walks {walk_s:.1} s, {extra_s:.1} s more without 1 % of the memory |"
+        )
+    }
+}
+
+/// Measures everything on one device. Whoever calls brings the clock.
+///
+/// # Errors
+/// The device fails, or has no room for what is measured.
+pub fn run<D: Device>(
+    prover: &mut DeviceProver<D>,
+    options: &Options,
+    clock: &dyn Fn() -> Duration,
+    rival: Option<&Rival<'_>>,
+) -> anyhow::Result<Report> {
+    let free = prover.kernels().0.free()?;
+    let mut report = Report {
+        device: prover.kernels().0.describe(),
+        lines: Vec::new(),
+        suggestion: suggest::walk(&Rates {
+            free,
+            applications: 1.0,
+            read: 1.0,
+        }),
+    };
+    let bench = Bench { options, clock };
+    for numbers in [Numbers::Int8, Numbers::Fp16] {
+        bench.products(prover, numbers, rival, &mut report)?;
+    }
+    let copied = bench.copy(prover.kernels())?;
+    let (applications, read) = bench.walk(prover)?;
+    report.line(
+        "applications of the one-way function",
+        format!("{:.3}·10⁹ /s", applications / 1e9),
+    );
+    report.line("walks read", format!("{:.1} GB/s", read / 1e9));
+    report.line(
+        "device copy, both directions counted",
+        format!("{:.1} GB/s", copied / 1e9),
+    );
+    report.line("walks against the copy", format!("{:.2}", read / copied));
+    report.suggestion = suggest::walk(&Rates {
+        free,
+        applications,
+        read,
+    });
+    Ok(report)
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    clock: &'a dyn Fn() -> Duration,
+}
+
+impl Bench<'_> {
+    /// The median of some runs in seconds, after one that does not count.
+    fn seconds(&self, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        work()?;
+        let mut times = Vec::new();
+        for _ in 0..self.options.repeat.max(1) {
+            let before = (self.clock)();
+            work()?;
+            times.push((self.clock)().saturating_sub(before).as_secs_f64().max(1e-9));
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        times
+            .get(times.len() / 2)
+            .copied()
+            .context("nothing was measured")
+    }
+
+    /// The parts of a CHAIN's round, the product of another library, and the round as a whole.
+    fn products<D: Device>(
+        &self,
+        prover: &mut DeviceProver<D>,
+        numbers: Numbers,
+        rival: Option<&Rival<'_>>,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let name = match numbers {
+            Numbers::Int8 => "int8",
+            Numbers::Fp16 => "fp16",
+        };
+        let n = 1u64 << self.options.log2_n;
+        let operations = 2.0 * (n as f64).powi(3);
+        let alone = self.parts(prover.kernels(), (name, numbers, n), report)?;
+        if let Some(rival) = rival {
+            match rival(numbers, n) {
+                Ok(seconds) => {
+                    report.line(
+                        format!("cuBLASLt {name}, n = {n}"),
+                        format!("{:.1} TOPS", operations / seconds / 1e12),
+                    );
+                    report.line(
+                        format!("{name} against cuBLASLt"),
+                        format!("{:.2}", seconds / alone),
+                    );
+                }
+                Err(error) => report.line(format!("cuBLASLt {name}"), format!("{error:#}")),
+            }
+        }
+        let shape = ChainShape {
+            numbers,
+            log2_n: self.options.log2_n,
+            rounds: self.options.rounds,
+            entries: 256,
+        };
+        let spec = ChainSpec::new(identity(), shape, None)?;
+        let chain = self.seconds(|| {
+            prover.chain_start(&spec, &Unwatched)?;
+            let mut previous = [0; 32];
+            for round in 0..u32::from(self.options.rounds) {
+                previous = prover.chain_round(round, &previous, &Unwatched)?;
+            }
+            Ok(())
+        })?;
+        report.line(
+            format!("CHAIN {name}, {} rounds with all hashing", self.options.rounds),
+            format!("{:.1} TOPS", spec.operations() as f64 / chain / 1e12),
+        );
+        Ok(())
+    }
+
+    /// Rows, product and hashes of leaves, each alone over a band; gives the seconds of a whole product.
+    fn parts<D: Device>(
+        &self,
+        kernels: &Kernels<D>,
+        (name, numbers, n): (&str, Numbers, u64),
+        report: &mut Report,
+    ) -> anyhow::Result<f64> {
+        let rows = (1u64 << 28 >> self.options.log2_n >> 2).clamp(u64::from(TILE_ROWS), n) as u32;
+        let row_bytes = n * numbers.width() as u64;
+        let device = &kernels.0;
+        let (a, b) = (
+            device.allocate(u64::from(rows) * row_bytes)?,
+            device.allocate(n * row_bytes)?,
+        );
+        let c = device.allocate(u64::from(rows) * n * 4)?;
+        let leaves = u64::from(rows) * n / 256;
+        let hashes = device.allocate(leaves * HASH)?;
+        let lane = Lane::Even;
+        let span = |key| Span {
+            key: Key([key; 32]),
+            bound: Key([0; 32]),
+            first: 0,
+        };
+        kernels.rows(lane, &span(1), (numbers, n, n as u32), None, &b)?;
+        let made = self.seconds(|| {
+            kernels.rows(lane, &span(2), (numbers, n, rows), None, &a)?;
+            Ok(device.wait(lane)?)
+        })?;
+        let multiplied = self.seconds(|| {
+            kernels.product(lane, (numbers, n, rows), &a, &b, &c)?;
+            Ok(device.wait(lane)?)
+        })?;
+        let hashed = self.seconds(|| {
+            kernels.leaves(lane, &c, leaves, (&hashes, 0))?;
+            Ok(device.wait(lane)?)
+        })?;
+        let share = n as f64 / f64::from(rows);
+        let operations = 2.0 * (n as f64).powi(3);
+        report.line(
+            format!("{name}: rows generated"),
+            format!("{:.1} GB/s", f64::from(rows) * row_bytes as f64 / made / 1e9),
+        );
+        report.line(
+            format!("{name}: product, n = {n}, bands of {rows}"),
+            format!("{:.1} TOPS", operations / (multiplied * share) / 1e12),
+        );
+        report.line(
+            format!("{name}: leaves hashed"),
+            format!("{:.1} GB/s", leaves as f64 * LEAF as f64 / hashed / 1e9),
+        );
+        Ok(multiplied * share)
+    }
+
+    /// Bytes read and written in a second by a copy on the device.
+    fn copy<D: Device>(&self, kernels: &Kernels<D>) -> anyhow::Result<f64> {
+        let bytes = self.options.copy_bytes;
+        let (from, to) = (kernels.0.allocate(bytes)?, kernels.0.allocate(bytes)?);
+        let seconds = self.seconds(|| Ok(kernels.0.copy(&from, &to, bytes)?))?;
+        Ok(2.0 * bytes as f64 / seconds)
+    }
+
+    /// Applications of the one-way function in a second, and bytes that walks read in a second.
+    fn walk<D: Device>(&self, prover: &mut DeviceProver<D>) -> anyhow::Result<(f64, f64)> {
+        let Options {
+            blocks,
+            work,
+            log2_walks,
+            log2_leaves,
+            ..
+        } = *self.options;
+        let shape = WalkShape {
+            blocks,
+            work,
+            log2_walks,
+            log2_leaves,
+            draws: 128,
+        };
+        let spec = WalkSpec::new(identity(), shape)?;
+        let filled = self.seconds(|| Ok(prover.fill(&spec, &Unwatched)?))?;
+        let walked = self.seconds(|| {
+            prover.walk(&[7; 32], &Unwatched)?;
+            Ok(())
+        })?;
+        let applications = (blocks * WORDS) as f64 * f64::from(work);
+        let reads = ((LEAF_STATES << log2_leaves) << log2_walks) as f64;
+        Ok((applications / filled, reads * LEAF as f64 / walked))
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        batch: BatchId([8; 16]),
+        executor: ExecutorName([8; 32]),
+        nonce: Nonce([8; 32]),
+    }
+}

@@ -1,0 +1,126 @@
+//! Which WALK a card should be asked for, from what was measured on it.
+
+use muster_proofs::merkle::LEAF;
+use muster_proofs::walk::{LEAF_STATES, WORDS, WalkShape};
+
+/// What the context, the matrices of a bound CHAIN and the states of the walks need beside a WALK's memory.
+pub const RESERVE: u64 = 2 << 30;
+
+/// How long the fill should take, in seconds: what recomputing costs grows with it, and so does the wait of an honest machine.
+const FILL_S: f64 = 10.0;
+/// How long the walks must take at least (docs/proofs.md, section 1).
+const WALK_S: f64 = 3.0;
+/// Reads of each block. A missing percent then costs as much as the whole fill.
+const READS: f64 = 100.0;
+/// log₂ of the walks: threads enough for the largest cards of today, twice over.
+const LOG2_WALKS: u8 = 17;
+const DRAWS: u16 = 128;
+
+/// What was measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Bytes that can be allocated.
+    pub free: u64,
+    /// Applications of the one-way function in a second.
+    pub applications: f64,
+    /// Bytes that walks read in a second.
+    pub read: f64,
+}
+
+/// A WALK and what it should take.
+#[derive(Debug, Clone, Copy)]
+pub struct Suggestion {
+    /// Its shape.
+    pub shape: WalkShape,
+    /// Seconds of the fill.
+    pub fill_s: f64,
+    /// Seconds of the walks.
+    pub walk_s: f64,
+    /// Seconds that a prover without a percent of the memory takes longer.
+    pub extra_s: f64,
+}
+
+/// The WALK for a card of these rates. All of the memory but [`RESERVE`], in whole GiB; at least 1 MiB.
+pub fn walk(rates: &Rates) -> Suggestion {
+    let whole = (rates.free.saturating_sub(RESERVE) >> 30) << 30;
+    let blocks = whole.max(1 << 20) / LEAF as u64;
+    let words = (blocks * WORDS) as f64;
+    let work = power_below(FILL_S * rates.applications / words).clamp(1 << 4, 1 << 12) as u32;
+    let least = WALK_S * rates.read / LEAF as f64;
+    let reads = (READS * blocks as f64).max(least);
+    let leaves = power_near(
+        reads / f64::from(1u32 << LOG2_WALKS) / LEAF_STATES as f64,
+        least,
+        LOG2_WALKS,
+    );
+    let shape = WalkShape {
+        blocks,
+        work,
+        log2_walks: LOG2_WALKS,
+        log2_leaves: leaves,
+        draws: DRAWS,
+    };
+    let reads = ((LEAF_STATES << leaves) << LOG2_WALKS) as f64;
+    let fill_s = words * f64::from(work) / rates.applications;
+    Suggestion {
+        shape,
+        fill_s,
+        walk_s: reads * LEAF as f64 / rates.read,
+        extra_s: 0.01 * reads / blocks as f64 * fill_s,
+    }
+}
+
+/// The largest power of two that is not above `x`; 1 for what is below.
+fn power_below(x: f64) -> u64 {
+    1 << x.max(1.0).log2().floor().clamp(0.0, 62.0) as u32
+}
+
+/// The logarithm of the power of two that is nearest to `x` and gives no fewer than `least` reads.
+fn power_near(x: f64, least: f64, log2_walks: u8) -> u8 {
+    let mut power = x.max(1.0).log2().round().clamp(0.0, 20.0) as u8;
+    while power < 20 && ((LEAF_STATES << power) << log2_walks) as f64 + 1.0 < least {
+        power += 1;
+    }
+    power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rates that docs/proofs.md estimates for an H100 must give about the WALK that it names.
+    #[test]
+    fn an_estimated_h100_gets_the_walk_of_the_table() {
+        let found = walk(&Rates {
+            free: 79 << 30,
+            applications: 3.5e10,
+            read: 2.4e12,
+        });
+        assert_eq!(found.shape.blocks, 77 << 20);
+        assert_eq!(found.shape.work, 256);
+        assert!((5.0..=10.5).contains(&found.fill_s), "{found:?}");
+        assert!((3.0..6.0).contains(&found.walk_s), "{found:?}");
+        assert!(found.extra_s > 5.0, "{found:?}");
+    }
+
+    #[test]
+    fn walks_last_long_enough_on_a_small_fast_memory_and_every_shape_is_lawful() {
+        for (free, applications, read) in [
+            (8u64 << 30, 1e10, 1e12),
+            (3 << 30, 1e9, 5e12),
+            (0, 1e3, 1e6),
+            (192 << 30, 1e11, 8e12),
+        ] {
+            let found = walk(&Rates {
+                free,
+                applications,
+                read,
+            });
+            assert!(found.walk_s >= 2.99, "{found:?}");
+            assert!(
+                found.shape.log2_leaves <= 20 && (16..=4096).contains(&found.shape.work),
+                "{found:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The kernels' own text on the processor, through the prover that drives a card, against the golden vectors and the verifier.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use muster_image_grader_cuda::bench::{self, Options};
+use muster_image_grader_cuda::check::{self, Sizes};
+use muster_image_grader_cuda::device::{Device as _, Fault, Kernel, Lane};
+use muster_image_grader_cuda::emulator::{Copies, Emulator};
+use muster_image_grader_cuda::kernels::{Kernels, Span};
+use muster_image_grader_cuda::prover::{DeviceProver, Pace};
+use muster_proofs::Engine;
+use muster_proofs::chacha::{self, Key};
+use muster_proofs::chain::{ChainShape, ChainSpec, Numbers};
+use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_proofs::prover::{CpuProver, Prover as _, ProverError, Unwatched, Watch, all_cores};
+use muster_proofs::walk::{StepPlace, WalkShape, WalkSpec};
+
+/// Everything in several pieces: bands in both lanes, runs of words, runs of leaves, openings in turns.
+const PIECES: Pace = Pace {
+    panel_bytes: 128 << 10,
+    applications: 1 << 10,
+    bytes_read: 1 << 20,
+    leaves_again: 1,
+};
+
+fn prover(copies: Copies, pace: Pace) -> DeviceProver<Emulator> {
+    DeviceProver::new(Emulator::new(copies, 1 << 30), pace)
+}
+
+/// A clock that moves with every look.
+fn clock() -> impl Fn() -> Duration {
+    let ticks = AtomicU64::new(0);
+    move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed))
+}
+
+fn identity() -> Identity {
+    Identity {
+        batch: BatchId([1; 16]),
+        executor: ExecutorName([2; 32]),
+        nonce: Nonce([5; 32]),
+    }
+}
+
+fn chain(numbers: Numbers, log2_n: u8, rounds: u16) -> ChainSpec {
+    let shape = ChainShape {
+        numbers,
+        log2_n,
+        rounds,
+        entries: 64,
+    };
+    ChainSpec::new(identity(), shape, None).unwrap()
+}
+
+fn walk(log2_leaves: u8) -> WalkSpec {
+    let shape = WalkShape {
+        blocks: 300,
+        work: 2,
+        log2_walks: 5,
+        log2_leaves,
+        draws: 128,
+    };
+    WalkSpec::new(identity(), shape).unwrap()
+}
+
+#[test]
+fn the_golden_vectors_with_copies_as_late_as_they_may_be() {
+    let held = check::golden(&mut prover(Copies::Late, Pace::default())).unwrap();
+    assert_eq!(held.len(), 4);
+}
+
+#[test]
+fn the_golden_vectors_in_pieces_with_copies_as_early_as_they_may_be() {
+    check::golden(&mut prover(Copies::Early, PIECES)).unwrap();
+}
+
+#[test]
+fn a_validator_passes_whole_conversations() {
+    let sizes = Sizes {
+        log2_n: 8,
+        blocks: 2_000,
+        work: 3,
+        log2_walks: 6,
+        log2_leaves: 3,
+    };
+    let verdicts = check::conversations(&mut prover(Copies::Late, PIECES), &sizes, &clock()).unwrap();
+    assert_eq!(verdicts.len(), 3);
+}
+
+/// Long enough along k for fp16's sums to be moved to integers twice, and with several parts of a product side by side.
+#[test]
+fn a_longer_product_of_either_kind_has_the_right_entries() {
+    for (numbers, n) in [(Numbers::Int8, 512), (Numbers::Fp16, 2048)] {
+        let kernels = Kernels(Emulator::new(Copies::Late, 1 << 30));
+        let (row_bytes, rows) = (n * numbers.width(), 128);
+        let take = |bytes: usize| kernels.0.allocate(bytes as u64).unwrap();
+        let (a, b, c) = (take(rows * row_bytes), take(n * row_bytes), take(rows * n * 4));
+        let span = |key| Span {
+            key: Key([key; 32]),
+            bound: Key([0; 32]),
+            first: 40,
+        };
+        let shape = (numbers, n as u64, rows as u32);
+        kernels.rows(Lane::Even, &span(1), shape, None, &a).unwrap();
+        kernels
+            .rows(Lane::Even, &span(2), (numbers, n as u64, n as u32), None, &b)
+            .unwrap();
+        kernels.product(Lane::Even, shape, &a, &b, &c).unwrap();
+        let mut found = vec![0; rows * n * 4];
+        kernels.0.read(&c, 0, &mut found).unwrap();
+        // Primes, so that every row and column of the parts has its turn.
+        for entry in (0..rows * n).step_by(101) {
+            let (row, column) = (entry / n, entry % n);
+            let expected = dot(numbers, row_bytes, (1, 40 + row as u64), (2, 40 + column as u64));
+            let place = found[entry * 4..].first_chunk().copied().unwrap();
+            assert_eq!(i32::from_le_bytes(place), expected, "{numbers:?} {row} {column}");
+        }
+    }
+}
+
+/// The inner product of two generated rows, the plain way.
+fn dot(numbers: Numbers, bytes: usize, a: (u8, u64), b: (u8, u64)) -> i32 {
+    let row = |(key, stream): (u8, u64)| {
+        let mut row = vec![0; bytes];
+        chacha::fill(&Key([key; 32]), stream, &mut row);
+        match numbers {
+            Numbers::Int8 => row
+                .iter()
+                .map(|byte| i32::from(byte.cast_signed()))
+                .collect::<Vec<_>>(),
+            Numbers::Fp16 => row
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|word| i32::from(i16::from_le_bytes(*word) >> 7))
+                .collect(),
+        }
+    };
+    row(a).iter().zip(row(b)).map(|(x, y)| x * y).sum()
+}
+
+/// Walks of one leaf and of many, and every place where a leaf ends.
+#[test]
+fn walks_and_their_openings_are_the_processors() {
+    for log2_leaves in [0, 3] {
+        let spec = walk(log2_leaves);
+        let (mut ours, mut reference) = (
+            prover(Copies::Late, PIECES),
+            CpuProver::new(Engine::best(), all_cores()),
+        );
+        ours.fill(&spec, &Unwatched).unwrap();
+        reference.fill(&spec, &Unwatched).unwrap();
+        let root = ours.walk(&[6; 32], &Unwatched).unwrap();
+        assert_eq!(root, reference.walk(&[6; 32], &Unwatched).unwrap());
+        let places: Vec<_> = (0..spec.steps())
+            .map(|step| StepPlace {
+                walk: (step % 32) as u32,
+                step,
+            })
+            .collect();
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        ours.walk_open(&places, &mut found, &Unwatched).unwrap();
+        reference.walk_open(&places, &mut expected, &Unwatched).unwrap();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn what_has_no_room_or_no_place_is_named() {
+    let small = Emulator::new(Copies::Late, 100 << 10);
+    let mut ours = DeviceProver::new(small, PIECES);
+    let refused = ours.fill(&walk(0), &Unwatched);
+    assert!(
+        matches!(refused, Err(ProverError::TooLarge("memory"))),
+        "{refused:?}"
+    );
+    let refused = ours.chain_start(&chain(Numbers::Int8, 10, 1), &Unwatched);
+    assert!(
+        matches!(refused, Err(ProverError::TooLarge("matrices"))),
+        "{refused:?}"
+    );
+    let mut ours = prover(Copies::Late, PIECES);
+    assert!(matches!(
+        ours.walk(&[0; 32], &Unwatched),
+        Err(ProverError::OutOfOrder(_))
+    ));
+    assert!(matches!(
+        ours.chain_round(0, &[0; 32], &Unwatched),
+        Err(ProverError::OutOfOrder(_))
+    ));
+    ours.chain_start(&chain(Numbers::Int8, 8, 2), &Unwatched).unwrap();
+    assert!(matches!(
+        ours.chain_round(1, &[0; 32], &Unwatched),
+        Err(ProverError::OutOfOrder(_))
+    ));
+    ours.fill(&walk(0), &Unwatched).unwrap();
+    ours.walk(&[0; 32], &Unwatched).unwrap();
+    let outside = StepPlace { walk: 32, step: 0 };
+    let refused = ours.walk_open(&[outside], &mut Vec::new(), &Unwatched);
+    assert!(matches!(refused, Err(ProverError::OutOfOrder(_))), "{refused:?}");
+}
+
+/// Asks to stop at the n-th look.
+struct After(AtomicU64);
+
+impl Watch for After {
+    fn cancelled(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
+#[test]
+fn work_that_is_called_off_stops_between_launches_and_can_begin_anew() {
+    let mut ours = prover(Copies::Late, PIECES);
+    let stopped = ours.fill(&walk(3), &After(AtomicU64::new(3)));
+    assert!(matches!(stopped, Err(ProverError::Cancelled)), "{stopped:?}");
+    let spec = chain(Numbers::Int8, 8, 1);
+    ours.chain_start(&spec, &Unwatched).unwrap();
+    let stopped = ours.chain_round(0, &[0; 32], &After(AtomicU64::new(2)));
+    assert!(matches!(stopped, Err(ProverError::Cancelled)), "{stopped:?}");
+    let root = ours.chain_round(0, &[0; 32], &Unwatched).unwrap();
+    let mut reference = CpuProver::new(Engine::best(), all_cores());
+    reference.chain_start(&spec, &Unwatched).unwrap();
+    assert_eq!(root, reference.chain_round(0, &[0; 32], &Unwatched).unwrap());
+}
+
+#[test]
+fn no_kernel_is_asked_to_reach_beyond_its_memories() {
+    let kernels = Kernels(Emulator::new(Copies::Late, 1 << 20));
+    let small = kernels.0.allocate(1_000).unwrap();
+    let outside =
+        |result: Result<(), Fault>| assert!(matches!(result, Err(Fault::Outside(..))), "{result:?}");
+    let shape = (Numbers::Int8, 256, 128);
+    outside(kernels.product(Lane::Even, shape, &small, &small, &small));
+    outside(kernels.product(Lane::Even, (Numbers::Int8, 256, 100), &small, &small, &small));
+    outside(kernels.leaves(Lane::Even, &small, 1, (&small, 0)));
+    outside(kernels.climb(Lane::Even, (&small, 0), (64, 1), &small, (&small, 0)));
+    outside(kernels.walk(Lane::Even, (&small, 1), (1, 0), (0, 1), &small, &small));
+    outside(kernels.0.write(&small, 999, &[0; 2]));
+    outside(kernels.0.read(&small, u64::MAX, &mut [0; 2]));
+}
+
+#[test]
+fn every_kernel_stands_in_the_ptx() {
+    let ptx = include_str!("../kernels/kernels.ptx");
+    for kernel in Kernel::ALL {
+        let entry = format!(".visible .entry {}(", kernel.name());
+        let (_, rest) = ptx.split_once(&entry).unwrap();
+        let threads = format!(".maxntid {}", kernel.threads());
+        assert!(
+            rest.lines().take(40).any(|line| line.starts_with(&threads)),
+            "{entry} {threads}"
+        );
+    }
+}
+
+#[test]
+fn a_benchmark_of_the_emulator_fills_its_table() {
+    let options = Options {
+        log2_n: 8,
+        rounds: 1,
+        blocks: 200,
+        work: 2,
+        log2_walks: 4,
+        log2_leaves: 1,
+        copy_bytes: 1 << 10,
+        repeat: 1,
+    };
+    let rival = |_, _| Ok(0.5);
+    let report = bench::run(
+        &mut prover(Copies::Late, PIECES),
+        &options,
+        &clock(),
+        Some(&rival),
+    )
+    .unwrap();
+    let table = report.to_string();
+    for line in [
+        "int8 against cuBLASLt",
+        "CHAIN fp16",
+        "walks against the copy",
+        "suggested WALK",
+    ] {
+        assert!(table.contains(line), "{table}");
+    }
+}
