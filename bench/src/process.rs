@@ -128,6 +128,68 @@ impl Process {
         Ok(Self { child, address })
     }
 
+    /// envoy in front of the folder's engine, with its server's certificate and one thread.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn envoy(folder: &Path, program: &str) -> Result<Self> {
+        let (port, at) = (free_port()?, folder.display());
+        let types = "type.googleapis.com/envoy.extensions";
+        let text = format!(
+            r#"
+static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": {types}.transport_sockets.tls.v3.DownstreamTlsContext
+          common_tls_context:
+            alpn_protocols: [http/1.1]
+            tls_params: {{ tls_minimum_protocol_version: TLSv1_3 }}
+            tls_certificates:
+            - {{ certificate_chain: {{ filename: {at}/server.pem }}, private_key: {{ filename: {at}/server.key.pem }} }}
+      filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": {types}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          codec_type: HTTP1
+          stream_idle_timeout: 600s
+          route_config:
+            virtual_hosts:
+            - {{ name: all, domains: ["*"], routes: [{{ match: {{ prefix: / }}, route: {{ cluster: engine, timeout: 0s }} }}] }}
+          http_filters:
+          - {{ name: envoy.filters.http.router, typed_config: {{ "@type": {types}.filters.http.router.v3.Router }} }}
+  clusters:
+  - name: engine
+    type: STATIC
+    circuit_breakers: {{ thresholds: [{{ max_connections: 99999, max_pending_requests: 99999, max_requests: 99999 }}] }}
+    load_assignment:
+      cluster_name: engine
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ pipe: {{ path: {at}/{ENGINE} }} }} }} }}] }}]
+"#
+        );
+        let config = folder.join("envoy.yaml");
+        fs::write(&config, text)?;
+        let child = on(CORE_OF_PROXY, Path::new(program))
+            .args([
+                "--concurrency",
+                "1",
+                "--use-dynamic-base-id",
+                "--log-level",
+                "error",
+                "-c",
+            ])
+            .arg(&config)
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{program} does not start"))?;
+        let address = format!("127.0.0.1:{port}");
+        Ok(Self { child, address })
+    }
+
     /// LiteLLM in front of an engine that answers at this address.
     ///
     /// # Errors

@@ -195,8 +195,16 @@ impl Target {
 
 // === what is measured ===
 
-/// One proxy and what was found of it, a sample a round.
-#[derive(Default)]
+/// One proxy.
+struct Side {
+    name: &'static str,
+    process: Process,
+    target: Target,
+    found: Found,
+}
+
+/// What was found of one, a sample a round.
+#[derive(Clone, Default)]
 struct Found {
     per_event_us: Vec<f64>,
     per_event_in_bulk_us: Vec<f64>,
@@ -226,23 +234,37 @@ fn measure(runtime: &Runtime) -> Result<()> {
     write_identity(folder, "server")?;
     write_identity(folder, "client")?;
     let engine = Process::own(folder, "engine", CORE_OF_OTHERS)?;
-    let ours = Process::own(folder, "seal", CORE_OF_PROXY)?;
-    let nginx = Process::nginx(folder)?;
     let direct = {
         let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
         Target::Direct(Upstream::new(EngineAddress::Socket(socket), &limits(), &tasks))
     };
-    let sides = [
-        (&ours, Target::tls(folder, &ours.address, &tasks)?),
-        (&nginx, Target::tls(folder, &nginx.address, &tasks)?),
+    let side = |name, process: Process| -> Result<Side> {
+        let target = Target::tls(folder, &process.address, &tasks)?;
+        Ok(Side {
+            name,
+            process,
+            target,
+            found: Found::default(),
+        })
+    };
+    let mut sides = vec![
+        side(
+            "Muster, TLS, sealed",
+            Process::own(folder, "seal", CORE_OF_PROXY)?,
+        )?,
+        side("nginx, TLS", Process::nginx(folder)?)?,
     ];
+    if let Ok(program) = std::env::var("MUSTER_BENCH_ENVOY") {
+        sides.push(side("envoy, TLS", Process::envoy(folder, &program)?)?);
+    }
     let _context = runtime.enter();
-    let (mut found, mut direct_late) = ([Found::default(), Found::default()], Vec::new());
-    for ((process, target), found) in sides.iter().zip(&mut found) {
-        soon("a proxy", || runtime.block_on(target.stream(SHORT, false)).ok())?;
-        found
-            .idle_kib
-            .push(runtime.block_on(waiting(process, target, crowd))?);
+    let mut direct_late = Vec::new();
+    for side in &mut sides {
+        soon(side.name, || {
+            runtime.block_on(side.target.stream(SHORT, false)).ok()
+        })?;
+        let each = runtime.block_on(waiting(&side.process, &side.target, crowd))?;
+        side.found.idle_kib.push(each);
     }
     for round in 0..=rounds {
         let base = runtime.block_on(async {
@@ -251,48 +273,44 @@ fn measure(runtime: &Runtime) -> Result<()> {
             let late: Vec<f64> = calm.into_iter().flat_map(|heard| heard.late_us).collect();
             anyhow::Ok((firsts, late))
         })?;
-        for ((process, target), found) in sides.iter().zip(&mut found) {
-            let one = runtime.block_on(sample(process, target, &base, crowd))?;
+        for side in &mut sides {
+            let one = runtime.block_on(sample(&side.process, &side.target, &base, crowd))?;
             // The first round warms up.
             if round > 0 {
-                found.add(one);
+                side.found.add(one);
             }
         }
         direct_late.extend(base.1);
     }
-    let [ours_found, nginx_found] = found;
-    let lines = [
-        Line {
-            name: "no proxy".to_owned(),
-            samples: direct_late,
-        },
-        Line {
-            name: "nginx, TLS".to_owned(),
-            samples: nginx_found.all_late.clone(),
-        },
-        Line {
-            name: "Muster, TLS, sealed".to_owned(),
-            samples: ours_found.all_late.clone(),
-        },
-    ];
+    draw(direct_late, &sides)?;
+    let mut report = rows(&sides, crowd);
+    if let (Ok(program), Some(ours)) = (std::env::var("MUSTER_BENCH_LITELLM"), sides.first()) {
+        let gateway = Process::litellm(folder, &program, &engine.address)?;
+        // What was found before is not lost with it.
+        match beside_litellm(runtime, &gateway, &ours.target, &direct, &tasks) {
+            Ok(row) => report.rows.push(row),
+            Err(error) => report.notes.push(format!("LiteLLM: {error:#}")),
+        }
+    }
+    report.print()
+}
+
+fn draw(direct: Vec<f64>, sides: &[Side]) -> Result<()> {
+    let mut lines = vec![Line {
+        name: "no proxy".to_owned(),
+        samples: direct,
+    }];
+    lines.extend(sides.iter().map(|side| Line {
+        name: side.name.to_owned(),
+        samples: side.found.all_late.clone(),
+    }));
     let picture = distributions(
         "How late an event arrives, 16 streams of 100 events a second",
         "microseconds",
         &lines,
     );
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/proxy-latency.svg");
-    fs::write(&docs, picture).with_context(|| format!("cannot write {}", docs.display()))?;
-    let mut report = rows(ours_found, nginx_found, crowd);
-    let [(_, target_of_ours), _] = &sides;
-    if let Ok(program) = std::env::var("MUSTER_BENCH_LITELLM") {
-        let gateway = Process::litellm(folder, &program, &engine.address)?;
-        // What was found before is not lost with it.
-        match beside_litellm(runtime, &gateway, target_of_ours, &direct, &tasks) {
-            Ok(row) => report.rows.push(row),
-            Err(error) => report.notes.push(format!("LiteLLM: {error:#}")),
-        }
-    }
-    report.print()
+    fs::write(&docs, picture).with_context(|| format!("cannot write {}", docs.display()))
 }
 
 async fn sample(
@@ -373,88 +391,93 @@ fn seconds(micros: i64) -> f64 {
     micros as f64 / 1e6
 }
 
-fn rows(ours: Found, nginx: Found, crowd: usize) -> Report {
-    use Direction::{HigherIsBetter, LowerIsBetter};
-    let row = |what: &str, unit: &str, direction, ours, peer| {
-        Row::against(what, unit, direction, "nginx", Turns { ours, peer })
-    };
-    let at_once = format!("{crowd} streams at once, 5 events a second each: an event's way, P99");
-    let rows = vec![
-        row(
-            "processor time of a relayed event, 64 streams of 200 a second",
-            "us",
-            LowerIsBetter,
-            ours.per_event_us,
-            nginx.per_event_us,
-        )
-        .target(1.0),
-        row(
-            "processor time of a relayed event, 64 streams as fast as they go",
-            "us",
-            LowerIsBetter,
-            ours.per_event_in_bulk_us,
-            nginx.per_event_in_bulk_us,
-        ),
-        row(
-            "events relayed, 64 streams",
-            "per second",
-            HigherIsBetter,
-            ours.events_per_s,
-            nginx.events_per_s,
-        )
-        .target(1.0),
-        row(
-            "added to the first byte, P50",
-            "us",
-            LowerIsBetter,
-            ours.first_us,
-            nginx.first_us,
-        )
-        .target(1.2),
-        row(
-            "added to an event's way, P50",
-            "us",
-            LowerIsBetter,
-            ours.late_p50_us,
-            nginx.late_p50_us,
-        ),
-        row(
-            "added to an event's way, P99",
-            "us",
-            LowerIsBetter,
-            ours.late_p99_us,
-            nginx.late_p99_us,
-        ),
-        row(
-            "from the last event to the end of the body, P50",
-            "us",
-            LowerIsBetter,
-            ours.end_us,
-            nginx.end_us,
-        ),
-        row(
-            &at_once,
-            "us",
-            LowerIsBetter,
-            ours.crowd_p99_us,
-            nginx.crowd_p99_us,
-        ),
-        Row::alone(
-            "memory that a waiting stream adds",
-            "KiB",
-            LowerIsBetter,
-            ours.idle_kib,
-        )
-        .target(20.0),
-        Row::alone("the same of nginx", "KiB", LowerIsBetter, nginx.idle_kib),
-    ];
-    Report {
-        rows,
+/// Ours, which is the first, against each of the others; targets are of nginx, the second.
+fn rows(sides: &[Side], crowd: usize) -> Report {
+    let mut report = Report {
+        rows: Vec::new(),
         notes: vec![
             "TLS 1.3 to the client, HTTP/1.1 over a Unix socket to the engine, events of about 240 bytes; ours pins the client's certificate, hashes and signs".to_owned(),
             "the proxy on core 0, engine and clients on core 1; what is added is the difference to the engine asked directly in the same round".to_owned(),
         ],
+    };
+    let Some((ours, others)) = sides.split_first() else {
+        return report;
+    };
+    for (number, other) in others.iter().enumerate() {
+        let peer = other.name.split(',').next().unwrap_or(other.name);
+        let rows = against(&ours.found, &other.found, peer, crowd).into_iter();
+        report.rows.extend(rows.map(|(row, target)| match target {
+            Some(target) if number == 0 => row.target(target),
+            Some(_) | None => row,
+        }));
     }
+    report
+}
+
+fn against(ours: &Found, theirs: &Found, peer: &str, crowd: usize) -> Vec<(Row, Option<f64>)> {
+    use Direction::{HigherIsBetter, LowerIsBetter};
+    let row = |what: &str, unit: &str, direction, of: fn(&Found) -> &Vec<f64>| {
+        let turns = Turns {
+            ours: of(ours).clone(),
+            peer: of(theirs).clone(),
+        };
+        Row::against(what, unit, direction, peer, turns)
+    };
+    let us = |what: &str, of| row(what, "us", LowerIsBetter, of);
+    let at_once = format!("{crowd} streams at once, 5 events a second each: an event's way, P99");
+    vec![
+        (
+            us(
+                "processor time of a relayed event, 64 streams of 200 a second",
+                |found| &found.per_event_us,
+            ),
+            Some(1.0),
+        ),
+        (
+            us(
+                "processor time of a relayed event, 64 streams as fast as they go",
+                |found| &found.per_event_in_bulk_us,
+            ),
+            None,
+        ),
+        (
+            row(
+                "events relayed, 64 streams",
+                "per second",
+                HigherIsBetter,
+                |found| &found.events_per_s,
+            ),
+            Some(1.0),
+        ),
+        (
+            us("added to the first byte, P50", |found| &found.first_us),
+            Some(1.2),
+        ),
+        (
+            us("added to an event's way, P50", |found| &found.late_p50_us),
+            None,
+        ),
+        (
+            us("added to an event's way, P99", |found| &found.late_p99_us),
+            None,
+        ),
+        (
+            us("from the last event to the end of the body, P50", |found| {
+                &found.end_us
+            }),
+            None,
+        ),
+        (us(&at_once, |found| &found.crowd_p99_us), None),
+        (
+            row(
+                "memory that a waiting stream adds",
+                "KiB",
+                LowerIsBetter,
+                |found| &found.idle_kib,
+            ),
+            None,
+        ),
+    ]
 }
 
 fn beside_litellm(

@@ -33,7 +33,7 @@ mod upgrade;
 pub mod upstream;
 mod wellknown;
 
-pub use answer::Answer;
+pub use answer::{Answer, Stalled};
 pub use check::{Asked, Checked, CheckedBody, Unproven};
 pub use client::{ClientError, LastWords, Peer, SealedClient};
 pub use endpoint::{Endpoint, EndpointError};

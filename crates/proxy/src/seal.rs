@@ -201,7 +201,13 @@ impl Seal {
             budget: self.limits.response,
             silence: self.limits.silence,
         };
-        Response::from_parts(head, Answer::passing(Relay::new(body, open, terms)))
+        let relay = Relay::new(body, open, terms);
+        let answer = if client.http2 {
+            Answer::one_of_many(relay, self.limits.stall, &self.tasks)
+        } else {
+            Answer::passing(relay)
+        };
+        Response::from_parts(head, answer)
     }
 
     async fn hold_back(&self, mut body: Arriving) -> Result<Bytes, Unanswered> {

@@ -124,6 +124,42 @@ async fn http_2_streams_side_by_side_and_proves_each() {
 }
 
 #[tokio::test]
+async fn a_stream_of_many_that_its_client_takes_nothing_of_loses_its_place() {
+    let tasks = Tasks::new();
+    let engine = Engine::new(&tasks, |mut stream| async move {
+        stream.write_all(EVENTS.as_bytes()).await.unwrap();
+        let event = chunk(&[b'x'; 4_096]);
+        while stream.write_all(&event).await.is_ok() {}
+    });
+    let kind = Kind {
+        limits: Limits {
+            stall: Duration::from_millis(300),
+            ..Limits::default()
+        },
+        ..Kind::default()
+    };
+    let rig = Rig::new(tasks.clone(), engine.address(), kind).await;
+    let tls = tls(&rig, &rig.identity, &[b"h2"]).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let connecting = builder
+        .initial_stream_window_size(1_000)
+        .handshake(TokioIo::new(tls));
+    let (mut sender, connection) = connecting.await.unwrap();
+    tasks.spawn("h2", connection);
+    let request = Request::get("https://localhost/").body(Full::<Bytes>::default());
+    let unread = sender.send_request(request.unwrap()).await.unwrap();
+    // It is there, and waits for its client.
+    until("a proof", || (!rig.signed().is_empty()).then_some(())).await;
+    until("its place is free", || {
+        (rig.seal.sealer().under_way() == 0).then_some(())
+    })
+    .await;
+    assert_eq!(rig.ends(), [StreamEnd::ClientGone]);
+    assert!(!sender.is_closed(), "the connection has others");
+    drop(unread);
+}
+
+#[tokio::test]
 async fn a_request_with_two_lengths_reaches_nobody() {
     let tasks = Tasks::new();
     let engine = hello(&tasks);
