@@ -130,24 +130,11 @@ async fn list(args: SessionLs) -> Result<ExitCode> {
 }
 
 fn show(body: &Value) {
-    let text = |value: Option<&Value>| match value {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-    };
-    let rows = |list: &str, columns: &[&str]| -> Vec<Vec<String>> {
-        let all = body
-            .get(list)
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
-        let row = |entry: &Value| columns.iter().map(|column| text(entry.get(column))).collect();
-        all.iter().map(row).collect()
-    };
+    let table = |heads: &[&str], rows: Vec<Vec<String>>| print::table(heads, rows.into_iter());
     let heads = [
         "model", "starting", "live", "draining", "waiting", "serving", "trouble",
     ];
-    print::table(&heads, rows("models", &heads).into_iter());
+    table(&heads, rows(body.get("models"), &heads));
     print::raw("\n");
     let fields = [
         "session",
@@ -158,5 +145,39 @@ fn show(body: &Value) {
         "fault",
     ];
     let heads = ["session", "model", "miner", "since", "ended", "fault"];
-    print::table(&heads, rows("sessions", &fields).into_iter());
+    table(&heads, rows(body.get("sessions"), &fields));
+    let scored = |list| body.get("scored").and_then(|scored| scored.get(list));
+    let miners = rows(scored("miners"), &["uid", "miner", "rao", "points"]);
+    if !miners.is_empty() {
+        let of = |what| text(scored(what));
+        print::raw(&format!(
+            "\nin the score of cycle {} ({}):\n",
+            of("cycle"),
+            of("state")
+        ));
+        table(
+            &["uid", "miner", "rao for proven answers", "points of all work"],
+            miners,
+        );
+    }
+    let faults = rows(scored("faults"), &["attempt", "miner", "unproven", "fault"]);
+    if !faults.is_empty() {
+        print::raw("\nanswers that pay nothing:\n");
+        table(&["attempt", "miner", "answers", "what is wrong"], faults);
+    }
+}
+
+/// The entries of a list, as cells.
+fn rows(list: Option<&Value>, columns: &[&str]) -> Vec<Vec<String>> {
+    let row = |entry: &Value| columns.iter().map(|column| text(entry.get(column))).collect();
+    let all = list.and_then(Value::as_array);
+    all.map(|all| all.iter().map(row).collect()).unwrap_or_default()
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
 }

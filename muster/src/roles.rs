@@ -1,5 +1,6 @@
 //! The roles as processes: configuration, logs, signals, and then the role's own library.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) ->
         return Ok(ExitCode::SUCCESS);
     };
     prepare("facilitator", &tasks, args.lifeline)?;
+    measure(args.metrics, &tasks, &clock).await?;
     finish(
         muster_facilitator::run(config, tasks.clone(), clock).await,
         &tasks,
@@ -39,6 +41,7 @@ pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> R
         return Ok(ExitCode::SUCCESS);
     };
     prepare("validator", &tasks, args.lifeline)?;
+    measure(args.metrics, &tasks, &clock).await?;
     finish(muster_validator::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -69,6 +72,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     prepare("miner", &tasks, role.lifeline)?;
+    measure(role.metrics, &tasks, &clock).await?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -99,11 +103,7 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         return Ok(ExitCode::SUCCESS);
     };
     prepare("executor", &tasks, false)?;
-    if let Some(address) = args.metrics {
-        telemetry::serve_metrics(address, &tasks, SharedClock::clone(&clock))
-            .await
-            .map_err(|error| Failure::coded(error.code(), error))?;
-    }
+    measure(args.metrics, &tasks, &clock).await?;
     let ended = if let Some(invitation) = args.enrol {
         muster_executor::standing::enrol(&config, invitation, &args.name).await
     } else if args.standing {
@@ -166,6 +166,16 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
             }
         });
     }
+    Ok(())
+}
+
+/// Serves the process's figures, if they are asked for.
+async fn measure(address: Option<SocketAddr>, tasks: &Tasks, clock: &SharedClock) -> Result {
+    let Some(address) = address else { return Ok(()) };
+    let bound = telemetry::serve_metrics(address, tasks, SharedClock::clone(clock))
+        .await
+        .map_err(|error| Failure::coded(error.code(), error))?;
+    tracing::info!(address = %bound, "metrics are served at /metrics");
     Ok(())
 }
 

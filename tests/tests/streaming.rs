@@ -168,40 +168,55 @@ fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_changed_one_is_w
 }
 
 #[test]
-fn curl_sees_the_words_one_by_one_and_the_proof_last() {
+fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks() {
     let subnet = RunningSubnet::start().unwrap();
     let (base, key) = door(&subnet);
-    let ask =
-        r#"{"model":"parrot","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"a b c"}]}"#;
     let url = format!("{base}/chat/completions");
-    let answer = curl(
-        &[
-            "--http1.1",
-            "-H",
-            "content-type: application/json",
-            "-d",
-            ask,
-            &url,
-        ],
-        &key,
-    );
-    let (head, body) = answer.stdout.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{answer:?}\n{}", logs(&subnet));
-    assert!(head.to_ascii_lowercase().contains("x-request-id: "), "{head}");
-    let words: Vec<&str> = ["a ", "b ", "c "]
-        .into_iter()
-        .filter(|word| body.contains(&format!("\"content\":\"{word}\"")))
-        .collect();
-    assert_eq!(words.len(), 3, "{body}");
-    let (done, proof) = (
-        body.find("[DONE]").unwrap(),
-        body.find("\n: muster-proof ").unwrap(),
-    );
-    assert!(done < proof, "{body}");
+    let ask = |http: &str| {
+        let ask = r#"{"model":"parrot","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"a b c"}]}"#;
+        curl(
+            &[http, "-H", "content-type: application/json", "-d", ask, &url],
+            &key,
+        )
+    };
+    for (http, status) in [
+        ("--http1.1", "HTTP/1.1 200"),
+        // Without a TLS handshake there is nobody to say that HTTP/2 is spoken: the client has to know it.
+        ("--http2-prior-knowledge", "HTTP/2 200"),
+    ] {
+        let answer = ask(http);
+        let (head, body) = answer.stdout.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(status), "{answer:?}\n{}", logs(&subnet));
+        assert!(head.to_ascii_lowercase().contains("x-request-id: "), "{head}");
+        let words = ["a ", "b ", "c "].map(|word| body.find(&format!("\"content\":\"{word}\"")));
+        assert!(words.is_sorted() && words[0].is_some(), "{body}");
+        let (done, proof) = (
+            body.find("[DONE]").unwrap(),
+            body.find("\n: muster-proof ").unwrap(),
+        );
+        assert!(words[2] < Some(done) && done < proof, "{body}");
+    }
     // The same question again comes from the session that is there: nothing waits.
-    let again = curl(&["-H", "content-type: application/json", "-d", ask, &url], &key);
+    let again = ask("--http1.1");
     assert!(
         !again.stdout.contains("muster-wait") && again.stdout.contains("[DONE]"),
         "{again:?}"
+    );
+
+    // What the gateway did is there for Prometheus.
+    let metrics = format!("http://{}/metrics", subnet.field("metrics").unwrap());
+    let told = run(Command::new("curl").args(["-sS", &metrics])).unwrap().stdout;
+    let proven = |line: &&str| {
+        line.starts_with("muster_gateway_responses_total{") && line.contains("verdict=\"proven\"")
+    };
+    let counted = told.lines().find(proven).unwrap_or_default();
+    assert!(
+        counted.contains("model=\"parrot\"") && counted.ends_with(" 3"),
+        "{told}"
+    );
+    let live = r#"muster_gateway_sessions{model="parrot",state="live"} 1"#;
+    assert!(
+        told.contains(live) && told.contains("muster_gateway_first_byte_seconds"),
+        "{told}"
     );
 }

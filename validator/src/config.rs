@@ -121,6 +121,8 @@ pub struct ReceiptsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScoringConfig {
+    /// What all that proven answers of sealed sessions earn is worth beside the work of the classes.
+    pub streaming_weight: u32,
     /// What all work of one class is worth beside that of the others.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
 }
@@ -212,6 +214,7 @@ impl Default for ScoringConfig {
     fn default() -> Self {
         let class_weights = ExecutorClass::ALL.into_iter().map(|class| (class, 1));
         Self {
+            streaming_weight: 1,
             class_weights: class_weights.collect(),
         }
     }
@@ -342,6 +345,11 @@ gather = true
 interval_s = 10
 catch_up_s = 18000
 
+[scoring]
+# What all that this validator's gateway was answered is worth beside the work of a class. A miner's share of it is its share of the rao
+# that proven answers earned by their tokens; sessions are paid for their time, too, in their class.
+streaming_weight = 1
+
 [scoring.class_weights]
 # What all work of one class is worth beside that of the others. A class that is not named is worth nothing.
 "spin_up-4min.gpu-24gb" = 1
@@ -442,12 +450,12 @@ receipt_wait_ms = 2000
                 "must be at most two days (172800)",
             ));
         }
-        for (class, weight) in &self.scoring.class_weights {
-            if *weight > muster_scoring::MAX_CLASS_WEIGHT {
-                problems.push(Problem::at(
-                    format!("scoring.class_weights.{class}"),
-                    "must be at most 1000000",
-                ));
+        let classes = self.scoring.class_weights.iter();
+        let weights = classes.map(|(class, weight)| (format!("class_weights.{class}"), *weight));
+        let streaming = ("streaming_weight".to_owned(), self.scoring.streaming_weight);
+        for (key, weight) in weights.chain([streaming]) {
+            if weight > muster_scoring::MAX_CLASS_WEIGHT {
+                problems.push(Problem::at(format!("scoring.{key}"), "must be at most 1000000"));
             }
         }
         // Python miners refuse a started receipt that holds for longer than thirty days.

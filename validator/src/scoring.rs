@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 use muster_chain::weights::to_u16;
 use muster_chain::{Metagraph, Uid};
 use muster_protocol::ValidatorKey;
-use muster_scoring::{Neuron, Paid, Score, Scores, Snapshot, score, zeros};
+use muster_scoring::{Neuron, Paid, Score, Scores, Snapshot, Streamed, score, zeros};
 
 use crate::config::ScoringConfig;
 
-/// Everything that the scores of these receipts depend on. The receipts of whoever may set weights in the subnet count.
-pub fn snapshot(
-    me: ValidatorKey,
-    metagraph: &Metagraph,
-    config: &ScoringConfig,
-    receipts: Vec<Paid>,
-) -> Snapshot {
+/// What was done in a cycle.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// Finished receipts, of all validators.
+    pub receipts: Vec<Paid>,
+    /// Sealed sessions of this validator's own gateway.
+    pub streamed: Vec<Streamed>,
+}
+
+/// Everything that the scores of this work depend on. The receipts of whoever may set weights in the subnet count.
+pub fn snapshot(me: ValidatorKey, metagraph: &Metagraph, config: &ScoringConfig, work: Work) -> Snapshot {
     let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
     Snapshot {
         me,
@@ -30,7 +34,9 @@ pub fn snapshot(
             })
             .collect(),
         class_weights: config.class_weights.clone(),
-        receipts,
+        receipts: work.receipts,
+        streaming_weight: config.streaming_weight,
+        streamed: work.streamed,
     }
 }
 
@@ -99,7 +105,11 @@ mod tests {
 
     fn both(neurons: &Metagraph, receipts: Vec<Paid>, min_entries: u16) -> (Scores, Vec<(u16, u16)>) {
         let me = ValidatorKey(hotkey(255));
-        let snapshot = snapshot(me, neurons, &ScoringConfig::default(), receipts);
+        let work = Work {
+            receipts,
+            ..Work::default()
+        };
+        let snapshot = snapshot(me, neurons, &ScoringConfig::default(), work);
         let (scores, weights) = scored(&snapshot, neurons, min_entries);
         (
             scores,

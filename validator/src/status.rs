@@ -15,13 +15,14 @@ use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_scoring::{Faulty, Score};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::Error;
 use crate::shared::{LinkState, Shared};
-use crate::store::{JobView, KeptRoute, ReceiptView, RefusedView, StoredCycle};
+use crate::store::{CycleState, JobView, KeptRoute, ReceiptView, RefusedView, StoredCycle};
 
 /// Entries of each list if the caller does not say.
 const DEFAULT_LIMIT: u32 = 100;
@@ -72,6 +73,31 @@ struct SessionsView {
     sessions: Vec<SessionRow>,
     /// Within the last day.
     earned: Vec<Account>,
+    /// What came of it in the cycle that was scored last.
+    scored: Option<ScoredView>,
+}
+
+/// What the answers of sessions were worth in a cycle.
+#[derive(Debug, Serialize)]
+struct ScoredView {
+    cycle: u64,
+    state: CycleState,
+    /// Of those miners whose answers earned something.
+    miners: Vec<Score>,
+    /// Sessions with answers that pay nothing, and what is wrong with them.
+    faults: Vec<Faulty>,
+}
+
+impl From<StoredCycle> for ScoredView {
+    fn from(cycle: StoredCycle) -> Self {
+        let miners = cycle.scores.scores.into_iter();
+        Self {
+            cycle: cycle.number,
+            state: cycle.state,
+            miners: miners.filter(|score| score.rao > 0).collect(),
+            faults: cycle.scores.faults,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +169,7 @@ async fn sessions(
         models: gateway.look().await,
         sessions: gateway.book().sessions(limit).await?,
         earned: gateway.book().accounts(yesterday).await?,
+        scored: shared.store.cycles(1).await?.pop().map(ScoredView::from),
     })
     .into_response())
 }

@@ -22,7 +22,7 @@ use muster_protocol::ErrorCode;
 use crate::Error;
 use crate::chain::Blocks;
 use crate::cycle::{Progress, Span, Todo, scored_in, todo};
-use crate::scoring::{reseated, scored, snapshot, weights};
+use crate::scoring::{Work, reseated, scored, snapshot, weights};
 use crate::shared::{Anchor, Shared};
 use crate::store::{CycleState, StoredCycle};
 
@@ -360,26 +360,33 @@ async fn note(
 async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredCycle, StoreError> {
     let _alone = shared.scoring.lock().await;
     let mut receipts = shared.store.finished_between(span.first, span.last).await?;
+    let mut streamed = shared.store.streamed_between(span.first, span.last).await?;
     // Work that was paid for by a commit that was lost, where later work was settled already.
     for lost in shared.store.cycles_in(CycleState::Expired).await? {
         if lost.last_block < span.first.0 {
             let (first, last) = (BlockNumber(lost.first_block), BlockNumber(lost.last_block));
             receipts.extend(shared.store.finished_between(first, last).await?);
+            streamed.extend(shared.store.streamed_between(first, last).await?);
         }
     }
-    let count = receipts.len();
-    let snapshot = snapshot(shared.me(), &look.metagraph, &shared.config.scoring, receipts);
+    let (count, sessions) = (receipts.len(), streamed.len());
+    let work = Work { receipts, streamed };
+    let snapshot = snapshot(shared.me(), &look.metagraph, &shared.config.scoring, work);
     let least = look.rules.hyperparameters.min_allowed_weights;
     let (scores, weights) = scored(&snapshot, &look.metagraph, least);
     for (attempt, reason) in &scores.dropped {
-        tracing::debug!(%attempt, %reason, "a receipt does not count");
+        tracing::debug!(%attempt, %reason, "a receipt or a session does not count");
+    }
+    for faulty in &scores.faults {
+        let (attempt, miner, unproven) = (&faulty.attempt, &faulty.miner, faulty.unproven);
+        tracing::warn!(%attempt, %miner, unproven, fault = ?faulty.fault, "answers of a session are not proven and pay nothing");
     }
     let state = if weights.is_empty() {
         CycleState::Kept
     } else {
         CycleState::Pending
     };
-    tracing::info!(cycle = %span.cycle, receipts = count, miners = scores.scores.len(), ?state, "cycle scored");
+    tracing::info!(cycle = %span.cycle, receipts = count, sessions, miners = scores.scores.len(), ?state, "cycle scored");
     let cycle = StoredCycle {
         number: span.cycle.0,
         first_block: span.first.0,

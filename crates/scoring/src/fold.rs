@@ -3,27 +3,75 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::job::MAX_JOB_SECS;
-use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey};
 
-use crate::{Dropped, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, Paid, Score, Scores, Snapshot};
+use crate::{
+    Dropped, Faulty, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, Paid, Score, Scores, Snapshot, Streamed,
+};
 
 /// What one job can be paid at most, in executor-microseconds: nobody's word makes a receipt worth a year.
 const MAX_MICROS: u64 = MAX_JOB_SECS * 1_000_000;
 
-/// Folds the receipts of one cycle. [`Scores::zeros`] is left empty: it also depends on the weights, see [`crate::zeros`].
+/// What a miner has so far.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    micros: u128,
+    rao: u128,
+    points: u64,
+}
+
+/// Folds the receipts and sessions of one cycle. [`Scores::zeros`] is left empty: it also depends on the weights, see
+/// [`crate::zeros`].
 pub fn score(snapshot: &Snapshot) -> Scores {
     let places: BTreeMap<MinerKey, &Neuron> = snapshot
         .neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron))
         .collect();
+    let mut scores = Scores::default();
+    let mut totals = BTreeMap::<MinerKey, Total>::new();
+    for (class, by_miner) in &worked(snapshot, &places, &mut scores) {
+        let weight = snapshot.class_weights.get(class).copied().unwrap_or(0);
+        for (miner, share, points) in shared(by_miner, &places, weight) {
+            let total = totals.entry(miner).or_default();
+            total.micros = total.micros.saturating_add(share);
+            total.points = total.points.saturating_add(points);
+        }
+    }
+    let answered = answered(snapshot, &places, &mut scores);
+    for (miner, share, points) in shared(&answered, &places, snapshot.streaming_weight) {
+        let total = totals.entry(miner).or_default();
+        total.rao = total.rao.saturating_add(share);
+        total.points = total.points.saturating_add(points);
+    }
+    scores.scores = totals
+        .into_iter()
+        .filter_map(|(miner, total)| {
+            Some(Score {
+                uid: places.get(&miner)?.uid,
+                miner,
+                micros: u64::try_from(total.micros).unwrap_or(u64::MAX),
+                rao: u64::try_from(total.rao).unwrap_or(u64::MAX),
+                points: total.points,
+            })
+        })
+        .collect();
+    scores.scores.sort_by_key(|score| score.uid);
+    scores
+}
+
+/// Executor-microseconds by class and miner.
+fn worked(
+    snapshot: &Snapshot,
+    places: &BTreeMap<MinerKey, &Neuron>,
+    scores: &mut Scores,
+) -> BTreeMap<ExecutorClass, BTreeMap<MinerKey, u128>> {
     let mut earned = BTreeMap::<ExecutorClass, BTreeMap<MinerKey, u128>>::new();
     let mut seen = BTreeSet::new();
-    let mut scores = Scores::default();
     for paid in &snapshot.receipts {
         let receipt = &paid.receipt;
         let first = || seen.insert((receipt.validator_hotkey, receipt.job_uuid));
-        match amount(snapshot, &places, paid, first) {
+        match amount(snapshot, places, paid, first) {
             Ok((class, micros)) => {
                 let sum = earned
                     .entry(class)
@@ -32,37 +80,82 @@ pub fn score(snapshot: &Snapshot) -> Scores {
                     .or_default();
                 *sum = sum.saturating_add(u128::from(micros));
             }
-            Err(reason) if scores.dropped.len() < MAX_LISTED => {
-                scores.dropped.push((receipt.job_uuid, reason));
+            Err(reason) => scores.drop_one(receipt.job_uuid, reason),
+        }
+    }
+    earned
+}
+
+/// Rao by miner; the sessions with something wrong are named on the way.
+fn answered(
+    snapshot: &Snapshot,
+    places: &BTreeMap<MinerKey, &Neuron>,
+    scores: &mut Scores,
+) -> BTreeMap<MinerKey, u128> {
+    let mut earned = BTreeMap::<MinerKey, u128>::new();
+    let mut seen = BTreeSet::new();
+    for session in &snapshot.streamed {
+        if (session.unproven > 0 || session.fault.is_some()) && scores.faults.len() < MAX_LISTED {
+            scores.faults.push(Faulty {
+                attempt: session.attempt,
+                miner: session.miner,
+                unproven: session.unproven,
+                fault: session.fault.clone(),
+            });
+        }
+        match rao(places, session, || seen.insert(session.attempt)) {
+            Ok(rao) => {
+                let sum = earned.entry(session.miner).or_default();
+                *sum = sum.saturating_add(u128::from(rao));
             }
-            Err(_) => scores.more_dropped = scores.more_dropped.saturating_add(1),
+            Err(reason) => scores.drop_one(session.attempt, reason),
         }
     }
-    let mut totals = BTreeMap::<MinerKey, (u128, u64)>::new();
-    for (class, by_miner) in &earned {
-        let weight = snapshot.class_weights.get(class).copied().unwrap_or(0);
-        let all = by_miner
-            .values()
-            .fold(0_u128, |sum, micros| sum.saturating_add(*micros));
-        for (miner, share) in folded(by_miner, &places) {
-            let total = totals.entry(miner).or_default();
-            total.0 = total.0.saturating_add(share);
-            total.1 = total.1.saturating_add(points(share, all, weight));
+    earned
+}
+
+/// What a session's answers pay.
+pub(crate) fn rao(
+    places: &BTreeMap<MinerKey, &Neuron>,
+    session: &Streamed,
+    first: impl FnOnce() -> bool,
+) -> Result<u64, Dropped> {
+    if !places.contains_key(&session.miner) {
+        return Err(Dropped::NotRegistered);
+    }
+    if session.proven == 0 {
+        return Err(Dropped::Unproven);
+    }
+    if session.earned == 0 {
+        return Err(Dropped::Free);
+    }
+    if !first() {
+        return Err(Dropped::Repeated);
+    }
+    Ok(session.earned)
+}
+
+/// The shares of one kind of work, and what each is worth.
+fn shared(
+    by_miner: &BTreeMap<MinerKey, u128>,
+    places: &BTreeMap<MinerKey, &Neuron>,
+    weight: u32,
+) -> Vec<(MinerKey, u128, u64)> {
+    let all = by_miner
+        .values()
+        .fold(0_u128, |sum, amount| sum.saturating_add(*amount));
+    let worth = |(miner, share)| (miner, share, points(share, all, weight));
+    folded(by_miner, places).into_iter().map(worth).collect()
+}
+
+impl Scores {
+    fn drop_one(&mut self, attempt: AttemptId, reason: Dropped) {
+        if self.dropped.len() < MAX_LISTED {
+            self.dropped.push((attempt, reason));
+        } else {
+            self.more_dropped = self.more_dropped.saturating_add(1);
         }
     }
-    scores.scores = totals
-        .into_iter()
-        .filter_map(|(miner, (micros, points))| {
-            Some(Score {
-                uid: places.get(&miner)?.uid,
-                miner,
-                micros: u64::try_from(micros).unwrap_or(u64::MAX),
-                points,
-            })
-        })
-        .collect();
-    scores.scores.sort_by_key(|score| score.uid);
-    scores
 }
 
 /// What a receipt pays, and in which class.

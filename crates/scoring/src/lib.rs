@@ -3,8 +3,9 @@
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is what a receipt's `score_str`
 //! counts. Work is summed by executor class and coldkey, split evenly over the coldkey's hotkeys that worked, and turned
-//! into points: each class is worth its weight, divided by the shares of its work. A receipt that does not count is
-//! dropped with a reason and never stops the others; a neuron that gets nothing is told why.
+//! into points: each class is worth its weight, divided by the shares of its work. What sealed sessions answered is work of a
+//! kind of its own beside the classes: its unit is the rao that proven answers earned by their tokens. A receipt or a session that
+//! does not count is dropped with a reason and never stops the others; a neuron that gets nothing is told why.
 
 mod fold;
 mod zero;
@@ -22,7 +23,7 @@ pub use zero::{Why, Zero, zeros};
 /// What one unit of a class's weight is worth, in points.
 pub const POINTS: u64 = 1_000_000_000_000;
 
-/// The largest weight of a class: five of them and their points fit into 64 bits.
+/// The largest weight of a class, or of streaming: all of them and their points fit into 64 bits.
 pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;
 
 /// Dropped receipts that are listed; the others are counted.
@@ -41,6 +42,12 @@ pub struct Snapshot {
     pub class_weights: BTreeMap<ExecutorClass, u32>,
     /// The finished receipts of the cycle.
     pub receipts: Vec<Paid>,
+    /// What all that sessions answered is worth beside the classes.
+    #[serde(default)]
+    pub streaming_weight: u32,
+    /// The scorer's own sealed sessions that were over in the cycle.
+    #[serde(default)]
+    pub streamed: Vec<Streamed>,
 }
 
 /// A neuron, as far as scoring needs it.
@@ -63,6 +70,28 @@ pub struct Paid {
     pub class: Option<ExecutorClass>,
 }
 
+/// What one sealed session answered, by the counts of the gateway that asked it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streamed {
+    /// The attempt that it was.
+    pub attempt: AttemptId,
+    /// Who ran it.
+    pub miner: MinerKey,
+    /// Answers whose proofs hold.
+    pub proven: u64,
+    /// Answers that pay nothing, having none.
+    pub unproven: u64,
+    /// Tokens that proven answers read.
+    pub input_tokens: u64,
+    /// Tokens that they wrote.
+    pub output_tokens: u64,
+    /// What they earned, in rao.
+    pub earned: u64,
+    /// What was wrong with the session's last word or missing before it.
+    #[serde(default)]
+    pub fault: Option<String>,
+}
+
 /// What one miner earned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
@@ -72,12 +101,15 @@ pub struct Score {
     pub miner: MinerKey,
     /// Executor-seconds, in millionths, after its coldkey's work was split.
     pub micros: u64,
-    /// What they are worth; for scores of an earlier release, the same as `micros`.
+    /// What its sessions' answers earned, in rao, after its coldkey's was split.
+    #[serde(default)]
+    pub rao: u64,
+    /// What all of it is worth; for scores of an earlier release, the same as `micros`.
     #[serde(default)]
     pub points: u64,
 }
 
-/// Why a receipt does not count.
+/// Why a receipt or a session does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dropped {
@@ -95,6 +127,10 @@ pub enum Dropped {
     Repeated,
     /// No started receipt says of which class the executor was.
     NoStart,
+    /// None of the session's answers was proven.
+    Unproven,
+    /// The session's answers were proven, and cost nothing.
+    Free,
 }
 
 impl fmt::Display for Dropped {
@@ -107,8 +143,23 @@ impl fmt::Display for Dropped {
             Self::TooMuch => "it pays more than the longest job can cost",
             Self::Repeated => "its attempt was counted already",
             Self::NoStart => "no started receipt says of which class the executor was",
+            Self::Unproven => "none of the session's answers was proven",
+            Self::Free => "the session's answers cost nothing",
         })
     }
+}
+
+/// A session that did not end as it should. What was proven of it is paid all the same; what is missing pays nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Faulty {
+    /// The attempt that it was.
+    pub attempt: AttemptId,
+    /// Who ran it.
+    pub miner: MinerKey,
+    /// Answers of it that pay nothing.
+    pub unproven: u64,
+    /// What is wrong, if it is more than that.
+    pub fault: Option<String>,
 }
 
 /// The whole answer: every receipt counts towards a score or is among the dropped.
@@ -121,6 +172,9 @@ pub struct Scores {
     /// Dropped receipts that are not listed.
     #[serde(default)]
     pub more_dropped: u64,
+    /// Sessions that did not end as they should, whether or not they count, in the order given; as many as of the dropped.
+    #[serde(default)]
+    pub faults: Vec<Faulty>,
     /// Everyone who gets nothing, and why, by uid.
     #[serde(default)]
     pub zeros: Vec<Zero>,

@@ -6,7 +6,7 @@ use std::fmt;
 use muster_protocol::MinerKey;
 use serde::{Deserialize, Serialize};
 
-use crate::fold::amount;
+use crate::fold::{amount, rao};
 use crate::{Dropped, Neuron, Scores, Snapshot};
 
 /// A neuron without a weight.
@@ -28,7 +28,7 @@ pub enum Why {
     Myself,
     /// No validator wrote it a finished receipt in this cycle.
     NoReceipts,
-    /// It has receipts, and none of them counts: how many for which reason.
+    /// It has receipts or sessions, and none of them counts: how many for which reason.
     NothingCounts(BTreeMap<Dropped, u64>),
     /// What it worked at is worth nothing in this subnet.
     WorthlessClass,
@@ -42,7 +42,7 @@ impl fmt::Display for Why {
             Self::Myself => f.write_str("it is this validator"),
             Self::NoReceipts => f.write_str("nobody paid it for a job in this cycle"),
             Self::NothingCounts(reasons) => {
-                f.write_str("none of its receipts counts: ")?;
+                f.write_str("nothing that it did counts: ")?;
                 for (at, (reason, count)) in reasons.iter().enumerate() {
                     let comma = if at == 0 { "" } else { ", " };
                     write!(f, "{comma}{count} because {reason}")?;
@@ -69,6 +69,16 @@ pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(u16, u16)]) -> V
         if let Err(reason) = amount(snapshot, &places, paid, || true) {
             let count = dropped
                 .entry(paid.receipt.miner_hotkey)
+                .or_default()
+                .entry(reason)
+                .or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+    for session in &snapshot.streamed {
+        if let Err(reason) = rao(&places, session, || true) {
+            let count = dropped
+                .entry(session.miner)
                 .or_default()
                 .entry(reason)
                 .or_default();

@@ -2,7 +2,7 @@
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
-use muster_scoring::{Dropped, Neuron, POINTS, Paid, Snapshot, Why, score, zeros};
+use muster_scoring::{Dropped, Faulty, Neuron, POINTS, Paid, Snapshot, Streamed, Why, score, zeros};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -47,6 +47,22 @@ fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<Paid>) -> Snapshot {
         validators: [ValidatorKey(hotkey(50))].into(),
         class_weights: [(TEST, 1), (CPU, 3)].into(),
         receipts,
+        streaming_weight: 2,
+        streamed: vec![],
+    }
+}
+
+/// A session of one proven answer.
+fn session(attempt: u128, of: u8, earned: u64) -> Streamed {
+    Streamed {
+        attempt: AttemptId::from_uuid(Uuid::from_u128(attempt)),
+        miner: miner(of),
+        proven: 1,
+        unproven: 0,
+        input_tokens: earned,
+        output_tokens: 0,
+        earned,
+        fault: None,
     }
 }
 
@@ -125,6 +141,66 @@ fn a_class_is_worth_its_weight_whatever_is_worked_in_others() {
 }
 
 #[test]
+fn what_proven_answers_earned_is_worth_the_weight_of_streaming_beside_the_seconds() {
+    let mut mixed = snapshot(&[(1, 101), (2, 102), (3, 102)], vec![paid(1, 1, "10")]);
+    mixed.streamed = vec![
+        session(1, 1, 1),
+        session(2, 2, 2),
+        session(3, 3, 0),
+        session(4, 2, 6),
+    ];
+    mixed.streamed.push(session(4, 2, 6));
+    let scores = score(&mixed);
+    let of: Vec<_> = scores
+        .scores
+        .iter()
+        .map(|s| (s.uid, s.micros, s.rao, s.points))
+        .collect();
+    // Miner 1 has all the seconds and a ninth of the rao; miner 2 the rest, its coldkey's other hotkey having earned none.
+    assert_eq!(
+        of,
+        [
+            (1, 10_000_000, 1, POINTS + POINTS / 9 * 2),
+            (2, 0, 8, POINTS * 8 / 9 * 2),
+        ]
+    );
+    let dropped: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
+    assert_eq!(dropped, [Dropped::Free, Dropped::Repeated]);
+}
+
+#[test]
+fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
+    let unproven = Streamed {
+        proven: 0,
+        unproven: 3,
+        ..session(1, 1, 0)
+    };
+    let gap = Streamed {
+        fault: Some("the proofs of 2 answers are missing".to_owned()),
+        ..session(2, 2, 5)
+    };
+    let mut snapshot = snapshot(&[(1, 101), (2, 102)], vec![]);
+    snapshot.streamed = vec![unproven.clone(), gap.clone(), session(3, 9, 5)];
+    let scores = score(&snapshot);
+    assert_eq!(
+        rows(&snapshot),
+        [(2, 0, 2 * POINTS)],
+        "what was proven before the gap is paid"
+    );
+    let named = |session: &Streamed| Faulty {
+        attempt: session.attempt,
+        miner: session.miner,
+        unproven: session.unproven,
+        fault: session.fault.clone(),
+    };
+    assert_eq!(scores.faults, [named(&unproven), named(&gap)]);
+    let reasons: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
+    assert_eq!(reasons, [Dropped::Unproven, Dropped::NotRegistered]);
+    let told = zeros(&snapshot, &scores, &[(2, 65_535)]);
+    assert_eq!(told[1].why, Why::NothingCounts([(Dropped::Unproven, 1)].into()));
+}
+
+#[test]
 fn every_zero_has_its_reason() {
     let worthless = Paid {
         class: Some(ExecutorClass::AlwaysOnLlmA6000),
@@ -154,7 +230,7 @@ fn every_zero_has_its_reason() {
     );
     assert_eq!(
         told[2].1.to_string(),
-        "none of its receipts counts: 2 because it pays nothing"
+        "nothing that it did counts: 2 because it pays nothing"
     );
 }
 
@@ -187,6 +263,19 @@ proptest! {
         prop_assert_eq!(one.dropped.len(), two.dropped.len());
         let worth: u64 = one.scores.iter().map(|s| s.points).sum();
         prop_assert!(worth <= 4 * POINTS, "no class is worth more than its weight");
+    }
+
+    #[test]
+    fn no_rao_is_lost_or_made(sessions in proptest::collection::vec((1u8..5, 0u64..1 << 40), 0..30)) {
+        let mut snapshot = snapshot(&[(1, 101), (2, 101), (3, 103)], vec![]);
+        snapshot.streamed = sessions.iter().enumerate()
+            .map(|(at, (of, earned))| session(u128::try_from(at).unwrap(), *of, *earned)).collect();
+        let scores = score(&snapshot);
+        let good: u64 = sessions.iter().filter(|(of, _)| *of < 4).map(|(_, earned)| earned).sum();
+        prop_assert_eq!(scores.scores.iter().map(|s| s.rao).sum::<u64>(), good);
+        prop_assert!(scores.scores.iter().map(|s| s.points).sum::<u64>() <= 2 * POINTS);
+        snapshot.streamed.reverse();
+        prop_assert_eq!(score(&snapshot).scores, scores.scores);
     }
 
     #[test]

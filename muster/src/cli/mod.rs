@@ -85,6 +85,9 @@ pub(crate) struct Up {
     /// Let standing executors connect here too (see `muster executor --enrol`).
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) standing: Option<SocketAddr>,
+    /// Serve these models too: a TOML file of `[[services]]`, as in the validator's configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) services: Option<PathBuf>,
     /// Milliseconds between blocks of the local chain.
     #[arg(long, default_value_t = 500)]
     pub(crate) block_ms: u64,
@@ -102,6 +105,9 @@ pub(crate) struct Role {
     /// Print a commented configuration with every default, and stop.
     #[arg(long, conflicts_with = "config")]
     pub(crate) print_config: bool,
+    /// Serve this process's figures to Prometheus here.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Stop when standard input ends: the tie to a supervisor that may be killed.
     #[arg(long, hide = true)]
     pub(crate) lifeline: bool,

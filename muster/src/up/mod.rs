@@ -52,6 +52,10 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         muster: std::env::current_exe().context("cannot find out where muster lies")?,
         user: &keys.user,
         image,
+        services: args
+            .services
+            .as_deref()
+            .map_or_else(|| Ok(Vec::new()), plan::services)?,
     };
     write_everything(&setup, &keys, args.tempo)?;
 
@@ -211,13 +215,16 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
 
 fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
     let config = setup.layout.config(role);
-    let command = vec![
+    let mut command = vec![
         setup.muster.clone(),
         role.into(),
         "--config".into(),
         config,
         "--lifeline".into(),
     ];
+    if let Some(address) = setup.subnet.metrics.filter(|_| role == "validator") {
+        command.extend(["--metrics".into(), address.to_string().into()]);
+    }
     Program {
         name: role,
         command,

@@ -71,6 +71,7 @@ pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> 
         facilitator: address(earlier.map(|s| s.facilitator))?,
         validator_status: address(earlier.map(|s| s.validator_status))?,
         gateway: Some(address(earlier.and_then(|s| s.gateway))?),
+        metrics: Some(address(earlier.and_then(|s| s.metrics))?),
         miner_address: address(earlier.map(|s| s.miner_address))?,
         validator: ValidatorKey(keys.validator.hotkey()),
         miner: MinerKey(keys.miner.hotkey()),
@@ -116,6 +117,22 @@ pub(crate) struct Setup<'a> {
     pub(crate) user: &'a Keypair,
     /// The demo image, which also serves the demo model.
     pub(crate) image: ImageId,
+    /// What is served besides the demo model.
+    pub(crate) services: Vec<Value>,
+}
+
+/// The entries of a whitelist that a user wrote.
+pub(crate) fn services(file: &Path) -> anyhow::Result<Vec<Value>> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Whitelist {
+        services: Vec<Value>,
+    }
+    let unreadable = || format!("cannot use the services in {}", file.display());
+    let text = std::fs::read_to_string(file).with_context(unreadable)?;
+    // What they mean, and what is wrong with them, is the validator's to say.
+    let read: Whitelist = toml::from_str(&text).with_context(unreadable)?;
+    Ok(read.services)
 }
 
 impl Setup<'_> {
@@ -166,24 +183,28 @@ impl Setup<'_> {
         })
     }
 
-    /// One model: the demo image, which repeats what it hears.
+    /// The demo image, which repeats what it hears, and what the user brought.
     fn gateway(&self, facilitator: Option<String>) -> Value {
+        let demo = json!({
+            "model": DEMO_MODEL,
+            "image": self.image,
+            "engine": "other",
+            "listen": {"socket": "http.sock"},
+            "class": "always_on.test",
+            "args": ["parrot", "/muster/http.sock", "20"],
+            "input_price": 100_000,
+            "output_price": 400_000,
+        });
+        let services: Vec<Value> = std::iter::once(demo)
+            .chain(self.services.iter().cloned())
+            .collect();
         let mut gateway = json!({
             "facilitators": Vec::from_iter(facilitator),
             "max_sessions": self.executors.saturating_sub(1).max(1),
             "heartbeat_s": 2,
             "patience_s": 90,
             "start_s": 60,
-            "services": [{
-                "model": DEMO_MODEL,
-                "image": self.image,
-                "engine": "other",
-                "listen": {"socket": "http.sock"},
-                "class": "always_on.test",
-                "args": ["parrot", "/muster/http.sock", "20"],
-                "input_price": 100_000,
-                "output_price": 400_000,
-            }],
+            "services": services,
         });
         if let (Some(gateway), Some(bind)) = (gateway.as_object_mut(), self.subnet.gateway) {
             gateway.insert("bind".to_owned(), json!(bind));
@@ -251,6 +272,12 @@ mod tests {
         let layout = Layout::create(folder.path()).unwrap();
         let keys = Keys::load_or_create(&layout).unwrap();
         let subnet = subnet(&layout, &keys, None).unwrap();
+        let file = folder.path().join("models.toml");
+        let mine = format!(
+            "[[services]]\nmodel = 'mine'\nimage = '{}'\nclass = 'always_on.test'\n",
+            Digest::of(b"mine")
+        );
+        std::fs::write(&file, mine).unwrap();
         let setup = Setup {
             layout: &layout,
             subnet: &subnet,
@@ -260,6 +287,7 @@ mod tests {
             muster: PathBuf::from("/muster"),
             user: &keys.user,
             image: ImageId(Digest::of(b"image")),
+            services: services(&file).unwrap(),
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
         taken::<muster_miner::Config>("miner", &setup.miner());
@@ -274,6 +302,11 @@ mod tests {
             .gateway;
         assert_eq!(gateway.bind, subnet.gateway);
         assert!(gateway.facilitators.contains(&signer));
-        assert_eq!(gateway.services[0].model, DEMO_MODEL);
+        let models: Vec<&str> = gateway
+            .services
+            .iter()
+            .map(|service| service.model.as_str())
+            .collect();
+        assert_eq!(models, [DEMO_MODEL, "mine"]);
     }
 }

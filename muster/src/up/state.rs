@@ -93,6 +93,9 @@ pub(crate) struct Subnet {
     /// The validator's gateway for streaming sessions; none in the folder of an older version.
     #[serde(default)]
     pub(crate) gateway: Option<SocketAddr>,
+    /// Where the validator serves its metrics; likewise.
+    #[serde(default)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// The miner's door.
     pub(crate) miner_address: SocketAddr,
     /// Who routes.

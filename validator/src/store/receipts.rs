@@ -3,11 +3,11 @@
 use muster_chain::BlockNumber;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::{AttemptId, ExecutorClass, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
-use muster_scoring::Paid;
+use muster_scoring::{Paid, Streamed};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Result, Store, Write, column, corrupt, failed, json, signed, text_of};
+use super::{Result, Store, Write, column, corrupt, failed, json, parsed, signed, text_of, unsigned};
 
 /// Stands for the block of a receipt that was written before the chain answered.
 const NO_BLOCK: i64 = -1;
@@ -128,6 +128,48 @@ impl Store {
         let mut paid = self.own_finished_between(first, last).await?;
         paid.extend(self.others_finished_between(first, last).await?);
         Ok(paid)
+    }
+
+    /// What the sealed sessions answered that were over in these blocks, both ends included: a session is counted whole, where the
+    /// finished receipt of its attempt is.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn streamed_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Streamed>> {
+        let rows = sqlx::query(
+            "SELECT f.attempt_id AS attempt_id, s.miner AS miner, s.fault AS fault, \
+             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 1 ELSE 0 END) AS BIGINT) AS proven, \
+             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 0 ELSE 1 END) AS BIGINT) AS unproven, \
+             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.input_tokens ELSE 0 END) AS BIGINT) AS input, \
+             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.output_tokens ELSE 0 END) AS BIGINT) AS output, \
+             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.earned ELSE 0 END) AS BIGINT) AS earned \
+             FROM receipts f JOIN attempts a ON a.attempt_id = f.attempt_id \
+             JOIN sessions s ON s.job_id = a.job_id AND s.miner = f.miner \
+             JOIN responses r ON r.session_id = s.session_id \
+             WHERE f.kind = $1 AND f.block >= $2 AND f.block <= $3 AND f.chain = $4 \
+             GROUP BY f.block, f.attempt_id, s.miner, s.fault ORDER BY f.block, f.attempt_id",
+        )
+        .bind(ReceiptKind::Finished.as_str())
+        .bind(signed(first.0))
+        .bind(signed(last.0))
+        .bind(self.chain().genesis)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read what the sessions of a cycle answered"))?;
+        let streamed = |row| {
+            let number = |name| column(row, name).map(unsigned);
+            Ok(Streamed {
+                attempt: parsed(row, "attempt_id")?,
+                miner: parsed(row, "miner")?,
+                proven: number("proven")?,
+                unproven: number("unproven")?,
+                input_tokens: number("input")?,
+                output_tokens: number("output")?,
+                earned: number("earned")?,
+                fault: column(row, "fault")?,
+            })
+        };
+        rows.iter().map(streamed).collect()
     }
 
     async fn own_finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {

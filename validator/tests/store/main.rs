@@ -6,6 +6,8 @@
 mod gathered;
 #[cfg(test)]
 mod outbox;
+#[cfg(test)]
+mod streamed;
 
 use muster_chain::commit::{Committed, RevealedBy};
 use muster_chain::{BlockNumber, PendingReveal, Uid};
