@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <tuple>
 #include <utility>
 
 #include "kernels.cu"
@@ -50,6 +52,8 @@ static thread_local Block *block;
 /// Whether asynchronous copies happen as early as they can, or as late.
 static thread_local bool eager;
 static thread_local const char *name;
+/// Takes a launch that is not to run at once: what runs it, and what that needs, from malloc.
+static void (*later)(void (*run)(void *), void *launch);
 
 [[noreturn]] static void fail(const char *what) {
     fprintf(stderr, "%s: %s (block %u, thread %u)\n", name, what, blockIdx.x, threadIdx.x);
@@ -199,18 +203,41 @@ template <typename T> static T argument(const void *from) {
     return value;
 }
 
+/// A launch with its arguments, by value: whoever asked for it may forget them.
+template <typename... A> struct Launch {
+    void (*kernel)(A...);
+    std::tuple<A...> arguments;
+    const char *name;
+    u32 blocks, threads, shared;
+    bool eager;
+
+    static void run(void *from) {
+        const Launch &launch = *(Launch *)from;
+        emulator::name = launch.name, emulator::eager = launch.eager;
+        blockDim.x = launch.threads;
+        const auto body = [&] { std::apply(launch.kernel, launch.arguments); };
+        if (launch.shared)
+            meeting(body, launch.blocks, launch.threads, launch.shared);
+        else
+            one_by_one(body, launch.blocks, launch.threads);
+        free(from);
+    }
+};
+
 template <typename... A, size_t... I>
-static void launch(void (*kernel)(A...), void **from, std::index_sequence<I...>, u32 blocks, u32 threads, u32 shared) {
-    const auto body = [=] { kernel(argument<A>(from[I])...); };
-    blockDim.x = threads;
-    if (shared)
-        meeting(body, blocks, threads, shared);
+static void launch(void (*kernel)(A...), const char *name, void **from, std::index_sequence<I...>, u32 blocks, u32 threads, u32 shared,
+                   bool eager) {
+    void *place = malloc(sizeof(Launch<A...>));
+    new (place) Launch<A...>{kernel, std::tuple<A...>(argument<A>(from[I])...), name, blocks, threads, shared, eager};
+    if (later)
+        later(Launch<A...>::run, place);
     else
-        one_by_one(body, blocks, threads);
+        Launch<A...>::run(place);
 }
 
-template <typename... A> static void launch(void (*kernel)(A...), void **from, u32 blocks, u32 threads, u32 shared) {
-    launch(kernel, from, std::index_sequence_for<A...>(), blocks, threads, shared);
+template <typename... A>
+static void launch(void (*kernel)(A...), const char *name, void **from, u32 blocks, u32 threads, u32 shared, bool eager) {
+    launch(kernel, name, from, std::index_sequence_for<A...>(), blocks, threads, shared, eager);
 }
 
 } // namespace emulator
@@ -253,11 +280,10 @@ static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     multiply_as(emulator::FLOATS, d, self().floats, a, b0, b1);
 }
 
-/// Runs a kernel to its end. Gives 0, or 1 if there is no kernel of that name.
+/// Runs a kernel, or puts it off. Gives 0, or 1 if there is no kernel of that name.
 extern "C" int muster_emulate(const char *name, u32 blocks, u32 threads, u32 shared, int eager, void **arguments) {
-    emulator::name = name, emulator::eager = eager;
 #define CASE(kernel) \
-    if (!strcmp(name, #kernel)) return emulator::launch(kernel, arguments, blocks, threads, shared), 0;
+    if (!strcmp(name, #kernel)) return emulator::launch(kernel, #kernel, arguments, blocks, threads, shared, eager), 0;
     CASE(rows)
     CASE(drawn_rows)
     CASE(product_int8)

@@ -26,6 +26,16 @@ pub struct Pace {
     pub leaves_again: u32,
 }
 
+impl Pace {
+    /// Everything in several pieces, however small it is: bands in both lanes, runs of words and of leaves, openings in turns.
+    pub const PIECES: Self = Self {
+        panel_bytes: 128 << 10,
+        applications: 1 << 10,
+        bytes_read: 1 << 20,
+        leaves_again: 1,
+    };
+}
+
 impl Default for Pace {
     /// For data-centre cards: a tenth of a second or less each. *Estimated, not measured.*
     fn default() -> Self {
@@ -55,6 +65,11 @@ impl<D: Device> DeviceProver<D> {
             chain: None,
             memory: None,
         }
+    }
+
+    /// Goes on at another pace, from the next challenge on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// The device and its kernels.
