@@ -2,7 +2,7 @@
 //!
 //! Reading order: `kernels/*.cuh` (what is computed), [`device`] (what a device is asked for), [`kernels`] (one checked call per
 //! kernel), [`prover`] (the rounds of a CHAIN and the walks of a WALK made of those calls), [`cuda`] (the
-//! device, by `cust`), [`check`] and [`bench`] (what to run where there is one). The prover does not know what its device is:
+//! device, by `cust`), [`check`] and [`mod@bench`] (what to run where there is one). The prover does not know what its device is:
 //! tests give it the `emulator`, the same kernels compiled for a processor, and hold it against the golden vectors.
 
 pub mod bench;
