@@ -50,6 +50,11 @@ const u32 STAGES = 4;
 /// Rows of blocks that are computed side by side, so that they share what they read of B.
 const u32 GROUP = 16;
 
+/// Neighbours in a row of C.
+struct __attribute__((aligned(8))) Pair {
+    int left, right;
+};
+
 INLINE u32 swizzled(u32 row, u32 chunk) { return row * PIECE + ((chunk ^ ((row >> 1) & 3)) << 4); }
 
 /// int8: the instruction's sums are the result.
@@ -68,10 +73,11 @@ struct Fp16 {
     static const u32 FOLD = 2 * 1024 / PIECE;
 };
 
-/// Copies 64 bytes along k of `count` rows.
-INLINE void fetch(u8 *shared, const u8 *from, u64 stride, u32 count) {
-    for (u32 i = threadIdx.x; i < count * 4; i += 256) {
-        const u32 row = i / 4, chunk = i % 4;
+/// Copies 64 bytes along k of `COUNT` rows: four chunks a row, each thread as many.
+template <u32 COUNT> INLINE void fetch(u8 *shared, const u8 *from, u64 stride) {
+#pragma unroll
+    for (u32 part = 0; part < COUNT * 4 / 256; part++) {
+        const u32 row = part * 64 + threadIdx.x / 4, chunk = threadIdx.x % 4;
         copy_async(shared + swizzled(row, chunk), from + row * stride + chunk * 16);
     }
 }
@@ -108,8 +114,8 @@ template <typename Kind> INLINE void product(const u8 *a, const u8 *b, int *c, u
     for (u32 piece = 0; piece < STAGES - 1; piece++) {
         if (piece < pieces) {
             u8 *stage = shared + piece * STAGE;
-            fetch(stage, a_from + piece * PIECE, row_bytes, TILE_ROWS);
-            fetch(stage + TILE_ROWS * PIECE, b_from + piece * PIECE, row_bytes, COLUMNS);
+            fetch<TILE_ROWS>(stage, a_from + piece * PIECE, row_bytes);
+            fetch<COLUMNS>(stage + TILE_ROWS * PIECE, b_from + piece * PIECE, row_bytes);
         }
         copies_commit();
     }
@@ -121,8 +127,8 @@ template <typename Kind> INLINE void product(const u8 *a, const u8 *b, int *c, u
         const u32 next = piece + STAGES - 1;
         if (next < pieces) {
             u8 *stage = shared + next % STAGES * STAGE;
-            fetch(stage, a_from + (u64)next * PIECE, row_bytes, TILE_ROWS);
-            fetch(stage + TILE_ROWS * PIECE, b_from + (u64)next * PIECE, row_bytes, COLUMNS);
+            fetch<TILE_ROWS>(stage, a_from + (u64)next * PIECE, row_bytes);
+            fetch<COLUMNS>(stage + TILE_ROWS * PIECE, b_from + (u64)next * PIECE, row_bytes);
         }
         copies_commit();
 
@@ -166,9 +172,9 @@ template <typename Kind> INLINE void product(const u8 *a, const u8 *b, int *c, u
             const u32 column = first_column + warp_column + j * 8 + lane % 4 * 2;
 #pragma unroll
             for (u32 k = 0; k < 4; k += 2) {
-                int *place = c + (u64)(row + k / 2 * 8) * n + column;
-                place[0] = Kind::FOLD ? (int)whole[i][j][k] : (int)sums[i][j][k];
-                place[1] = Kind::FOLD ? (int)whole[i][j][k + 1] : (int)sums[i][j][k + 1];
+                Pair *place = (Pair *)(c + (u64)(row + k / 2 * 8) * n + column);
+                *place = Kind::FOLD ? Pair{(int)whole[i][j][k], (int)whole[i][j][k + 1]}
+                                    : Pair{(int)sums[i][j][k], (int)sums[i][j][k + 1]};
             }
         }
 }
