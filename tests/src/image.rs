@@ -1,7 +1,16 @@
-//! An image of nothing but a shell, for jobs that tests write down as scripts.
+//! Images that tests make of what lies on this machine: one of nothing but a shell, for jobs that tests write down as scripts, and one
+//! of an engine that nobody here wrote.
 
-use anyhow::{Context as _, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
 use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
+use muster_protocol::ImageId;
+use serde::Deserialize;
+
+use crate::process::run;
 
 /// The shell, and every other program, inside the image.
 pub const BUSYBOX: &str = "/bin/busybox";
@@ -28,4 +37,65 @@ pub async fn shell_image(engine: &str) -> Result<&'static str> {
     })?;
     engine.load(archive.bytes).await?;
     Ok(IMAGE)
+}
+
+/// Puts llama.cpp's server, as this Python has it, and a small model into an image, loads that into this machine's engine, and returns its
+/// id. The image's one argument is the socket that the server is to listen on.
+///
+/// # Errors
+/// There is no engine, or the Python lacks `xllamacpp`, `gguf` or `safetensors`.
+pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("no checkout")?;
+    let folder = tempfile::tempdir()?;
+    let weights = folder.path().join("model.gguf");
+    let llm = root.join("images/llm");
+    let mut convert = Command::new(interpreter);
+    convert
+        .arg(llm.join("tests/python/to_gguf.py"))
+        .arg(llm.join("model"));
+    let converted = run(convert.arg(&weights).arg("f16"))?;
+    ensure!(converted.code == Some(0), "{converted:?}");
+    let mut list = Command::new(interpreter);
+    let listed = run(list
+        .arg(root.join("tests/python/llama_cpp_image.py"))
+        .arg(&weights))?;
+    ensure!(listed.code == Some(0), "{listed:?}");
+    let recipe: Recipe = serde_json::from_str(&listed.stdout)?;
+    let archive = ImageArchive::new(&recipe.content("muster/llama-cpp-test:1")?)?;
+    Engine::connect("").await?.load(archive.bytes).await?;
+    Ok(archive.id)
+}
+
+/// What `tests/python/llama_cpp_image.py` says.
+#[derive(Deserialize)]
+struct Recipe {
+    /// Where each file goes, and where it is.
+    files: BTreeMap<String, PathBuf>,
+    /// Those that are run.
+    programs: Vec<String>,
+    environment: Vec<String>,
+    entrypoint: Vec<String>,
+}
+
+impl Recipe {
+    fn content(self, tag: &str) -> Result<ImageContent> {
+        let file = |(path, from): (String, PathBuf)| {
+            let mode = if self.programs.contains(&path) {
+                0o755
+            } else {
+                0o644
+            };
+            let contents = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+            Ok(ImageFile { path, mode, contents })
+        };
+        Ok(ImageContent {
+            tag: tag.to_owned(),
+            files: self.files.into_iter().map(file).collect::<Result<_>>()?,
+            entrypoint: self.entrypoint,
+            environment: self.environment,
+            ..ImageContent::default()
+        })
+    }
 }

@@ -13,7 +13,7 @@ mod user;
 pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
-pub use image::{BUSYBOX, shell_image};
+pub use image::{BUSYBOX, llama_image, shell_image};
 pub use parts::{Keys, Layout, Parts, Role, free_address};
 pub use process::{Output, muster, run, wait_for};
 pub use relay::{Relay, Weather};

@@ -136,7 +136,7 @@ impl Shared {
     pub(crate) fn tell(&self, job: JobId, news: News) {
         let mut listener = None;
         self.news.send_if_modified(|listeners| match &news {
-            News::Ready { .. } => {
+            News::Ready { .. } | News::Closed(_) => {
                 listener = listeners.get(&job).cloned();
                 false
             }

@@ -35,6 +35,8 @@ pub enum News {
         /// As it said it.
         ready: Box<StreamingJobReady>,
     },
+    /// Its session is closed: the last word of it in text form, as its miner passed it on.
+    Closed(String),
     /// It is over; why, in words.
     Ended(String),
 }

@@ -17,7 +17,7 @@ use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
 use muster_proxy::{
     Arriving, Asked, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
 };
-use muster_seal::{Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId};
+use muster_seal::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId};
 use muster_sessions::Service;
 use muster_sessions::whitelist::Expected;
 use tokio::sync::oneshot;
@@ -76,6 +76,8 @@ pub(crate) struct Line {
 #[derive(Debug)]
 struct Numbers {
     ledger: Ledger,
+    /// Its last word, in text form, if its miner has passed one on.
+    heard: Option<String>,
     /// The number after the highest that was proven.
     next: u64,
 }
@@ -166,7 +168,11 @@ impl Line {
             scheme: stated.scheme,
             bounds: Bounds { skew: opening.skew },
             clock: SharedClock::clone(opening.clock),
-            book: Mutex::new(Numbers { ledger, next: 0 }),
+            book: Mutex::new(Numbers {
+                ledger,
+                heard: None,
+                next: 0,
+            }),
         };
         // It is asked before it serves anybody: a service that is not well, or a clock that is off, shows here.
         line.health().await?;
@@ -326,24 +332,57 @@ impl Line {
             .unwrap_or_else(|_| Err("its health check does not answer".to_owned()))
     }
 
+    /// Its miner passes on the last word of the session, which may no longer be there to say it itself.
+    pub(crate) fn heard(&self, close: String) {
+        self.numbers().heard = Some(close);
+    }
+
     /// Ends the session. Its last word, and what is wrong with it or missing before it.
     pub(crate) async fn close(&self) -> (Option<String>, Option<String>) {
         let proven = self.numbers().ledger.proven();
-        let said = match self.client.close(proven).await {
-            Ok(said) => said,
-            Err(error) => return (None, Some(format!("it gave no last word: {}", Causes(&error)))),
-        };
-        let ledger = &mut self.numbers().ledger;
-        for proof in &said.proofs {
-            // Of an answer that nobody stayed for. One that is known already, or forged, is not taken again; what then lacks
-            // shows at the close.
-            let _ = ledger.accept_unseen(proof, muster_identity::verify);
+        match self.client.close(proven).await {
+            Ok(said) => {
+                let ledger = &mut self.numbers().ledger;
+                for proof in &said.proofs {
+                    // Of an answer that nobody stayed for. One that is known already, or forged, is not taken again; what then
+                    // lacks shows at the close.
+                    let _ = ledger.accept_unseen(proof, muster_identity::verify);
+                }
+                let fault = ledger.close(&said.close, muster_identity::verify).err();
+                (
+                    Some(said.close.to_text()),
+                    fault.map(|forgery| forgery.to_string()),
+                )
+            }
+            Err(error) => {
+                let heard = self.numbers().heard.take();
+                match heard {
+                    None => (None, Some(format!("it gave no last word: {}", Causes(&error)))),
+                    Some(text) => self.close_as_heard(text).await,
+                }
+            }
         }
-        let fault = ledger.close(&said.close, muster_identity::verify).err();
-        (
-            Some(said.close.to_text()),
-            fault.map(|forgery| forgery.to_string()),
-        )
+    }
+
+    /// What a last word is worth that came by the miner. Answers that had not ended are judged a moment later, so a gap is one only
+    /// if it stays.
+    async fn close_as_heard(&self, text: String) -> (Option<String>, Option<String>) {
+        let close = match Envelope::from_text(&text) {
+            Ok(close) => close,
+            Err(error) => return (None, Some(format!("its last word cannot be read: {error}"))),
+        };
+        let mut waits = LOOKS.into_iter();
+        loop {
+            let judged = self.numbers().ledger.close(&close, muster_identity::verify);
+            let fault = match judged {
+                Ok(_) => return (Some(text), None),
+                Err(forgery) => forgery,
+            };
+            match (&fault, waits.next()) {
+                (Forgery::Gap(_), Some(wait)) => self.clock.sleep(wait).await,
+                (_, _) => return (Some(text), Some(fault.to_string())),
+            }
+        }
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {

@@ -61,6 +61,8 @@ impl Started {
         loop {
             tokio::select! {
                 news = heard.recv() => match news {
+                    // Nobody has asked it to: its time is over, or its program ended. Its job's end follows.
+                    Some(News::Closed(said)) => line.heard(said),
                     // It has moved: the session that was attested is no longer where it was.
                     None | Some(News::Ended(_) | News::Ready { .. }) => {
                         return self.happened(Event::Died(self.session));
@@ -99,6 +101,7 @@ impl Started {
         match heard.recv().await {
             None => Err("its job was forgotten".to_owned()),
             Some(News::Ended(why)) => Err(why),
+            Some(News::Closed(_)) => Err("its session was closed before it served".to_owned()),
             Some(News::Ready { miner, ready }) => {
                 let opening = Opening {
                     me: self.core.host.me(),

@@ -589,3 +589,22 @@ fn who_saw_only_a_beginning_accepts_no_shorter_response() {
         Err(Forgery::Response("the length"))
     );
 }
+
+#[test]
+fn a_stream_of_events_is_one_whatever_its_type_says_beside() {
+    let seen = |content_type| {
+        let seen = Exchange {
+            content_type: Some(content_type),
+            ..exchange()
+        };
+        ledger().accept(&chain(1)[0], &seen, BOUNDS, signed)
+    };
+    assert!(seen("Text/Event-Stream; charset=utf-8").is_ok());
+    for other in [
+        "text/plain",
+        "text/event-streams",
+        "application/json; text/event-stream",
+    ] {
+        assert_eq!(seen(other), Err(Forgery::Response("the content type")), "{other}");
+    }
+}

@@ -233,6 +233,13 @@ impl<'a> Conduct<'a> {
         {
             own = Some(Box::new(ready.clone()));
         }
+        if let FromMiner::MusterSessionClosed(closed) = &message
+            && about == Some(self.attempt.id)
+        {
+            // It is signed by the session itself; only the gateway, if it is its own, knows what it is worth.
+            self.shared
+                .tell(self.request.uuid, News::Closed(closed.close.clone()));
+        }
         match meaning(message) {
             Meaning::Manifest(manifest) => {
                 let now = self.shared.clock.now();

@@ -401,6 +401,21 @@ impl Subnet {
         }
     }
 
+    /// Every session closes of itself, is gone, and its miner passes its last word on, as `change` leaves it.
+    pub(crate) async fn close_all(&self, change: impl Fn(String) -> String) {
+        let running: Vec<_> = self.running.lock().unwrap().drain().collect();
+        for (_, mut running) in running {
+            let endpoint = running.endpoint.take().unwrap();
+            let sealer = Arc::clone(endpoint.seal().sealer());
+            endpoint.close(Duration::from_secs(1)).await;
+            running.tasks.shutdown();
+            let close = change(sealer.close().to_text());
+            running.news.send(News::Closed(close)).await.unwrap();
+            let over = News::Ended("the job is done".to_owned());
+            running.news.send(over).await.unwrap();
+        }
+    }
+
     /// Every session's machine goes up in smoke.
     pub(crate) fn kill_all(&self) {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();

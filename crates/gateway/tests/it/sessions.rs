@@ -239,3 +239,24 @@ async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
     let last = &sessions[0];
     assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
 }
+
+#[tokio::test]
+async fn the_last_word_of_a_session_that_closed_of_itself_comes_by_its_miner_and_is_judged() {
+    for (forged, fault) in [(false, None), (true, Some("its last word cannot be read"))] {
+        let world = World::new(|_| ()).await;
+        let answer = world.chat(2, false).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.bytes().await.unwrap();
+        let change = |close: String| if forged { close[..40].to_owned() } else { close };
+        world.subnet.close_all(change).await;
+        let closed = || async {
+            let sessions = world.book().sessions(1).await.unwrap();
+            sessions.into_iter().find(|session| session.closed_at.is_some())
+        };
+        let session = until("the end of the session", closed).await;
+        assert_eq!(session.close.is_some(), !forged, "{session:?}");
+        let told = session.fault.as_deref().unwrap_or_default();
+        assert!(told.starts_with(fault.unwrap_or_default()), "{told}");
+        assert_eq!(session.fault.is_some(), fault.is_some(), "{session:?}");
+    }
+}
