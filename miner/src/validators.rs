@@ -23,6 +23,8 @@ use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
 
 /// The close code of every ordinary end.
 const NORMAL: u16 = 1000;
+/// Bytes of frames that are handed to the network together, if so many have gathered.
+const TOGETHER: usize = 128 * 1024;
 
 /// A validator that has proved its key.
 #[derive(Debug)]
@@ -90,14 +92,26 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     context.inbox.send(Event::Left(connection)).await;
 }
 
-/// Sends what is queued. Ends when the dispatcher has let go of the session and all is sent, or the socket fails.
+/// Sends what is queued, together what has gathered. Ends when the dispatcher has let go of the session and all is sent, or the
+/// socket fails.
 async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: Outgoings, context: &Context) {
-    while let Some(outgoing) = outgoings.recv().await {
-        for frame in frames(outgoing, context).await {
-            if let Err(error) = sender.send(&Frame(frame)).await {
-                tracing::debug!(error = %Causes(&error), "a validator cannot be told");
-                return;
+    while let Some(first) = outgoings.recv().await {
+        let mut together = Vec::new();
+        let (mut next, mut bytes) = (Some(first), 0);
+        while let Some(outgoing) = next {
+            for frame in frames(outgoing, context).await {
+                bytes += frame.len();
+                together.push(Frame(frame));
             }
+            next = if bytes < TOGETHER {
+                outgoings.try_recv().ok()
+            } else {
+                None
+            };
+        }
+        if let Err(error) = sender.send_all(&together).await {
+            tracing::debug!(error = %Causes(&error), "a validator cannot be told");
+            return;
         }
     }
     sender.close(NORMAL, "").await;

@@ -143,6 +143,8 @@ pub struct TimingConfig {
     pub reconnect_s: u64,
     /// Milliseconds to wait for the miner's signature on a finished receipt before the user is told.
     pub receipt_wait_ms: u64,
+    /// Seconds for which the session with a miner is kept when no job needs it; 0 closes it at once.
+    pub linger_s: u64,
 }
 
 impl Default for Config {
@@ -229,6 +231,7 @@ impl Default for TimingConfig {
             startup_s: 10,
             reconnect_s: 30,
             receipt_wait_ms: 2000,
+            linger_s: 60,
         }
     }
 }
@@ -424,6 +427,8 @@ startup_s = 10
 reconnect_s = 30
 # Milliseconds to wait for the miner's signature on the finished receipt before the user is told of the end.
 receipt_wait_ms = 2000
+# Seconds for which the session with a Muster miner is kept when no job needs it; 0 closes it at once.
+linger_s = 60
 "#;
 
     fn validate(&self) -> Vec<Problem> {

@@ -53,17 +53,17 @@ pub(crate) async fn job(
     let (users, me) = (shared.config.users.rule(), shared.keypair.hotkey());
     let seen = match decide(&request, holds, Seen::Never, &users, me) {
         Admission::Admit => {
-            // While the job is being written down its miner is dialled, and told nothing.
-            let mut dialled = None;
+            // While the job is being written down its miner is dialled, and told nothing of it.
+            let mut line = None;
             let first = || {
                 let first = driver::first(shared, &request)?;
-                dialled = Some(driver::dial(shared, first.attempt.address));
+                line.insert(driver::line(shared, &first.attempt)).dial();
                 Some(first)
             };
             match shared.store.admit(&request, frame, now, first).await? {
                 Taken::New(first) => {
                     tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
-                    driver::start(shared, request, first, dialled);
+                    driver::start(shared, request, first, line);
                     return Ok(());
                 }
                 Taken::Before(seen) => seen,

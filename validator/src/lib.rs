@@ -35,8 +35,9 @@ use muster_kit::ready::ReadyError;
 use muster_kit::store::StoreError;
 use muster_kit::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
+use muster_rpc::lines::{Lines, Setup, Strays};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use chain::{Chain, Outlook, Subnet};
 pub use config::{
@@ -51,10 +52,6 @@ use store::Store;
 
 /// How long the parts may take to tidy up once the validator is told to stop. What takes longer is resumed.
 const GRACE: Duration = Duration::from_secs(10);
-
-/// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise open as
-/// many connections at once.
-const DIALS: usize = 256;
 
 /// Why a validator cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +127,12 @@ pub async fn run_on(
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let parts = stopping_with(&tasks);
     let ledger = shared::remembered(&store, config.routing.windows(), clock.now()).await?;
+    let (lines, strays) = Lines::new(Setup {
+        keypair: keypair.clone(),
+        clock: Arc::clone(&clock),
+        tasks: parts.clone(),
+        linger: Duration::from_secs(config.timing.linger_s),
+    });
     let shared = Arc::new(Shared {
         outlook: Outlook::new(chain, Arc::clone(&clock), max_age),
         config,
@@ -146,10 +149,10 @@ pub async fn run_on(
         anchor: watch::Sender::default(),
         resumed: watch::Sender::new(false),
         scoring: tokio::sync::Mutex::default(),
-        dials: Semaphore::new(DIALS),
+        lines,
         fatal: Mutex::default(),
     });
-    serve(&shared, listener, address).await
+    serve(&shared, listener, address, strays).await
 }
 
 /// A spawner for the parts of one validator: it stops when the process does, and alone when the store fails.
@@ -165,7 +168,13 @@ fn stopping_with(process: &Tasks) -> Tasks {
     parts
 }
 
-async fn serve(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) -> Result<(), Error> {
+async fn serve(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    address: SocketAddr,
+    strays: Strays,
+) -> Result<(), Error> {
+    shared.spawn("strays", driver::look_at_strays(Arc::clone(shared), strays));
     intake::forget_sessions(shared).await?;
     driver::resume(shared).await?;
     intake::open_gateway(shared).await?;

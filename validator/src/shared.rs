@@ -12,8 +12,9 @@ use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_routing::{Ledger, Windows};
+use muster_rpc::lines::Lines;
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::Error;
 use crate::chain::Outlook;
@@ -63,8 +64,8 @@ pub(crate) struct Shared {
     pub(crate) resumed: watch::Sender<bool>,
     /// Held while a cycle is scored, and while a gathered receipt is given the block that decides its cycle.
     pub(crate) scoring: tokio::sync::Mutex<()>,
-    /// Miners that are being dialled.
-    pub(crate) dials: Semaphore,
+    /// The connections to miners.
+    pub(crate) lines: Lines,
     /// The first error that nothing can go on with.
     pub(crate) fatal: Mutex<Option<Error>>,
 }

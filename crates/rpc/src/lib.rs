@@ -1,14 +1,16 @@
 //! Websocket sessions: one text frame is one message, in both directions, between two roles.
 //!
 //! Read in this order: [`limits`] (what is bounded), [`socket`] (frames, pings, closing), [`client`], [`server`] and [`tls`]
-//! (how a socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected).
+//! (how a socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected),
+//! [`lines`] (many attempts of one validator on one session with a miner).
 //!
-//! This crate carries messages and does not know what they mean.
+//! This crate carries messages and does not know what they mean; of a miner's it knows which attempt they are about.
 
 mod allowance;
 pub mod client;
 pub mod error;
 pub mod limits;
+pub mod lines;
 mod liveness;
 pub mod reconnect;
 pub mod server;

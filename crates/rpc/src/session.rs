@@ -217,6 +217,17 @@ impl<P: Peer> Sender<P> {
         self.writer.send(P::encode(message)).await
     }
 
+    /// Sends several messages, in as few writes as they fit into.
+    ///
+    /// # Errors
+    /// See [`SocketWriter::send_all`].
+    pub async fn send_all<'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a P::Out>,
+    ) -> Result<(), SocketError> {
+        self.writer.send_all(messages.into_iter().map(P::encode)).await
+    }
+
     /// Tells the peer that this is the end.
     pub async fn close(&self, code: u16, reason: &str) {
         self.writer.close(code, reason).await;

@@ -302,14 +302,29 @@ impl SocketWriter {
     /// # Errors
     /// A message over the limit, a peer that does not read within the write limit, a lost connection.
     pub async fn send(&self, message: String) -> Result<(), SocketError> {
+        self.send_all([message]).await
+    }
+
+    /// Sends several messages, in as few writes as they fit into, and waits until they are handed to the network. The write
+    /// limit is for all of them.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; of a message over the limit and those behind it nothing is sent.
+    pub async fn send_all(&self, messages: impl IntoIterator<Item = String>) -> Result<(), SocketError> {
         let limit = self.link.limits.max_frame;
-        if message.len() > limit {
-            return Err(SocketError::TooLongToSend {
-                size: message.len(),
-                limit,
-            });
+        let mut too_long = None;
+        let fits = |message: &String| {
+            if message.len() > limit {
+                too_long = Some(message.len());
+            }
+            message.len() <= limit
+        };
+        let frames: Vec<_> = messages.into_iter().take_while(fits).map(Message::text).collect();
+        self.link.send_all(frames).await?;
+        match too_long {
+            Some(size) => Err(SocketError::TooLongToSend { size, limit }),
+            None => Ok(()),
         }
-        self.link.send(Message::text(message)).await
     }
 
     /// Tells the peer that this is the end. The reader answers `None` once the peer agrees.
@@ -319,7 +334,7 @@ impl SocketWriter {
             reason: shortened(reason).into(),
         };
         // A peer that is gone needs no goodbye.
-        let _ = self.link.send(Message::Close(Some(frame))).await;
+        let _ = self.link.send_all(vec![Message::Close(Some(frame))]).await;
     }
 
     /// Whether the peer showed that it is Muster.
@@ -331,11 +346,17 @@ impl SocketWriter {
 // === impl Link ===
 
 impl Link {
-    async fn send(&self, message: Message) -> Result<(), SocketError> {
+    async fn send_all(&self, messages: Vec<Message>) -> Result<(), SocketError> {
         if self.gone.is_cancelled() {
             return Err(SocketError::Lost(None));
         }
-        let write = async { self.sink.lock().await.send(message).await };
+        let write = async {
+            let mut sink = self.sink.lock().await;
+            for message in messages {
+                sink.feed(message).await?;
+            }
+            sink.flush().await
+        };
         let sent = tokio::select! {
             biased;
             sent = timeout(self.limits.write, write) => sent,

@@ -10,18 +10,16 @@ use muster_gateway::host::News;
 use muster_identity::{verify_countersigned, verify_receipts};
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
-use muster_protocol::wire::decode;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
-use muster_protocol::{
-    AttemptId, JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey,
-};
+use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_routing::excuse::{Refusal, excused};
 use muster_routing::{Thing, mark};
+use muster_rpc::lines::{Heard, Line};
 
-use super::link::{Dialled, Heard, Link};
 use super::messages::{Live, Meaning, implied, meaning};
 use super::papers::Papers;
+use super::strays;
 use crate::live::Budget;
 use crate::shared::{CancelEar, Shared};
 use crate::store::{OwnReceipt, Step, StoredAttempt};
@@ -42,7 +40,7 @@ pub(super) struct Conduct<'a> {
     request: &'a JobRequest,
     attempt: StoredAttempt,
     receipts: Vec<OwnReceipt>,
-    link: Link,
+    line: Line,
     /// Whether messages may have gone down with a connection.
     interrupted: bool,
     /// No deadline is enforced before this: a miner gets the chance to deliver what it finished while we were away.
@@ -64,9 +62,9 @@ impl<'a> Conduct<'a> {
         request: &'a JobRequest,
         attempt: StoredAttempt,
         receipts: Vec<OwnReceipt>,
+        line: Line,
         resumed: bool,
     ) -> Self {
-        let link = Link::new(attempt.address, shared);
         let now = shared.clock.now();
         let lenient_until = resumed.then(|| now.plus(shared.config.timing.reconnect()));
         Self {
@@ -74,7 +72,7 @@ impl<'a> Conduct<'a> {
             request,
             attempt,
             receipts,
-            link,
+            line,
             interrupted: resumed,
             lenient_until,
             complaint: None,
@@ -94,18 +92,13 @@ impl<'a> Conduct<'a> {
         self.complaint.as_deref()
     }
 
-    /// Goes on with a connection that is being made already.
-    pub(super) fn take_link(&mut self, dialled: Dialled) {
-        self.link.take(dialled);
-    }
-
     /// Sees the attempt through to its end, or to its user's calling it off.
     pub(super) async fn run(&mut self, cancel: &mut CancelEar) -> Result<Flow, StoreError> {
         if self.attempt.machine.outcome().is_none() {
             if self.interrupted {
                 self.apply(Event::Disconnected).await?;
             }
-            self.link.dial();
+            self.line.dial();
         }
         let stop = self.shared.tasks.token();
         loop {
@@ -127,7 +120,7 @@ impl<'a> Conduct<'a> {
                     self.called_off = Some(reason.clone());
                     self.apply(Event::Cancelled(reason)).await?;
                 }
-                heard = self.link.next() => self.on_heard(heard).await?,
+                heard = self.line.next() => self.on_heard(heard).await?,
                 () = too_late => self.apply(Event::Tick).await?,
             }
         }
@@ -144,14 +137,14 @@ impl<'a> Conduct<'a> {
             .is_some_and(|receipt| receipt.miner_signature.is_none())
         {
             // Only Muster sends its half; ComputeHorde's is read from its pages.
-            if self.link.is_up() && !self.link.is_muster() {
+            if self.line.is_up() && !self.line.is_muster() {
                 break;
             }
-            self.link.dial();
+            self.line.dial();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(None),
-                heard = self.link.next() => self.on_heard(heard).await?,
+                heard = self.line.next() => self.on_heard(heard).await?,
                 () = &mut too_late => break,
             }
         }
@@ -162,7 +155,7 @@ impl<'a> Conduct<'a> {
 
     /// Says goodbye to the miner.
     pub(super) async fn leave(self) {
-        self.link.close().await;
+        self.line.close().await;
     }
 
     fn papers(&self) -> Papers<'_> {
@@ -183,23 +176,20 @@ impl<'a> Conduct<'a> {
         match heard {
             Heard::Up => self.on_up().await,
             Heard::Down(reason) => {
-                tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, reason, "the miner is not connected");
+                tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, %reason, "the miner is not connected");
                 self.interrupted = true;
                 self.apply(Event::Disconnected).await
             }
-            Heard::Frame(frame) => match decode(&frame) {
-                Ok(message) => self.on_message(message).await,
-                Err(error) => {
-                    self.miners_defect(&error);
-                    Ok(())
-                }
-            },
+            Heard::Message(message) => self.on_message(*message).await,
+            Heard::Malformed(error) => {
+                self.miners_defect(&error);
+                Ok(())
+            }
         }
     }
 
     async fn on_up(&mut self) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        self.link.send(self.papers().greeting(now)).await;
         if self.lenient_until.is_some() {
             self.lenient_until = Some(now.plus(self.shared.config.timing.receipt_wait()));
         }
@@ -212,7 +202,7 @@ impl<'a> Conduct<'a> {
             match receipt.kind() {
                 ReceiptKind::Started => {}
                 ReceiptKind::Accepted | ReceiptKind::Finished => {
-                    self.link.send(self.papers().deliver(&receipt.offered)).await
+                    self.line.send(self.papers().deliver(&receipt.offered)).await
                 }
             }
         }
@@ -221,14 +211,18 @@ impl<'a> Conduct<'a> {
 
     async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
         let about = message.attempt();
-        if let FromMiner::V0DeclineJobRequest(decline) = &message
-            && decline.job_uuid == self.attempt.id
-        {
+        if about.is_some_and(|about| about != self.attempt.id) {
+            // Of another attempt, on a connection of our own.
+            if let Some(frame) = strays::answer(self.shared, self.attempt.miner, message).await? {
+                self.line.send(frame).await;
+            }
+            return Ok(());
+        }
+        if let FromMiner::V0DeclineJobRequest(decline) = &message {
             self.excused = self.judge_refusal(decline);
         }
         let mut own = None;
         if let FromMiner::V0StreamingJobReadyRequest(ready) = &message
-            && about == Some(self.attempt.id)
             && self.shared.is_own(self.request.uuid)
         {
             own = Some(Box::new(ready.clone()));
@@ -245,26 +239,20 @@ impl<'a> Conduct<'a> {
                 let now = self.shared.clock.now();
                 self.shared.ledger().announced(self.attempt.miner, manifest, now);
             }
-            Meaning::Live(live) if about == Some(self.attempt.id) => self.pass_on(live),
-            // Another attempt's: that one has a connection of its own, and perhaps another user.
-            Meaning::Live(_) => self.shared.live.drop_one(),
+            Meaning::Live(live) => self.pass_on(live),
             Meaning::Complaint(complaint) => {
                 tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
                 self.complaint = Some(complaint);
             }
             Meaning::Countersigned(receipt) => return self.on_countersigned(*receipt).await,
-            Meaning::Event(event) => match about {
-                Some(other) if other != self.attempt.id => return self.on_other(other, &event).await,
-                Some(_) | None => {
-                    self.on_event(event).await?;
-                    if let Some(ready) = own.filter(|_| *self.attempt.machine.state() == JobState::Streaming)
-                    {
-                        let miner = self.attempt.miner;
-                        self.shared.tell(self.request.uuid, News::Ready { miner, ready });
-                    }
-                    return Ok(());
+            Meaning::Event(event) => {
+                self.on_event(event).await?;
+                if let Some(ready) = own.filter(|_| *self.attempt.machine.state() == JobState::Streaming) {
+                    let miner = self.attempt.miner;
+                    self.shared.tell(self.request.uuid, News::Ready { miner, ready });
                 }
-            },
+                return Ok(());
+            }
             Meaning::Nothing => {}
         }
         Ok(())
@@ -328,62 +316,8 @@ impl<'a> Conduct<'a> {
         self.apply(event).await
     }
 
-    /// A message about another attempt. If that one is over for us and the miner still delivers its end, it has missed
-    /// our last word, which is said again; a message about one that is under way belongs on its own connection.
-    async fn on_other(&mut self, other: AttemptId, event: &Event) -> Result<(), StoreError> {
-        let known = self
-            .shared
-            .store
-            .attempt(other)
-            .await?
-            .filter(|attempt| attempt.miner == self.attempt.miner);
-        let ended = known.filter(|attempt| attempt.machine.outcome().is_some());
-        tracing::debug!(attempt = %self.attempt.id, %other, ended = ended.is_some(), "a message about another attempt");
-        let Some(ended) = ended else { return Ok(()) };
-        match event {
-            Event::Finished(_) | Event::Failed(_) | Event::HordeFailed(_) => {}
-            Event::Connected
-            | Event::Disconnected
-            | Event::Accepted
-            | Event::Declined(_)
-            | Event::ExecutorReady
-            | Event::VolumesReady
-            | Event::StreamingReady(_)
-            | Event::ExecutionDone
-            | Event::Cancelled(_)
-            | Event::Tick => return Ok(()),
-        }
-        let receipts = self.shared.store.receipts_of(other).await?;
-        let written = receipts
-            .into_iter()
-            .find(|receipt| receipt.kind() == ReceiptKind::Finished);
-        let papers = Papers {
-            attempt: other,
-            plan: ended.machine.plan(),
-            ..self.papers()
-        };
-        let receipt = match written {
-            Some(receipt) => receipt,
-            // We gave it up before it was accepted, and the miner ran it all the same: nothing is paid, and it is over.
-            None => {
-                let receipt = papers.finished(false, ended.started_at, self.shared.clock.now());
-                self.shared
-                    .store
-                    .keep_receipt(&receipt, self.shared.outlook.head())
-                    .await?;
-                receipt
-            }
-        };
-        let frame = papers.deliver(&receipt.offered);
-        self.link.send(frame).await;
-        Ok(())
-    }
-
     async fn on_countersigned(&mut self, receipt: Receipt) -> Result<(), StoreError> {
         let kind = receipt.payload.kind();
-        if receipt.payload.attempt() != self.attempt.id {
-            return self.on_others_receipt(receipt).await;
-        }
         let Some(own) = self.receipts.iter_mut().find(|own| own.kind() == kind) else {
             self.miners_defect(&"it signed a receipt that we never wrote");
             return Ok(());
@@ -391,23 +325,6 @@ impl<'a> Conduct<'a> {
         match verify_countersigned(receipt, &own.offered, self.shared.clock.now()) {
             Ok(receipt) => {
                 own.miner_signature = Some(receipt.miner_signature);
-                self.shared.store.countersign(&receipt).await?;
-            }
-            Err(error) => self.miners_defect(&error),
-        }
-        Ok(())
-    }
-
-    /// The receipt of an attempt that ended before, on a miner that only now has signed it.
-    async fn on_others_receipt(&mut self, receipt: Receipt) -> Result<(), StoreError> {
-        let kind = receipt.payload.kind();
-        let receipts = self.shared.store.receipts_of(receipt.payload.attempt()).await?;
-        let Some(own) = receipts.into_iter().find(|own| own.kind() == kind) else {
-            self.miners_defect(&"it signed a receipt that we never wrote");
-            return Ok(());
-        };
-        match verify_countersigned(receipt, &own.offered, self.shared.clock.now()) {
-            Ok(receipt) => {
                 self.shared.store.countersign(&receipt).await?;
             }
             Err(error) => self.miners_defect(&error),
@@ -451,7 +368,7 @@ impl<'a> Conduct<'a> {
                     frames.push(self.receipt_frame(ReceiptKind::Finished, paid, &mut step))
                 }
                 Effect::SendJob => frames.push(self.papers().job()),
-                Effect::SendCancel if self.link.is_muster() => {
+                Effect::SendCancel if self.line.is_muster() => {
                     let reason = self.called_off.as_deref().unwrap_or("the time for it is over");
                     frames.push(self.papers().cancel(reason));
                 }
@@ -477,10 +394,10 @@ impl<'a> Conduct<'a> {
         self.attempt.machine = step.machine;
         self.receipts.extend(step.receipts);
         if dial {
-            self.link.dial();
+            self.line.dial();
         }
         for frame in frames {
-            self.link.send(frame).await;
+            self.line.send(frame).await;
         }
         Ok(())
     }

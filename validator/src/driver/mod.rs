@@ -1,12 +1,13 @@
 //! One task per job: choose a miner, see the attempt through, choose another if it failed by no fault of the user's, tell the
 //! user once.
 //!
-//! Read [`conduct`] for one attempt, [`link`] for its connection, [`papers`] and [`messages`] for what is said on it.
+//! Read [`conduct`] for one attempt, [`papers`] and [`messages`] for what is said about it, [`strays`] for what is said about
+//! attempts that are over. How it is carried is the business of `muster_rpc::lines`.
 
 mod conduct;
-mod link;
 pub mod messages;
 mod papers;
+mod strays;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
 use muster_routing::retry::{self, Facts, Next};
 use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
+use muster_rpc::lines::Line;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -28,8 +30,8 @@ use crate::report::{Tried, in_words, metadata, with_complaint};
 use crate::shared::{CancelEar, Shared};
 use crate::store::{Beginning, OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
-pub(crate) use link::{Dialled, dial};
 use papers::Papers;
+pub(crate) use strays::run as look_at_strays;
 
 /// A job for its driver.
 #[derive(Debug)]
@@ -43,8 +45,8 @@ struct Task {
     receipts: Vec<OwnReceipt>,
     /// Whether a process that is gone left them.
     resumed: bool,
-    /// A connection to the miner of the last of them, if it was dialled already.
-    dialled: Option<Dialled>,
+    /// The line of the last of them.
+    line: Option<Line>,
 }
 
 /// The first attempt of a new job, if a miner is known for it at once. Whoever is chosen is taken from here on, so the job
@@ -57,13 +59,18 @@ pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Beginning> 
     Some(beginning(shared, request, &[], chosen?, decision))
 }
 
-/// Drives a job that was just taken and is in the store with its first attempt, if it has one already. `dialled` is a
-/// connection to that one's miner, or on its way to be one.
+/// A line for an attempt. Nothing is dialled yet.
+pub(crate) fn line(shared: &Shared, attempt: &StoredAttempt) -> Line {
+    shared.lines.line(attempt.id, attempt.miner, attempt.address)
+}
+
+/// Drives a job that was just taken and is in the store with its first attempt, if it has one already, and then `line` is
+/// that one's.
 pub(crate) fn start(
     shared: &Arc<Shared>,
     request: JobRequest,
     first: Option<Box<Beginning>>,
-    dialled: Option<Dialled>,
+    line: Option<Line>,
 ) {
     let (attempts, receipts) = match first.map(|first| *first) {
         Some(first) => (vec![first.attempt], vec![first.receipt]),
@@ -75,7 +82,7 @@ pub(crate) fn start(
         attempts,
         resumed: false,
         receipts,
-        dialled,
+        line,
     };
     begin_to_drive(shared, task);
 }
@@ -100,10 +107,11 @@ pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
             let task = Task {
                 request: job.request,
                 cancelled: job.cancelled,
+                // What a miner says as soon as the first of these dials it is about all of them.
+                line: job.attempts.last().map(|last| line(shared, last)),
                 attempts: job.attempts,
                 receipts: job.receipts,
                 resumed: true,
-                dialled: None,
             };
             begin_to_drive(shared, task);
             resumed = resumed.saturating_add(1);
@@ -139,7 +147,7 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
         mut attempts,
         receipts,
         resumed,
-        mut dialled,
+        line: mut begun,
         ..
     } = task;
     let job = request.uuid;
@@ -152,10 +160,8 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
         },
     };
     loop {
-        let mut conduct = Conduct::new(shared, &request, attempt, receipts, resumed);
-        if let Some(dialled) = dialled.take() {
-            conduct.take_link(dialled);
-        }
+        let line = begun.take().unwrap_or_else(|| line(shared, &attempt));
+        let mut conduct = Conduct::new(shared, &request, attempt, receipts, line, resumed);
         let outcome = match conduct.run(&mut cancel).await? {
             Flow::Stopped => {
                 conduct.leave().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_identity::{Keypair, validator_auth};
+use muster_identity::Keypair;
 use muster_protocol::job::{MAX_JOB_SECS, Plan};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
@@ -14,7 +14,7 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::signing::with_validator_signature;
-use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey};
 
 use crate::store::OwnReceipt;
 
@@ -31,15 +31,6 @@ pub(super) struct Papers<'a> {
 }
 
 impl Papers<'_> {
-    /// The frame that must be the first of every connection.
-    pub(super) fn greeting(&self, now: Timestamp) -> String {
-        self.frame(&ToMiner::ValidatorAuthForMiner(validator_auth(
-            self.keypair,
-            self.miner,
-            now,
-        )))
-    }
-
     /// The reservation.
     pub(super) fn started(&self, now: Timestamp) -> OwnReceipt {
         self.own(ReceiptPayload::Started(StartedReceipt {
@@ -83,18 +74,7 @@ impl Papers<'_> {
             // A session ends when nobody needs it any more, and is paid for as long as it was there.
             (true, true) => planned.min(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
         };
-        self.own(ReceiptPayload::Finished(FinishedReceipt {
-            job_uuid: self.attempt,
-            miner_hotkey: self.miner,
-            validator_hotkey: self.me(),
-            timestamp: now,
-            receipt_type: FinishedTag,
-            time_started: started,
-            time_took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            score_str: FinishedReceipt::score_text(micros),
-            // Allowance is not reckoned in blocks yet; an empty list is what ComputeHorde's own unpaid receipts carry.
-            block_numbers: vec![],
-        }))
+        finished(self.keypair, self.attempt, self.miner, micros, started, now)
     }
 
     /// The offer, with the reservation. The inputs travel here, as ComputeHorde's validator sends them.
@@ -153,10 +133,7 @@ impl Papers<'_> {
                 }))
             }
             ReceiptPayload::Finished(payload) => {
-                self.frame(&ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
-                    payload: payload.clone(),
-                    signature,
-                }))
+                muster_protocol::wire::encode(&finished_message(payload, signature))
             }
         }
     }
@@ -180,14 +157,7 @@ impl Papers<'_> {
     }
 
     fn own(&self, payload: ReceiptPayload) -> OwnReceipt {
-        let validator_signature = self.keypair.sign(&payload.signed_bytes());
-        OwnReceipt {
-            offered: OfferedReceipt {
-                payload,
-                validator_signature,
-            },
-            miner_signature: None,
-        }
+        own(self.keypair, payload)
     }
 
     /// Since compute-horde 0.0.27 the two job requests are signed as a whole; the other messages carry their own.
@@ -206,6 +176,59 @@ impl Papers<'_> {
             | ToMiner::MusterSessionSealed(_) => muster_protocol::wire::encode(message),
         }
     }
+}
+
+fn own(keypair: &Keypair, payload: ReceiptPayload) -> OwnReceipt {
+    let validator_signature = keypair.sign(&payload.signed_bytes());
+    OwnReceipt {
+        offered: OfferedReceipt {
+            payload,
+            validator_signature,
+        },
+        miner_signature: None,
+    }
+}
+
+/// The pay slip over so many microseconds of an executor; none for an attempt that is not paid.
+pub(super) fn finished(
+    keypair: &Keypair,
+    attempt: AttemptId,
+    miner: MinerKey,
+    micros: u64,
+    started: Timestamp,
+    now: Timestamp,
+) -> OwnReceipt {
+    let payload = ReceiptPayload::Finished(FinishedReceipt {
+        job_uuid: attempt,
+        miner_hotkey: miner,
+        validator_hotkey: ValidatorKey(keypair.hotkey()),
+        timestamp: now,
+        receipt_type: FinishedTag,
+        time_started: started,
+        time_took_us: u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX),
+        score_str: FinishedReceipt::score_text(micros),
+        // Allowance is not reckoned in blocks yet; an empty list is what ComputeHorde's own unpaid receipts carry.
+        block_numbers: vec![],
+    });
+    own(keypair, payload)
+}
+
+/// A pay slip on its way to the miner; `None` for any other receipt.
+pub(super) fn finished_frame(receipt: &OfferedReceipt) -> Option<String> {
+    match &receipt.payload {
+        ReceiptPayload::Finished(payload) => {
+            let message = finished_message(payload, receipt.validator_signature);
+            Some(muster_protocol::wire::encode(&message))
+        }
+        ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => None,
+    }
+}
+
+fn finished_message(payload: &FinishedReceipt, signature: Signature) -> ToMiner {
+    ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
+        payload: payload.clone(),
+        signature,
+    })
 }
 
 #[cfg(test)]

@@ -496,3 +496,73 @@ async fn two_jobs_at_once_do_not_take_one_executor() {
         "1 of its 1 executors are at work for us"
     );
 }
+
+#[tokio::test]
+async fn jobs_on_one_miner_share_its_session_one_after_another_and_side_by_side() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.timing.linger_s = 60;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept_with(2).await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    session.paid().await;
+    assert_eq!(
+        world.facilitator.updates_to_the_end().await.0.last(),
+        Some(&JobStatus::Completed)
+    );
+
+    world.facilitator.submit(&job("//User", 2)).await;
+    let second = session.begin().await;
+    world.facilitator.submit(&job("//User", 3)).await;
+    let third = session.begin().await;
+    for id in [third, second] {
+        session.complete(id).await;
+        assert_eq!(session.paid().await, "9.000000");
+    }
+    world
+        .until("the last jobs to end", |state| {
+            let jobs = state["jobs"].as_array().unwrap();
+            jobs.len() == 3 && jobs.iter().all(|job| job["status"] == "completed")
+        })
+        .await;
+    world.stop().await;
+    session.closed().await;
+}
+
+#[tokio::test]
+async fn a_validator_that_was_restarted_takes_all_its_jobs_up_over_one_session() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept_with(2).await;
+    let one = session.begin().await;
+    world.facilitator.submit(&job("//User", 2)).await;
+    let two = session.begin().await;
+    world.stop().await;
+    session.closed().await;
+
+    world.start();
+    world.facilitator.accept().await;
+    let mut session = miner.accept_with(2).await;
+    // As soon as it was greeted, before both drivers have run.
+    for id in [two, one] {
+        session.finished(id).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(session.paid().await, "9.000000");
+    }
+    world
+        .until("the jobs to end", |state| {
+            state["jobs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|job| job["status"] == "completed")
+        })
+        .await;
+}

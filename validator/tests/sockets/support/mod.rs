@@ -81,6 +81,8 @@ impl World {
         config.chain.refresh_s = 0;
         // The tests of gathering switch it on.
         config.receipts.gather = false;
+        // Most tests look at one job's session, and wait for its end. Those of shared sessions say otherwise.
+        config.timing.linger_s = 0;
         let chain = TestChain::new(&keypair, miners);
         Self {
             chain: Arc::new(chain),

@@ -1,0 +1,4 @@
+//! Lines over real sockets.
+
+#[cfg(test)]
+mod sessions;
