@@ -25,6 +25,8 @@ use crate::process::{ENGINE, say};
 
 /// Stands before the microseconds at which an event was said.
 const MARK: &str = "@T";
+/// A mark with its number, of microseconds since 1970, is never longer.
+const MARKED: usize = 24;
 /// Filling, so that an event is as long as a token of an engine that says its ids and probabilities.
 const FILLING: &str = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstuvwxyz0123456789";
 /// No client waits longer for a stream.
@@ -169,7 +171,7 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut heard = Heard::default();
-    let mut last = None;
+    let (mut last, mut marks) = (None, Marks::default());
     let hearing = async {
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.context("a stream broke off")?.into_data() else {
@@ -180,7 +182,7 @@ where
                 heard.first_us = micros(now - sent_us);
             }
             let before = heard.events;
-            note(&data, now, timed, &mut heard);
+            marks.note(&data, now, timed, &mut heard);
             if heard.events > before || last.is_none() {
                 last = Some(now);
             }
@@ -194,21 +196,40 @@ where
     Ok(heard)
 }
 
-fn note(data: &[u8], now: i64, timed: bool, heard: &mut Heard) {
-    for found in memchr::memmem::find_iter(data, MARK.as_bytes()) {
-        heard.events += 1;
-        if !timed {
-            continue;
+/// Finds events wherever the network has cut them.
+#[derive(Default)]
+struct Marks {
+    /// The last bytes, which may be the beginning of a mark.
+    carry: Vec<u8>,
+}
+
+impl Marks {
+    fn note(&mut self, data: &[u8], now: i64, timed: bool, heard: &mut Heard) {
+        let joined = (!self.carry.is_empty()).then(|| [&self.carry, data].concat());
+        let data = joined.as_deref().unwrap_or(data);
+        let mut rest = data.len().saturating_sub(MARK.len() - 1);
+        for found in memchr::memmem::find_iter(data, MARK.as_bytes()) {
+            if data.len() - found < MARKED {
+                rest = found;
+                break;
+            }
+            heard.events += 1;
+            if timed {
+                let digits = data.get(found + MARK.len()..).unwrap_or_default();
+                heard.late_us.push(micros(now - number(digits)));
+            }
         }
-        let digits = data.get(found + MARK.len()..).unwrap_or_default();
-        let said = digits
-            .iter()
-            .take_while(|byte| byte.is_ascii_digit())
-            .fold(0_i64, |number, digit| {
-                number.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'))
-            });
-        heard.late_us.push(micros(now - said));
+        self.carry = data.get(rest..).unwrap_or_default().to_vec();
     }
+}
+
+/// The number at the beginning of some text.
+fn number(text: &[u8]) -> i64 {
+    text.iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0, |number: i64, digit| {
+            number.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'))
+        })
 }
 
 fn micros(span: i64) -> f64 {
@@ -228,10 +249,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_found_wherever_they_stand() {
-        let mut heard = Heard::default();
-        note(b"data: @T100@x\n\ndata: @T250@y\n\n", 300, true, &mut heard);
-        assert_eq!((heard.events, heard.late_us), (2, vec![200.0, 50.0]));
+    fn marks_are_found_wherever_they_stand_and_are_cut() {
+        let text = format!("data: @T100@{FILLING}\n\ndata: @T250@{FILLING}\n\n");
+        for cut in 0..text.len() {
+            let (mut heard, mut marks) = (Heard::default(), Marks::default());
+            for part in [&text[..cut], &text[cut..]] {
+                marks.note(part.as_bytes(), 300, true, &mut heard);
+            }
+            assert_eq!((heard.events, heard.late_us), (2, vec![200.0, 50.0]), "{cut}");
+        }
     }
 
     #[test]
