@@ -25,8 +25,6 @@ pub const CORE_OF_PROXY: &str = "0";
 pub const CORE_OF_OTHERS: &str = "1";
 /// The socket of the engine, in the folder that all share.
 pub const ENGINE: &str = "engine.sock";
-/// Clock ticks in a second, as Linux has shown them to programs for decades.
-const TICKS: f64 = 100.0;
 /// A process of Python takes its time on a machine that others use.
 const READY: Duration = Duration::from_secs(240);
 const OPEN_FILES: u32 = 16_384;
@@ -212,18 +210,18 @@ static_resources:
         Ok(Self { child, address })
     }
 
-    /// Seconds of processor time so far.
+    /// Seconds of processor time so far, of all threads that it has.
     ///
     /// # Errors
     /// It has ended.
     pub fn processor(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name, in parentheses, may hold anything.
-        let (_, fields) = stat.rsplit_once(')').context("a stat without a name")?;
-        let fields: Vec<_> = fields.split_whitespace().collect();
-        let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
-        let (user, system) = (ticks(11), ticks(12));
-        Ok((user.context("no user time")? + system.context("no system time")?) / TICKS)
+        let mut spent_ns = 0.0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let counted = fs::read_to_string(thread?.path().join("schedstat"))?;
+            let running = counted.split_whitespace().next();
+            spent_ns += running.context("an empty schedstat")?.parse::<f64>()?;
+        }
+        Ok(spent_ns / 1e9)
     }
 
     /// KiB of memory.

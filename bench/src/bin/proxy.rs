@@ -34,7 +34,7 @@ const PATH: &str = "/v1/chat/completions";
 
 /// As fast as it goes, many at once.
 const FAST: Wish = Wish {
-    events: 500,
+    events: 2_000,
     pause_us: 0,
 };
 const FAST_STREAMS: usize = 64;

@@ -73,7 +73,7 @@ async fn whatever_is_altered_on_the_way_is_refused_for_its_own_reason() {
         .verdict(&rig, &mut rig.ledger())
         .await
         .unwrap();
-    let table: [(&str, Alter, Forgery); 13] = [
+    let table: [(&str, Alter, Forgery); 12] = [
         (
             "a word exchanged",
             |handed| handed.replace("data: 2", "data: 3"),
