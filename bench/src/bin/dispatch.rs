@@ -122,8 +122,8 @@ fn main() -> Result<()> {
         rows,
         notes: vec![
             format!("{jobs} jobs at once, {ONE_BY_ONE} one after another, {rounds} rounds; one miner that declines at once"),
-            "ours: a signature verified, two made, a connection dialled and one durable write for each job, which shares its commit \
-             with those of others; Celery: a list in memory, no result kept"
+            "ours: a signature verified, two made and one durable write for each job, which shares its commit with those of others, all \
+             jobs over one session with the miner; Celery: a list in memory, no result kept"
                 .to_owned(),
         ],
     };

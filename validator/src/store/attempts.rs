@@ -103,7 +103,7 @@ impl Store {
     /// The database's.
     pub async fn begin_attempt(&self, job: JobId, beginning: &Beginning) -> Result<()> {
         let mut write = self.write().await?;
-        write.put_attempt(job, beginning).await?;
+        write.put_attempt(job, beginning);
         write.commit("begin an attempt").await
     }
 
@@ -115,16 +115,17 @@ impl Store {
         const OPERATION: &str = "write the state of an attempt";
         let mut write = self.write().await?;
         let ended = step.machine.outcome().map(|_| step.now.micros());
-        sqlx::query("UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4")
-            .bind(text_of(&step.machine))
-            .bind(ended)
-            .bind(step.mark.map(|mark| mark.as_str().to_owned()))
-            .bind(step.attempt.to_string())
-            .execute(&mut *write.tx)
-            .await
-            .map_err(failed(OPERATION))?;
+        write.later.add(
+            "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4",
+            [
+                text_of(&step.machine).into(),
+                ended.into(),
+                step.mark.map(|mark| mark.as_str().to_owned()).into(),
+                step.attempt.to_string().into(),
+            ],
+        );
         for receipt in &step.receipts {
-            write.put_receipt(receipt, step.block).await?;
+            write.put_receipt(receipt, step.block);
         }
         for (status, metadata) in &step.reports {
             write
@@ -146,7 +147,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<()> {
         let mut write = self.write().await?;
-        write.keep_route(job, ordinal, decision, now).await?;
+        write.keep_route(job, ordinal, decision, now);
         write.commit("keep a decision").await
     }
 
@@ -232,51 +233,40 @@ impl Store {
 
 impl Write<'_> {
     /// A new attempt as one that was offered, its receipt, and why it is where it is.
-    pub(super) async fn put_attempt(&mut self, job: JobId, beginning: &Beginning) -> Result<()> {
+    pub(super) fn put_attempt(&mut self, job: JobId, beginning: &Beginning) {
         let attempt = &beginning.attempt;
         let decision = &beginning.decision;
-        self.keep_route(job, attempt.ordinal, decision, attempt.started_at)
-            .await?;
-        self.put_receipt(&beginning.receipt, beginning.block).await?;
+        self.keep_route(job, attempt.ordinal, decision, attempt.started_at);
+        self.put_receipt(&beginning.receipt, beginning.block);
         let offered = attempt.machine.clone().offered(attempt.started_at);
-        sqlx::query(
+        self.later.add(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        )
-        .bind(attempt.id.to_string())
-        .bind(job.to_string())
-        .bind(i64::from(attempt.ordinal))
-        .bind(attempt.miner.to_string())
-        .bind(i64::from(attempt.uid.0))
-        .bind(attempt.address.to_string())
-        .bind(attempt.machine.plan().class.as_str())
-        .bind(text_of(&offered))
-        .bind(attempt.started_at.micros())
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("begin an attempt"))?;
-        Ok(())
+            [
+                attempt.id.to_string().into(),
+                job.to_string().into(),
+                i64::from(attempt.ordinal).into(),
+                attempt.miner.to_string().into(),
+                i64::from(attempt.uid.0).into(),
+                attempt.address.to_string().into(),
+                attempt.machine.plan().class.as_str().into(),
+                text_of(&offered).into(),
+                attempt.started_at.micros().into(),
+            ],
+        );
     }
 
-    async fn keep_route(
-        &mut self,
-        job: JobId,
-        ordinal: u32,
-        decision: &Decision,
-        now: Timestamp,
-    ) -> Result<()> {
-        sqlx::query(
+    fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &Decision, now: Timestamp) {
+        self.later.add(
             "INSERT INTO routes (job_id, ordinal, decided_at, decision) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (job_id, ordinal) DO UPDATE SET decided_at = excluded.decided_at, decision = excluded.decision",
-        )
-        .bind(job.to_string())
-        .bind(i64::from(ordinal))
-        .bind(now.micros())
-        .bind(text_of(decision))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("keep a decision"))?;
-        Ok(())
+            [
+                job.to_string().into(),
+                i64::from(ordinal).into(),
+                now.micros().into(),
+                text_of(decision).into(),
+            ],
+        );
     }
 }
 

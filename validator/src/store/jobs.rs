@@ -195,28 +195,23 @@ impl Store {
     ) -> Result<Taken> {
         const OPERATION: &str = "take a job";
         let mut write = self.write().await?;
-        if !write
-            .insert_job(request.uuid, frame, JobStatus::Received, now)
-            .await?
-        {
-            return Ok(Taken::Before(Seen::Job));
-        }
-        let used = sqlx::query(
+        write.put_job(request.uuid, frame, JobStatus::Received, now);
+        write.later.add(
             "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-        )
-        .bind(request.signature.signatory.to_string())
-        .bind(request.signature.timestamp_ns)
-        .bind(request.uuid.to_string())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(failed(OPERATION))?;
-        if used.rows_affected() == 0 {
-            return Ok(Taken::Before(Seen::Signature));
+            [
+                request.signature.signatory.to_string().into(),
+                request.signature.timestamp_ns.into(),
+                request.uuid.to_string().into(),
+            ],
+        );
+        if write.carry_out(OPERATION).await? < 2 {
+            drop(write);
+            return Ok(Taken::Before(self.seen(request.uuid, &request.signature).await?));
         }
-        write.tell(request.uuid, JobStatus::Received, None, now).await?;
+        write.tell(request.uuid, JobStatus::Received, None, now);
         let first = match first() {
             Some(beginning) => {
-                write.put_attempt(request.uuid, &beginning).await?;
+                write.put_attempt(request.uuid, &beginning);
                 Some(Box::new(beginning))
             }
             None => None,
@@ -541,17 +536,20 @@ impl Write<'_> {
         status: JobStatus,
         now: Timestamp,
     ) -> Result<bool> {
-        let done = sqlx::query(
+        self.put_job(job, frame, status, now);
+        Ok(self.carry_out("write a job").await? > 0)
+    }
+
+    fn put_job(&mut self, job: JobId, frame: &str, status: JobStatus, now: Timestamp) {
+        self.later.add(
             "INSERT INTO jobs (job_id, request, status, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-        )
-        .bind(job.to_string())
-        .bind(frame.to_owned())
-        .bind(status.as_str())
-        .bind(now.micros())
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("write a job"))?;
-        Ok(done.rows_affected() > 0)
+            [
+                job.to_string().into(),
+                frame.into(),
+                status.as_str().into(),
+                now.micros().into(),
+            ],
+        );
     }
 
     async fn close_job(
@@ -562,13 +560,14 @@ impl Write<'_> {
         now: Timestamp,
     ) -> Result<()> {
         self.report(job, outcome.status(), Some(metadata), now).await?;
-        sqlx::query("UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL")
-            .bind(text_of(outcome))
-            .bind(now.micros())
-            .bind(job.to_string())
-            .execute(&mut *self.tx)
-            .await
-            .map_err(failed("close a job"))?;
+        self.later.add(
+            "UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL",
+            [
+                text_of(outcome).into(),
+                now.micros().into(),
+                job.to_string().into(),
+            ],
+        );
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use muster_chain::BlockNumber;
 use muster_kit::store::group::{Bounds, Opening, Tally};
-use muster_kit::store::{self as kit, StoreError, Writer, begin, migrate, open};
+use muster_kit::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,10 +64,14 @@ struct ChainOf {
 /// A turn to write, and with it the right to number status updates.
 struct Write<'a> {
     tx: kit::Write,
+    /// What is to be written before the commit, all at once.
+    later: Script,
     chain: ChainOf,
     sequence: &'a AtomicI64,
     outbox: &'a watch::Sender<u64>,
     reported: bool,
+    /// A job's status stands in `later`.
+    restated: bool,
 }
 
 impl Store {
@@ -149,10 +153,12 @@ impl Store {
     async fn write(&self) -> Result<Write<'_>> {
         Ok(Write {
             tx: self.writer.begin().await?,
+            later: Script::default(),
             chain: self.chain(),
             sequence: &self.sequence,
             outbox: &self.outbox,
             reported: false,
+            restated: false,
         })
     }
 
@@ -205,12 +211,18 @@ async fn still_held(connection: &mut AnyConnection, epoch: i64) -> Result<()> {
 }
 
 impl Write<'_> {
+    /// Carries out what was left for later; whoever reads what this write has written does so first. How many rows that wrote.
+    async fn carry_out(&mut self, operation: &'static str) -> Result<u64> {
+        self.later.run(&mut self.tx).await.map_err(failed(operation))
+    }
+
     async fn commit(self, operation: &'static str) -> Result<()> {
         self.commit_with(operation, || ()).await
     }
 
     /// Likewise, and does `then` before anyone else may write; a commit that fails ends the process.
-    async fn commit_with(self, operation: &'static str, then: impl FnOnce()) -> Result<()> {
+    async fn commit_with(mut self, operation: &'static str, then: impl FnOnce()) -> Result<()> {
+        self.carry_out(operation).await?;
         then();
         self.tx.commit(operation).await?;
         if self.reported {

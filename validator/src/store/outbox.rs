@@ -84,21 +84,22 @@ impl Store {
     pub async fn acknowledge(&self, answers: &[(i64, Option<String>)], now: Timestamp) -> Result<()> {
         const OPERATION: &str = "acknowledge a status update";
         let mut write = self.write().await?;
-        for (sequence, answer) in answers {
-            sqlx::query(
+        for (first, last, answer) in runs(answers) {
+            write.later.add(
                 "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
-                 metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END WHERE sequence = $7",
-            )
-            .bind(now.micros())
-            .bind(answer.clone())
-            .bind(JobStatus::Completed.as_str())
-            .bind(JobStatus::Rejected.as_str())
-            .bind(JobStatus::Failed.as_str())
-            .bind(JobStatus::HordeFailed.as_str())
-            .bind(*sequence)
-            .execute(&mut *write.tx)
-            .await
-            .map_err(failed(OPERATION))?;
+                 metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END \
+                 WHERE sequence BETWEEN $7 AND $8",
+                [
+                    now.micros().into(),
+                    answer.clone().into(),
+                    JobStatus::Completed.as_str().into(),
+                    JobStatus::Rejected.as_str().into(),
+                    JobStatus::Failed.as_str().into(),
+                    JobStatus::HordeFailed.as_str().into(),
+                    first.into(),
+                    last.into(),
+                ],
+            );
         }
         write.commit(OPERATION).await
     }
@@ -145,6 +146,20 @@ impl Store {
     }
 }
 
+/// Answers that are alike to updates that follow one another: the first of these, and the last.
+fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
+    let mut runs: Vec<(i64, i64, &Option<String>)> = Vec::new();
+    for (sequence, answer) in answers {
+        match runs.last_mut() {
+            Some((_, last, same)) if last.checked_add(1) == Some(*sequence) && *same == answer => {
+                *last = *sequence;
+            }
+            Some(_) | None => runs.push((*sequence, *sequence, answer)),
+        }
+    }
+    runs
+}
+
 impl Write<'_> {
     /// Puts a status into the outbox, unless it would take the job backwards in its user's eyes.
     pub(super) async fn report(
@@ -155,6 +170,9 @@ impl Write<'_> {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "write a status update";
+        if std::mem::replace(&mut self.restated, true) {
+            self.carry_out(OPERATION).await?;
+        }
         let row = sqlx::query("SELECT status, own FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
             .fetch_one(&mut *self.tx)
@@ -167,38 +185,34 @@ impl Write<'_> {
         // No facilitator knows a job of the validator's own.
         let own: i64 = column(&row, "own")?;
         if own == 0 {
-            self.tell(job, status, metadata, now).await?;
+            self.tell(job, status, metadata, now);
         }
-        sqlx::query("UPDATE jobs SET status = $1 WHERE job_id = $2")
-            .bind(status.as_str())
-            .bind(job.to_string())
-            .execute(&mut *self.tx)
-            .await
-            .map_err(failed(OPERATION))?;
+        self.later.add(
+            "UPDATE jobs SET status = $1 WHERE job_id = $2",
+            [status.as_str().into(), job.to_string().into()],
+        );
         Ok(())
     }
 
     /// Puts a status into the outbox that the job's own row has already.
-    pub(super) async fn tell(
+    pub(super) fn tell(
         &mut self,
         job: JobId,
         status: JobStatus,
         metadata: Option<&StatusMetadata>,
         now: Timestamp,
-    ) -> Result<()> {
+    ) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        sqlx::query(
+        self.later.add(
             "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(sequence)
-        .bind(job.to_string())
-        .bind(status.as_str())
-        .bind(metadata.map(text_of))
-        .bind(now.micros())
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("write a status update"))?;
+            [
+                sequence.into(),
+                job.to_string().into(),
+                status.as_str().into(),
+                metadata.map(text_of).into(),
+                now.micros().into(),
+            ],
+        );
         self.reported = true;
-        Ok(())
     }
 }

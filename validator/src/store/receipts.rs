@@ -69,7 +69,7 @@ impl Store {
     /// The database's.
     pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: Option<BlockNumber>) -> Result<()> {
         let mut write = self.write().await?;
-        write.put_receipt(receipt, block).await?;
+        write.put_receipt(receipt, block);
         write.commit("write a receipt").await
     }
 
@@ -198,32 +198,26 @@ impl Store {
 impl Write<'_> {
     /// `block` is the chain's head as the writer saw it; if it had seen none, the head when the chain answered is taken,
     /// and the receipt waits for its block if the chain has not.
-    pub(super) async fn put_receipt(
-        &mut self,
-        receipt: &OwnReceipt,
-        block: Option<BlockNumber>,
-    ) -> Result<()> {
+    pub(super) fn put_receipt(&mut self, receipt: &OwnReceipt, block: Option<BlockNumber>) {
         let block = block
             .or(self.chain.head)
             .map_or(NO_BLOCK, |block| signed(block.0));
         let payload = &receipt.offered.payload;
         let written: Timestamp = payload.timestamp();
-        sqlx::query(
+        self.later.add(
             "INSERT INTO receipts (attempt_id, kind, miner, payload, validator_signature, written_at, block, chain) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
-        )
-        .bind(payload.attempt().to_string())
-        .bind(payload.kind().as_str())
-        .bind(payload.miner().to_string())
-        .bind(text_of(payload))
-        .bind(receipt.offered.validator_signature.to_prefixed_hex())
-        .bind(written.micros())
-        .bind(block)
-        .bind(self.chain.genesis.clone())
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("write a receipt"))?;
-        Ok(())
+            [
+                payload.attempt().to_string().into(),
+                payload.kind().as_str().into(),
+                payload.miner().to_string().into(),
+                text_of(payload).into(),
+                receipt.offered.validator_signature.to_prefixed_hex().into(),
+                written.micros().into(),
+                block.into(),
+                self.chain.genesis.clone().into(),
+            ],
+        );
     }
 
     /// Gives the receipts that wait for their block this one, unless they are another chain's.

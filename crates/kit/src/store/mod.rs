@@ -26,6 +26,7 @@ mod engine;
 mod error;
 pub mod group;
 pub mod json;
+mod script;
 pub mod testing;
 
 use std::time::Duration;
@@ -37,6 +38,7 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 use engine::Engine;
 pub use error::{During, StoreError};
 pub use group::{Write, Writer};
+pub use script::{Script, Value};
 
 /// Connections to PostgreSQL of one role. Each role is one process with short statements.
 const POSTGRES_CONNECTIONS: u32 = 10;
