@@ -98,6 +98,15 @@ impl ChainClient {
         Ok(BlockNumber(head.at.block_number()))
     }
 
+    /// The last finalised block and its hash.
+    ///
+    /// # Errors
+    /// No endpoint answers.
+    pub async fn head_hash(&self) -> Result<(BlockNumber, [u8; 32]), ChainError> {
+        let head = self.endpoint.head("read the last block").await?;
+        Ok((BlockNumber(head.at.block_number()), head.at.block_hash().0))
+    }
+
     /// The subnet and its neurons at the last finalised block, in one call; none if that block was read before.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ pub struct Order {
     pub lives: Duration,
     /// How long its image and its engine may take to come up.
     pub starts_within: Duration,
+    /// The only miner that may run it; whichever is chosen, if it does not matter.
+    pub on: Option<MinerKey>,
     /// Who hears how it fares.
     pub news: mpsc::Sender<News>,
 }

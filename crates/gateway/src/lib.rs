@@ -25,6 +25,11 @@ pub mod store;
 pub use auth::bearer;
 pub use desk::{LineView, View};
 pub use gateway::{Gateway, GatewayError, Parts};
+/// One sealed session, for whoever asks without a door.
+pub mod sealed {
+    pub use crate::line::{Answer, Line, Opening, Question, Report, draw};
+}
+
 pub use http_door::{ProofView, collect};
 pub use reply::refuse;
 pub use settings::Settings;

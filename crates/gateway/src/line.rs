@@ -21,7 +21,7 @@ use muster_seal::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, R
 use muster_sessions::Service;
 use muster_sessions::whitelist::Expected;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Waits between two looks for a proof that did not come with its answer: the session signs once it has noticed that its
 /// client is gone.
@@ -38,33 +38,43 @@ const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is asked of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) body: Bytes,
-    pub(crate) client: Option<Digest>,
-    pub(crate) client_nonce: Option<Nonce>,
-    pub(crate) gateway_nonce: Nonce,
+pub struct Question {
+    /// As in HTTP.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// The body.
+    pub body: Bytes,
+    /// For whom.
+    pub client: Option<Digest>,
+    /// Drawn by whoever it is for.
+    pub client_nonce: Option<Nonce>,
+    /// Drawn here: [`draw`].
+    pub gateway_nonce: Nonce,
 }
 
 /// Who is told what was seen of an answer.
-type Report = Box<dyn FnOnce(Checked) + Send>;
+pub type Report = Box<dyn FnOnce(Checked) + Send>;
 
 /// An answer on its way, and what was seen of it once it is over.
-pub(crate) struct Answer {
-    pub(crate) asked: Asked,
-    pub(crate) response: Response<CheckedBody<Arriving, Report>>,
-    pub(crate) seen: oneshot::Receiver<Checked>,
+pub struct Answer {
+    /// What it answers.
+    pub asked: Asked,
+    /// As it comes.
+    pub response: Response<CheckedBody<Arriving, Report>>,
+    /// What was seen, once it has come.
+    pub seen: oneshot::Receiver<Checked>,
 }
 
 /// One sealed session.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub struct Line {
     pub(crate) session: SessionId,
     pub(crate) job: JobId,
     pub(crate) miner: MinerKey,
     pub(crate) service: Service,
-    pub(crate) attestation: String,
+    /// The miner's word for it: the text form of the envelope.
+    pub attestation: String,
     pub(crate) until: Timestamp,
     client: SealedClient,
     scheme: HashScheme,
@@ -82,17 +92,25 @@ struct Numbers {
     next: u64,
 }
 
-/// What a gateway knows of itself when it opens a session.
-pub(crate) struct Opening<'a> {
-    pub(crate) me: ValidatorKey,
-    pub(crate) job: JobId,
-    pub(crate) service: &'a Service,
-    pub(crate) identity: &'a TlsIdentity,
+/// What is known on this side when a session is opened.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    /// Who opens it.
+    pub me: ValidatorKey,
+    /// The job that it is.
+    pub job: JobId,
+    /// What was to run.
+    pub service: &'a Service,
+    /// The one client that it lets in.
+    pub identity: &'a TlsIdentity,
     /// When its job ends whatever happens.
-    pub(crate) until: Timestamp,
-    pub(crate) skew: Duration,
-    pub(crate) clock: &'a SharedClock,
-    pub(crate) tasks: &'a Tasks,
+    pub until: Timestamp,
+    /// By how much clocks may differ.
+    pub skew: Duration,
+    /// The time.
+    pub clock: &'a SharedClock,
+    /// Who runs its connections.
+    pub tasks: &'a Tasks,
 }
 
 impl Line {
@@ -101,7 +119,7 @@ impl Line {
     ///
     /// # Errors
     /// Why it is none, in words for logs and for those who wait.
-    pub(crate) async fn open(
+    pub async fn open(
         opening: &Opening<'_>,
         miner: MinerKey,
         ready: StreamingJobReady,
@@ -185,12 +203,12 @@ impl Line {
     }
 
     /// Where it answers.
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.client.peer().address
     }
 
     /// Which attempt of which job it is.
-    pub(crate) fn attempt(&self) -> AttemptId {
+    pub fn attempt(&self) -> AttemptId {
         self.numbers().ledger.attestation().attempt
     }
 
@@ -198,7 +216,7 @@ impl Line {
     ///
     /// # Errors
     /// No connection, or a broken one.
-    pub(crate) async fn ask(&self, question: &Question) -> Result<Answer, ClientError> {
+    pub async fn ask(&self, question: &Question) -> Result<Answer, ClientError> {
         let mut request = Request::new(Full::new(question.body.clone()));
         *request.method_mut() = question.method.clone();
         *request.uri_mut() = question.path.parse().unwrap_or_default();
@@ -236,8 +254,13 @@ impl Line {
         })
     }
 
+    /// When the first byte since the last call of this left for the session.
+    pub fn first_byte_sent(&self) -> Option<Instant> {
+        self.client.first_byte_sent()
+    }
+
     /// What the proof of an answer is worth. One that did not come with it is looked for where the session keeps them.
-    pub(crate) async fn verdict(
+    pub async fn verdict(
         &self,
         checked: &Checked,
         asked: &Asked,
@@ -295,7 +318,7 @@ impl Line {
     ///
     /// # Errors
     /// It is not well, or what it says is not proven.
-    pub(crate) async fn health(&self) -> Result<(), String> {
+    pub async fn health(&self) -> Result<(), String> {
         let question = Question {
             method: Method::GET,
             path: self.service.health.clone(),
@@ -403,7 +426,7 @@ impl Numbers {
 ///
 /// # Errors
 /// The operating system has none.
-pub(crate) fn draw() -> Result<Nonce, getrandom::Error> {
+pub fn draw() -> Result<Nonce, getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
     Ok(Nonce::from_bytes(bytes))

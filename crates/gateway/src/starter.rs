@@ -95,6 +95,7 @@ impl Started {
                 certificate: made.pem,
                 lives: Duration::from_secs(settings.session_s),
                 starts_within: Duration::from_secs(settings.start_s),
+                on: None,
                 news,
             })
             .await?;

@@ -5,7 +5,9 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,8 +18,9 @@ use muster_kit::Tasks;
 use muster_kit::tls::{TlsIdentity, client};
 use muster_protocol::Digest;
 use muster_seal::{Attestation, Envelope, EnvelopeError, ResponseProof, SessionClose};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -66,6 +69,22 @@ pub struct SealedClient {
     /// For a connection.
     limit: Duration,
     patience: Duration,
+    stamp: Stamp,
+}
+
+/// When the first byte of what is asked left, on whichever connection.
+#[derive(Clone, Debug, Default)]
+struct Stamp(Arc<Mutex<Option<Instant>>>);
+
+impl Stamp {
+    fn set(&self) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(Instant::now);
+    }
+
+    fn take(&self) -> Option<Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl SealedClient {
@@ -88,12 +107,19 @@ impl SealedClient {
             peer,
             limit: limits.handshake,
             patience: limits.upload,
+            stamp: Stamp::default(),
         })
     }
 
     /// Whom it talks to.
     pub const fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// When the first byte since the last call of this was written to a socket, the handshake not counted. For whoever asks one
+    /// thing at a time and measures how long the answer takes.
+    pub fn first_byte_sent(&self) -> Option<Instant> {
+        self.stamp.take()
     }
 
     /// Asks. The request's URI is a path. The answer's body goes through [`crate::CheckedBody`].
@@ -188,9 +214,54 @@ impl Dial for SealedClient {
             self.tls.connect(name, tcp).await
         };
         let tls = timeout(self.limit, dialling).await;
-        Ok(Box::new(
-            tls.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?,
-        ))
+        Ok(Box::new(Stamped {
+            io: tls.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?,
+            stamp: self.stamp.clone(),
+        }))
+    }
+}
+
+/// A connection that says when something is written to it.
+struct Stamped<S> {
+    io: S,
+    stamp: Stamp,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stamped<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stamped<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stamp.set();
+        Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stamp.set();
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, slices)
     }
 }
 
