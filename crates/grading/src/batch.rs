@@ -33,8 +33,8 @@ pub enum Event {
     Absent(Absence),
     /// It stood at the barrier, and its session is gone.
     Lost(String),
-    /// Its conversation is over; what was seen is being judged.
-    Ended,
+    /// Its clock has stopped: it has committed, or its conversation is over.
+    Committed,
     /// What it comes to.
     Judged(Box<Tried>),
 }
@@ -53,6 +53,9 @@ pub enum Action {
         /// Whom.
         seats: Vec<usize>,
     },
+    /// Nobody's clock runs any longer: draw, let them open, judge. Until then nothing is verified, so that no verification is in
+    /// the way of a clock; and since they may be opened a few at a time, what they send need not be held all at once.
+    Judge(Vec<usize>),
     /// These are needed no more.
     Release(Vec<usize>),
     /// The batch is over.
@@ -67,6 +70,8 @@ enum State {
     /// At the barrier.
     Standing,
     Proving,
+    /// Its clock has stopped, others' run on.
+    Committed,
     Judging,
     Out,
 }
@@ -200,7 +205,7 @@ impl Batch {
                 self.out(place, absence);
                 self.release(vec![place], &mut actions);
             }
-            (Some(State::Proving), Event::Ended) => self.enter(place, State::Judging),
+            (Some(State::Proving), Event::Committed) => self.enter(place, State::Committed),
             (Some(State::Judging), Event::Judged(tried)) => {
                 self.enter(place, State::Standing);
                 if let Some(all) = self.tried.get_mut(place) {
@@ -255,9 +260,18 @@ impl Batch {
 
     /// Goes on where nobody is waited for.
     fn advance(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        if !self.states.contains(&State::Proving) {
+            let committed: Vec<_> = self.places(State::Committed).collect();
+            for place in &committed {
+                self.enter(*place, State::Judging);
+            }
+            if !committed.is_empty() {
+                actions.push(Action::Judge(committed));
+            }
+        }
         let busy = |state: &State| match (self.phase, state) {
             (Phase::Gathering, State::Waiting | State::Leasing)
-            | (Phase::Round { .. }, State::Proving | State::Judging) => true,
+            | (Phase::Round { .. }, State::Proving | State::Committed | State::Judging) => true,
             (Phase::Gathering | Phase::Round { .. } | Phase::Over, _) => false,
         };
         if self.states.iter().any(busy) {

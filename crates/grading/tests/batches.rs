@@ -93,6 +93,8 @@ struct World {
     batch: Batch,
     id: BatchId,
     kept: BTreeMap<usize, SeatFile>,
+    /// What was judged of those that have committed, until the batch asks for it.
+    judged: BTreeMap<usize, Tried>,
     fired: BTreeMap<usize, usize>,
     released: BTreeMap<usize, usize>,
     now_us: u64,
@@ -120,6 +122,7 @@ fn run_with(does: &[Does], proven: u32) -> Went {
         batch: Batch::new(plan.seats.clone(), [course.clone()], RULES, 0),
         id: plan.id,
         kept: BTreeMap::new(),
+        judged: BTreeMap::new(),
         fired: BTreeMap::new(),
         released: BTreeMap::new(),
         now_us: 0,
@@ -172,6 +175,13 @@ impl World {
                     } => {
                         for place in seats {
                             next.extend(self.challenge(place, trial, attempt));
+                        }
+                    }
+                    Action::Judge(places) => {
+                        for place in places {
+                            let tried = self.judged.remove(&place).unwrap();
+                            let event = Event::Judged(Box::new(tried));
+                            next.extend(self.batch.apply(place, event, self.now_us));
                         }
                     }
                     Action::Release(places) => {
@@ -229,12 +239,8 @@ impl World {
         let tried = Tried::judge(trial, &evidence, None, Engine::best());
         let proof = ProofFile::new(trial, 0, &evidence);
         self.kept.entry(place).or_default().proofs.push(proof);
-        let mut actions = self.batch.apply(place, Event::Ended, self.now_us);
-        actions.extend(
-            self.batch
-                .apply(place, Event::Judged(Box::new(tried)), self.now_us),
-        );
-        actions
+        self.judged.insert(place, tried);
+        self.batch.apply(place, Event::Committed, self.now_us)
     }
 
     fn converse(&mut self, place: usize, trial: usize, attempt: u8, does: Does) -> Evidence {
@@ -535,18 +541,26 @@ proptest! {
         let mut batch = Batch::new(seats.clone(), courses, RULES, 0);
         let mut now = 0;
         let (mut leased, mut released, mut fired) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut proving = BTreeSet::new();
         let mut finished = 0;
         let mut take = |actions: Vec<Action>| -> Result<(), TestCaseError> {
             for action in actions {
                 match action {
                     Action::Lease(places) => for place in places { prop_assert!(leased.insert(place)); },
                     Action::Release(places) => for place in places {
+                        proving.remove(&place);
                         prop_assert!(leased.contains(&place) && released.insert(place));
                     },
                     Action::Fire { trial, attempt, seats } => for place in seats {
                         prop_assert!(leased.contains(&place) && !released.contains(&place));
-                        prop_assert!(fired.insert((place, trial, attempt)));
+                        prop_assert!(fired.insert((place, trial, attempt)) && proving.insert(place));
                     },
+                    Action::Judge(places) => {
+                        for place in places {
+                            prop_assert!(proving.remove(&place), "each challenge is judged once");
+                        }
+                        prop_assert!(proving.is_empty(), "nothing is verified while a clock runs");
+                    }
                     Action::Finish => { finished += 1; prop_assert_eq!(&leased, &released); }
                 }
             }
@@ -563,7 +577,7 @@ proptest! {
                 0 => Event::Ready,
                 1 => Event::Absent(Absence::NotReady { said: String::new() }),
                 2 => Event::Lost(String::new()),
-                3 => Event::Ended,
+                3 => Event::Committed,
                 4 => Event::Judged(Box::new(passed(0))),
                 _ => {
                     now += u64::from(what) * 1_000_000;
@@ -576,7 +590,7 @@ proptest! {
         // Then nobody says anything more but how their conversations ended.
         for _ in 0..100 {
             for place in 0..6 {
-                take(batch.apply(place, Event::Ended, now))?;
+                take(batch.apply(place, Event::Committed, now))?;
                 for trial in 0..3 {
                     take(batch.apply(place, Event::Judged(Box::new(passed(trial))), now))?;
                 }

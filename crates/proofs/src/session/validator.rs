@@ -82,6 +82,11 @@ impl Validator {
         &self.challenge
     }
 
+    /// What the class allows.
+    pub fn limits(&self) -> &Limits {
+        &self.evidence.limits
+    }
+
     /// The longest message that could be right now. A transport refuses longer ones by their announced length.
     pub fn most_bytes(&self) -> usize {
         self.most

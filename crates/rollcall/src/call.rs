@@ -1,0 +1,252 @@
+//! One batch, from its block to its last judgement.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_grading::batch::{Action, Batch, Event, Rules};
+use muster_grading::course::Course;
+use muster_grading::evidence::{Head, SeatFile};
+use muster_grading::plan::{BlockHash, Plan, draw};
+use muster_grading::verdict::{Capacity, Judgement, capacities};
+use muster_kit::store::StoreError;
+use muster_protocol::ExecutorClass;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::stand::{Stand, Told, Word};
+use crate::{Core, Refused, micros};
+
+/// What a lease may live beyond the longest course: fetching openings, judging.
+const SPARE: Duration = Duration::from_secs(600);
+
+/// A batch under way, as its shell holds it.
+struct Call {
+    core: Arc<Core>,
+    plan: Plan,
+    batch: Batch,
+    begun: Instant,
+    lives: Duration,
+    /// The way to each executor that is leased.
+    stands: BTreeMap<usize, mpsc::UnboundedSender<Word>>,
+    telling: mpsc::UnboundedSender<(usize, Told)>,
+    seats: BTreeMap<usize, SeatFile>,
+}
+
+/// Runs the batch that begins with this block; its id, or why there is none.
+pub(crate) async fn run(
+    core: &Arc<Core>,
+    block: u64,
+    hash: BlockHash,
+) -> Result<Result<String, Refused>, StoreError> {
+    let stop = core.tasks.token();
+    let graded: Vec<ExecutorClass> = core.settings.images.keys().copied().collect();
+    let announced = tokio::select! {
+        () = stop.cancelled() => return Ok(Err(Refused::Stopped)),
+        announced = core.host.announced() => announced,
+    };
+    let announced: Vec<_> = announced
+        .into_iter()
+        .filter(|said| said.count > 0 && graded.contains(&said.class))
+        .collect();
+    let me = core.host.me();
+    let plan = draw(&hash, me, &announced, core.settings.bounds());
+    if plan.seats.is_empty() {
+        return Ok(Err(Refused::Nobody));
+    }
+    let courses: Vec<_> = graded.iter().filter_map(|class| Course::of(*class)).collect();
+    let head = Head {
+        validator: me,
+        block,
+        hash,
+        announced,
+        bounds: core.settings.bounds(),
+        before: core.book.proven_before(&plan.seats).await?,
+        courses: courses.clone(),
+    };
+    let id = hex::encode(plan.id.0);
+    let (executors, beyond) = (plan.seats.len(), plan.beyond.len());
+    tracing::info!(
+        batch = id,
+        block,
+        executors,
+        beyond,
+        left_out = plan.left_out.len(),
+        "a batch begins"
+    );
+    core.book.begin(&plan.id, &head, core.clock.now()).await?;
+    let longest = courses.iter().map(longest).max().unwrap_or(0);
+    let (telling, told) = mpsc::unbounded_channel();
+    let begun = Instant::now();
+    let rules = Rules {
+        gather_us: micros(core.settings.gather()),
+    };
+    let mut call = Call {
+        core: Arc::clone(core),
+        batch: Batch::new(plan.seats.clone(), courses, rules, 0),
+        plan,
+        begun,
+        lives: core.settings.gather() + Duration::from_micros(longest) + SPARE,
+        stands: BTreeMap::new(),
+        telling,
+        seats: BTreeMap::new(),
+    };
+    let finished = tokio::select! {
+        () = stop.cancelled() => false,
+        () = call.go(told) => true,
+    };
+    if !finished {
+        return Ok(Err(Refused::Stopped));
+    }
+    call.finish(&head).await?;
+    Ok(Ok(id))
+}
+
+/// The longest that a class's course can take, its retries among it.
+fn longest(course: &Course) -> u64 {
+    let trials = course
+        .trials
+        .iter()
+        .map(|trial| trial.longest_us().saturating_mul(2));
+    trials.fold(0, u64::saturating_add)
+}
+
+impl Call {
+    /// Until everybody is judged.
+    async fn go(&mut self, mut told: mpsc::UnboundedReceiver<(usize, Told)>) {
+        let mut actions = self.batch.tick(0);
+        loop {
+            if self.act(actions) {
+                return;
+            }
+            let due = self
+                .batch
+                .deadline_us()
+                .map(|us| self.begun + Duration::from_micros(us));
+            actions = tokio::select! {
+                // Whatever was seen before a limit passed counts before it.
+                biased;
+                told = told.recv() => match told {
+                    Some((place, told)) => self.hear(place, told),
+                    // We hold a sender ourselves.
+                    None => return,
+                },
+                () = sleep_until(due.unwrap_or(self.begun)), if due.is_some() => {
+                    let now = self.now();
+                    self.batch.tick(now)
+                }
+            };
+        }
+    }
+
+    fn hear(&mut self, place: usize, told: Told) -> Vec<Action> {
+        let now = self.now();
+        match told {
+            Told::Event(event) => {
+                if let Event::Absent(absence) = &event {
+                    tracing::info!(place, ?absence, "an executor will not come to the barrier");
+                }
+                self.batch.apply(place, event, now)
+            }
+            Told::Session(job, attestation) => {
+                let seat = self.seats.entry(place).or_default();
+                seat.job = Some(job.to_string());
+                seat.attestation = Some(attestation);
+                Vec::new()
+            }
+            Told::Judged(tried) => self.batch.apply(place, Event::Judged(tried), now),
+        }
+    }
+
+    /// Does it; whether the batch is over.
+    fn act(&mut self, actions: Vec<Action>) -> bool {
+        let mut over = false;
+        for action in actions {
+            match action {
+                Action::Lease(places) => {
+                    for place in places {
+                        self.lease(place);
+                    }
+                }
+                Action::Fire {
+                    trial,
+                    attempt,
+                    seats,
+                } => {
+                    tracing::info!(trial, attempt, executors = seats.len(), "challenges go out");
+                    self.say(&seats, Word::Fire(trial));
+                }
+                Action::Judge(places) => self.say(&places, Word::Judge),
+                Action::Release(places) => {
+                    self.say(&places, Word::Release);
+                    for place in places {
+                        self.stands.remove(&place);
+                    }
+                }
+                Action::Finish => over = true,
+            }
+        }
+        over
+    }
+
+    fn say(&self, places: &[usize], word: Word) {
+        for place in places {
+            if let Some(stand) = self.stands.get(place) {
+                // Whoever is gone has said so, or its round's end says it.
+                let _ = stand.send(word);
+            }
+        }
+    }
+
+    fn lease(&mut self, place: usize) {
+        let (Some(seat), Some(course)) = (self.plan.seats.get(place), self.batch.course(place)) else {
+            return;
+        };
+        let (word, words) = mpsc::unbounded_channel();
+        let stand = Stand {
+            core: Arc::clone(&self.core),
+            batch: self.plan.id,
+            place,
+            seat: *seat,
+            course: course.clone(),
+            begun: self.begun,
+            lives: self.lives,
+            telling: self.telling.clone(),
+        };
+        drop(self.core.tasks.spawn("executor in a batch", stand.run(words)));
+        self.stands.insert(place, word);
+    }
+
+    async fn finish(mut self, head: &Head) -> Result<(), StoreError> {
+        let Some((judgements, marks)) = self.batch.judgements(&head.proven_before()) else {
+            return Ok(());
+        };
+        for (place, absence) in self.batch.absent() {
+            self.seats.entry(*place).or_default().absence = Some(absence.clone());
+        }
+        let counted = capacities(&self.plan.seats, &judgements);
+        let now = self.core.clock.now();
+        let book = &self.core.book;
+        book.finish(&self.plan, head, &marks, &judgements, &self.seats, &counted, now)
+            .await?;
+        tell(&self.plan, &judgements, &counted);
+        Ok(())
+    }
+
+    fn now(&self) -> u64 {
+        micros(Instant::now().saturating_duration_since(self.begun))
+    }
+}
+
+fn tell(plan: &Plan, judgements: &[Judgement], counted: &[Capacity]) {
+    for (seat, judgement) in plan.seats.iter().zip(judgements) {
+        tracing::info!(miner = %seat.miner, class = %seat.class, executor = seat.index, %judgement, "graded");
+    }
+    let proven: u32 = counted.iter().map(|count| count.proven).sum();
+    tracing::info!(
+        batch = hex::encode(plan.id.0),
+        executors = judgements.len(),
+        proven,
+        "a batch is over"
+    );
+}

@@ -1,0 +1,112 @@
+//! The part of a validator's configuration that is about grading.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use muster_grading::Bounds;
+use muster_kit::config::Problem;
+use muster_protocol::{ExecutorClass, ImageId};
+use muster_seal::HashScheme;
+use muster_sessions::Service;
+use muster_sessions::whitelist::{EngineKind, Listen};
+use serde::Deserialize;
+
+/// The configuration of grading. `[grading]` in the validator's commented default explains every key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Blocks between two batches, on average; 0 for none but those that the operator asks for.
+    pub every_blocks: u64,
+    /// Seconds to come to the barrier, beyond the spin-up time of the slowest class.
+    pub gather_s: u64,
+    /// Executors of one miner in a batch, at most.
+    pub of_one: u32,
+    /// Executors in a batch, at most.
+    pub executors: u32,
+    /// Milliseconds by which an executor's clock may differ.
+    pub skew_ms: u64,
+    /// What each class is challenged with; a class that is not named is not graded.
+    pub images: BTreeMap<ExecutorClass, Grader>,
+}
+
+/// The grader's image for a class.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grader {
+    /// The image, by the digest of its configuration.
+    pub image: ImageId,
+    /// The name by which an engine that has no such image pulls it.
+    #[serde(default)]
+    pub reference: Option<String>,
+    /// Arguments of its entry point.
+    #[serde(default)]
+    pub args: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let Bounds { of_one, executors } = Bounds::default();
+        Self {
+            every_blocks: 360,
+            gather_s: 120,
+            of_one,
+            executors,
+            skew_ms: 5_000,
+            images: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// How large a batch may become.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            of_one: self.of_one,
+            executors: self.executors,
+        }
+    }
+
+    /// How long executors are waited for.
+    pub(crate) fn gather(&self) -> Duration {
+        Duration::from_secs(self.gather_s)
+    }
+
+    /// What is run to challenge an executor of this class.
+    pub(crate) fn service(&self, class: ExecutorClass) -> Option<Service> {
+        let grader = self.images.get(&class)?;
+        Some(Service {
+            model: "muster-grader".to_owned(),
+            image: grader.image,
+            reference: grader.reference.clone(),
+            weights: None,
+            engine: EngineKind::Other,
+            scheme: HashScheme::RawHttp,
+            health: "/health".to_owned(),
+            listen: Listen::Socket("http.sock".to_owned()),
+            class,
+            args: grader.args.clone(),
+            env: IndexMap::new(),
+            input_price: 0,
+            output_price: 0,
+        })
+    }
+
+    /// Everything that is wrong with it, under `path`.
+    pub fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (key, number) in [
+            ("gather_s", self.gather_s),
+            ("of_one", u64::from(self.of_one)),
+            ("executors", u64::from(self.executors)),
+        ] {
+            if number == 0 {
+                problems.push(Problem::at(format!("{path}.{key}"), "must be at least 1"));
+            }
+        }
+        if self.of_one > self.executors {
+            problems.push(Problem::at(format!("{path}.of_one"), "must be at most executors"));
+        }
+        problems
+    }
+}
