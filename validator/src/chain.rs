@@ -28,6 +28,9 @@ use crate::shared::LinkState;
 /// Finalised blocks as they come; after an error it is to be dropped and made anew.
 pub type Blocks = BoxStream<'static, Result<BlockNumber, ChainError>>;
 
+/// A block's number and its hash.
+pub type Hashed = (BlockNumber, [u8; 32]);
+
 /// One subnet, seen and written with one validator's key.
 pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The chain's genesis hash: what tells its blocks from another chain's.
@@ -35,6 +38,11 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
 
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
+
+    /// The last finalised block and its hash; `None` where a chain tells none, and then nothing is drawn from them.
+    fn head_hash(&self) -> BoxFuture<'_, Result<Option<Hashed>, ChainError>> {
+        async { Ok(None) }.boxed()
+    }
 
     /// Its rules for weights.
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>>;
@@ -86,6 +94,10 @@ impl Chain for Subnet {
 
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
         async { self.client().await?.metagraph(self.netuid).await }.boxed()
+    }
+
+    fn head_hash(&self) -> BoxFuture<'_, Result<Option<Hashed>, ChainError>> {
+        async { Ok(Some(self.client().await?.head_hash().await?)) }.boxed()
     }
 
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
@@ -285,6 +297,23 @@ impl Outlook {
     /// How the link stands.
     pub(crate) fn state(&self) -> LinkState {
         self.state.borrow().clone()
+    }
+
+    /// Waits until a block after this one is final, and gives the newest with its hash. A chain that does not answer, or tells no
+    /// hashes, is asked again with the next block.
+    pub(crate) async fn block_after(&self, block: u64) -> (u64, [u8; 32]) {
+        let (mut head, mut last) = (self.head.subscribe(), block);
+        loop {
+            let newer = |head: &Option<BlockNumber>| head.is_some_and(|head| head.0 > last);
+            // The sender is this outlook's own.
+            let seen = head.wait_for(newer).await.map(|head| *head);
+            if let Ok(Some((number, hash))) = self.chain.head_hash().await
+                && number.0 > block
+            {
+                return (number.0, hash);
+            }
+            last = seen.ok().flatten().map_or(last, |head| head.0);
+        }
     }
 
     /// The newest finalised block seen; none before the chain has been met.

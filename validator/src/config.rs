@@ -10,6 +10,7 @@ use muster_gateway::Settings as GatewaySettings;
 use muster_identity::wallet::WalletPath;
 use muster_kit::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
+use muster_rollcall::Settings as GradingSettings;
 use muster_routing::admission::Users;
 use muster_routing::{Policy, Windows};
 use serde::Deserialize;
@@ -43,6 +44,8 @@ pub struct Config {
     pub scoring: ScoringConfig,
     /// The door to streaming sessions.
     pub gateway: GatewaySettings,
+    /// Batches of known-answer proofs.
+    pub grading: GradingSettings,
     /// How long each party may take.
     pub timing: TimingConfig,
 }
@@ -125,6 +128,8 @@ pub struct ScoringConfig {
     pub streaming_weight: u32,
     /// What all work of one class is worth beside that of the others.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
+    /// Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+    pub capacity_percent: u8,
 }
 
 /// How long each party may take.
@@ -161,6 +166,7 @@ impl Default for Config {
             receipts: ReceiptsConfig::default(),
             scoring: ScoringConfig::default(),
             gateway: GatewaySettings::default(),
+            grading: GradingSettings::default(),
             timing: TimingConfig::default(),
         }
     }
@@ -218,6 +224,7 @@ impl Default for ScoringConfig {
         Self {
             streaming_weight: 1,
             class_weights: class_weights.collect(),
+            capacity_percent: 20,
         }
     }
 }
@@ -352,6 +359,8 @@ catch_up_s = 18000
 # What all that this validator's gateway was answered is worth beside the work of a class. A miner's share of it is its share of the rao
 # that proven answers earned by their tokens; sessions are paid for their time, too, in their class.
 streaming_weight = 1
+# Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+capacity_percent = 20
 
 [scoring.class_weights]
 # What all work of one class is worth beside that of the others. A class that is not named is worth nothing.
@@ -413,6 +422,24 @@ services = []
 # Clients of this validator's own: a name for each, and SHA-256 of its key.
 [gateway.keys]
 # me = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+# Batches of known-answer proofs: every executor of the miners that are drawn is challenged at one instant.
+[grading]
+# Blocks between two batches on average; which block begins one follows from its hash. 0: only when `muster grade run` asks.
+every_blocks = 360
+# Seconds for executors to come to the barrier, beyond the time that the slowest class in the batch may take to appear.
+gather_s = 120
+# Executors of one miner, and of all, in a batch at most. What a miner announces beyond them is not proven, so it does not count.
+of_one = 256
+executors = 10240
+# Milliseconds by which an executor's clock may differ from this machine's.
+skew_ms = 5000
+
+# The grader's image for each class; a class that is not named is not graded. The image is the digest of its configuration.
+[grading.images]
+# [grading.images."always_on.test"]
+# image = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+# reference = "registry.example.org/grader:1"
 
 [timing]
 # Seconds of slack for the whole job, on top of the limits that its user set.
@@ -486,6 +513,10 @@ linger_s = 60
             ));
         }
         problems.extend(self.gateway.problems("gateway"));
+        problems.extend(self.grading.problems("grading"));
+        if self.scoring.capacity_percent > 100 {
+            problems.push(Problem::at("scoring.capacity_percent", "must be at most 100"));
+        }
         problems
     }
 }

@@ -1,13 +1,16 @@
 //! Jobs come in: a facilitator hands them over, and the validator's own gateway wants sessions. Each is taken, repeated or refused,
 //! durably, before anything else happens.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream;
 use indexmap::IndexMap;
 use muster_gateway::host::{Host, Order};
 use muster_gateway::{Gateway, Parts};
+use muster_grading::Announced;
 use muster_identity::{sign_job, verify_job};
 use muster_kit::store::StoreError;
 use muster_protocol::job::Outcome;
@@ -19,9 +22,11 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_protocol::{JobId, Signature, UserKey, ValidatorKey};
+use muster_protocol::{JobId, MinerKey, Signature, UserKey, ValidatorKey};
+use muster_rollcall::RollCall;
 use muster_routing::admission::{Admission, Seen, decide};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::Error;
 use crate::driver;
@@ -34,6 +39,8 @@ const MAX_REASON_CHARS: usize = 500;
 const NAMESPACE: &str = "muster.gateway";
 /// Seconds for inputs and outputs, of which a session has none.
 const NO_DATA: u64 = 5;
+/// Miners that are asked at a time what they have.
+const ASKED: usize = 64;
 /// How long a session that has said its last word may take to end by itself, and so as a job that was done.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -174,32 +181,50 @@ pub(crate) async fn open_gateway(shared: &Arc<Shared>) -> Result<(), Error> {
 /// The validator's own jobs.
 struct Jobs(Arc<Shared>);
 
+impl Jobs {
+    /// Hands a job of the validator's own to the subnet.
+    async fn order(&self, order: Order) -> Result<(), String> {
+        let shared = &self.0;
+        let request = session_job(shared, &order);
+        let now = shared.clock.now();
+        if let Some(miner) = order.on {
+            let mut pins = shared.pins.lock().unwrap_or_else(PoisonError::into_inner);
+            pins.insert(order.job, miner);
+        }
+        shared.news.send_modify(|listeners| {
+            listeners.insert(order.job, order.news.clone());
+        });
+        match shared.store.admit_own(&request, &encode(&request), now).await {
+            Ok(true) => {
+                driver::start(shared, request, None, None);
+                Ok(())
+            }
+            Ok(false) => Err("its job has an id that was used before".to_owned()),
+            Err(error) => {
+                let said = error.to_string();
+                shared.fail(error);
+                Err(said)
+            }
+        }
+    }
+
+    async fn call_off(&self, job: JobId, why: &'static str) {
+        let shared = &self.0;
+        match shared.store.cancel(job, why).await {
+            Ok(true) => shared.call_off(job, why),
+            Ok(false) => {}
+            Err(error) => shared.fail(error),
+        }
+    }
+}
+
 impl Host for Jobs {
     fn me(&self) -> ValidatorKey {
         self.0.me()
     }
 
     fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move {
-            let shared = &self.0;
-            let request = session_job(shared, &order);
-            let now = shared.clock.now();
-            shared.news.send_modify(|listeners| {
-                listeners.insert(order.job, order.news.clone());
-            });
-            match shared.store.admit_own(&request, &encode(&request), now).await {
-                Ok(true) => {
-                    driver::start(shared, request, None, None);
-                    Ok(())
-                }
-                Ok(false) => Err("its job has an id that was used before".to_owned()),
-                Err(error) => {
-                    let said = error.to_string();
-                    shared.fail(error);
-                    Err(said)
-                }
-            }
-        })
+        Box::pin(self.order(order))
     }
 
     fn end(&self, job: JobId, why: &'static str, last_word: bool) -> BoxFuture<'_, ()> {
@@ -209,13 +234,100 @@ impl Host for Jobs {
                 let over = shared.own_job_over(job);
                 let _ = tokio::time::timeout(GRACE, over).await;
             }
-            match shared.store.cancel(job, why).await {
-                Ok(true) => shared.call_off(job, why),
-                Ok(false) => {}
-                Err(error) => shared.fail(error),
+            self.call_off(job, why).await;
+        })
+    }
+}
+
+// What grading wants.
+
+/// Begins to wait for blocks that begin a batch, and for the operator's word.
+pub(crate) async fn open_roll_call(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let failing = Arc::clone(shared);
+    let parts = muster_rollcall::Parts {
+        host: Arc::new(Jobs(Arc::clone(shared))),
+        pool: shared.store.pool(),
+        clock: Arc::clone(&shared.clock),
+        tasks: shared.tasks.clone(),
+        failed: Box::new(move |error| failing.fail(error)),
+    };
+    let roll_call = RollCall::open(shared.config.grading.clone(), parts).await?;
+    // Only this function sets it, and it runs once.
+    let _ = shared.roll_call.set(roll_call);
+    Ok(())
+}
+
+impl muster_rollcall::Host for Jobs {
+    fn me(&self) -> ValidatorKey {
+        self.0.me()
+    }
+
+    fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, [u8; 32])> {
+        Box::pin(self.0.outlook.block_after(block))
+    }
+
+    fn announced(&self) -> BoxFuture<'_, Vec<Announced>> {
+        Box::pin(announced(&self.0))
+    }
+
+    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.order(order))
+    }
+
+    fn end(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()> {
+        Box::pin(self.call_off(job, why))
+    }
+
+    fn backed(&self, job: JobId) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            match self.0.store.refusal_is_backed(job).await {
+                Ok(backed) => backed,
+                Err(error) => {
+                    self.0.fail(error);
+                    false
+                }
             }
         })
     }
+}
+
+/// Dials every miner of the subnet and hears what it has. Who does not answer has nothing.
+async fn announced(shared: &Arc<Shared>) -> Vec<Announced> {
+    let metagraph = shared.outlook.metagraph().await;
+    let me = shared.keypair.hotkey();
+    let blacklist = &shared.config.routing.blacklist;
+    let mut miners = Vec::new();
+    for neuron in &metagraph.neurons {
+        let miner = MinerKey(neuron.hotkey);
+        if let Some(address) = neuron.axon
+            && neuron.hotkey != me
+            && !blacklist.contains(&miner)
+        {
+            miners.push((miner, address));
+        }
+    }
+    let patience = Duration::from_secs(shared.config.timing.dial_s);
+    let asking = stream::iter(miners).map(|(miner, address)| {
+        let shared = Arc::clone(shared);
+        async move {
+            let heard = timeout(patience, driver::manifest(&shared, miner, address)).await;
+            (miner, heard.ok().flatten())
+        }
+    });
+    let heard: Vec<_> = asking.buffer_unordered(ASKED).collect().await;
+    let now = shared.clock.now();
+    let mut announced = Vec::new();
+    for (miner, manifest) in heard {
+        let Some(manifest) = manifest else { continue };
+        announced.extend(
+            manifest
+                .iter()
+                .map(|(class, count)| Announced { miner, class, count }),
+        );
+        shared.ledger().announced(miner, manifest, now);
+    }
+    announced.sort_unstable();
+    announced
 }
 
 /// The job that a session is, signed by the validator as its user.
@@ -233,7 +345,7 @@ fn session_job(shared: &Shared, order: &Order) -> JobRequest {
         r#type: JobNew,
         message_type: JobRequestTag,
         uuid: order.job,
-        job_namespace: Some(NAMESPACE.to_owned()),
+        job_namespace: Some(order.on.map_or(NAMESPACE, |_| driver::GRADING).to_owned()),
         executor_class: service.class,
         docker_image: service.pull_by(),
         args: service.args.clone(),

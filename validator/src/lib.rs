@@ -144,6 +144,8 @@ pub async fn run_on(
         ledger: Mutex::new(ledger),
         cancels: Mutex::default(),
         news: watch::Sender::default(),
+        pins: Mutex::default(),
+        roll_call: OnceLock::new(),
         gateway: OnceLock::new(),
         live: Live::new(),
         anchor: watch::Sender::default(),
@@ -178,6 +180,7 @@ async fn serve(
     intake::forget_sessions(shared).await?;
     driver::resume(shared).await?;
     intake::open_gateway(shared).await?;
+    intake::open_roll_call(shared).await?;
     shared.spawn("facilitator link", facilitator::run(Arc::clone(shared)));
     shared.spawn("weights", weights::run(Arc::clone(shared)));
     if shared.config.receipts.gather {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_chain::weights::to_u16;
 use muster_chain::{Metagraph, Uid};
+use muster_grading::verdict::Capacity;
 use muster_protocol::ValidatorKey;
-use muster_scoring::{Neuron, Paid, Score, Scores, Snapshot, Streamed, score, zeros};
+use muster_scoring::{Neuron, Paid, Proven, Score, Scores, Snapshot, Streamed, score, zeros};
 
 use crate::config::ScoringConfig;
 
@@ -16,6 +17,8 @@ pub struct Work {
     pub receipts: Vec<Paid>,
     /// Sealed sessions of this validator's own gateway.
     pub streamed: Vec<Streamed>,
+    /// What each miner's last batch showed.
+    pub proven: Vec<Capacity>,
 }
 
 /// Everything that the scores of this work depend on. The receipts of whoever may set weights in the subnet count.
@@ -37,6 +40,16 @@ pub fn snapshot(me: ValidatorKey, metagraph: &Metagraph, config: &ScoringConfig,
         receipts: work.receipts,
         streaming_weight: config.streaming_weight,
         streamed: work.streamed,
+        proven: work
+            .proven
+            .iter()
+            .map(|count| Proven {
+                miner: count.miner,
+                class: count.class,
+                executors: count.proven.saturating_add(count.excused),
+            })
+            .collect(),
+        capacity_percent: config.capacity_percent,
     }
 }
 

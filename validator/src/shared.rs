@@ -10,7 +10,8 @@ use muster_gateway::host::News;
 use muster_identity::Keypair;
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
-use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_rollcall::RollCall;
 use muster_routing::{Ledger, Windows};
 use muster_rpc::lines::Lines;
 use serde::Serialize;
@@ -54,6 +55,10 @@ pub(crate) struct Shared {
     pub(crate) cancels: Mutex<HashMap<JobId, watch::Sender<Option<String>>>>,
     /// Who hears how jobs of the validator's own fare.
     pub(crate) news: watch::Sender<HashMap<JobId, mpsc::Sender<News>>>,
+    /// The only miners that may run these jobs of the validator's own.
+    pub(crate) pins: Mutex<HashMap<JobId, MinerKey>>,
+    /// Who grades.
+    pub(crate) roll_call: OnceLock<RollCall>,
     /// The door to streaming sessions, if there is one.
     pub(crate) gateway: OnceLock<Gateway>,
     /// What jobs print, on its way to the facilitator.
@@ -123,6 +128,12 @@ impl Shared {
         self.news.borrow().contains_key(&job)
     }
 
+    /// The only miner that may run this job, if there is only one.
+    pub(crate) fn pinned(&self, job: JobId) -> Option<MinerKey> {
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        pins.get(&job).copied()
+    }
+
     /// Waits until a job of the validator's own is over; not at all for any other.
     pub(crate) async fn own_job_over(&self, job: JobId) {
         // The sender lives here.
@@ -146,6 +157,12 @@ impl Shared {
                 listener.is_some()
             }
         });
+        if let News::Ended(_) = &news {
+            self.pins
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&job);
+        }
         if let Some(listener) = listener {
             // A listener that has gone does not want to know; one has place for more news than a job has.
             let _ = listener.try_send(news);

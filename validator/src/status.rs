@@ -14,7 +14,7 @@ use muster_kit::Coded;
 use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
 use muster_protocol::wire::muster::GatewayNotice;
-use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{Faulty, Score};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -102,6 +102,12 @@ impl From<StoredCycle> for ScoredView {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct Of {
+    miner: Option<MinerKey>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Limit {
     limit: Option<u32>,
 }
@@ -114,6 +120,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/sessions", get(sessions))
+        .route("/v0/batches", get(batches).post(run_batch))
+        .route("/v0/batches/{batch}", get(batch))
+        .route("/v0/grades/{miner}", get(grades))
         .with_state(shared);
     axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
@@ -172,6 +181,67 @@ async fn sessions(
         scored: shared.store.cycles(1).await?.pop().map(ScoredView::from),
     })
     .into_response())
+}
+
+/// Batches of known-answer proofs, the newest first.
+async fn batches(
+    State(shared): State<Arc<Shared>>,
+    Query(Limit { limit }): Query<Limit>,
+) -> Result<Response, Unreadable> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let Some(roll_call) = shared.roll_call.get() else {
+        return Ok(unknown("grading has not begun yet"));
+    };
+    let batches = roll_call.book().batches(limit).await?;
+    Ok(Json(json!({ "validator": shared.me(), "batches": batches })).into_response())
+}
+
+/// The operator wants a batch now. Answers when everybody in it is judged.
+async fn run_batch(State(shared): State<Arc<Shared>>) -> Response {
+    let Some(roll_call) = shared.roll_call.get() else {
+        return unknown("grading has not begun yet");
+    };
+    match roll_call.run_now().await {
+        Ok(batch) => Json(json!({ "batch": batch })).into_response(),
+        Err(refused) => {
+            let error = json!({ "error": refused.to_string() });
+            (StatusCode::CONFLICT, Json(error)).into_response()
+        }
+    }
+}
+
+/// The evidence of a batch: all of it, or that about one miner's executors.
+async fn batch(
+    State(shared): State<Arc<Shared>>,
+    Path(batch): Path<String>,
+    Query(Of { miner }): Query<Of>,
+) -> Result<Response, Unreadable> {
+    let file = match shared.roll_call.get() {
+        Some(roll_call) => roll_call.book().file(&batch, miner).await?,
+        None => None,
+    };
+    Ok(match file {
+        Some(file) => Json(file).into_response(),
+        None => unknown("no batch of that id is over here"),
+    })
+}
+
+/// What a miner's executors came to.
+async fn grades(
+    State(shared): State<Arc<Shared>>,
+    Path(miner): Path<MinerKey>,
+    Query(Limit { limit }): Query<Limit>,
+) -> Result<Response, Unreadable> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let Some(roll_call) = shared.roll_call.get() else {
+        return Ok(unknown("grading has not begun yet"));
+    };
+    let grades = roll_call.book().grades_of(miner, limit).await?;
+    Ok(Json(json!({ "miner": miner, "grades": grades })).into_response())
+}
+
+fn unknown(error: &str) -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
 }
 
 /// Why a job's attempts went where they went. 404 for a job that was never routed here, or so long ago that it is forgotten.

@@ -26,6 +26,9 @@ use crate::scoring::{Work, reseated, scored, snapshot, weights};
 use crate::shared::{Anchor, Shared};
 use crate::store::{CycleState, StoredCycle};
 
+/// How many times the blocks between two batches a miner's last batch may lie before a cycle and still count in it.
+const BATCHES_BACK: u64 = 4;
+
 /// Why a block did not bring the cycle forward.
 enum Trouble {
     Chain(ChainError),
@@ -370,7 +373,19 @@ async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredC
         }
     }
     let (count, sessions) = (receipts.len(), streamed.len());
-    let work = Work { receipts, streamed };
+    let proven = match shared.roll_call.get() {
+        Some(roll_call) => {
+            let back = shared.config.grading.every_blocks.saturating_mul(BATCHES_BACK);
+            let first = span.first.0.saturating_sub(back);
+            roll_call.book().capacities_between(first, span.last.0).await?
+        }
+        None => Vec::new(),
+    };
+    let work = Work {
+        receipts,
+        streamed,
+        proven,
+    };
     let snapshot = snapshot(shared.me(), &look.metagraph, &shared.config.scoring, work);
     let least = look.rules.hyperparameters.min_allowed_weights;
     let (scores, weights) = scored(&snapshot, &look.metagraph, least);

@@ -30,12 +30,25 @@ pub fn score(snapshot: &Snapshot) -> Scores {
         .collect();
     let mut scores = Scores::default();
     let mut totals = BTreeMap::<MinerKey, Total>::new();
+    let weight = |class: &ExecutorClass| snapshot.class_weights.get(class).copied().unwrap_or(0);
+    let capacity = capacity(snapshot, &places);
+    for (class, by_miner) in &capacity {
+        for (miner, _, points) in shared(by_miner, &places, weight(class)) {
+            let total = totals.entry(miner).or_default();
+            let part = percent(points, snapshot.capacity_percent);
+            total.points = total.points.saturating_add(part);
+        }
+    }
     for (class, by_miner) in &worked(snapshot, &places, &mut scores) {
-        let weight = snapshot.class_weights.get(class).copied().unwrap_or(0);
-        for (miner, share, points) in shared(by_miner, &places, weight) {
+        // Where nobody has proven anything, all of it is for work.
+        let for_work = match capacity.contains_key(class) {
+            true => 100_u8.saturating_sub(snapshot.capacity_percent),
+            false => 100,
+        };
+        for (miner, share, points) in shared(by_miner, &places, weight(class)) {
             let total = totals.entry(miner).or_default();
             total.micros = total.micros.saturating_add(share);
-            total.points = total.points.saturating_add(points);
+            total.points = total.points.saturating_add(percent(points, for_work));
         }
     }
     let answered = answered(snapshot, &places, &mut scores);
@@ -156,6 +169,28 @@ impl Scores {
             self.more_dropped = self.more_dropped.saturating_add(1);
         }
     }
+}
+
+/// Proven executors of each class, of miners that are in the subnet.
+fn capacity(
+    snapshot: &Snapshot,
+    places: &BTreeMap<MinerKey, &Neuron>,
+) -> BTreeMap<ExecutorClass, BTreeMap<MinerKey, u128>> {
+    let mut capacity = BTreeMap::<ExecutorClass, BTreeMap<MinerKey, u128>>::new();
+    for proven in &snapshot.proven {
+        if proven.executors > 0 && places.contains_key(&proven.miner) {
+            let of_class = capacity.entry(proven.class).or_default();
+            let count = of_class.entry(proven.miner).or_default();
+            *count = count.saturating_add(u128::from(proven.executors));
+        }
+    }
+    capacity
+}
+
+/// So many hundredths of some points, rounded down.
+fn percent(points: u64, hundredths: u8) -> u64 {
+    let part = u128::from(points).saturating_mul(u128::from(hundredths.min(100))) / 100;
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// What a receipt pays, and in which class.

@@ -3,9 +3,10 @@
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is what a receipt's `score_str`
 //! counts. Work is summed by executor class and coldkey, split evenly over the coldkey's hotkeys that worked, and turned
-//! into points: each class is worth its weight, divided by the shares of its work. What sealed sessions answered is work of a
-//! kind of its own beside the classes: its unit is the rao that proven answers earned by their tokens. A receipt or a session that
-//! does not count is dropped with a reason and never stops the others; a neuron that gets nothing is told why.
+//! into points: each class is worth its weight, divided by the shares of its work and, where executors have proven what they are, by
+//! those of the proven ones. What sealed sessions answered is work of a kind of its own beside the classes: its unit is the rao
+//! that proven answers earned by their tokens. A receipt or a session that does not count is dropped with a reason and never
+//! stops the others; a neuron that gets nothing is told why.
 
 mod fold;
 mod zero;
@@ -48,6 +49,23 @@ pub struct Snapshot {
     /// The scorer's own sealed sessions that were over in the cycle.
     #[serde(default)]
     pub streamed: Vec<Streamed>,
+    /// Executors that proved what they are, by the last batch of each miner.
+    #[serde(default)]
+    pub proven: Vec<Proven>,
+    /// Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+    #[serde(default)]
+    pub capacity_percent: u8,
+}
+
+/// Executors of one kind of one miner that proved what they are, or are at work where receipts show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proven {
+    /// Whose.
+    pub miner: MinerKey,
+    /// Of which kind.
+    pub class: ExecutorClass,
+    /// How many.
+    pub executors: u32,
 }
 
 /// A neuron, as far as scoring needs it.

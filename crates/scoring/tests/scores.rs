@@ -2,7 +2,7 @@
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
-use muster_scoring::{Dropped, Faulty, Neuron, POINTS, Paid, Snapshot, Streamed, Why, score, zeros};
+use muster_scoring::{Dropped, Faulty, Neuron, POINTS, Paid, Proven, Snapshot, Streamed, Why, score, zeros};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -49,6 +49,8 @@ fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<Paid>) -> Snapshot {
         receipts,
         streaming_weight: 2,
         streamed: vec![],
+        proven: vec![],
+        capacity_percent: 20,
     }
 }
 
@@ -72,6 +74,40 @@ fn rows(snapshot: &Snapshot) -> Vec<(u16, u64, u64)> {
         .iter()
         .map(|s| (s.uid, s.micros, s.points))
         .collect()
+}
+
+#[test]
+fn proven_executors_share_their_part_of_a_class_and_work_the_rest() {
+    let proven = |of, executors| Proven {
+        miner: miner(of),
+        class: TEST,
+        executors,
+    };
+    let mut snapshot = snapshot(
+        &[(1, 101), (2, 102), (3, 103)],
+        vec![paid(1, 1, "30"), paid(2, 2, "10")],
+    );
+    let rows_of = |snapshot: &Snapshot| {
+        rows(snapshot)
+            .iter()
+            .map(|row| (row.0, row.2))
+            .collect::<Vec<_>>()
+    };
+    let whole = [(1, POINTS / 4 * 3), (2, POINTS / 4)];
+    assert_eq!(rows_of(&snapshot), whole, "nobody has proven anything");
+    // Miner 3 did no work and has as many executors as miner 2; the stranger's count for nothing.
+    snapshot.proven = vec![proven(2, 4), proven(3, 4), proven(9, 100), proven(1, 0)];
+    let fifth = POINTS / 5;
+    assert_eq!(
+        rows_of(&snapshot),
+        [
+            (1, (POINTS - fifth) / 4 * 3),
+            (2, (POINTS - fifth) / 4 + fifth / 2),
+            (3, fifth / 2)
+        ]
+    );
+    snapshot.receipts.clear();
+    assert_eq!(rows_of(&snapshot), [(2, fifth / 2), (3, fifth / 2)]);
 }
 
 #[test]

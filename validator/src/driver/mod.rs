@@ -9,20 +9,24 @@ pub mod messages;
 mod papers;
 mod strays;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
 use muster_gateway::host::News;
+use muster_identity::validator_auth;
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
-use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
+use muster_protocol::wire::miner::{ExecutorTiming, ToMiner};
+use muster_protocol::wire::{decode, encode};
+use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, Manifest, MinerKey, Receipt};
 use muster_routing::retry::{self, Facts, Next};
 use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
 use muster_rpc::lines::Line;
+use muster_rpc::{Limits, connect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -30,6 +34,8 @@ use crate::report::{Tried, in_words, metadata, with_complaint};
 use crate::shared::{CancelEar, Shared};
 use crate::store::{Beginning, OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
+use messages::Meaning;
+pub(crate) use papers::GRADING;
 use papers::Papers;
 pub(crate) use strays::run as look_at_strays;
 
@@ -57,6 +63,24 @@ pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Beginning> 
     let (found, chosen) = choose(shared, &wish, &metagraph, &policy);
     let decision = found.decision(wish.class, metagraph.block.0);
     Some(beginning(shared, request, &[], chosen?, decision))
+}
+
+/// What a miner says that it has, once it is greeted; `None` if it says nothing before it hangs up. It is asked on a connection of
+/// its own: on the others it says so only when they begin.
+pub(crate) async fn manifest(shared: &Shared, miner: MinerKey, address: SocketAddr) -> Option<Manifest> {
+    let url = format!("ws://{address}/v0.1/validator_interface/{}", shared.me());
+    let mut socket = connect(&url, &Limits::miner()).await.ok()?;
+    let now = shared.clock.now();
+    let greeting = ToMiner::ValidatorAuthForMiner(validator_auth(&shared.keypair, miner, now));
+    socket.send(encode(&greeting)).await.ok()?;
+    while let Ok(Some(frame)) = socket.recv().await {
+        if let Ok(message) = decode(&frame)
+            && let Meaning::Manifest(manifest) = messages::meaning(message)
+        {
+            return Some(manifest);
+        }
+    }
+    None
 }
 
 /// A line for an attempt. Nothing is dialled yet.
@@ -322,9 +346,10 @@ fn choose(
     metagraph: &Metagraph,
     policy: &Policy,
 ) -> (Route, Option<Candidate>) {
-    let subjects: Vec<_> = metagraph
-        .neurons
-        .iter()
+    let pinned = shared.pinned(wish.job);
+    let neurons = metagraph.neurons.iter();
+    let subjects: Vec<_> = neurons
+        .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
         .map(|neuron| Subject {
             uid: neuron.uid.0,
             miner: MinerKey(neuron.hotkey),
@@ -335,7 +360,10 @@ fn choose(
     about.insert(wish.image);
     let now = shared.clock.now();
     let mut ledger = shared.ledger();
-    let standings = ledger.standings(subjects.iter().map(|subject| subject.miner), &about, now);
+    // Whoever is meant alone is asked whatever is known of it: if it has nothing free, it is to show why.
+    let known = subjects.iter().map(|subject| subject.miner);
+    let known = known.filter(|_| pinned.is_none());
+    let standings = ledger.standings(known, &about, now);
     let found = route(wish, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {

@@ -5,7 +5,8 @@ use std::fmt;
 
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
-use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
+use muster_protocol::{AttemptId, JobId, JobRejectionReason, JobStatus, MinerKey, Timestamp};
+use muster_routing::Mark;
 use muster_routing::admission::Seen;
 use serde::Serialize;
 use serde_json::Value;
@@ -422,6 +423,23 @@ impl Store {
             Some(outcome) => Ok(Some((outcome, self.attempts_of(job).await?))),
             None => Ok(None),
         }
+    }
+
+    /// Whether a job ended because its miner was busy and showed it: its attempt's mark speaks against nobody.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn refusal_is_backed(&self, job: JobId) -> Result<bool> {
+        let Some(Outcome::Rejected(details)) = self.outcome(job).await? else {
+            return Ok(false);
+        };
+        let row = sqlx::query("SELECT mark FROM attempts WHERE job_id = $1 ORDER BY ordinal DESC LIMIT 1")
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read what a refusal stood on"))?;
+        let mark: Option<String> = row.map_or(Ok(None), |row| column(&row, "mark"))?;
+        Ok(details.reason == JobRejectionReason::Busy && mark.as_deref() == Some(Mark::Clean.as_str()))
     }
 
     async fn outcome(&self, job: JobId) -> Result<Option<Outcome>> {

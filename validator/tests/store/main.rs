@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod gathered;
 #[cfg(test)]
+mod grading;
+#[cfg(test)]
 mod outbox;
 #[cfg(test)]
 mod streamed;
