@@ -73,6 +73,9 @@ pub struct StreamingSettings {
     pub idle_s: u64,
     /// Requests of one session at once.
     pub max_requests: usize,
+    /// A socket that answers instead of the job's program. No file can set it: it is for showing that a validator finds out.
+    #[serde(skip)]
+    pub impostor: Option<PathBuf>,
 }
 
 /// What a standing executor is.
@@ -208,6 +211,7 @@ impl Default for StreamingSettings {
             last_port: 0,
             idle_s: 3_600,
             max_requests: 1_024,
+            impostor: None,
         }
     }
 }

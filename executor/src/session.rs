@@ -1,6 +1,7 @@
 //! A streaming job's session: the program is reached in its container, its miner attests what it is, and what it answers goes
 //! out through a seal, until the session is over and that is signed.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -168,6 +169,12 @@ async fn started(opening: &Opening) -> Result<Running, Failure> {
 /// How its program is reached.
 async fn address(opening: &Opening, running: &Running) -> Result<EngineAddress, Failure> {
     let terms = opening.details.muster.as_ref();
+    if let Some(path) = &opening.settings.impostor
+        && let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
+    {
+        let socket = JobSocket::new(folder, name, Listener::Trusted).map_err(|error| unfit(&error))?;
+        return Ok(EngineAddress::Socket(socket));
+    }
     if let Some(name) = terms.and_then(|terms| terms.socket.as_deref()) {
         let listener = Listener::Container(running.id.clone());
         let socket = JobSocket::new(&opening.folder, name, listener).map_err(|error| unfit(&error))?;

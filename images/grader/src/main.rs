@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use muster_image_grader::{machine, program};
 use muster_proofs::Engine;
+use muster_proofs::prover::cheat::Smaller;
 use muster_proofs::prover::{CpuProver, all_cores};
 
 /// Proves what this container's machine can do to whoever challenges it.
@@ -14,6 +15,9 @@ struct Arguments {
     /// MiB that this process may take; what its container may take if it is not given.
     #[arg(long)]
     memory_mib: Option<u64>,
+    /// Multiply matrices of half the side and answer as if they were whole: for showing that it is found out.
+    #[arg(long, hide = true)]
+    cheat: bool,
 }
 
 #[tokio::main]
@@ -24,5 +28,9 @@ async fn main() -> anyhow::Result<()> {
         .or_else(machine::memory)
         .context("how much memory there is cannot be read: name it with --memory-mib")?;
     let prover = CpuProver::new(Engine::best(), all_cores());
-    program::run(prover, machine::caps(memory), &arguments.listening).await
+    let caps = machine::caps(memory);
+    if arguments.cheat {
+        return program::run(Smaller::new(prover), caps, &arguments.listening).await;
+    }
+    program::run(prover, caps, &arguments.listening).await
 }

@@ -17,7 +17,7 @@ use crate::{Grader, machine, serve};
 #[derive(Debug, Clone, Args)]
 pub struct Listening {
     /// The Unix socket, if its folder is there: it is where an executor mounts one.
-    #[arg(long, default_value = "/run/muster/http.sock")]
+    #[arg(long, default_value = "/muster/http.sock")]
     pub socket: PathBuf,
     /// The address where that folder is missing, as under ComputeHorde's executors.
     #[arg(long, default_value = "0.0.0.0:8000")]
