@@ -6,11 +6,11 @@ mod doctor;
 mod door;
 mod failure;
 mod files;
+mod grade;
 mod input;
 mod job;
 mod live;
 mod login;
-mod print;
 mod proof;
 mod report;
 mod roles;
@@ -55,6 +55,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Chat(args) => chat::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,
         Command::Session(command) => proof::sessions(command).await,
+        Command::Grade(command) => grade::run(command).await,
         Command::Files(command) => files::run(*command, clock).await,
         Command::Login(args) => login::login(args, clock).await,
         Command::Keys(command) => login::keys(command, clock).await,
@@ -88,4 +89,50 @@ fn explain(text: &str) -> Result<ExitCode> {
     };
     print::raw(code.page());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The one place that writes to the terminal. A reader that goes away (`muster … | head`) is no error.
+mod print {
+    use std::fmt::Arguments;
+    use std::io::Write as _;
+
+    /// A line of what was asked for.
+    pub(crate) fn line(text: Arguments<'_>) {
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
+    }
+
+    /// Text of what was asked for, as it is.
+    pub(crate) fn raw(text: &str) {
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// A line beside what was asked for.
+    pub(crate) fn problem(text: Arguments<'_>) {
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+
+    /// Bytes of what was asked for, as they are and at once.
+    pub(crate) fn bytes_beside(text: &str) {
+        let mut out = std::io::stderr().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// A table of what was asked for, without lines around it.
+    pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(head);
+        for row in rows {
+            table.add_row(row);
+        }
+        for text in table.lines() {
+            line(format_args!("{}", text.trim_end()));
+        }
+    }
+
+    /// A number of bytes as people say it.
+    pub(crate) fn size(bytes: u64) -> String {
+        indicatif::HumanBytes(bytes).to_string()
+    }
 }

@@ -69,6 +69,20 @@ fn the_demo_does_all_of_it() {
         "download, execution and upload limits of the demo job"
     );
 
+    let [cheated, honest] = [&report["batches"][0], &report["batches"][1]];
+    assert_eq!(
+        (&cheated["executors"], &cheated["proven"]),
+        (&2.into(), &1.into()),
+        "{cheated}"
+    );
+    let reason = cheated["reasons"][0].as_str().unwrap();
+    assert!(reason.starts_with("its opening is wrong: draw "), "{reason}");
+    assert_eq!(
+        (&honest["executors"], &honest["proven"]),
+        (&2.into(), &2.into()),
+        "{honest}"
+    );
+
     assert_eq!(report["weight"]["weight"], 65535);
     assert_ne!(report["weight"]["miner_uid"], report["weight"]["validator_uid"]);
 

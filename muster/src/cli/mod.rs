@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use muster_enrol::Invitation;
-use muster_protocol::{ExecutorClass, ExecutorToken, JobId};
+use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 
 pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify};
 
@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Streaming sessions of a validator's gateway.
     #[command(subcommand)]
     Session(Session),
+    /// What executors have proven, and why one is worth nothing.
+    #[command(subcommand)]
+    Grade(Grade),
     /// Files in the facilitator's store: inputs and outputs of jobs.
     #[command(subcommand)]
     Files(Box<Files>),
@@ -159,6 +162,10 @@ pub(crate) struct Executor {
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// If this file can be taken away, let the socket that it names answer the session instead of its job, as a cheating miner
+    /// would: for showing that it is found out.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) impostor: Option<PathBuf>,
     /// The miner to dial, `ws://host:port`.
     #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enrol", "standing"])]
     pub(crate) miner_address: Option<String>,
@@ -199,6 +206,90 @@ pub(crate) struct SessionLs {
     /// The state folder of `muster up` to take the default from.
     #[arg(long, default_value = ".muster")]
     pub(crate) dir: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `muster grade`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Grade {
+    /// Run the validator's checks on this machine, without a chain, and say which classes it would pass.
+    #[command(name = "self")]
+    Own(GradeSelf),
+    /// Have a validator challenge every executor now.
+    Run(GradeRun),
+    /// The newest batches of a validator.
+    #[command(visible_alias = "list")]
+    Ls(GradeLs),
+    /// What a miner's executors came to, with every reason.
+    Explain(GradeExplain),
+    /// Judge a batch again from its evidence, offline; ends with 1 if the evidence says otherwise than the validator.
+    Replay(GradeReplay),
+}
+
+/// Which validator is asked.
+#[derive(Debug, Args)]
+pub(crate) struct OfValidator {
+    /// Where the validator serves its state; the local subnet's by default.
+    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
+    pub(crate) state: Option<SocketAddr>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster")]
+    pub(crate) dir: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `muster grade self`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeSelf {
+    /// Run the whole course of this class, however long it takes; otherwise of every class that a probe does not rule out.
+    #[arg(long)]
+    pub(crate) class: Option<ExecutorClass>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `muster grade run`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeRun {
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
+/// `muster grade ls`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeLs {
+    /// How many.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
+/// `muster grade explain`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeExplain {
+    /// The miner's hotkey.
+    pub(crate) miner: MinerKey,
+    /// How many executors, those of the newest batch first.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: u32,
+    /// Keep the evidence of the newest batch about this miner's executors in this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
+/// `muster grade replay`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeReplay {
+    /// What `muster grade explain --save` wrote.
+    pub(crate) file: PathBuf,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,

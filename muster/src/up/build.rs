@@ -1,4 +1,4 @@
-//! The two programs that `up` needs beside itself: the local chain and the demo image's program.
+//! The programs that `up` needs beside itself: the local chain and those of the images.
 //!
 //! From a checkout, cargo builds them (and finds them built the next time). An installed `muster` has them beside itself.
 
@@ -17,6 +17,8 @@ use crate::print;
 const CHAIN: &str = "muster-devchain";
 const HELLO: &str = "hello";
 const HELLO_PACKAGE: &str = "muster-image-hello";
+const GRADER: &str = "muster-grader";
+const GRADER_PACKAGE: &str = "muster-image-grader";
 /// A build that takes longer than this has something to do, or waits for another one; people want to know.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -24,6 +26,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Programs {
     pub(crate) chain: PathBuf,
     pub(crate) hello: PathBuf,
+    pub(crate) grader: PathBuf,
 }
 
 /// Finds or builds them.
@@ -36,10 +39,14 @@ pub(crate) async fn programs(clock: &SharedClock) -> Result<Programs> {
 async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
     let here = std::env::current_exe().context("cannot find out where muster lies")?;
     let beside = |name: &str| here.with_file_name(name);
-    if beside(CHAIN).exists() && beside(HELLO).exists() {
+    if [CHAIN, HELLO, GRADER]
+        .into_iter()
+        .all(|name| beside(name).exists())
+    {
         return Ok(Programs {
             chain: beside(CHAIN),
             hello: beside(HELLO),
+            grader: beside(GRADER),
         });
     }
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,7 +54,7 @@ async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
         .context("no checkout")?;
     if !checkout.join("devchain/Cargo.toml").exists() {
         bail!(
-            "neither {CHAIN} and {HELLO} beside {} nor the checkout {} is there",
+            "neither {CHAIN}, {HELLO} and {GRADER} beside {} nor the checkout {} is there",
             here.display(),
             checkout.display()
         );
@@ -70,13 +77,16 @@ async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
     // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach the
     // program and not the build scripts of this machine.
     hello
-        .args(["--package", HELLO_PACKAGE, "--target", &machine])
+        .args(["--package", HELLO_PACKAGE, "--package", GRADER_PACKAGE])
+        .args(["--target", &machine])
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
-    finish(hello, "the demo image", clock).await?;
+    finish(hello, "the programs of the images", clock).await?;
 
+    let built = static_target.join(machine).join("debug");
     Ok(Programs {
         chain: chain_target.join("debug").join(CHAIN),
-        hello: static_target.join(machine).join("debug").join(HELLO),
+        hello: built.join(HELLO),
+        grader: built.join(GRADER),
     })
 }
 

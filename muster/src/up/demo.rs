@@ -14,11 +14,11 @@ use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, Rec
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::plan::DEMO_MODEL;
+use super::plan::{DEMO_MODEL, Setup};
 use super::state::Subnet;
 use crate::door::failed;
 use crate::failure::{Failure, Result};
-use crate::{chat, input, job, print, proof, report};
+use crate::{chat, grade, input, job, print, proof, report};
 
 /// Where Debian keeps the texts of common licences.
 const LICENCES: &str = "/usr/share/common-licenses";
@@ -44,6 +44,8 @@ pub(crate) struct Report {
     words: Words,
     /// Receipts with both signatures, checked.
     receipts: Vec<Receipt>,
+    /// Two batches of known-answer proofs, the first with a cheat in it; judged again here from their evidence.
+    batches: [Batch; 2],
     /// What the demo model answered, with its proof, checked.
     chat: chat::Answer,
     /// The weight that the validator set for the miner.
@@ -63,6 +65,16 @@ struct Words {
 struct Word {
     word: String,
     count: u64,
+}
+
+/// What a batch came to.
+#[derive(Debug, Serialize)]
+struct Batch {
+    executors: usize,
+    cheating: usize,
+    proven: usize,
+    /// Why the others are worth nothing.
+    reasons: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,11 +129,11 @@ impl Diary {
 /// Runs the demo job.
 pub(crate) async fn run(
     mut diary: Diary,
-    subnet: &Subnet,
+    setup: &Setup<'_>,
     netuid: Netuid,
     user: Keypair,
-    image: ImageId,
 ) -> Result<Report> {
+    let (subnet, image) = (setup.subnet, setup.image);
     let clock = diary.clock.clone();
     let client = Client::connect(&subnet.facilitator_url(), Credential::hotkey(user), clock.clone())
         .await
@@ -153,6 +165,10 @@ pub(crate) async fn run(
     for receipt in &receipts {
         diary.step(format!("receipt {}", report::describe(receipt)));
     }
+    let batches = [
+        batch(&mut diary, setup, true).await?,
+        batch(&mut diary, setup, false).await?,
+    ];
     let chat = talk(&client, &clock).await?;
     let (view, said) = (&chat.record.view, chat.text.trim());
     let took = view.ended_at.since(view.asked_at).as_millis();
@@ -170,8 +186,45 @@ pub(crate) async fn run(
         job,
         words,
         receipts,
+        batches,
         chat,
         weight,
+    })
+}
+
+/// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint; what it says is
+/// judged again here from its evidence.
+async fn batch(diary: &mut Diary, setup: &Setup<'_>, cheating: bool) -> Result<Batch> {
+    let cheating = cheating && setup.executors > 1;
+    if let Some(impostor) = setup.impostor.as_ref().filter(|_| cheating) {
+        let socket = setup.layout.cheat().display().to_string();
+        std::fs::write(impostor, socket).context("cannot let an executor cheat")?;
+    }
+    let file = grade::batch(setup.subnet.validator_status).await?;
+    let (proven, reasons) = grade::told(&file)?;
+    let all = file.judgements.len();
+    let expected = all.saturating_sub(usize::from(cheating));
+    let who = if cheating {
+        "one of them cheating"
+    } else {
+        "all of them honest"
+    };
+    let zeros = if reasons.is_empty() {
+        String::new()
+    } else {
+        format!("; worth nothing: {}", reasons.join("; "))
+    };
+    diary.step(format!(
+        "{all} executors challenged together, {who}: {proven} proven{zeros}"
+    ));
+    if proven != expected || u32::try_from(all) != Ok(setup.executors) {
+        return Err(anyhow::anyhow!("of {all} executors, {who}, {proven} were proven: {zeros}").into());
+    }
+    Ok(Batch {
+        executors: all,
+        cheating: usize::from(cheating),
+        proven,
+        reasons,
     })
 }
 

@@ -16,6 +16,7 @@ use muster_executor::engine::Engine;
 use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
+use self::build::Programs;
 use self::demo::Diary;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
 use self::state::{Layout, Subnet};
@@ -26,6 +27,8 @@ use crate::print;
 
 /// The name of the demo image in the engine.
 const DEMO_IMAGE: &str = "muster/hello:latest";
+/// That of the grader's image.
+const GRADER_IMAGE: &str = "muster/grader:latest";
 /// How long a role may take to be ready. They need a second; a loaded machine needs more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,8 +41,9 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     diary.step(format!("Docker engine {} answers", engine.version()));
     let programs = build::programs(&clock).await?;
     let layout = Layout::create(&args.dir)?;
-    let image = load_demo_image(&engine, &layout, &programs.hello).await?;
+    let image = load_image(&engine, &layout, "hello", &programs.hello).await?;
     diary.step(format!("demo image {image} loaded"));
+    let grader = load_image(&engine, &layout, "grader", &programs.grader).await?;
 
     let keys = Keys::load_or_create(&layout)?;
     let subnet = plan::subnet(&layout, &keys, Subnet::read(&args.dir)?.as_ref())?;
@@ -56,12 +60,14 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
             .services
             .as_deref()
             .map_or_else(|| Ok(Vec::new()), plan::services)?,
+        grader,
+        impostor: args.demo.then(|| layout.impostor()),
     };
     write_everything(&setup, &keys, args.tempo)?;
 
     let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !args.demo);
     let ended = tokio::select! {
-        ended = serve(&mut supervisor, &setup, &programs.chain, diary, &keys, image, &args) => ended,
+        ended = serve(&mut supervisor, &setup, &programs, diary, &keys, &args) => ended,
         signal = shutdown::wait_for_signal() => match signal {
             // To stop is how a subnet ends; a demo that is stopped has not shown what it was to show.
             Ok(_) if !args.demo => Ok(ExitCode::SUCCESS),
@@ -77,14 +83,13 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
 async fn serve(
     supervisor: &mut Supervisor,
     setup: &Setup<'_>,
-    chain: &std::path::Path,
+    programs: &Programs,
     mut diary: Diary,
     keys: &Keys,
-    image: ImageId,
     args: &Up,
 ) -> Result<ExitCode> {
     let subnet = setup.subnet;
-    supervisor.start(chain_program(setup, chain));
+    supervisor.start(chain_program(setup, &programs.chain));
     let listening = || std::net::TcpStream::connect(subnet.chain).ok();
     supervisor.wait_for("the chain", PATIENCE, listening).await?;
     diary.step(format!("chain at {}", subnet.chain_url()));
@@ -109,8 +114,9 @@ async fn serve(
     diary.step("the validator is at its facilitator");
     subnet.write(setup.layout)?;
     if args.demo {
+        supervisor.start(cheat(setup, &programs.grader));
         let report = tokio::select! {
-            report = demo::run(diary, subnet, NETUID, keys.user.clone(), image) => report?,
+            report = demo::run(diary, setup, NETUID, keys.user.clone()) => report?,
             failure = supervisor.failure() => return Err(failure),
         };
         if args.json {
@@ -213,6 +219,23 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
     }
 }
 
+/// What a cheating executor answers its validator with, on this machine, where no container bounds it.
+fn cheat(setup: &Setup<'_>, grader: &std::path::Path) -> Program {
+    let command = vec![
+        grader.to_owned(),
+        "--cheat".into(),
+        "--memory-mib".into(),
+        "512".into(),
+        "--socket".into(),
+        setup.layout.cheat(),
+    ];
+    Program {
+        name: "cheat",
+        command,
+        restart: false,
+    }
+}
+
 fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
     let config = setup.layout.config(role);
     let mut command = vec![
@@ -248,11 +271,20 @@ fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
     Ok(())
 }
 
-/// Writes the archive of the demo image and loads it, also where the engine has it: its name may have moved on.
-async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::Path) -> Result<ImageId> {
+/// Writes the archive of an image of ours and loads it, also where the engine has it: its name may have moved on.
+async fn load_image(
+    engine: &Engine,
+    layout: &Layout,
+    name: &str,
+    program: &std::path::Path,
+) -> Result<ImageId> {
     let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-    let archive = demo_image(binary).map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;
-    std::fs::write(layout.image("hello"), &archive.bytes).context("cannot write the demo image")?;
+    let archive = match name {
+        "grader" => one_program(GRADER_IMAGE, "/grader", &[], binary),
+        _ => one_program(DEMO_IMAGE, "/hello", &["words"], binary),
+    };
+    let archive = archive.map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;
+    std::fs::write(layout.image(name), &archive.bytes).context("cannot write an image")?;
     engine
         .load(archive.bytes)
         .await
@@ -260,18 +292,22 @@ async fn load_demo_image(engine: &Engine, layout: &Layout, program: &std::path::
     Ok(archive.id)
 }
 
-/// The demo image: one static program, run as nobody.
-fn demo_image(program: Vec<u8>) -> std::result::Result<ImageArchive, ArchiveError> {
-    const PROGRAM: &str = "/hello";
+/// An image of one static program, run as nobody.
+fn one_program(
+    tag: &str,
+    path: &str,
+    command: &[&str],
+    program: Vec<u8>,
+) -> std::result::Result<ImageArchive, ArchiveError> {
     ImageArchive::new(&ImageContent {
-        tag: DEMO_IMAGE.to_owned(),
+        tag: tag.to_owned(),
         files: vec![ImageFile {
-            path: PROGRAM.to_owned(),
+            path: path.to_owned(),
             mode: 0o755,
             contents: program,
         }],
-        entrypoint: vec![PROGRAM.to_owned()],
-        command: vec!["words".to_owned()],
+        entrypoint: vec![path.to_owned()],
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
         ..ImageContent::default()
     })
 }

@@ -119,6 +119,10 @@ pub(crate) struct Setup<'a> {
     pub(crate) image: ImageId,
     /// What is served besides the demo model.
     pub(crate) services: Vec<Value>,
+    /// The grader's.
+    pub(crate) grader: ImageId,
+    /// What makes an executor of the demonstration cheat.
+    pub(crate) impostor: Option<PathBuf>,
 }
 
 /// The entries of a whitelist that a user wrote.
@@ -180,6 +184,11 @@ impl Setup<'_> {
             "bind": self.subnet.validator_status,
             "ready_file": self.layout.ready("validator"),
             "gateway": self.gateway(signer),
+            "grading": {
+                "every_blocks": 0,
+                "gather_s": 60,
+                "images": {"always_on.test": {"image": self.grader}},
+            },
         })
     }
 
@@ -217,6 +226,15 @@ impl Setup<'_> {
         if let (Some(address), Some(standing)) = (self.standing, standing.as_object_mut()) {
             standing.insert("bind".to_owned(), json!(address));
         }
+        let mut executor = vec![
+            self.muster.clone(),
+            "executor".into(),
+            "--config".into(),
+            self.layout.config("executor"),
+        ];
+        if let Some(impostor) = &self.impostor {
+            executor.extend(["--impostor".into(), impostor.clone()]);
+        }
         json!({
             "bind": self.subnet.miner_address,
             "announce": self.subnet.miner_address,
@@ -229,7 +247,7 @@ impl Setup<'_> {
             "executor": {
                 "class": "always_on.test",
                 "count": self.executors,
-                "command": [self.muster, "executor", "--config", self.layout.config("executor")],
+                "command": executor,
             },
         })
     }
@@ -288,6 +306,8 @@ mod tests {
             user: &keys.user,
             image: ImageId(Digest::of(b"image")),
             services: services(&file).unwrap(),
+            grader: ImageId(Digest::of(b"grader")),
+            impostor: Some(layout.impostor()),
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
         taken::<muster_miner::Config>("miner", &setup.miner());

@@ -75,6 +75,16 @@ impl Layout {
         self.root.join("run").join(format!("{role}.pid"))
     }
 
+    /// The file that makes the executor that takes it away cheat, and the socket that answers for it then.
+    pub(crate) fn impostor(&self) -> PathBuf {
+        self.root.join("run/impostor")
+    }
+
+    /// Where the demonstration's cheat answers.
+    pub(crate) fn cheat(&self) -> PathBuf {
+        self.root.join("run/cheat.sock")
+    }
+
     /// The file by which a role says that it is up.
     pub(crate) fn ready(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.ready"))

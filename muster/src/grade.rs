@@ -1,0 +1,448 @@
+//! `muster grade`: what executors have proven, why one is worth nothing, and the validator's own checks on this machine or on a
+//! batch's file.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use muster_grading::course::{Course, Shape, Trial};
+use muster_grading::evidence::{BatchFile, replay};
+use muster_grading::plan::Seat;
+use muster_grading::verdict::{Judgement, Tried, Why, judge};
+use muster_proofs::keys::{BatchId, Identity, Nonce};
+use muster_proofs::prover::{CpuProver, Prover, ProverError, Unwatched, all_cores, perform};
+use muster_proofs::session::{Action, Caps, Command, Executor, Input, Refusal, Validator};
+use muster_proofs::{Engine, Evidence, Measured, Verdict};
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::cli::{Grade, GradeExplain, GradeLs, GradeReplay, GradeRun, GradeSelf};
+use crate::failure::{Failure, Result};
+use crate::{print, validator};
+
+/// A batch takes as long as its slowest class.
+const BATCH_PATIENCE: Duration = Duration::from_secs(3_600);
+/// Larger than the evidence about one miner's executors.
+const MAX_FILE: u64 = 4 << 30;
+/// A class whose floor is this many times what a short probe showed is not tried in full.
+const HOPELESS: u64 = 2;
+/// What is proven here may take this much memory.
+const CAPS: Caps = Caps {
+    log2_n: 16,
+    memory_bytes: 1 << 40,
+    work: 4_096,
+    read_bytes: 1 << 50,
+};
+
+/// What one executor of a batch came to, as a validator says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Graded {
+    batch: String,
+    block: u64,
+    place: u64,
+    pub(crate) miner: MinerKey,
+    pub(crate) class: ExecutorClass,
+    pub(crate) index: u64,
+    pub(crate) judgement: Judgement,
+    pub(crate) said: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Grades {
+    grades: Vec<Graded>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Began {
+    batch: String,
+}
+
+/// Runs the command.
+pub(crate) async fn run(command: Grade) -> Result<ExitCode> {
+    match command {
+        Grade::Own(args) => own(args).await,
+        Grade::Run(args) => now(args).await,
+        Grade::Ls(args) => list(args).await,
+        Grade::Explain(args) => explain(args).await,
+        Grade::Replay(args) => again(args).await,
+    }
+}
+
+async fn now(args: GradeRun) -> Result<ExitCode> {
+    let at = validator::address(args.of.state, &args.of.dir)?;
+    let file = batch(at).await?;
+    if args.of.json {
+        print::line(format_args!(
+            "{}",
+            serde_json::to_string_pretty(&file.judgements)?
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = muster_grading::plan::draw(
+        &file.head.hash,
+        file.head.validator,
+        &file.head.announced,
+        file.head.bounds,
+    );
+    let id = hex::encode(plan.id.0);
+    print::line(format_args!("batch {id} of block {}", file.head.block));
+    let rows = plan.seats.iter().zip(&file.judgements).map(|(seat, judgement)| {
+        vec![
+            seat.miner.to_string(),
+            seat.class.to_string(),
+            seat.index.to_string(),
+            judgement.to_string(),
+        ]
+    });
+    print::table(&["miner", "class", "executor", "grade"], rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a validator run a batch now; its whole file, once everybody in it is judged.
+pub(crate) async fn batch(at: SocketAddr) -> Result<BatchFile> {
+    let client = reqwest::Client::builder()
+        .timeout(BATCH_PATIENCE)
+        .no_proxy()
+        .build()?;
+    let answer = client.post(format!("http://{at}/v0/batches")).send().await;
+    let answer = answer.with_context(|| format!("no validator answers at {at}"))?;
+    let ran = answer.status().is_success();
+    let body: Value = answer
+        .json()
+        .await
+        .context("the validator is of another version")?;
+    if !ran {
+        let error = body.get("error").and_then(Value::as_str);
+        return Err(anyhow!("the validator at {at}: {}", error.unwrap_or("it cannot say")).into());
+    }
+    let Began { batch } = serde_json::from_value(body).context("the validator is of another version")?;
+    let file = validator::ask(at, &format!("/v0/batches/{batch}")).await?;
+    Ok(serde_json::from_value(file).context("the validator is of another version")?)
+}
+
+async fn list(args: GradeLs) -> Result<ExitCode> {
+    let at = validator::address(args.of.state, &args.of.dir)?;
+    let body = validator::ask(at, &format!("/v0/batches?limit={}", args.limit)).await?;
+    if args.of.json {
+        print::line(format_args!("{body:#}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let batches = body.get("batches").and_then(Value::as_array).cloned();
+    let rows = batches.unwrap_or_default().into_iter().map(|batch| {
+        let text = |name: &str| match batch.get(name) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        let count = |name: &str| {
+            let grades = batch.get("grades").and_then(|grades| grades.get(name));
+            grades.map_or_else(|| "0".to_owned(), ToString::to_string)
+        };
+        let [proven, excused, zero, void] = ["proven", "excused", "zero", "void"].map(count);
+        vec![
+            text("batch"),
+            text("block"),
+            text("state"),
+            text("began_at"),
+            proven,
+            excused,
+            zero,
+            void,
+        ]
+    });
+    let heads = [
+        "batch", "block", "state", "began", "proven", "excused", "zero", "void",
+    ];
+    print::table(&heads, rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn explain(args: GradeExplain) -> Result<ExitCode> {
+    let at = validator::address(args.of.state, &args.of.dir)?;
+    let body = validator::ask(at, &format!("/v0/grades/{}?limit={}", args.miner, args.limit)).await?;
+    if args.of.json && args.save.is_none() {
+        print::line(format_args!("{body:#}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Grades { grades } = serde_json::from_value(body).context("the validator is of another version")?;
+    let Some(newest) = grades.first() else {
+        print::line(format_args!(
+            "no batch of this validator had an executor of that miner"
+        ));
+        return Ok(ExitCode::FAILURE);
+    };
+    if let Some(file) = &args.save {
+        let path = format!("/v0/batches/{}?miner={}", newest.batch, args.miner);
+        let evidence = validator::ask(at, &path).await?;
+        std::fs::write(file, evidence.to_string())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let rows = grades.iter().map(|graded| {
+        vec![
+            graded.batch.clone(),
+            graded.block.to_string(),
+            graded.class.to_string(),
+            graded.index.to_string(),
+            graded.said.clone(),
+        ]
+    });
+    print::table(&["batch", "block", "class", "executor", "grade"], rows);
+    if let Some(file) = &args.save {
+        let file = file.display();
+        print::line(format_args!(
+            "the evidence of the newest batch is in {file}; judge it with: muster grade replay {file}"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn again(args: GradeReplay) -> Result<ExitCode> {
+    let name = args.file.display();
+    let file = read(&args.file)?;
+    let judging = tokio::task::spawn_blocking(move || replay(&file, Engine::best()));
+    let replayed = judging.await.context("the verifier has a defect")?;
+    let replayed = replayed.with_context(|| format!("{name} is no evidence of a batch"))?;
+    let holds = replayed.differences.is_empty();
+    if args.json {
+        let judged: Vec<_> = replayed
+            .judged
+            .iter()
+            .map(|(place, judgement)| json!({ "place": place, "judgement": judgement }))
+            .collect();
+        let told = json!({ "holds": holds, "judged": judged, "differences": replayed.differences });
+        print::line(format_args!("{told:#}"));
+    } else {
+        for (place, judgement) in &replayed.judged {
+            print::line(format_args!("executor {place}: {judgement}"));
+        }
+        for difference in &replayed.differences {
+            print::line(format_args!("DIFFERS: {difference}"));
+        }
+        if holds {
+            print::line(format_args!("the evidence comes to what the validator said"));
+        }
+    }
+    Ok(if holds {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn read(path: &Path) -> Result<BatchFile> {
+    let name = path.display();
+    let size = std::fs::metadata(path)
+        .with_context(|| format!("cannot read {name}"))?
+        .len();
+    if size > MAX_FILE {
+        return Err(Failure::usage(format_args!("{name} is larger than any evidence")));
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let file = serde_json::from_str(&text);
+    Ok(file
+        .with_context(|| format!("{name} is no evidence: it is what `muster grade explain --save` writes"))?)
+}
+
+// This machine.
+
+/// What this machine comes to in one class.
+#[derive(Debug, Serialize)]
+struct Own {
+    class: ExecutorClass,
+    passes: bool,
+    /// Whether the whole course was run, or a short probe was enough.
+    measured: bool,
+    said: String,
+}
+
+async fn own(args: GradeSelf) -> Result<ExitCode> {
+    let classes: Vec<_> = args
+        .class
+        .map_or_else(|| ExecutorClass::ALL.to_vec(), |class| vec![class]);
+    let whole = args.class.is_some();
+    let running = tokio::task::spawn_blocking(move || {
+        let mut prover = CpuProver::new(Engine::best(), all_cores());
+        let probe = if whole { None } else { Some(probe(&mut prover)?) };
+        let mut found = Vec::new();
+        for class in classes {
+            found.push(of_class(&mut prover, class, probe)?);
+        }
+        anyhow::Ok(found)
+    });
+    let found = running.await.context("the prover has a defect")??;
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(&found)?));
+    } else {
+        let rows = found.iter().map(|own| {
+            let passes = if own.passes { "yes" } else { "no" };
+            vec![own.class.to_string(), passes.to_owned(), own.said.clone()]
+        });
+        print::table(&["class", "passes", "because"], rows);
+    }
+    let passes = found.iter().any(|own| own.passes);
+    Ok(if passes {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A class whose floors are far beyond the probe is not tried: its course would take hours here.
+fn of_class(prover: &mut CpuProver, class: ExecutorClass, probe: Option<u64>) -> anyhow::Result<Own> {
+    let course = Course::of(class).context("the class has no floors")?;
+    let floor = course.floors.least.int8;
+    if let Some(rate) = probe.filter(|rate| rate.saturating_mul(HOPELESS) < floor) {
+        let said = format!(
+            "int8 is about {rate}, the class asks for {floor} (a probe; --class {class} runs the whole course)"
+        );
+        return Ok(Own {
+            class,
+            passes: false,
+            measured: false,
+            said,
+        });
+    }
+    let judgement = course_here(prover, &course)?;
+    Ok(Own {
+        class,
+        passes: matches!(judgement, Judgement::Proven { .. }),
+        measured: true,
+        said: judgement.to_string(),
+    })
+}
+
+/// The validator's own machines, course and judgement, with this machine's prover at the other end of a function call.
+fn course_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Judgement> {
+    let seat = Seat {
+        miner: MinerKey(Hotkey::from_bytes([0; 32])),
+        class: course.class(),
+        index: 0,
+    };
+    let mut tried = Vec::new();
+    for (number, trial) in course.trials.iter().enumerate() {
+        let evidence = converse(prover, &seat, trial)?;
+        let mut one = Tried::judge(number, &evidence.0, evidence.1, Engine::best());
+        if matches!(one.verdict, Verdict::Zero(reason) if !reason.is_wrong()) {
+            let (again, trouble) = converse(prover, &seat, trial)?;
+            tried.push(one);
+            one = Tried::judge(number, &again, trouble, Engine::best());
+        }
+        tried.push(one);
+    }
+    let marks = [(0, tried.iter().map(|tried| tried.facts).collect())].into();
+    Ok(judge(0, course, &tried, &marks))
+}
+
+/// One conversation, every message timed; and why the prover could not go on, if it could not.
+fn converse(
+    prover: &mut CpuProver,
+    seat: &Seat,
+    trial: &Trial,
+) -> anyhow::Result<(Evidence, Option<String>)> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce)?;
+    let identity = Identity {
+        batch: BatchId([0; 16]),
+        executor: seat.name(),
+        nonce: Nonce(nonce),
+    };
+    let mut validator = Validator::new(trial.shape.spec(identity)?, trial.limits());
+    let mut executor = Executor::new(CAPS);
+    let begun = Instant::now();
+    let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let mut message = validator.challenge().to_vec();
+    validator.apply(Input::Started, at());
+    loop {
+        let answer = match answer(prover, &mut executor, &message) {
+            Ok(answer) => answer,
+            Err(why) => {
+                validator.apply(Input::Gone, at());
+                return Ok((validator.into_evidence(), Some(why)));
+            }
+        };
+        match validator.apply(Input::Message(&answer), at()) {
+            Some(Action::NeedRandomness) => {}
+            Some(Action::End) => return Ok((validator.into_evidence(), None)),
+            Some(Action::Send(_)) | None => bail!("the conversation is out of step"),
+        }
+        let mut random = [0; 32];
+        getrandom::fill(&mut random)?;
+        match validator.apply(Input::Randomness(random), at()) {
+            Some(Action::Send(bytes)) => message = bytes,
+            Some(Action::NeedRandomness | Action::End) | None => bail!("the conversation is out of step"),
+        }
+    }
+}
+
+fn answer(
+    prover: &mut dyn Prover,
+    executor: &mut Executor,
+    message: &[u8],
+) -> std::result::Result<Vec<u8>, String> {
+    let refused = |refusal: Refusal| refusal.to_string();
+    let mut command = executor.message(message).map_err(refused)?;
+    loop {
+        match command {
+            Command::Run(task) => {
+                let output =
+                    perform(prover, &task, &Unwatched).map_err(|error: ProverError| error.to_string())?;
+                command = executor.output(&output).map_err(refused)?;
+            }
+            Command::Send(bytes) => return Ok(bytes),
+            Command::End(_) => return Err("the prover thinks that it is over".to_owned()),
+        }
+    }
+}
+
+/// The int8 rate of a second's work.
+fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
+    let trial = Trial {
+        shape: Shape::Int8 {
+            log2_n: 11,
+            rounds: 2,
+            entries: 8,
+        },
+        fill_us: 0,
+        commit_us: u64::MAX,
+        open_us: u64::MAX,
+    };
+    let seat = Seat {
+        miner: MinerKey(Hotkey::from_bytes([0; 32])),
+        class: ExecutorClass::AlwaysOnTest,
+        index: 0,
+    };
+    let (evidence, _) = converse(prover, &seat, &trial)?;
+    match evidence.judge(Engine::best()) {
+        Verdict::Passed(Measured::Chain { rate, .. }) => Ok(rate),
+        Verdict::Passed(Measured::Walk { .. }) | Verdict::Zero(_) => bail!("this machine's prover is wrong"),
+    }
+}
+
+// The demonstration.
+
+/// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is worth
+/// nothing.
+pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
+    let replayed = replay(file, Engine::best()).context("the validator's evidence cannot be read")?;
+    if let Some(difference) = replayed.differences.first() {
+        bail!("the validator's evidence says otherwise than it does: {difference}");
+    }
+    let proven = replayed
+        .judged
+        .values()
+        .filter(|judged| matches!(judged, Judgement::Proven { .. }));
+    let zeros = replayed.judged.values().filter_map(|judged| match judged {
+        Judgement::Zero { reasons } => Some(reasons),
+        Judgement::Proven { .. } | Judgement::Excused { .. } | Judgement::Void { .. } => None,
+    });
+    let reasons: BTreeSet<&Why> = zeros.flatten().collect();
+    Ok((
+        proven.count(),
+        reasons.into_iter().map(ToString::to_string).collect(),
+    ))
+}
