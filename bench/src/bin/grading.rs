@@ -1,0 +1,471 @@
+//! Grading: how far the first bytes of a thousand challenges lie apart, and a whole batch of ten thousand executors.
+//!
+//! `MUSTER_BENCH_MINERS` (default 256) miners of 40 executors are in the batch. Both ends run on this machine, so the challenged share
+//! its cores with the validator.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request};
+use muster_bench::streams::{answer_on_port, quantile};
+use muster_bench::{Direction, Report, Row};
+use muster_grading::batch::{Action, Batch, Event, Rules};
+use muster_grading::course::{Course, Shape, Trial};
+use muster_grading::evidence::ProofFile;
+use muster_grading::plan::{Announced, Bounds, draw};
+use muster_grading::verdict::{Judgement, Tried};
+use muster_identity::Keypair;
+use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_proofs::Engine;
+use muster_proofs::keys::{BatchId, Identity, Nonce};
+use muster_proofs::prover::{CpuProver, Unwatched, perform};
+use muster_proofs::session::{Caps, Command, Executor, Validator};
+use muster_protocol::{
+    AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
+};
+use muster_proxy::netns::Namespace;
+use muster_proxy::{
+    Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
+};
+use muster_rollcall::Ask;
+use muster_rollcall::conversation::{Conversation, Said};
+use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Executors at the barrier.
+const WAITING: usize = 1_000;
+/// How often the barrier opens.
+const ROUNDS: usize = 9;
+const OF_ONE: u32 = 40;
+const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+const CAPS: Caps = Caps {
+    log2_n: 10,
+    memory_bytes: 1 << 22,
+    work: 64,
+    read_bytes: 1 << 34,
+};
+
+fn main() -> Result<()> {
+    muster_kit::tls::install_provider();
+    let miners = std::env::var("MUSTER_BENCH_MINERS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(256);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut rows = runtime.block_on(barrier())?;
+    let (more, notes) = runtime.block_on(batch(miners))?;
+    rows.extend(more);
+    Report { rows, notes }.print()
+}
+
+// === the barrier ===
+
+/// Sealed lines to `WAITING` executors, all challenged at one word; what each socket says of its first byte.
+async fn barrier() -> Result<Vec<Row>> {
+    let tasks = Tasks::new();
+    let (address, server, made) = endpoint(&tasks).await?;
+    let (told, mut stamps) = mpsc::unbounded_channel();
+    let mut words = Vec::new();
+    for _ in 0..WAITING {
+        let peer = Peer {
+            address: address.clone(),
+            certificate: server,
+        };
+        let client = SealedClient::new(peer, &made.identity, &Limits::default(), &tasks)?;
+        let (word, mut heard) = mpsc::unbounded_channel::<()>();
+        words.push(word);
+        let told = told.clone();
+        tasks.spawn("executor", async move {
+            while heard.recv().await.is_some() {
+                let _ = client.first_byte_sent();
+                let mut request = Request::new(Full::new(Bytes::from_static(&[0; 188])));
+                *request.method_mut() = Method::POST;
+                *request.uri_mut() = "/v1/grade".parse().unwrap_or_default();
+                let handed_over = Instant::now();
+                let answer = client.send(request).await;
+                let sent = client.first_byte_sent();
+                let whole = match answer {
+                    Ok(answer) => answer.into_body().collect().await.is_ok(),
+                    Err(_) => false,
+                };
+                let _ = told.send((handed_over, sent.filter(|_| whole)));
+            }
+        });
+    }
+    let (mut p99, mut own) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        for word in &words {
+            word.send(())?;
+        }
+        let (mut sent, mut late) = (Vec::new(), Vec::new());
+        for _ in 0..WAITING {
+            let (handed_over, at) = stamps.recv().await.context("nobody answers")?;
+            let at = at.context("an executor was not reached")?;
+            sent.push(at);
+            late.push(at.duration_since(handed_over).as_secs_f64() * 1e3);
+        }
+        let first = sent.iter().min().copied().context("no stamps")?;
+        let after: Vec<f64> = sent
+            .iter()
+            .map(|at| at.duration_since(first).as_secs_f64() * 1e3)
+            .collect();
+        // The first round makes the connections.
+        if round > 0 {
+            p99.extend(quantile(&after, 0.99));
+            own.extend(quantile(&late, 0.99));
+        }
+    }
+    tasks.shutdown();
+    let row = |what: &str, samples| Row::alone(what, "ms", Direction::LowerIsBetter, samples);
+    Ok(vec![
+        row(
+            "first bytes of 1,000 challenges over TLS after the first of them, P99",
+            p99,
+        )
+        .target(1_000.0),
+        row(
+            "of it in a grade: from the request's handing over to its first byte, not measured as the executor's, P99",
+            own,
+        ),
+    ])
+}
+
+/// A sealed endpoint that answers anything with a few bytes.
+async fn endpoint(tasks: &Tasks) -> Result<(String, Digest, certificate::Made)> {
+    let clock: SharedClock = Arc::new(SystemClock::new());
+    let names = ["localhost".to_owned()];
+    let (server, client) = (certificate::make(&names)?, certificate::make(&names)?);
+    let engine = TcpListener::bind("127.0.0.1:0").await?;
+    let port = engine.local_addr()?.port();
+    let serving = tasks.clone();
+    tasks.spawn("engine", async move {
+        let _ = answer_on_port(engine, serving).await;
+    });
+    let limits = Limits {
+        in_flight: 2 * WAITING,
+        connections: 2 * WAITING,
+        ..Limits::default()
+    };
+    let key = Keypair::generate();
+    let stated = attestation(&key, server.identity.fingerprint(), client.identity.fingerprint())?;
+    let sealer = Sealer::new(
+        key.clone(),
+        Envelope::new(&stated, |bytes| key.sign(bytes)),
+        Arc::clone(&clock),
+    )?;
+    let own = i32::try_from(std::process::id())?;
+    let upstream = EngineAddress::Namespace(Namespace::of_process(own)?, port);
+    let upstream = Upstream::new(upstream, &limits, tasks);
+    let seal = Seal::new(sealer, upstream, limits, tasks.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let fingerprint = client.identity.fingerprint();
+    let endpoint = Endpoint::open(listener, &server.identity, fingerprint, seal, clock)?;
+    let address = endpoint.address().to_string();
+    tasks.spawn("endpoint", async move {
+        std::future::pending::<()>().await;
+        drop(endpoint);
+    });
+    Ok((address, server.identity.fingerprint(), client))
+}
+
+fn attestation(key: &Keypair, server: Digest, client: Digest) -> Result<Attestation> {
+    Ok(Attestation {
+        session: SessionId(Uuid::from_u128(1)),
+        session_key: key.hotkey(),
+        job: JobId::from_uuid(Uuid::from_u128(2)),
+        attempt: AttemptId::from_uuid(Uuid::from_u128(2)),
+        miner: MinerKey(key.hotkey()),
+        audience: ValidatorKey(key.hotkey()),
+        server_certificate: server,
+        client_certificate: client,
+        executor: Text::new("localhost".to_owned())?,
+        address: Text::new("localhost:1".to_owned())?,
+        image: ImageId(Digest::of(b"image")),
+        model: None,
+        scheme: HashScheme::RawHttp,
+        price: Price::default(),
+        not_before: Timestamp::from_secs(0),
+        not_after: Timestamp::from_secs(4_000_000_000),
+    })
+}
+
+// === the batch ===
+
+/// An executor that proves honestly, holding nothing between two messages: what it would hold is proven again.
+struct Honest {
+    said: Mutex<Vec<Vec<u8>>>,
+    cores: Arc<Semaphore>,
+}
+
+impl Ask for Honest {
+    fn ask<'a>(
+        &'a self,
+        message: Bytes,
+        begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
+    ) -> BoxFuture<'a, Said> {
+        Box::pin(async move {
+            begun(Instant::now());
+            let history = {
+                let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                if message.get(1) == Some(&1) {
+                    said.clear();
+                }
+                said.push(message.to_vec());
+                said.clone()
+            };
+            let Ok(_core) = self.cores.acquire().await else {
+                return Said::Nothing("over".to_owned());
+            };
+            let proving = tokio::task::spawn_blocking(move || prove(&history));
+            match proving.await {
+                Ok(Ok(bytes)) => Said::Message(bytes, Instant::now(), None),
+                Ok(Err(error)) => Said::Nothing(error.to_string()),
+                Err(error) => Said::Nothing(error.to_string()),
+            }
+        })
+    }
+}
+
+/// The answer to the last of these messages.
+fn prove(messages: &[Vec<u8>]) -> Result<Vec<u8>> {
+    let mut executor = Executor::new(CAPS);
+    let mut prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+    let mut answer = Vec::new();
+    for message in messages {
+        let Command::Run(task) = executor.message(message)? else {
+            bail!("no work")
+        };
+        let output = perform(&mut prover, &task, &Unwatched)?;
+        let Command::Send(bytes) = executor.output(&output)? else {
+            bail!("no message")
+        };
+        answer = bytes;
+    }
+    Ok(answer)
+}
+
+/// Small enough to be proven ten thousand times here, with as many draws as a real class has.
+fn course() -> Result<Course> {
+    let hour = 3_600_000_000;
+    let trial = |shape| Trial {
+        shape,
+        fill_us: hour,
+        commit_us: hour,
+        open_us: hour,
+    };
+    let course = Course::of(CLASS).context("a course")?;
+    let chain = Shape::Int8 {
+        log2_n: 8,
+        rounds: 2,
+        entries: 256,
+    };
+    let walk = Shape::Walk {
+        blocks: 1_024,
+        work: 16,
+        log2_walks: 4,
+        log2_leaves: 1,
+        draws: 128,
+    };
+    Ok(Course {
+        trials: vec![trial(chain), trial(walk)],
+        ..course
+    })
+}
+
+/// What one executor's conversation told.
+enum Told {
+    Committed(usize, Conversation),
+    Judged(usize, Tried),
+}
+
+async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
+    let me = ValidatorKey(Hotkey::from_bytes([9; 32]));
+    let announced: Vec<_> = (0..miners)
+        .map(|number| {
+            let mut key = [0; 32];
+            let (head, _) = key.split_at_mut(4);
+            head.copy_from_slice(&number.to_le_bytes());
+            Announced {
+                miner: MinerKey(Hotkey::from_bytes(key)),
+                class: CLASS,
+                count: OF_ONE,
+            }
+        })
+        .collect();
+    let (plan, drawing) = muster_bench::timed(|| draw(&[7; 32], me, &announced, Bounds::default()));
+    let course = course()?;
+    let all = plan.seats.len();
+    let begun = Instant::now();
+    let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let mut batch = Batch::new(plan.seats.clone(), [course.clone()], Rules { gather_us: 1 }, 0);
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let proving = Arc::new(Semaphore::new(cores));
+    let judging = Arc::new(Semaphore::new(cores * 2));
+    let executors: Vec<_> = (0..all)
+        .map(|_| {
+            Arc::new(Honest {
+                said: Mutex::default(),
+                cores: Arc::clone(&proving),
+            })
+        })
+        .collect();
+    let (verifying, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let tasks = Tasks::new();
+    let (telling, mut told) = mpsc::unbounded_channel();
+    let mut conversations: BTreeMap<usize, (usize, Conversation)> = BTreeMap::new();
+    let mut trial = 0;
+    let mut actions = batch.tick(0);
+    let mut finished = false;
+    while !finished {
+        let mut next = Vec::new();
+        for action in actions {
+            match action {
+                Action::Lease(places) => {
+                    for place in places {
+                        next.extend(batch.apply(place, Event::Ready, at()));
+                    }
+                }
+                Action::Fire {
+                    trial: which, seats, ..
+                } => {
+                    trial = which;
+                    for place in seats {
+                        let seat = plan.seats.get(place).context("a seat")?;
+                        let asked = course.trials.get(which).context("a trial")?;
+                        let conversation = Conversation::new(machine(plan.id, seat, asked)?);
+                        let (executor, telling) = (line(&executors, place)?, telling.clone());
+                        tasks.spawn("conversation", async move {
+                            let mut conversation = conversation;
+                            conversation.commit(&*executor).await;
+                            let _ = telling.send(Told::Committed(place, conversation));
+                        });
+                    }
+                }
+                Action::Judge(places) => {
+                    for place in places {
+                        let (which, conversation) = conversations.remove(&place).context("a conversation")?;
+                        let (executor, telling) = (line(&executors, place)?, telling.clone());
+                        let (judging, verifying, kept) =
+                            (Arc::clone(&judging), Arc::clone(&verifying), Arc::clone(&kept));
+                        tasks.spawn("judge", async move {
+                            let Ok(_permit) = judging.acquire().await else {
+                                return;
+                            };
+                            let (evidence, _) = conversation.open(&*executor).await;
+                            let judged = tokio::task::spawn_blocking(move || {
+                                let (tried, took) = muster_bench::timed(|| {
+                                    Tried::judge(which, &evidence, None, Engine::best())
+                                });
+                                let file = ProofFile::new(which, 0, &evidence);
+                                kept.fetch_add(file.evidence.len() as u64, Ordering::Relaxed);
+                                (tried, took)
+                            });
+                            if let Ok((tried, took)) = judged.await {
+                                let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+                                verifying.fetch_add(took, Ordering::Relaxed);
+                                let _ = telling.send(Told::Judged(place, tried));
+                            }
+                        });
+                    }
+                }
+                Action::Release(_) => {}
+                Action::Finish => finished = true,
+            }
+        }
+        if next.is_empty() && !finished {
+            next = match told.recv().await.context("nobody is left")? {
+                Told::Committed(place, conversation) => {
+                    conversations.insert(place, (trial, conversation));
+                    batch.apply(place, Event::Committed, at())
+                }
+                Told::Judged(place, tried) => batch.apply(place, Event::Judged(Box::new(tried)), at()),
+            };
+        }
+        actions = next;
+    }
+    let wall = begun.elapsed();
+    let ((judgements, _), settling) = {
+        let (judged, took) = muster_bench::timed(|| batch.judgements(&BTreeMap::new()));
+        (judged.context("not over")?, took)
+    };
+    let proven = judgements
+        .iter()
+        .filter(|judged| matches!(judged, Judgement::Proven { .. }));
+    if proven.count() != all {
+        bail!("an honest executor did not pass");
+    }
+    let verified = Duration::from_micros(verifying.load(Ordering::Relaxed));
+    let row =
+        |what: &str, unit: &str, sample: f64| Row::alone(what, unit, Direction::LowerIsBetter, vec![sample]);
+    let each = verified.as_secs_f64() * 1e3 / all as f64;
+    let rows = vec![
+        row(
+            "a batch, its executors proving on the same cores",
+            "s",
+            wall.as_secs_f64(),
+        ),
+        row(
+            "its verification, of all threads together",
+            "s",
+            verified.as_secs_f64(),
+        ),
+        row(
+            "verification of one executor: 256 entries and 128 steps",
+            "ms",
+            each,
+        ),
+        row(
+            "its plan and its judgements",
+            "ms",
+            (drawing + settling).as_secs_f64() * 1e3,
+        ),
+        row("memory at its peak, provers included", "MiB", peak_mib()?),
+    ];
+    let stored = kept.load(Ordering::Relaxed) as f64 / 1e6;
+    let notes = vec![
+        format!(
+            "the barrier: {WAITING} sealed clients with a connection each, one endpoint, all in this process; {ROUNDS} rounds"
+        ),
+        format!(
+            "the batch: {miners} miners of {OF_ONE} executors, {all} in all, two proofs each; CHAIN with n = 256 and two rounds, WALK over 1 MiB"
+        ),
+        format!("evidence of the batch: {stored:.0} MB of text"),
+    ];
+    Ok((rows, notes))
+}
+
+fn line(executors: &[Arc<Honest>], place: usize) -> Result<Arc<Honest>> {
+    executors.get(place).cloned().context("an executor")
+}
+
+fn machine(batch: BatchId, seat: &muster_grading::Seat, trial: &Trial) -> Result<Validator> {
+    let identity = Identity {
+        batch,
+        executor: seat.name(),
+        nonce: Nonce([3; 32]),
+    };
+    Ok(Validator::new(trial.shape.spec(identity)?, trial.limits()))
+}
+
+/// The most memory that this process has taken.
+fn peak_mib() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: f64 = line
+        .context("no VmHWM")?
+        .trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()?;
+    Ok(kib / 1024.0)
+}
