@@ -246,7 +246,8 @@ impl Driver {
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::V0JobAcceptedReceiptRequest(_)
             | ToMiner::V0JobFinishedReceiptRequest(_)
-            | ToMiner::MusterExecutorEnrolled(_) => {
+            | ToMiner::MusterExecutorEnrolled(_)
+            | ToMiner::MusterWhitelist(_) => {
                 tracing::warn!("a message that is not for this attempt is passed over");
                 None
             }

@@ -1,14 +1,18 @@
 //! Getting a job's image, in the form the miner is told when it cannot be had, and removing those that nobody uses.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_engine::cache::collect_if_due;
 use muster_engine::images::{ImageError, ImageSettings, Resolved, ensure};
+use muster_engine::lease::Lease;
 use muster_engine::pull::Progress;
 use muster_kit::error::Causes;
 use muster_kit::{Coded, SharedClock};
 use muster_protocol::job::Fault;
-use muster_protocol::{HordeFailureReason, JobStage};
+use muster_protocol::wire::muster::ListedImage;
+use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
 use crate::config::Config;
 use crate::engine::{Engine, EngineError};
@@ -51,6 +55,58 @@ pub(crate) async fn prepare(
         code: error.code(),
         ..failure
     })
+}
+
+/// Has the images at hand that validators may want sessions of, keeps those in `held`, and lets go of what is listed no more. One that
+/// cannot be had is logged and tried again with the next round; a session would find out, too.
+pub(crate) async fn fetch_listed(
+    config: &Config,
+    memory: &Memory,
+    clock: &SharedClock,
+    wanted: Vec<ListedImage>,
+    held: &mut BTreeMap<ImageId, Lease>,
+) {
+    held.retain(|image, _| wanted.iter().any(|listed| listed.image == *image));
+    for listed in wanted {
+        if held.contains_key(&listed.image) {
+            continue;
+        }
+        let engine = match memory.engine(&config.engine, clock).await {
+            Ok(engine) => engine,
+            Err(error) => {
+                tracing::warn!(error = %Causes(&error), "whitelisted images are not at hand");
+                return;
+            }
+        };
+        match fetch(&engine, &config.images, &listed, clock).await {
+            Ok(lease) => {
+                tracing::info!(image = %listed.image, model = listed.model, "a whitelisted image is at hand");
+                held.insert(listed.image, lease);
+            }
+            Err(why) => {
+                tracing::warn!(image = %listed.image, model = listed.model, why, "a whitelisted image is not at hand");
+            }
+        }
+    }
+}
+
+/// An image by its content, or by its name if that leads to the same content.
+async fn fetch(
+    engine: &Engine,
+    settings: &ImageSettings,
+    listed: &ListedImage,
+    clock: &SharedClock,
+) -> Result<Lease, String> {
+    let unwatched: Progress = Arc::new(|_, _| {});
+    let mut why = String::new();
+    for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
+        match ensure(engine, settings, &name, &unwatched, clock).await {
+            Ok(resolved) if resolved.image.id == listed.image => return Ok(resolved.lease),
+            Ok(resolved) => why = format!("{name} is the image {} now", resolved.image.id),
+            Err(error) => why = Causes(&error).to_string(),
+        }
+    }
+    Err(why)
 }
 
 /// Removes images that no executor of this machine has used for long, if it is time to look for them.

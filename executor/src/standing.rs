@@ -3,7 +3,7 @@
 //!
 //! A connection that is lost takes its leases with it, containers included; the miner has given them up by then.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use muster_kit::error::Causes;
 use muster_kit::{Backoff, Coded as _, SharedClock, Tasks, tls};
 use muster_protocol::wire::executor::{EnrolExecutor, ExecutorHello, LeaseOver};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES};
 use muster_protocol::{AttemptId, Digest, ExecutorToken};
 use muster_rpc::reconnect::{After, Reconnecting};
 use muster_rpc::session::{Receiver, Sender};
 use muster_rpc::tls::connect_known;
 use muster_rpc::{ConnectError, Greeting, Limits, Session, Socket};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -118,12 +119,14 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
     drop(dial(&membership)?);
     let refused = Arc::new(Mutex::new(None));
     let (config, memory) = (Arc::new(config), Memory::default());
+    let (listed, heard) = watch::channel(Vec::new());
     tasks.spawn(
         "images",
         keep_images(
             Arc::clone(&config),
             memory.clone(),
             Arc::clone(&clock),
+            heard,
             tasks.token(),
         ),
     );
@@ -143,6 +146,7 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         warm: warm.clone(),
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
+        listed,
         refused: Arc::clone(&refused),
     });
     let link = Reconnecting {
@@ -199,8 +203,14 @@ fn open(socket: Socket) -> Session<Miner> {
     Greeting::new(socket).accept(Miner)
 }
 
-/// Has the images at hand that the operator lists, keeps them, and removes those that nobody uses, until told to stop.
-async fn keep_images(config: Arc<Config>, memory: Memory, clock: SharedClock, stop: CancellationToken) {
+/// Has the images at hand that the operator and the miner list, keeps them, and removes those that nobody uses, until told to stop.
+async fn keep_images(
+    config: Arc<Config>,
+    memory: Memory,
+    clock: SharedClock,
+    mut listed: watch::Receiver<Vec<ListedImage>>,
+    stop: CancellationToken,
+) {
     let keeping = async {
         let mut held = Vec::new();
         match memory.engine(&config.engine, &clock).await {
@@ -211,9 +221,16 @@ async fn keep_images(config: Arc<Config>, memory: Memory, clock: SharedClock, st
             Err(error) => tracing::warn!(error = %Causes(&error), "images of the list are not at hand"),
         }
         tracing::debug!(images = held.len(), "at hand");
+        let mut whitelisted = BTreeMap::new();
         loop {
+            let wanted = listed.borrow_and_update().clone();
+            images::fetch_listed(&config, &memory, &clock, wanted, &mut whitelisted).await;
             images::collect(&config, &memory, &clock).await;
-            clock.sleep(images::COLLECT_EVERY).await;
+            tokio::select! {
+                () = clock.sleep(images::COLLECT_EVERY) => {}
+                // Without whoever tells of changes there is none.
+                Ok(()) = listed.changed() => {}
+            }
         }
     };
     tokio::select! {
@@ -229,6 +246,8 @@ struct Stand {
     warm: Option<Warm>,
     tasks: Tasks,
     clock: SharedClock,
+    /// What its miner wants to be at hand.
+    listed: watch::Sender<Vec<ListedImage>>,
     /// Why this executor may not come again.
     refused: Arc<Mutex<Option<String>>>,
 }
@@ -321,6 +340,17 @@ impl Visit {
             ToMiner::V0JobRequest(job) => Some(job.job_uuid),
             ToMiner::MusterCancelJob(cancel) => Some(cancel.job_uuid),
             ToMiner::MusterSessionSealed(sealed) => Some(sealed.job_uuid),
+            ToMiner::MusterWhitelist(notice) => {
+                let mut images = notice.images.clone();
+                images.truncate(MAX_LISTED_IMAGES);
+                // Whoever keeps the images hears only of a change.
+                self.stand.listed.send_if_modified(|known| {
+                    let changed = *known != images;
+                    *known = images;
+                    changed
+                });
+                None
+            }
             ToMiner::GenericError(error) => {
                 tracing::warn!(details = error.details, "the miner reports an error");
                 None

@@ -1,6 +1,6 @@
 //! Admission: whether the miner takes an attempt it is offered. A pure function of the offer and of what is leased.
 
-use muster_protocol::{AttemptId, ExecutorClass, JobRejectionReason, Manifest, ValidatorKey};
+use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
 /// What is asked, as far as the decision needs it.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,8 @@ pub struct Facts<'a> {
     pub served: bool,
     /// The miner is about to stop.
     pub draining: bool,
+    /// The image of a sealed session that is not on the whitelist that its validator has published.
+    pub unlisted: Option<ImageId>,
     /// What was found wrong with the offer.
     pub flaw: Option<&'a Flaw>,
 }
@@ -102,6 +104,14 @@ pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
         }
         Known::New => {}
     }
+    if let Some(image) = facts.unlisted {
+        return decline(
+            JobRejectionReason::NoMinerForJob,
+            format!(
+                "the image {image} is not on the whitelist that its validator has published, so it may not serve"
+            ),
+        );
+    }
     let count = facts.manifest.count(offer.class);
     if count == 0 {
         let reason = JobRejectionReason::NoMinerForJob;
@@ -137,6 +147,7 @@ mod tests {
         known: Known,
         served: bool,
         draining: bool,
+        unlisted: Option<ImageId>,
         flaw: Option<Flaw>,
     }
 
@@ -148,6 +159,7 @@ mod tests {
             known: Known::New,
             served: true,
             draining: false,
+            unlisted: None,
             flaw: None,
         };
         change(&mut case);
@@ -157,6 +169,7 @@ mod tests {
             known: case.known,
             served: case.served,
             draining: case.draining,
+            unlisted: case.unlisted,
             flaw: case.flaw.as_ref(),
         };
         let attempt = "11111111-2222-4333-8444-555555555555".parse().unwrap();
@@ -183,6 +196,18 @@ mod tests {
         assert_eq!(ask(|_| {}), Decision::Accept);
         assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
         assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
+    }
+
+    #[test]
+    fn an_image_that_its_validator_has_not_listed_is_declined_by_its_name() {
+        let image = ImageId(muster_protocol::Digest::of(b"image"));
+        let Decision::Decline { message, .. } = ask(|c| c.unlisted = Some(image)) else {
+            panic!("not declined")
+        };
+        assert!(
+            message.starts_with(&format!("the image {image} is not on the whitelist")),
+            "{message}"
+        );
     }
 
     #[test]

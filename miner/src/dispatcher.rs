@@ -13,6 +13,7 @@ use muster_kit::store::StoreError;
 use muster_kit::{Backoff, SharedClock, Tasks};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, ToMiner};
+use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use crate::book::{Book, ConnectionId, DialId, Effect, Event, Write};
 use crate::manager::{ExecutorManager, Order};
 use crate::pages::{self, Pages};
 use crate::queues::{Attachment, Inbox, Input, Outbox, Outgoing};
+use crate::standing::Pool;
 use crate::store::{PageLine, Store};
 
 /// Events decided together at most.
@@ -50,6 +52,8 @@ pub struct Dispatcher {
     pub manager: Arc<dyn ExecutorManager>,
     /// Where executors dial.
     pub miner_address: String,
+    /// Standing executors, for what all of them are told.
+    pub pool: Pool,
     /// For executors that end.
     pub inbox: Inbox,
     /// How long to wait for leases when the miner stops.
@@ -141,6 +145,7 @@ impl Dispatcher {
         for effect in rest {
             match effect {
                 Outward::Start { token, class } => self.start(token, class, peers),
+                Outward::Shelve(images) => self.pool.shelve(images),
                 Outward::Peers(effect) => peers.carry_out(effect),
             }
         }
@@ -197,6 +202,7 @@ enum Outward {
         token: ExecutorToken,
         class: ExecutorClass,
     },
+    Shelve(Vec<ListedImage>),
     Peers(ToPeers),
 }
 
@@ -259,6 +265,7 @@ fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
             Effect::Admit { dial, attempt } => Outward::Peers(ToPeers::Admit { dial, attempt }),
             Effect::Dismiss { dial, details } => Outward::Peers(ToPeers::Dismiss { dial, details }),
             Effect::Order { attempt, message } => Outward::Peers(ToPeers::Order { attempt, message }),
+            Effect::Shelve(images) => Outward::Shelve(images),
             Effect::StopExecutor { attempt } => Outward::Peers(ToPeers::Stop { attempt }),
         });
     }
@@ -310,6 +317,7 @@ impl Peers {
                 | Event::Offered { .. }
                 | Event::Payload { .. }
                 | Event::Cancelled { .. }
+                | Event::Listed { .. }
                 | Event::ReceiptOffered { .. }
                 | Event::Said { .. }
                 | Event::Capacity(_)

@@ -134,7 +134,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::GenericError(_)
                 | ToMiner::MusterCancelJob(_)
                 | ToMiner::MusterExecutorEnrolled(_)
-                | ToMiner::MusterSessionSealed(_),
+                | ToMiner::MusterSessionSealed(_)
+                | ToMiner::MusterWhitelist(_),
             ) => return Err(NoSession::Refused(Refusal::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

@@ -173,13 +173,14 @@ pub async fn run_with(
         strangers: Semaphore::new(MAX_STRANGERS),
         next: AtomicU64::new(0),
     });
+    let pool = Pool::default();
     let manager = match config.standing.bind {
         Some(address) => {
-            let pool = Pool::default();
             let roll = Roll::new(&config.standing.roll);
             open_door(address, roll, pool.clone(), Arc::clone(&context), &own).await?;
             let class = config.executor.class;
-            Arc::new(Fleet::new(pool, manager, class, config.executor.count)) as Arc<dyn ExecutorManager>
+            Arc::new(Fleet::new(pool.clone(), manager, class, config.executor.count))
+                as Arc<dyn ExecutorManager>
         }
         None => manager,
     };
@@ -215,6 +216,7 @@ pub async fn run_with(
             "" => format!("ws://{}", dialable(address)),
             dial => dial.to_owned(),
         },
+        pool,
         inbox,
         drain: Duration::from_secs(config.drain_s),
     };

@@ -210,6 +210,14 @@ impl Reader<'_> {
                 self.say(malformed("executors are enrolled, not miners")).await
             }
             ToMiner::MusterSessionSealed(_) => self.say(malformed("sessions are sealed by miners")).await,
+            ToMiner::MusterWhitelist(notice) => {
+                self.post(Event::Listed {
+                    connection: self.connection,
+                    notice,
+                })
+                .await;
+                Ok(())
+            }
             ToMiner::MusterCancelJob(cancel) => {
                 self.post(Event::Cancelled {
                     connection: self.connection,

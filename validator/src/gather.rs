@@ -97,7 +97,8 @@ fn oldest(now: Timestamp, catch_up_s: u64) -> i64 {
     page_of(then).saturating_sub(2)
 }
 
-fn miners(shared: &Shared, metagraph: &Metagraph) -> Vec<(MinerKey, SocketAddr)> {
+/// Where the miners of the subnet say that they are.
+pub(crate) fn miners(shared: &Shared, metagraph: &Metagraph) -> Vec<(MinerKey, SocketAddr)> {
     let me = shared.keypair.hotkey();
     let serving = metagraph.neurons.iter().filter(|neuron| neuron.hotkey != me);
     serving

@@ -1,6 +1,8 @@
 //! Jobs come in: a facilitator hands them over, and the validator's own gateway wants sessions. Each is taken, repeated or refused,
 //! durably, before anything else happens.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -19,17 +21,22 @@ use muster_protocol::wire::facilitator::{
     BittensorSignature, CheatReport, JobNew, JobRequest, JobRequestTag, RejectionDetails, SignatureScope,
     UserSignature,
 };
-use muster_protocol::wire::miner::StreamingDetails;
+use muster_protocol::wire::miner::{StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_protocol::{JobId, MinerKey, Signature, UserKey, ValidatorKey};
+use muster_protocol::{AttemptId, JobId, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
 use muster_rollcall::RollCall;
 use muster_routing::admission::{Admission, Seen, decide};
+use muster_rpc::lines::Heard;
+use muster_sessions::Whitelist;
 use serde_json::Value;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::Error;
+use crate::config::Config;
 use crate::driver;
+use crate::gather;
 use crate::shared::Shared;
 use crate::store::Taken;
 
@@ -41,6 +48,13 @@ const NAMESPACE: &str = "muster.gateway";
 const NO_DATA: u64 = 5;
 /// Miners that are asked at a time what they have.
 const ASKED: usize = 64;
+/// Between two looks for miners that have not heard what may serve.
+const ROUND: Duration = Duration::from_secs(30);
+/// How long it is before a miner is told again, and one that could not be reached.
+const TOLD: Duration = Duration::from_secs(3_600);
+const MISSED: Duration = Duration::from_secs(120);
+/// Miners that are told at a time.
+const AT_ONCE: usize = 16;
 /// How long a session that has said its last word may take to end by itself, and so as a job that was done.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -176,6 +190,67 @@ pub(crate) async fn open_gateway(shared: &Arc<Shared>) -> Result<(), Error> {
     // Only this function sets it, and it runs once.
     let _ = shared.gateway.set(gateway);
     Ok(())
+}
+
+/// The frame by which miners hear what may serve behind this validator's gateway; none if it has no gateway.
+pub(crate) fn whitelist(config: &Config) -> Option<String> {
+    config.gateway.bind?;
+    // What the configuration's check let pass has no defects.
+    let notice = Whitelist::new(config.gateway.services.clone()).ok()?.notice();
+    Some(encode(&ToMiner::MusterWhitelist(notice)))
+}
+
+/// Has every miner of the subnet hear what may serve, so that its executors have the images before the first session is wanted: each
+/// session with a miner begins with it, so that it is enough to open one once it is known where the miner is, and again after a while,
+/// since a miner forgets it with its process.
+pub(crate) async fn publish(shared: Arc<Shared>) -> Result<(), StoreError> {
+    if whitelist(&shared.config).is_none() {
+        return Ok(());
+    }
+    let stop = shared.tasks.token();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = rounds(&shared) => {}
+    }
+    Ok(())
+}
+
+async fn rounds(shared: &Arc<Shared>) {
+    let mut due = BTreeMap::<(MinerKey, SocketAddr), Timestamp>::new();
+    loop {
+        let metagraph = shared.outlook.metagraph().await;
+        let now = shared.clock.now();
+        let miners: BTreeSet<_> = gather::miners(shared, &metagraph).into_iter().collect();
+        due.retain(|miner, _| miners.contains(miner));
+        let wanting: Vec<_> = miners
+            .into_iter()
+            .filter(|miner| due.get(miner).is_none_or(|due| *due <= now))
+            .collect();
+        let told = wanting.into_iter().map(|(miner, address)| async move {
+            let heard = reach(shared, miner, address).await;
+            ((miner, address), now.plus(if heard { TOLD } else { MISSED }))
+        });
+        let told: Vec<_> = futures_util::stream::iter(told)
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        due.extend(told);
+        shared.clock.sleep(ROUND).await;
+    }
+}
+
+/// Opens a session with a miner, for no attempt; whether that went well.
+async fn reach(shared: &Shared, miner: MinerKey, address: SocketAddr) -> bool {
+    let nobody = AttemptId::from_uuid(Uuid::new_v4());
+    let mut line = shared.lines.line(nobody, miner, address);
+    line.dial();
+    let too_late = shared
+        .clock
+        .sleep(Duration::from_secs(shared.config.timing.dial_s));
+    tokio::select! {
+        heard = line.next() => matches!(heard, Heard::Up),
+        () = too_late => false,
+    }
 }
 
 /// The validator's own jobs.

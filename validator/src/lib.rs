@@ -132,6 +132,7 @@ pub async fn run_on(
         clock: Arc::clone(&clock),
         tasks: parts.clone(),
         linger: Duration::from_secs(config.timing.linger_s),
+        first: intake::whitelist(&config),
     });
     let shared = Arc::new(Shared {
         outlook: Outlook::new(chain, Arc::clone(&clock), max_age),
@@ -182,6 +183,7 @@ async fn serve(
     intake::open_gateway(shared).await?;
     intake::open_roll_call(shared).await?;
     shared.spawn("facilitator link", facilitator::run(Arc::clone(shared)));
+    shared.spawn("whitelist", intake::publish(Arc::clone(shared)));
     shared.spawn("weights", weights::run(Arc::clone(shared)));
     if shared.config.receipts.gather {
         shared.spawn("receipts", gather::run(Arc::clone(shared)));

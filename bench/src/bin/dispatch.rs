@@ -340,7 +340,8 @@ async fn mine(mut socket: Socket, offers: mpsc::UnboundedSender<(AttemptId, Inst
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_) => continue,
+            | ToMiner::MusterSessionSealed(_)
+            | ToMiner::MusterWhitelist(_) => continue,
         };
         socket.send(encode(&answer)).await?;
     }

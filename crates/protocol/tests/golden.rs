@@ -214,6 +214,13 @@ fn what_an_executor_says_beyond_computehorde() {
     };
     for frame in [
         enrolled.to_owned(),
+        concat!(
+            r#"{"message_type":"MusterWhitelist","images":[{"image":"#,
+            r#""sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","#,
+            r#""reference":"registry.example.org/tiny:1","class":"always_on.test","model":"tiny"}]}"#
+        )
+        .to_owned(),
+        r#"{"message_type":"MusterWhitelist","images":[]}"#.to_owned(),
         sealed(r#""bXVzdGVy""#, "null"),
         sealed(
             "null",

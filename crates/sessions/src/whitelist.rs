@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 use muster_protocol::wire::miner::SealTerms;
+use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_seal::{Attestation, HashScheme, Price};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -338,6 +339,19 @@ impl Whitelist {
             Ok(Self { services })
         } else {
             Err(defects)
+        }
+    }
+
+    /// What miners are told, so that they have the images at hand.
+    pub fn notice(&self) -> WhitelistNotice {
+        let listed = |service: &Service| ListedImage {
+            image: service.image,
+            reference: service.reference.clone(),
+            class: service.class,
+            model: service.model.clone(),
+        };
+        WhitelistNotice {
+            images: self.services.iter().take(MAX_LISTED_IMAGES).map(listed).collect(),
         }
     }
 

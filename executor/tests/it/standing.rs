@@ -225,3 +225,27 @@ async fn an_executor_that_is_turned_away_says_so_and_stops() {
         .unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::NotEnrolled), "{error}");
 }
+
+#[tokio::test]
+async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads_elsewhere_is_not() {
+    let Some(engine) = engine().await else { return };
+    let id = image::load(&engine).await.id;
+    let lease = Lease::new();
+    let mut place = Place::open(&lease, 1).await;
+    let mut line = place.comes().await;
+    let used = || muster_engine::lease::used(&lease.config.images.cache_dir).unwrap();
+    assert_eq!(used().len(), 0);
+    let listed = |image: Digest, reference: Option<&str>| json!({"image": image, "reference": reference, "class": "always_on.test", "model": "tiny"});
+    let forged = listed(Digest::of(b"another"), Some("muster/no-such-image:1"));
+    let notice = json!({"message_type": "MusterWhitelist", "images": [forged, listed(id.0, None)]});
+    line.say(&notice).await;
+    let kept = async {
+        while used().is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
+        }
+    };
+    timeout(PATIENCE, kept).await.unwrap();
+    assert_eq!(used()[0].image, id);
+    assert_eq!(used().len(), 1);
+    place.stop().await;
+}

@@ -1,7 +1,7 @@
 //! What goes into the book and what comes out.
 
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
-use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::muster::{CancelJob, ListedImage, WhitelistNotice};
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, Manifest, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
@@ -64,6 +64,13 @@ pub enum Event {
         connection: ConnectionId,
         /// What, and why.
         cancel: CancelJob,
+    },
+    /// It says which images may serve for it.
+    Listed {
+        /// On which connection.
+        connection: ConnectionId,
+        /// Which.
+        notice: WhitelistNotice,
     },
     /// It signed an accepted or finished receipt; both signatures stand.
     ReceiptOffered {
@@ -178,6 +185,8 @@ pub enum Effect {
         /// What.
         message: Box<ToMiner>,
     },
+    /// Have these images at hand.
+    Shelve(Vec<ListedImage>),
     /// Let the executor of a lease go.
     StopExecutor {
         /// Which lease.

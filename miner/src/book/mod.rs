@@ -15,9 +15,10 @@ mod messages;
 mod tests;
 mod validators;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use muster_protocol::wire::muster::WhitelistNotice;
 use muster_protocol::{
     AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
@@ -105,6 +106,8 @@ pub struct Book {
     /// Ended and not yet acknowledged, by validator.
     owed: HashMap<ValidatorKey, BTreeSet<AttemptId>>,
     connections: HashMap<ConnectionId, Connection>,
+    /// What each validator has published, as long as this process lives.
+    listed: BTreeMap<ValidatorKey, WhitelistNotice>,
     draining: bool,
     forget_at: Timestamp,
 }
@@ -120,6 +123,7 @@ impl Book {
             past: HashMap::new(),
             owed: HashMap::new(),
             connections: HashMap::new(),
+            listed: BTreeMap::new(),
             draining: false,
             forget_at: now,
         };
@@ -170,6 +174,7 @@ impl Book {
             } => self.on_offered(connection, *offer, token, now),
             Event::Payload { connection, request } => self.on_payload(connection, request, now),
             Event::Cancelled { connection, cancel } => self.on_cancelled(connection, cancel, now),
+            Event::Listed { connection, notice } => self.on_listed(connection, notice),
             Event::ReceiptOffered { connection, receipt } => self.on_receipt(connection, receipt, now),
             Event::Dialled {
                 dial,

@@ -593,6 +593,7 @@ proptest! {
                     | Effect::RepeatReceipt { .. }
                     | Effect::Dismiss { .. }
                     | Effect::Order { .. }
+                    | Effect::Shelve(_)
                     | Effect::StopExecutor { .. } => None,
                 };
                 if let Some(key) = what {

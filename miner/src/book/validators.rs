@@ -1,13 +1,16 @@
 //! The book's answers to validators.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use muster_protocol::wire::miner::{
-    DeclineJob, ExecutorManifest, FromMiner, GenericError, JobRequest, ToMiner,
+    DeclineJob, ExecutorManifest, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
 };
-use muster_protocol::wire::muster::{CancelJob, ReceiptCountersigned};
+use muster_protocol::wire::muster::{
+    CancelJob, ListedImage, MAX_LISTED_IMAGES, ReceiptCountersigned, WhitelistNotice,
+};
 use muster_protocol::{
-    AttemptId, ExecutorToken, JobRejectionReason, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+    AttemptId, ExecutorToken, ImageId, JobRejectionReason, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
 
 use super::{Active, Book, Connection, ConnectionId, Effect, Offered, Standing, Write};
@@ -74,6 +77,7 @@ impl Book {
             served,
         } = offered;
         let attempt = request.job_uuid;
+        let unlisted = self.unlisted(validator, &request);
         let receipt = receipt.and_then(|receipt| self.fresh(receipt, now));
         let offer = Offer {
             attempt,
@@ -87,6 +91,7 @@ impl Book {
             known: self.known(attempt),
             served,
             draining: self.draining,
+            unlisted,
             flaw: receipt.as_ref().err(),
         };
         match (admission::decide(&offer, &facts), receipt) {
@@ -130,6 +135,28 @@ impl Book {
             // `decide` accepts nothing that has a flaw.
             (Decision::Accept | Decision::Repeat, Err(_)) => vec![],
         }
+    }
+
+    /// What a validator publishes holds until it publishes something else. All that any of them lists is to be at hand.
+    pub(super) fn on_listed(&mut self, id: ConnectionId, mut notice: WhitelistNotice) -> Vec<Effect> {
+        let Some(validator) = self.validator_of(id) else {
+            return vec![];
+        };
+        notice.images.truncate(MAX_LISTED_IMAGES);
+        if self.listed.get(&validator) == Some(&notice) {
+            return vec![];
+        }
+        self.listed.insert(validator, notice);
+        let all = self.listed.values().flat_map(|notice| &notice.images);
+        let images: BTreeSet<&ListedImage> = all.collect();
+        vec![Effect::Shelve(images.into_iter().cloned().collect())]
+    }
+
+    /// The image of a sealed session, if its validator has said what may serve and this is not among it.
+    fn unlisted(&self, validator: ValidatorKey, offer: &InitialJobRequest) -> Option<ImageId> {
+        let image = offer.streaming_details.as_ref()?.muster.as_ref()?.image;
+        let listed = self.listed.get(&validator)?;
+        (!listed.lists(image)).then_some(image)
     }
 
     /// An attempt is forgotten after a while, and a receipt must have aged by then, or it would run the attempt again:

@@ -12,8 +12,9 @@ use muster_enrol::{Member, Roll, RollError};
 use muster_kit::error::Causes;
 use muster_protocol::wire::executor::{EnrolExecutor, ExecutorEnrolled, ExecutorHello};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_protocol::{AttemptId, Digest};
+use muster_protocol::{AttemptId, Digest, ExecutorClass};
 use muster_rpc::session::Sender;
 use muster_rpc::tls::Callers;
 use muster_rpc::{Greeting, Session, SessionError, Socket};
@@ -147,6 +148,7 @@ impl Door {
         let visit = Visit {
             door: self,
             name: &member.name,
+            class: hello.class,
             certificate,
             ip: ip.to_string(),
             open: HashMap::new(),
@@ -161,6 +163,7 @@ impl Door {
 struct Visit<'a> {
     door: &'a Door,
     name: &'a str,
+    class: ExecutorClass,
     certificate: Digest,
     ip: String,
     open: HashMap<AttemptId, Open>,
@@ -178,8 +181,17 @@ impl Visit<'_> {
         let (mut receiver, sender) = session.split();
         let context = Arc::clone(&self.door.context);
         let mut check = context.clock.now().plus(CHECK);
+        let mut shelf = self.door.pool.shelf();
+        if !shelf.borrow().is_empty() {
+            // What was published before it came is news to it.
+            shelf.mark_changed();
+        }
         let (code, why) = loop {
             tokio::select! {
+                Ok(()) = shelf.changed() => {
+                    let images = shelf.borrow_and_update().clone();
+                    say_what_is_listed(images, self.class, &sender).await;
+                }
                 () = context.hangup.cancelled() => break (NORMAL, "the miner stops".to_owned()),
                 Some(assigned) = orders.recv() => self.begin(assigned, sender.clone()),
                 Some(closing) = self.work.next() => match closing {
@@ -324,6 +336,18 @@ impl Lending {
             Closing::Stuck(attempt)
         }
     }
+}
+
+/// Of what validators list, what an executor of this class runs.
+async fn say_what_is_listed(
+    mut images: Vec<ListedImage>,
+    class: ExecutorClass,
+    sender: &Sender<ExecutorPeer>,
+) {
+    images.retain(|listed| listed.class == class);
+    let notice = encode(&ToMiner::MusterWhitelist(WhitelistNotice { images }));
+    // One that cannot be told is found out by the next read.
+    let _ = sender.send(&Frame(notice.into())).await;
 }
 
 fn malformed(error: &SessionError<WireError>) -> String {

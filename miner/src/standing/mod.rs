@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{ExecutorClass, Manifest};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,8 @@ struct Shared {
     seats: Mutex<Seats>,
     /// Counts whatever could make a waiting order go on.
     changed: watch::Sender<u64>,
+    /// Images that all of them are to have at hand.
+    shelf: watch::Sender<Vec<ListedImage>>,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +102,16 @@ impl Pool {
         self.notify();
         let pool = self.clone();
         (Attendance { pool, id }, orders)
+    }
+
+    /// From now on these images are to be at hand, each where its class is.
+    pub fn shelve(&self, images: Vec<ListedImage>) {
+        self.0.shelf.send_replace(images);
+    }
+
+    /// Where it is heard what is to be at hand.
+    pub(crate) fn shelf(&self) -> watch::Receiver<Vec<ListedImage>> {
+        self.0.shelf.subscribe()
     }
 
     /// How many jobs all of them run at once, by class.

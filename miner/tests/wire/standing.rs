@@ -12,12 +12,13 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{
     EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, ProgressOf,
 };
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
-use muster_protocol::{Digest, ExecutorClass, HordeFailureReason};
+use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
+use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
+use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
 use muster_rpc::tls::connect_known;
 use muster_rpc::{ConnectError, Limits, Socket};
 
-use crate::harness::{CLASS, Executor, Miner, Party, Validator, job, new_attempt, soon};
+use crate::harness::{CLASS, Executor, Miner, Party, Validator, initial, job, new_attempt, soon};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -400,4 +401,64 @@ async fn what_is_said_about_another_lease_counts_for_nothing() {
         FromMiner::V0ExecutorReadyRequest(_)
     ));
     place.miner.stop().await;
+}
+
+/// A session of this image, offered under terms.
+fn session_of(image: ImageId, validator: &Validator) -> ToMiner {
+    let terms = serde_json::json!({
+        "model": "tiny", "image": image, "scheme": "text", "health": "/health", "socket": "http.sock", "input_price": 1,
+        "output_price": 2,
+    });
+    let mut offer = initial(new_attempt(), validator.now);
+    offer.streaming_details = Some(StreamingDetails {
+        public_key: String::new(),
+        executor_ip: None,
+        muster: Some(serde_json::from_value(terms).unwrap()),
+    });
+    ToMiner::V0InitialJobRequest(Box::new(offer))
+}
+
+#[tokio::test]
+async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_list_may_not_serve() {
+    let place = Place::open().await;
+    let first = place.enrolled().await;
+    let mut executor = place.hello(&first, CLASS, 1).await;
+    let mut validator = place.validator_sees(1).await;
+    let listed = |model: &str, class| ListedImage {
+        image: ImageId(Digest::of(model.as_bytes())),
+        reference: None,
+        class,
+        model: model.to_owned(),
+    };
+    let tiny = listed("tiny", CLASS);
+    let notice = WhitelistNotice {
+        images: vec![tiny.clone(), listed("huge", ExecutorClass::AlwaysOnGpu24Gb)],
+    };
+    validator.say(&ToMiner::MusterWhitelist(notice)).await;
+    let told = |heard: ToMiner| match heard {
+        ToMiner::MusterWhitelist(notice) => notice.images,
+        other => panic!("{other:?}"),
+    };
+    let of_its_class = vec![tiny.clone()];
+    assert_eq!(told(executor.hear().await), of_its_class, "what its class runs");
+    let second = place.enrolled().await;
+    let mut later = place.hello(&second, CLASS, 1).await;
+    assert_eq!(
+        told(later.hear().await),
+        of_its_class,
+        "who comes later hears it, too"
+    );
+
+    let another = ImageId(Digest::of(b"another"));
+    validator.say(&session_of(another, &validator)).await;
+    let declined = loop {
+        if let FromMiner::V0DeclineJobRequest(declined) = validator.hear().await {
+            break declined.message;
+        }
+    };
+    let why = format!("the image {another} is not on the whitelist");
+    assert!(declined.starts_with(&why), "{declined}");
+    validator.say(&session_of(tiny.image, &validator)).await;
+    // It may hear of the second executor meanwhile.
+    while !matches!(validator.hear().await, FromMiner::V0AcceptJobRequest(_)) {}
 }

@@ -191,7 +191,8 @@ impl World {
                 | ToMiner::V0JobFinishedReceiptRequest(_)
                 | ToMiner::GenericError(_)
                 | ToMiner::MusterExecutorEnrolled(_)
-                | ToMiner::MusterSessionSealed(_),
+                | ToMiner::MusterSessionSealed(_)
+                | ToMiner::MusterWhitelist(_),
                 _,
             ) => {}
         }

@@ -255,7 +255,8 @@ impl World {
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_) => return,
+            | ToMiner::MusterSessionSealed(_)
+            | ToMiner::MusterWhitelist(_) => return,
         };
         self.feed(index, event);
     }
@@ -430,6 +431,8 @@ impl World {
                     self.send(line, 1, Frame::To(message));
                 }
             }
+            // Simulated executors have every image.
+            Effect::Shelve(_) => {}
             Effect::StopExecutor { attempt } => {
                 let Some(miner) = self.miners.get_mut(index) else {
                     return;

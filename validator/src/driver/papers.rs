@@ -176,7 +176,8 @@ impl Papers<'_> {
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_) => muster_protocol::wire::encode(message),
+            | ToMiner::MusterSessionSealed(_)
+            | ToMiner::MusterWhitelist(_) => muster_protocol::wire::encode(message),
         }
     }
 }

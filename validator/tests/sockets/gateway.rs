@@ -3,7 +3,8 @@
 use muster_gateway::Settings;
 use muster_kit::Tasks;
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::wire::miner::SealTerms;
+use muster_protocol::wire::miner::{SealTerms, ToMiner};
+use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, Digest, ImageId};
 use muster_sessions::Service;
 use serde_json::{Value, json};
@@ -48,8 +49,28 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     let asking = tasks.spawn("a client", ask);
 
     // The miner gets an ordinary offer, with the terms on which it is to attest.
-    let mut session = miner.accept().await;
-    let offer = session.offer().await;
+    // On this connection, as on that of whoever tells all miners, it hears first what may serve.
+    let listed = [ListedImage {
+        image: service().image,
+        reference: None,
+        class: service().class,
+        model: "tiny".to_owned(),
+    }];
+    let (mut session, offer) = loop {
+        let mut session = miner.accept().await;
+        let ToMiner::MusterWhitelist(told) = session.receive().await else {
+            panic!("a whitelist was due")
+        };
+        assert_eq!(told.images, listed);
+        match session.hear().await {
+            Some(ToMiner::V0InitialJobRequest(offer)) => {
+                session.take_up(&offer).await;
+                break (session, offer);
+            }
+            Some(other) => panic!("an offer was due: {other:?}"),
+            None => {}
+        }
+    };
     assert_eq!(
         offer.docker_image.as_deref(),
         Some(service().image.to_string().as_str())

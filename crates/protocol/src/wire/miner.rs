@@ -8,7 +8,7 @@ use super::executor::{
     EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, JobLog, JobProgress, LeaseOver,
     SealSession, SessionClosed, SessionSealed,
 };
-use super::muster::{CancelJob, ReceiptCountersigned};
+use super::muster::{CancelJob, ReceiptCountersigned, WhitelistNotice};
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
 use crate::ids::{AttemptId, ExecutorToken, JobId};
@@ -43,6 +43,8 @@ pub enum ToMiner {
     MusterExecutorEnrolled(ExecutorEnrolled),
     /// Ours, to an executor only: its session is attested, or will not be.
     MusterSessionSealed(SessionSealed),
+    /// Ours: which images may serve.
+    MusterWhitelist(WhitelistNotice),
 }
 
 /// What a miner sends to a validator, and an executor to its miner.

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::executor::{LogBytes, LogStream, ProgressOf};
+use crate::class::ExecutorClass;
+use crate::digest::ImageId;
 use crate::ids::{AttemptId, JobId};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
@@ -111,6 +113,38 @@ pub struct ServedModel {
     pub input_price: u64,
     /// Rao for a million tokens of output.
     pub output_price: u64,
+}
+
+/// The most images that one [`WhitelistNotice`] names; of a longer one the first are taken.
+pub const MAX_LISTED_IMAGES: usize = 256;
+
+/// `MusterWhitelist`, validator to miner and miner to standing executor: which images may serve behind the seal, so that they are at
+/// hand before a session is wanted. Not answered. Said after every greeting; what is not named any more may no longer serve.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhitelistNotice {
+    /// In the order of the validator's configuration.
+    pub images: Vec<ListedImage>,
+}
+
+/// An image that may serve.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ListedImage {
+    /// The digest of its configuration: nothing else may serve under its name.
+    pub image: ImageId,
+    /// The name by which an engine that does not have it pulls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// The kind of executor that it runs on.
+    pub class: ExecutorClass,
+    /// The model that it serves, for people.
+    pub model: String,
+}
+
+impl WhitelistNotice {
+    /// Whether an image may serve.
+    pub fn lists(&self, image: ImageId) -> bool {
+        self.images.iter().any(|listed| listed.image == image)
+    }
 }
 
 /// The key `muster` inside the metadata of a status update, which ComputeHorde's models let pass.

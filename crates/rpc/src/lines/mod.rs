@@ -45,6 +45,8 @@ pub struct Setup {
     pub tasks: Tasks,
     /// How long a session is kept that no attempt needs.
     pub linger: Duration,
+    /// What every Muster miner hears right after the greeting, before anything about an attempt.
+    pub first: Option<String>,
 }
 
 /// All lines of a validator. Clones are the same.

@@ -75,6 +75,10 @@ async fn talk(lines: &Lines, session: &Session, (mut reader, writer): Halves) {
     let setup = lines.setup();
     let (stop, closing) = (setup.tasks.token(), CancellationToken::new());
     let (frames, queue) = mpsc::channel(OUTGOING);
+    if let Some(first) = &setup.first {
+        // If it does not go out, the first read finds that.
+        let _ = writer.send(first.clone()).await;
+    }
     if !session.up(frames.clone(), closing.clone(), setup.linger) {
         writer.close(NORMAL, "").await;
         return;

@@ -139,6 +139,7 @@ impl Validator {
             clock: shared,
             tasks: tasks.clone(),
             linger,
+            first: None,
         });
         Self {
             lines,

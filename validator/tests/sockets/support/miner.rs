@@ -171,6 +171,8 @@ impl Session {
                 self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
                     .await;
             }
+            // What may serve is no part of any job.
+            ToMiner::MusterWhitelist(_) => {}
             other @ (ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)
@@ -223,10 +225,15 @@ impl Session {
         let ToMiner::V0InitialJobRequest(offer) = self.receive().await else {
             panic!("an offer was due")
         };
+        self.take_up(&offer).await;
+        *offer
+    }
+
+    /// Countersigns the reservation of an offer.
+    pub(crate) async fn take_up(&mut self, offer: &InitialJobRequest) {
         let payload = ReceiptPayload::Started(offer.job_started_receipt_payload.clone());
         self.countersign(payload, offer.job_started_receipt_signature)
             .await;
-        *offer
     }
 
     pub(crate) async fn accept_job(&mut self, job_uuid: AttemptId) {
