@@ -284,7 +284,7 @@ fn course() -> Result<Course> {
 
 /// What one executor's conversation told.
 enum Told {
-    Committed(usize, Conversation),
+    Committed(usize, Box<Conversation>),
     Judged(usize, Tried),
 }
 
@@ -347,7 +347,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                         tasks.spawn("conversation", async move {
                             let mut conversation = conversation;
                             conversation.commit(&*executor).await;
-                            let _ = telling.send(Told::Committed(place, conversation));
+                            let _ = telling.send(Told::Committed(place, Box::new(conversation)));
                         });
                     }
                 }
@@ -385,7 +385,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
         if next.is_empty() && !finished {
             next = match told.recv().await.context("nobody is left")? {
                 Told::Committed(place, conversation) => {
-                    conversations.insert(place, (trial, conversation));
+                    conversations.insert(place, (trial, *conversation));
                     batch.apply(place, Event::Committed, at())
                 }
                 Told::Judged(place, tried) => batch.apply(place, Event::Judged(Box::new(tried)), at()),

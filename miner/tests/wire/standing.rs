@@ -435,9 +435,11 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
         images: vec![tiny.clone(), listed("huge", ExecutorClass::AlwaysOnGpu24Gb)],
     };
     validator.say(&ToMiner::MusterWhitelist(notice)).await;
-    let told = |heard: ToMiner| match heard {
-        ToMiner::MusterWhitelist(notice) => notice.images,
-        other => panic!("{other:?}"),
+    let told = |heard: ToMiner| {
+        let ToMiner::MusterWhitelist(notice) = heard else {
+            panic!("{heard:?}");
+        };
+        notice.images
     };
     let of_its_class = vec![tiny.clone()];
     assert_eq!(told(executor.hear().await), of_its_class, "what its class runs");
