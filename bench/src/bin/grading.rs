@@ -24,6 +24,7 @@ use muster_grading::verdict::{Judgement, Tried};
 use muster_identity::Keypair;
 use muster_kit::{SharedClock, SystemClock, Tasks};
 use muster_proofs::Engine;
+use muster_proofs::grade::Components;
 use muster_proofs::keys::{BatchId, Identity, Nonce};
 use muster_proofs::prover::{CpuProver, Unwatched, perform};
 use muster_proofs::session::{Caps, Command, Executor, Validator};
@@ -263,7 +264,9 @@ fn course() -> Result<Course> {
         commit_us: hour,
         open_us: hour,
     };
-    let course = Course::of(CLASS).context("a course")?;
+    let mut course = Course::of(CLASS).context("a course")?;
+    // All prove at once on few cores: what is shown is that everything opened is right, not how fast it was made.
+    course.floors.least = Components::default();
     let chain = Shape::Int8 {
         log2_n: 8,
         rounds: 2,
