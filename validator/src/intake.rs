@@ -28,7 +28,7 @@ use muster_protocol::{AttemptId, JobId, MinerKey, Signature, Timestamp, UserKey,
 use muster_rollcall::RollCall;
 use muster_routing::admission::{Admission, Seen, decide};
 use muster_rpc::lines::Heard;
-use muster_sessions::Whitelist;
+use muster_sessions::whitelist::notice;
 use serde_json::Value;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -192,12 +192,16 @@ pub(crate) async fn open_gateway(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The frame by which miners hear what may serve behind this validator's gateway; none if it has no gateway.
+/// The frame by which miners hear what this validator runs in sealed sessions: what challenges their executors, and what may
+/// serve behind its gateway. None if it opens no such sessions.
 pub(crate) fn whitelist(config: &Config) -> Option<String> {
-    config.gateway.bind?;
-    // What the configuration's check let pass has no defects.
-    let notice = Whitelist::new(config.gateway.services.clone()).ok()?.notice();
-    Some(encode(&ToMiner::MusterWhitelist(notice)))
+    let served = config.gateway.bind.map(|_| config.gateway.services.clone());
+    if served.is_none() && config.grading.images.is_empty() {
+        return None;
+    }
+    // The graders come first: however much is served, executors that are challenged may run them.
+    let all = config.grading.services().chain(served.into_iter().flatten());
+    Some(encode(&ToMiner::MusterWhitelist(notice(all))))
 }
 
 /// Has every miner of the subnet hear what may serve, so that its executors have the images before the first session is wanted: each
@@ -443,4 +447,30 @@ fn session_job(shared: &Shared, order: &Order) -> JobRequest {
     let now_ns = shared.clock.now().micros().saturating_mul(1_000);
     job.signature = sign_job(&shared.keypair, &job.signed_fields(), now_ns);
     job
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::{Digest, ExecutorClass, ImageId};
+    use muster_rollcall::Grader;
+
+    use super::*;
+
+    #[test]
+    fn what_challenges_executors_is_listed_with_and_without_a_gateway() {
+        let mut config = Config::default();
+        assert_eq!(whitelist(&config), None);
+        let image = ImageId(Digest::of(b"grader"));
+        let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
+        let grader = Grader {
+            image,
+            reference: None,
+            args,
+        };
+        config.grading.images.insert(class, grader);
+        let alone = whitelist(&config).unwrap();
+        assert!(alone.contains(&image.to_string()), "{alone}");
+        config.gateway.bind = Some(config.bind);
+        assert_eq!(whitelist(&config), Some(alone), "nothing is served");
+    }
 }

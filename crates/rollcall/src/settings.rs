@@ -72,6 +72,11 @@ impl Settings {
         Duration::from_secs(self.gather_s)
     }
 
+    /// What is run to challenge executors, one for each class that is graded.
+    pub fn services(&self) -> impl Iterator<Item = Service> {
+        self.images.keys().filter_map(|class| self.service(*class))
+    }
+
     /// What is run to challenge an executor of this class.
     pub(crate) fn service(&self, class: ExecutorClass) -> Option<Service> {
         let grader = self.images.get(&class)?;

@@ -203,6 +203,19 @@ pub struct Whitelist {
     services: Vec<Service>,
 }
 
+/// What miners are told that a validator runs in sealed sessions, so that they have the images at hand: as many as a notice holds.
+pub fn notice(services: impl IntoIterator<Item = Service>) -> WhitelistNotice {
+    let listed = |service: Service| ListedImage {
+        image: service.image,
+        reference: service.reference,
+        class: service.class,
+        model: service.model,
+    };
+    WhitelistNotice {
+        images: services.into_iter().take(MAX_LISTED_IMAGES).map(listed).collect(),
+    }
+}
+
 // === impl Service ===
 
 impl Service {
@@ -339,19 +352,6 @@ impl Whitelist {
             Ok(Self { services })
         } else {
             Err(defects)
-        }
-    }
-
-    /// What miners are told, so that they have the images at hand.
-    pub fn notice(&self) -> WhitelistNotice {
-        let listed = |service: &Service| ListedImage {
-            image: service.image,
-            reference: service.reference.clone(),
-            class: service.class,
-            model: service.model.clone(),
-        };
-        WhitelistNotice {
-            images: self.services.iter().take(MAX_LISTED_IMAGES).map(listed).collect(),
         }
     }
 
