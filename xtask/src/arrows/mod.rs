@@ -234,8 +234,8 @@ mod tests {
             "muster-rpc",
             "arrows point down, from layer 2 not up to 3",
         );
-        refuses("muster-validator", "muster-miner", "both are in layer 5");
-        refuses("muster-tests", "muster", "both are in layer 6");
+        refuses("muster-validator", "muster-miner", "both are in layer 6");
+        refuses("muster-tests", "muster", "both are in layer 7");
     }
 
     #[test]
