@@ -434,6 +434,8 @@ of_one = 256
 executors = 10240
 # Milliseconds by which an executor's clock may differ from this machine's.
 skew_ms = 5000
+# Days for which the evidence of a batch is kept: a batch of 10,240 executors is some gigabytes.
+keep_days = 14
 
 # The grader's image for each class; a class that is not named is not graded. The image is the digest of its configuration.
 [grading.images]

@@ -230,7 +230,8 @@ impl Call {
         book.finish(&self.plan, head, &marks, &judgements, &self.seats, &counted, now)
             .await?;
         tell(&self.plan, &judgements, &counted);
-        Ok(())
+        // What was proven of whom stays; what shows it is large.
+        book.forget(self.core.settings.kept_since(now)).await
     }
 
     fn now(&self) -> u64 {

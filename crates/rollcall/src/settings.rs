@@ -6,7 +6,7 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use muster_grading::Bounds;
 use muster_kit::config::Problem;
-use muster_protocol::{ExecutorClass, ImageId};
+use muster_protocol::{ExecutorClass, ImageId, Timestamp};
 use muster_seal::HashScheme;
 use muster_sessions::Service;
 use muster_sessions::whitelist::{EngineKind, Listen};
@@ -26,6 +26,8 @@ pub struct Settings {
     pub executors: u32,
     /// Milliseconds by which an executor's clock may differ.
     pub skew_ms: u64,
+    /// Days for which the evidence of a batch is kept.
+    pub keep_days: u32,
     /// What each class is challenged with; a class that is not named is not graded.
     pub images: BTreeMap<ExecutorClass, Grader>,
 }
@@ -53,6 +55,7 @@ impl Default for Settings {
             of_one,
             executors,
             skew_ms: 5_000,
+            keep_days: 14,
             images: BTreeMap::new(),
         }
     }
@@ -70,6 +73,12 @@ impl Settings {
     /// How long executors are waited for.
     pub(crate) fn gather(&self) -> Duration {
         Duration::from_secs(self.gather_s)
+    }
+
+    /// What ended before this is forgotten at `now`.
+    pub(crate) fn kept_since(&self, now: Timestamp) -> Timestamp {
+        let kept = i64::from(self.keep_days) * 24 * 3_600 * 1_000_000;
+        Timestamp::from_micros(now.micros().saturating_sub(kept))
     }
 
     /// What is run to challenge executors, one for each class that is graded.
@@ -104,6 +113,7 @@ impl Settings {
             ("gather_s", self.gather_s),
             ("of_one", u64::from(self.of_one)),
             ("executors", u64::from(self.executors)),
+            ("keep_days", u64::from(self.keep_days)),
         ] {
             if number == 0 {
                 problems.push(Problem::at(format!("{path}.{key}"), "must be at least 1"));
@@ -113,5 +123,17 @@ impl Settings {
             problems.push(Problem::at(format!("{path}.of_one"), "must be at most executors"));
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evidence_is_kept_for_so_many_days() {
+        let settings = Settings::default();
+        let now = Timestamp::from_secs(15 * 86_400);
+        assert_eq!(settings.kept_since(now), Timestamp::from_secs(86_400));
     }
 }
