@@ -51,10 +51,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> Digest {
 /// # Errors
 /// A key that does not belong to the certificate.
 pub fn server(identity: &TlsIdentity) -> Result<ServerConfig, TlsError> {
-    ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(AnyClient(algorithms())))
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
+    serving(identity, None)
 }
 
 /// A server that shows `identity` and talks to the client with exactly this certificate and to nobody else. It offers the
@@ -63,16 +60,17 @@ pub fn server(identity: &TlsIdentity) -> Result<ServerConfig, TlsError> {
 /// # Errors
 /// A key that does not belong to the certificate.
 pub fn server_for(identity: &TlsIdentity, client: Digest, alpn: &[&[u8]]) -> Result<ServerConfig, TlsError> {
-    let exact = ExactClient {
-        fingerprint: client,
-        algorithms: algorithms(),
-    };
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(exact))
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
+    let mut config = serving(identity, Some(client))?;
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)
+}
+
+fn serving(identity: &TlsIdentity, only: Option<Digest>) -> Result<ServerConfig, TlsError> {
+    let algorithms = algorithms();
+    ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_client_cert_verifier(Arc::new(Clients { only, algorithms }))
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
 }
 
 /// A client that shows `identity` and talks to the server with exactly this certificate. TLS 1.3 only.
@@ -148,55 +146,14 @@ impl ServerCertVerifier for ExactServer {
     }
 }
 
-/// Takes every certificate whose key the client proves to have.
+/// Takes certificates whose key the client proves to have: one and no other, or every one.
 #[derive(Debug)]
-struct AnyClient(WebPkiSupportedAlgorithms);
-
-impl ClientCertVerifier for AnyClient {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, TlsError> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
-}
-
-/// Takes one client's certificate and no other.
-#[derive(Debug)]
-struct ExactClient {
-    fingerprint: Digest,
+struct Clients {
+    only: Option<Digest>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for ExactClient {
+impl ClientCertVerifier for Clients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -207,7 +164,7 @@ impl ClientCertVerifier for ExactClient {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, TlsError> {
-        if fingerprint(end_entity) == self.fingerprint {
+        if self.only.is_none_or(|only| fingerprint(end_entity) == only) {
             Ok(ClientCertVerified::assertion())
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())
