@@ -1,7 +1,5 @@
 //! An operator's batch on a whole subnet, and its evidence as anybody judges it again.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::process::Command;
 use std::time::Duration;
 
