@@ -29,7 +29,7 @@ pub(crate) enum Turn {
     Yours(SessionNo, Arc<Line>),
     /// Nobody will.
     Refused(Refusal),
-    /// The session that serves it is gone, and its answer has begun.
+    /// The session that serves it is taken for dead, and its answer has begun.
     Broken,
 }
 

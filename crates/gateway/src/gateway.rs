@@ -169,10 +169,17 @@ impl Core {
         self.book.open(&row).await
     }
 
-    /// Ends a session: its last word is asked for and kept, then its job ends.
+    /// Ends a session once no answer of it is under way, or its time is over: its last word is asked for and kept, then its job
+    /// ends.
     pub(crate) async fn close(&self, job: JobId, line: Option<Arc<Line>>, why: &'static str) {
         let mut last_word = false;
         if let Some(line) = line {
+            // One that was taken for dead may be alive, and its close would cut what still flows.
+            tokio::select! {
+                () = line.quiet() => {}
+                () = self.clock.sleep_until(line.until) => {}
+                () = self.tasks.token().cancelled_owned() => {}
+            }
             let (close, fault) = line.close().await;
             last_word = close.is_some();
             if let Some(fault) = &fault {

@@ -22,6 +22,8 @@ use muster_sessions::Service;
 use muster_sessions::whitelist::Expected;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Waits between two looks for a proof that did not come with its answer: the session signs once it has noticed that its
 /// client is gone.
@@ -81,6 +83,8 @@ pub struct Line {
     bounds: Bounds,
     clock: SharedClock,
     book: Mutex<Numbers>,
+    /// Answers that are being passed on.
+    under_way: TaskTracker,
 }
 
 #[derive(Debug)]
@@ -191,6 +195,7 @@ impl Line {
                 heard: None,
                 next: 0,
             }),
+            under_way: TaskTracker::new(),
         };
         // It is asked before it serves anybody: a service that is not well, or a clock that is off, shows here.
         line.health().await?;
@@ -252,6 +257,17 @@ impl Line {
             response: CheckedBody::over(response, self.scheme, clock, report),
             seen,
         })
+    }
+
+    /// To be held as long as an answer is passed on and not judged: until then the session is not closed.
+    pub(crate) fn passing(&self) -> TaskTrackerToken {
+        self.under_way.token()
+    }
+
+    /// Ends once no answer is passed on.
+    pub(crate) async fn quiet(&self) {
+        self.under_way.close();
+        self.under_way.wait().await;
     }
 
     /// When the first byte since the last call of this left for the session.

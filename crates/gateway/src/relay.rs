@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
@@ -27,6 +28,8 @@ use crate::store::{Pair, ResponseRow};
 
 /// By what a client finds the proof of its answer later.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// How long an answer may be silent whose session is taken for dead: one that goes on is let go on.
+const LAST_SILENCE: Duration = Duration::from_secs(5);
 /// How long a client may take nothing of what waits for it.
 const STALL: Duration = Duration::from_secs(120);
 /// The largest answer that is kept for a later check.
@@ -62,6 +65,8 @@ pub(crate) enum Part {
 enum Tried {
     /// Somebody else may try.
     Again,
+    /// It was taken for dead before it answered, and this is what the desk says instead.
+    Moved(Turn),
     /// The client has its answer, or is gone.
     Over,
 }
@@ -84,11 +89,15 @@ impl Client {
 /// Sees one request through.
 pub(crate) async fn run(core: Arc<Core>, mut ticket: Ticket, asking: Asking, to: mpsc::Sender<Part>) {
     let client = Client(to);
+    let mut told = None;
     loop {
-        let turn = tokio::select! {
-            turn = ticket.next() => turn,
-            // Dropping the ticket gives its place up.
-            () = client.0.closed() => return,
+        let turn = match told.take() {
+            Some(turn) => turn,
+            None => tokio::select! {
+                turn = ticket.next() => turn,
+                // Dropping the ticket gives its place up.
+                () = client.0.closed() => return,
+            },
         };
         match turn {
             Turn::Refused(refusal) => {
@@ -104,6 +113,7 @@ pub(crate) async fn run(core: Arc<Core>, mut ticket: Ticket, asking: Asking, to:
             Turn::Yours(session, line) => {
                 match attempt(&core, &mut ticket, &asking, &client, session, &line).await {
                     Tried::Again => ticket.broke(session),
+                    Tried::Moved(turn) => told = Some(turn),
                     Tried::Over => return ticket.served(session),
                 }
             }
@@ -128,9 +138,12 @@ async fn attempt(
         gateway_nonce: asking.nonce,
     };
     let silence = Duration::from_secs(core.settings.silence_s);
+    let _passing = line.passing();
     let asked_at = core.clock.now();
     let answer = tokio::select! {
+        biased;
         answer = timeout(silence, line.ask(&question)) => answer,
+        turn = ticket.next() => return Tried::Moved(turn),
         // Nothing was seen of it: the session will have signed an answer that nobody got.
         () = client.0.closed() => return Tried::Over,
     };
@@ -166,10 +179,12 @@ async fn attempt(
     };
     // Nothing is given before there is something to give: until then another session may take over.
     let mut next = tokio::select! {
+        biased;
         next = timeout(silence, body.frame()) => match next {
             Ok(Some(Err(_))) | Err(_) => return Tried::Again,
             Ok(next) => next,
         },
+        turn = ticket.next() => return Tried::Moved(turn),
         () = client.0.closed() => None,
     };
     ticket.first_byte(session);
@@ -178,6 +193,7 @@ async fn attempt(
         Ok(()) => None,
         Err(Gone) => Some(StreamEnd::ClientGone),
     };
+    let mut doomed = false;
     while end.is_none() {
         let frame = match next.take() {
             Some(Ok(frame)) => frame,
@@ -198,21 +214,28 @@ async fn attempt(
             end = Some(StreamEnd::ClientGone);
             break;
         }
-        next = tokio::select! {
-            biased;
-            frame = body.frame() => frame,
-            () = client.0.closed() => {
-                end = Some(StreamEnd::ClientGone);
-                break;
-            }
-            turn = ticket.next() => {
-                tracing::info!(session = %line.session, ?turn, "a session is gone in the middle of an answer");
-                end = Some(StreamEnd::EngineFailed);
-                break;
-            }
-            () = sleep(silence) => {
-                end = Some(StreamEnd::EngineSilent);
-                break;
+        next = loop {
+            let last_silence = OptionFuture::from(doomed.then(|| core.clock.sleep(LAST_SILENCE)));
+            tokio::select! {
+                biased;
+                frame = body.frame() => break frame,
+                () = client.0.closed() => {
+                    end = Some(StreamEnd::ClientGone);
+                    break None;
+                }
+                turn = ticket.next(), if !doomed => {
+                    // Its machine may be gone, or only the word of it: what flows is not broken by that.
+                    tracing::info!(session = %line.session, ?turn, "a session is taken for dead in the middle of an answer");
+                    doomed = true;
+                }
+                Some(()) = last_silence => {
+                    end = Some(StreamEnd::EngineFailed);
+                    break None;
+                }
+                () = sleep(silence) => {
+                    end = Some(StreamEnd::EngineSilent);
+                    break None;
+                }
             }
         };
     }

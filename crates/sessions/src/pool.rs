@@ -7,7 +7,8 @@
 //! * **No request is lost**: each is waiting, is with a session, or has been answered exactly once.
 //! * **Nobody starves**: users take turns (see [`FairQueue`]).
 //! * **Nothing idles while somebody waits**: a free place in a session is given away at once.
-//! * **What has begun stays where it is**: once its first byte has left, a request is never given to another session.
+//! * **What has begun stays where it is**: once its first byte has left, a request is never given to another session, nor does it
+//!   wait for one, even if its session was taken for dead in the same moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,7 +96,8 @@ pub enum Effect {
     Route(RequestNo, SessionNo),
     /// Tell the client why not.
     Refuse(RequestNo, Refusal),
-    /// The answer has begun and its session is gone: tell the client inside the stream.
+    /// The answer has begun and its session is taken for dead: whoever passes it on gives it up unless it goes on, and says so
+    /// inside the stream.
     BreakOff(RequestNo),
     /// End the session; why, in words for its log.
     Close(SessionNo, &'static str),
@@ -220,7 +222,7 @@ impl Pool {
         let mut effects = Vec::new();
         match event {
             Event::Arrived { request, user } => self.arrived(request, user, now, &mut effects),
-            Event::FirstByte(request, session) => self.first_byte(request, session),
+            Event::FirstByte(request, session) => self.first_byte(request, session, now, &mut effects),
             // Who has its answer has it, even if its session was taken for dead meanwhile.
             Event::Left(request) | Event::Served(request, _) => self.left(request, now),
             Event::Broke(request, session) => self.broke(request, session, now, &mut effects),
@@ -337,12 +339,15 @@ impl Pool {
         }
     }
 
-    fn first_byte(&mut self, request: RequestNo, from: SessionNo) {
-        if let Some(known) = self.requests.get_mut(&request)
-            && let Place::With { session, begun } = &mut known.place
-            && *session == from
-        {
-            *begun = true;
+    fn first_byte(&mut self, request: RequestNo, from: SessionNo, now: Timestamp, effects: &mut Vec<Effect>) {
+        match self.requests.get_mut(&request).map(|known| &mut known.place) {
+            None => {}
+            Some(Place::With { session, begun }) if *session == from => *begun = true,
+            Some(Place::Waiting { .. } | Place::With { .. }) => {
+                // Its session was taken for dead while its answer began. It stays there and needs no other place.
+                self.left(request, now);
+                effects.push(Effect::BreakOff(request));
+            }
         }
     }
 

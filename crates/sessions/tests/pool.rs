@@ -95,6 +95,28 @@ fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_t
 }
 
 #[test]
+fn an_answer_that_begins_while_its_session_is_taken_for_dead_needs_no_other_place() {
+    // Whether another session has a place for it by then or not.
+    for sessions in [1, 2] {
+        let mut pool = Pool::new(Limits {
+            min: sessions,
+            ..LIMITS
+        });
+        pool.apply(arrived(1, 1), at(0));
+        for number in 0..sessions {
+            pool.apply(Event::Ready(SessionNo(number as u64), at(10_000)), at(1));
+        }
+        let effects = pool.apply(Event::Died(SessionNo(0)), at(2));
+        assert_eq!(effects.contains(&route(1, 1)), sessions == 2, "{effects:?}");
+        let begun = Event::FirstByte(RequestNo(1), SessionNo(0));
+        assert_eq!(pool.apply(begun, at(2)), [Effect::BreakOff(RequestNo(1))]);
+        let census = pool.census();
+        assert_eq!((census.waiting, census.serving), (0, 0));
+        assert_eq!(pool.apply(Event::Served(RequestNo(1), SessionNo(0)), at(3)), []);
+    }
+}
+
+#[test]
 fn one_user_cannot_fill_the_queue_and_turns_are_taken() {
     let mut pool = Pool::new(LIMITS);
     for request in 0..3 {
@@ -300,8 +322,8 @@ impl World {
                 let (_, Where::With(session, begun)) = self.requests.get_mut(&request)? else {
                     return None;
                 };
-                // Of a session that is gone no byte comes any more.
-                *begun |= self.open.contains_key(session);
+                // It may have left the session in the moment in which that was taken for dead.
+                *begun = true;
                 Some(Event::FirstByte(request, *session))
             }
             Move::Serve(at) => {

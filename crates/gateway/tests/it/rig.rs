@@ -67,6 +67,7 @@ pub(crate) struct Subnet {
     pub(crate) ended: Mutex<Vec<(JobId, &'static str)>>,
     running: Mutex<HashMap<JobId, Running>>,
     engine: Engine,
+    clock: SharedClock,
     tasks: Tasks,
 }
 
@@ -153,6 +154,11 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
 
 impl World {
     pub(crate) async fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::at(Arc::new(SystemClock::new()), change).await
+    }
+
+    /// One that goes by this clock, its gateway as its sessions.
+    pub(crate) async fn at(clock: SharedClock, change: impl FnOnce(&mut Settings)) -> Self {
         muster_kit::tls::install_provider();
         let mut settings = settings();
         change(&mut settings);
@@ -165,12 +171,13 @@ impl World {
             ended: Mutex::default(),
             running: Mutex::default(),
             engine: Engine::new(&tasks),
+            clock: Arc::clone(&clock),
             tasks: tasks.clone(),
         });
         let parts = Parts {
             host: Arc::new(Jobs(Arc::clone(&subnet))),
             pool: store.pool.clone(),
-            clock: Arc::new(SystemClock::new()),
+            clock,
             tasks: tasks.clone(),
             failed: Box::new(|error| panic!("the store failed: {error}")),
         };
@@ -321,7 +328,7 @@ impl Subnet {
             | Fate::Unsigned
             | Fate::Fails => 0,
         };
-        let clock: SharedClock = Arc::new(Ahead(SystemClock::new(), ahead));
+        let clock: SharedClock = Arc::new(Ahead(Arc::clone(&self.clock), ahead));
         let server = certificate::make(&["localhost".to_owned()]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -416,6 +423,21 @@ impl Subnet {
         }
     }
 
+    /// What the sessions that run have signed.
+    pub(crate) fn signed(&self) -> u64 {
+        let running = self.running.lock().unwrap();
+        let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
+        endpoints.map(|endpoint| endpoint.seal().sealer().signed()).sum()
+    }
+
+    /// Word comes that every session's machine is gone, and the word is wrong.
+    pub(crate) fn declare_dead(&self) {
+        for running in self.running.lock().unwrap().values() {
+            let over = News::Ended("the machine is gone".to_owned());
+            running.news.try_send(over).unwrap();
+        }
+    }
+
     /// Every session's machine goes up in smoke.
     pub(crate) fn kill_all(&self) {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();
@@ -453,7 +475,7 @@ async fn plain(listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
 
 /// A clock that is off.
 #[derive(Debug)]
-struct Ahead(SystemClock, i64);
+struct Ahead(SharedClock, i64);
 
 impl muster_kit::Clock for Ahead {
     fn now(&self) -> Timestamp {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_gateway::record::{Record, Words};
+use muster_kit::clock::TestClock;
 use muster_kit::{Clock as _, SystemClock};
 use serde_json::Value;
 
@@ -125,6 +127,29 @@ async fn before_the_first_byte_another_session_takes_over() {
 }
 
 #[tokio::test]
+async fn a_request_leaves_a_session_that_is_taken_for_dead_and_says_nothing() {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(0);
+    let asking = world.tasks.spawn("asking", world.chat(2, true).send());
+    let asked = |times| {
+        let pace = world.pace();
+        until("the engine is asked", move || async move {
+            (pace.asked.load(Ordering::SeqCst) == times).then_some(())
+        })
+    };
+    asked(1).await;
+    // Its connection stays as it is: a machine that is gone hangs up on nobody.
+    world.subnet.declare_dead();
+    asked(2).await;
+    world.pace().words.send_replace(usize::MAX);
+    let answer = asking.join().await.unwrap().unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body = answer.text().await.unwrap();
+    assert!(body.contains("[DONE]"), "{body}");
+    assert_eq!(world.proof(&id).await["verdict"], "proven");
+}
+
+#[tokio::test]
 async fn after_the_first_byte_the_client_is_told_inside_the_stream() {
     let world = World::new(|_| ()).await;
     world.pace().words.send_replace(1);
@@ -147,6 +172,95 @@ async fn after_the_first_byte_the_client_is_told_inside_the_stream() {
         (&view["usage"]["output"], &view["cost"]),
         (&1.into(), &0.into()),
         "only what was sent is counted"
+    );
+}
+
+/// An answer of which one word has come, and whose session is then taken for dead, at a time that stands still.
+async fn taken_for_dead(words: usize) -> (World, TestClock, reqwest::Response, String) {
+    let clock = TestClock::new(SystemClock::new().now());
+    let world = World::at(Arc::new(clock.clone()), |_| ()).await;
+    world.pace().words.send_replace(1);
+    let mut answer = world.chat(words, true).send().await.unwrap();
+    let came = read_until(&mut answer, "word0").await;
+    world.subnet.declare_dead();
+    until("the session is given up", || async {
+        (world.gateway.look().await[0].live == 0).then_some(())
+    })
+    .await;
+    until(
+        "who passes it on waits for more of it, and who closes the session for its end",
+        || async { (clock.sleepers() == 2).then_some(()) },
+    )
+    .await;
+    (world, clock, answer, came)
+}
+
+#[tokio::test]
+async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dead() {
+    let (world, clock, mut answer, mut came) = taken_for_dead(4).await;
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    // No pause is a long one; all of them together are.
+    for word in 1..4 {
+        clock.advance(Duration::from_secs(4));
+        world.pace().words.send_replace(word + 1);
+        came += &read_until(&mut answer, &format!("word{word}")).await;
+    }
+    assert!(world.subnet.ended.lock().unwrap().is_empty(), "nobody has cut it");
+    world.pace().words.send_replace(usize::MAX);
+    came += &answer.text().await.unwrap();
+    assert!(
+        came.contains("[DONE]") && came.contains("\n: muster-proof ") && !came.contains("error"),
+        "{came}"
+    );
+    let view = world.proof(&id).await;
+    assert_eq!(
+        (&view["verdict"], &view["end"], &view["usage"]["output"]),
+        (&"proven".into(), &"completed".into(), &4.into()),
+        "{view}"
+    );
+    // The session is closed once nothing of it flows, and has its last word.
+    until("the session's end", || async {
+        (world.subnet.ended.lock().unwrap().len() == 1).then_some(())
+    })
+    .await;
+    let last = &world.book().sessions(1).await.unwrap()[0];
+    assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_with_its_session_is_given_up_soon_and_what_came_is_proven_and_paid() {
+    let (world, clock, answer, _) = taken_for_dead(3).await;
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let reading = world.tasks.spawn("reading", answer.text());
+    clock.advance(Duration::from_secs(5));
+    // That of its health, and that of what it had sent.
+    until("the session's proof", || async {
+        (world.subnet.signed() == 2).then_some(())
+    })
+    .await;
+    until("the end of the answer", || async {
+        clock.advance(Duration::from_millis(100));
+        reading.is_finished().then_some(())
+    })
+    .await;
+    let rest = reading.join().await.unwrap().unwrap();
+    let event = rest
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .next_back();
+    let error: Value = serde_json::from_str(event.unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "upstream_failed", "{rest}");
+    let view = world.proof(&id).await;
+    assert_eq!(
+        (&view["verdict"], &view["end"]),
+        (&"proven".into(), &"client-gone".into()),
+        "its seal was there to sign: {view}"
+    );
+    let input = view["usage"]["input"].as_u64().unwrap();
+    assert_eq!(
+        (&view["usage"]["output"], &view["cost"]),
+        (&1.into(), &(input + 2).into()),
+        "for what was sent, and no more: {view}"
     );
 }
 
