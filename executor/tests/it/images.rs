@@ -6,10 +6,11 @@ use muster_executor::{Engine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
 use serde_json::{Value, json};
 
+use crate::standing::Place;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};
-use crate::support::{engine, have, image};
+use crate::support::{engine, have, image, until};
 
 /// The demo program in an image of this test's own, in the registry and not in the engine. Returns its name there.
 async fn published(engine: &Engine, registry: &Registry, password: Option<&str>) -> (String, ImageArchive) {
@@ -123,6 +124,42 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
     let left = engine.image(&archive.id.to_string()).await.unwrap();
     assert_eq!(left, None, "what nobody uses makes room");
+}
+
+#[tokio::test]
+async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_and_serves_when_that_is_gone()
+{
+    let Some(engine) = engine().await else { return };
+    if !have("docker-registry") {
+        return;
+    }
+    let registry = Registry::start(false).await.unwrap();
+    let (name, archive) = published(&engine, &registry, None).await;
+    let of_place = Lease::new();
+    let mut place = Place::open(&of_place, 1).await;
+    let mut line = place.comes().await;
+    let listed = |image: ImageId| json!({"image": image, "reference": name, "class": "always_on.test", "model": "tiny"});
+    let notice = json!({"message_type": "MusterWhitelist", "images": [listed(archive.id)]});
+    line.say(&notice).await;
+    until("the image is kept", || async {
+        let used = muster_engine::lease::used(&of_place.config.images.cache_dir).unwrap();
+        used.iter().any(|used| used.image == archive.id)
+    })
+    .await
+    .unwrap();
+    assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
+    // No job has to wait for it, nor for who has it.
+    drop(registry);
+    let lease = Lease::new();
+    let job = Job {
+        image: archive.id.to_string(),
+        ..Job::new(&["probe", "print", "0"])
+    };
+    line.lend(&lease, &job).await;
+    let finished = line.until("V0JobFinishedRequest").await.pop().unwrap();
+    assert_eq!(finished["docker_process_stdout"], "end\n", "{finished}");
+    place.stop().await;
+    forget(&engine, archive.id).await;
 }
 
 #[tokio::test]

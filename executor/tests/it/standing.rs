@@ -99,7 +99,7 @@ impl Place {
 pub(crate) struct Line(Socket);
 
 impl Line {
-    async fn say(&mut self, message: &Value) {
+    pub(crate) async fn say(&mut self, message: &Value) {
         self.0.send(message.to_string()).await.unwrap();
     }
 
