@@ -12,6 +12,20 @@ use super::{Result, Store, Write, column, corrupt, failed, json, parsed, signed,
 /// Stands for the block of a receipt that was written before the chain answered.
 const NO_BLOCK: i64 = -1;
 
+/// From a cycle's receipts to their sessions to what these answered, each step by an index: sessions and answers of all cycles are
+/// kept.
+const STREAMED: &str = "SELECT f.attempt_id AS attempt_id, s.miner AS miner, s.fault AS fault, \
+    CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 1 ELSE 0 END) AS BIGINT) AS proven, \
+    CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 0 ELSE 1 END) AS BIGINT) AS unproven, \
+    CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.input_tokens ELSE 0 END) AS BIGINT) AS input, \
+    CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.output_tokens ELSE 0 END) AS BIGINT) AS output, \
+    CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.earned ELSE 0 END) AS BIGINT) AS earned \
+    FROM receipts f JOIN attempts a ON a.attempt_id = f.attempt_id \
+    JOIN sessions s ON s.job_id = a.job_id AND s.miner = f.miner \
+    JOIN responses r ON r.session_id = s.session_id \
+    WHERE f.kind = $1 AND f.block >= $2 AND f.block <= $3 AND f.chain = $4 \
+    GROUP BY f.block, f.attempt_id, s.miner, s.fault ORDER BY f.block, f.attempt_id";
+
 /// A receipt that this validator has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnReceipt {
@@ -136,26 +150,14 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn streamed_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Streamed>> {
-        let rows = sqlx::query(
-            "SELECT f.attempt_id AS attempt_id, s.miner AS miner, s.fault AS fault, \
-             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 1 ELSE 0 END) AS BIGINT) AS proven, \
-             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 0 ELSE 1 END) AS BIGINT) AS unproven, \
-             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.input_tokens ELSE 0 END) AS BIGINT) AS input, \
-             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.output_tokens ELSE 0 END) AS BIGINT) AS output, \
-             CAST(SUM(CASE WHEN r.verdict = 'proven' THEN r.earned ELSE 0 END) AS BIGINT) AS earned \
-             FROM receipts f JOIN attempts a ON a.attempt_id = f.attempt_id \
-             JOIN sessions s ON s.job_id = a.job_id AND s.miner = f.miner \
-             JOIN responses r ON r.session_id = s.session_id \
-             WHERE f.kind = $1 AND f.block >= $2 AND f.block <= $3 AND f.chain = $4 \
-             GROUP BY f.block, f.attempt_id, s.miner, s.fault ORDER BY f.block, f.attempt_id",
-        )
-        .bind(ReceiptKind::Finished.as_str())
-        .bind(signed(first.0))
-        .bind(signed(last.0))
-        .bind(self.chain().genesis)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(failed("read what the sessions of a cycle answered"))?;
+        let rows = sqlx::query(STREAMED)
+            .bind(ReceiptKind::Finished.as_str())
+            .bind(signed(first.0))
+            .bind(signed(last.0))
+            .bind(self.chain().genesis)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read what the sessions of a cycle answered"))?;
         let streamed = |row| {
             let number = |name| column(row, name).map(unsigned);
             Ok(Streamed {
@@ -248,4 +250,51 @@ pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
             .map(|text| signature("miner_signature", &text))
             .transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kit::store::testing::stores;
+    use sqlx::{AssertSqlSafe, Row as _};
+
+    use super::*;
+    use crate::store::MIGRATIONS;
+
+    #[tokio::test]
+    async fn what_a_cycles_sessions_answered_is_found_without_reading_what_others_did() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            // How PostgreSQL goes about it depends on how much there is.
+            if test.engine != "sqlite" {
+                continue;
+            }
+            let explained = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {STREAMED}"));
+            let rows = sqlx::query(explained)
+                .bind(ReceiptKind::Finished.as_str())
+                .bind(1_i64)
+                .bind(2_i64)
+                .bind("chain")
+                .fetch_all(&test.pool)
+                .await
+                .unwrap();
+            let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+            let reads = |table: &str| {
+                let step = steps.iter().find(|step| step.split(' ').nth(1) == Some(table));
+                step.cloned().unwrap_or_default()
+            };
+            for (table, by) in [
+                (
+                    "f",
+                    "receipts_by_block (chain=? AND kind=? AND block>? AND block<?)",
+                ),
+                ("a", "(attempt_id=?)"),
+                ("s", "sessions_of_job (job_id=? AND miner=?)"),
+                ("r", "responses_of_session (session_id=?)"),
+            ] {
+                assert!(
+                    reads(table).starts_with("SEARCH") && reads(table).ends_with(by),
+                    "{table}: {steps:#?}"
+                );
+            }
+        }
+    }
 }
