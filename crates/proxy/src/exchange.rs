@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_write_buf;
 use tokio_util::sync::CancellationToken;
 
-use crate::framing::{Framing, Head, MAX_HEAD, Malformed, read_head, write_head};
+use crate::framing::{Framing, Head, Heads, Malformed, write_head};
 
 /// How many connections without a request are kept.
 const IDLE_CONNECTIONS: usize = 64;
@@ -257,23 +257,14 @@ impl Exchange {
 
     /// The answer's head, and what came behind it.
     async fn head(&mut self, method: &Method) -> Result<(Head, Bytes), BrokenOff> {
-        let mut come = BytesMut::new();
-        // Heads of what only promises an answer.
-        let mut before = 0;
+        let mut heads = Heads::default();
         loop {
-            let read = poll_fn(|cx| self.poll_read(cx, |bytes| come.extend_from_slice(bytes)));
-            if read.await?.is_none() {
-                return Err(self.cut());
-            }
-            while let Some((head, length)) = read_head(&come, method)? {
-                come.advance(length);
-                if !head.is_interim() {
-                    return Ok((head, come.freeze()));
-                }
-                before += length;
-                if before > MAX_HEAD {
-                    return Err(Malformed::Long.into());
-                }
+            let read = poll_fn(|cx| self.poll_read(cx, |bytes| heads.read(bytes, method)));
+            match read.await? {
+                None => return Err(self.cut()),
+                Some(Err(malformed)) => return Err(malformed.into()),
+                Some(Ok(None)) => {}
+                Some(Ok(Some(found))) => return Ok(found),
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Whoever answers may be hostile. What two readers could understand in two ways is no answer: two lengths, a transfer coding
 //! that is not exactly `chunked`, a chunk's size that is not plain hexadecimal digits.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -12,6 +12,8 @@ use memchr::memchr;
 
 /// The most that all heads before one body may take, and that what stands around its chunks may.
 pub(crate) const MAX_HEAD: usize = 64 * 1024;
+/// With what every answer begins.
+const BEGINNING: &[u8] = b"HTTP/1.";
 /// Headers of one head.
 const MAX_HEADERS: usize = 100;
 /// Digits of a chunk's size: more would not fit into a number.
@@ -43,6 +45,16 @@ pub(crate) struct Head {
     pub(crate) body: Framing,
     /// Whether its connection can be asked again once the body is over.
     pub(crate) keeps: bool,
+}
+
+/// Heads as they come, in pieces however small: every byte is looked at once, and a head is parsed once its end is there.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    come: BytesMut,
+    /// No head ends before this.
+    looked: usize,
+    /// What has been before: heads that only promise an answer, empty lines.
+    passed: usize,
 }
 
 /// How a body is framed, as far as it has come.
@@ -117,7 +129,7 @@ fn line(name: &HeaderName, value: &[u8], to: &mut Vec<u8>) {
 }
 
 /// The head at the beginning of `bytes`, if all of it is there, and how long it is. `method` is what was asked.
-pub(crate) fn read_head(bytes: &[u8], method: &Method) -> Result<Option<(Head, usize)>, Malformed> {
+fn read_head(bytes: &[u8], method: &Method) -> Result<Option<(Head, usize)>, Malformed> {
     let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut read = httparse::Response::new(&mut lines);
     let length = match read.parse(bytes).map_err(|_| Malformed::Head)? {
@@ -196,6 +208,61 @@ fn length_in(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
     match length {
         Some(length) if lengths.next().is_none() => Ok(Some(length)),
         Some(_) | None => Err(Malformed::Length),
+    }
+}
+
+// === impl Heads ===
+
+impl Heads {
+    /// Takes what one read brought. The answer's head, and what came behind it, once it is there.
+    pub(crate) fn read(&mut self, piece: &[u8], method: &Method) -> Result<Option<(Head, Bytes)>, Malformed> {
+        self.come.extend_from_slice(piece);
+        loop {
+            if self.looked == 0 {
+                let empty = self.come.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+                let empty = empty.count();
+                self.come.advance(empty);
+                self.passed += empty;
+            }
+            let common = self.come.len().min(BEGINNING.len());
+            if self.come.get(..common) != BEGINNING.get(..common) {
+                return Err(Malformed::Head);
+            }
+            let Some(end) = self.end() else {
+                let endless = self.passed + self.come.len() >= MAX_HEAD;
+                return if endless { Err(Malformed::Long) } else { Ok(None) };
+            };
+            let whole = self.come.get(..end).unwrap_or_default();
+            let (head, length) = read_head(whole, method)?.ok_or(Malformed::Head)?;
+            self.come.advance(length);
+            self.looked = 0;
+            if !head.is_interim() {
+                return Ok(Some((head, self.come.split().freeze())));
+            }
+            self.passed += length;
+            if self.passed > MAX_HEAD {
+                return Err(Malformed::Long);
+            }
+        }
+    }
+
+    /// Where the head ends that has come: behind its first empty line.
+    fn end(&mut self) -> Option<usize> {
+        loop {
+            let rest = self.come.get(self.looked..).unwrap_or_default();
+            let Some(line) = memchr(b'\n', rest) else {
+                self.looked = self.come.len();
+                return None;
+            };
+            self.looked += line;
+            match rest.get(line + 1..).unwrap_or_default() {
+                [b'\n', ..] => return Some(self.looked + 2),
+                [b'\r', b'\n', ..] => return Some(self.looked + 3),
+                // What this line's end is followed by is still to come.
+                [] | [b'\r'] => return None,
+                [_, ..] => self.looked += 1,
+            }
+        }
     }
 }
 
@@ -502,6 +569,47 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_comes_byte_by_byte_is_looked_at_once() {
+        let filler = "y".repeat(60_000);
+        let text = format!("\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\nx: {filler}\r\na: 1\r\n\r\nhello");
+        let body = text.len() - 5;
+        let mut heads = Heads::default();
+        for (at, byte) in text.as_bytes()[..body - 1].iter().enumerate() {
+            assert!(heads.read(&[*byte], &Method::GET).unwrap().is_none(), "{at}");
+            // The rest of a line's end may be still to come.
+            assert!(heads.looked + 2 >= heads.come.len(), "{at}");
+        }
+        let (head, rest) = heads
+            .read(&text.as_bytes()[body - 1..], &Method::GET)
+            .unwrap()
+            .unwrap();
+        assert_eq!((head.status.as_u16(), rest.as_ref()), (200, &b"hello"[..]));
+        assert_eq!(head.headers["a"], "1");
+    }
+
+    #[test]
+    fn what_is_no_head_is_refused_before_its_end() {
+        for (text, expected) in [
+            ("HTTX", Malformed::Head),
+            ("HTTP/2.0 200", Malformed::Head),
+            ("nonsense without end", Malformed::Head),
+        ] {
+            let refused = Heads::default().read(text.as_bytes(), &Method::GET);
+            assert_eq!(refused.unwrap_err(), expected, "{text}");
+        }
+        for endless in [
+            "\r\n".repeat(MAX_HEAD / 2),
+            "HTTP/1.1 103 Early\r\n\r\n".repeat(MAX_HEAD / 20),
+        ] {
+            let refused = Heads::default().read(endless.as_bytes(), &Method::GET);
+            assert_eq!(refused.unwrap_err(), Malformed::Long);
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD));
+        let refused = Heads::default().read(endless.as_bytes(), &Method::GET);
+        assert_eq!(refused.unwrap_err(), Malformed::Long);
+    }
+
+    #[test]
     fn bodies_end_where_they_are_framed_to() {
         let (read, trailers, left, over) = body(Framing::Length(5), [&b"hel"[..], b"lo, then"]).unwrap();
         assert_eq!(
@@ -572,9 +680,40 @@ mod tests {
             prop_assert_eq!((trailers.is_some(), left, over), (trailer, 0, true));
         }
 
+        /// As if all of it had come at once, and as httparse finds the end of it.
+        #[test]
+        fn heads_are_read_the_same_however_they_are_cut(
+            lines in proptest::collection::vec(("[\r\n]{0,3}", "[a-z:\r\n ]{0,12}"), 0..6), cuts in proptest::collection::vec(1_usize..9, 0..30),
+        ) {
+            let mut text = b"HTTP/1.1 200 OK\r\n".to_vec();
+            for (end, line) in lines {
+                text.extend_from_slice(line.as_bytes());
+                text.extend_from_slice(end.as_bytes());
+            }
+            let whole = read_head(&text, &Method::GET).map(|found| found.map(|(_, length)| text.len() - length));
+            let mut heads = Heads::default();
+            let mut rest = text.as_slice();
+            let mut found = Ok(None);
+            let lengths = cuts.into_iter().chain(std::iter::repeat(7));
+            for length in lengths {
+                if rest.is_empty() || !matches!(found, Ok(None)) {
+                    break;
+                }
+                let (piece, more) = rest.split_at(length.min(rest.len()));
+                found = heads.read(piece, &Method::GET).map(|found| found.map(|(_, behind)| behind.len() + more.len()));
+                rest = more;
+            }
+            match (found, whole) {
+                // It waits for the end of what is refused already.
+                (Ok(None), Err(_)) => {}
+                (found, whole) => prop_assert_eq!(found, whole),
+            }
+        }
+
         #[test]
         fn nothing_that_comes_is_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read_head(&bytes, &Method::GET);
+            let _ = Heads::default().read(&[b"HTTP/1.1 ", &bytes[..]].concat(), &Method::GET);
             let _ = body(chunked(), [&bytes[..]]);
         }
     }
