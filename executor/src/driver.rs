@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::beside::{self, Grader};
 use crate::config::Config;
 use crate::container;
 use crate::engine::Engine;
@@ -490,6 +491,22 @@ impl Driver {
         };
         let (told, answer) = oneshot::channel();
         let attester = self.line.is_muster().then(|| (self.line.mouth(), answer));
+        let terms = details.muster.as_ref().and_then(|terms| terms.grader.clone());
+        let beside = terms.map(|terms| {
+            Grader::new(beside::Plan {
+                engine: engine.clone(),
+                config: Arc::clone(&self.config),
+                terms,
+                attempt: self.attempt_id(),
+                class: offer.executor_class,
+                container: self.container.clone(),
+                folders: placed.workspace.folders().clone(),
+                policy: placed.policy,
+                gpus: placed.gpus.as_ref().map_or(&[][..], Claimed::uuids).to_vec(),
+                clock: Arc::clone(&self.clock),
+                tasks: self.tasks.clone(),
+            })
+        });
         let opening = session::Opening {
             engine: engine.clone(),
             container: self.container.clone(),
@@ -502,6 +519,7 @@ impl Driver {
             lifetime: Timing::of(offer).execution,
             settings: self.config.streaming.clone(),
             attester,
+            beside,
             clock: Arc::clone(&self.clock),
             tasks: self.tasks.clone(),
         };

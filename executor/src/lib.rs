@@ -2,13 +2,14 @@
 //!
 //! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
 //! comes out; files come and go through [`muster_transfer`]), [`report`] (what the miner is told, pure), `driver`, which
-//! connects them to [`muster_engine`], `session` (a streaming job behind its seal), then [`reap`] (what is left of executors
+//! connects them to [`muster_engine`], `session` (a streaming job behind its seal) with `beside` (what challenges it meanwhile), then [`reap`] (what is left of executors
 //! that were killed).
 //!
 //! An executor stands next to untrusted code: it knows no chain, and holds no key but the one by which its miner knows it, if
 //! it is a standing one ([`standing`]), and those of the sessions that it serves, which die with them. It listens for the one
 //! client of each session and for nobody else.
 
+mod beside;
 pub mod config;
 mod container;
 mod driver;
@@ -19,7 +20,6 @@ mod line;
 mod live;
 mod memory;
 mod meter;
-mod miner;
 pub mod outputs;
 pub mod report;
 mod retry;
@@ -82,11 +82,11 @@ async fn serve(
     clock: SharedClock,
 ) -> Result<(), Error> {
     let started = clock.now();
-    let url = miner::url(&invocation.miner_address, &invocation.token);
+    let url = line::url(&invocation.miner_address, &invocation.token);
     let socket = connect(&url, &Limits::miner()).await?;
     tracing::info!(miner = %socket.peer(), "connected");
     // The miner started this process and handed it the token: it needs no further greeting.
-    let session = Greeting::new(socket).accept(miner::Miner);
+    let session = Greeting::new(socket).accept(line::Miner);
     let (config, memory) = (Arc::new(config), memory::Memory::default());
     let process = driver::Process {
         config: Arc::clone(&config),

@@ -1,21 +1,46 @@
-//! What a driver hears of its miner and says to it: over a connection of its own, or over one that leases share.
+//! The miner as its executor sees it: where to dial, what is heard and said: over a connection of its own, or over one that leases share.
 
 use std::time::Duration;
 
 use muster_kit::error::Causes;
-use muster_protocol::wire::WireError;
+use muster_protocol::ExecutorToken;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::{WireError, decode, encode};
 use muster_rpc::session::{Receiver, Sender};
-use muster_rpc::{Session, SessionError, SocketError};
+use muster_rpc::{Peer, Session, SessionError, SocketError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-
-use crate::miner::Miner;
 
 /// How long the miner may take to agree to the end.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
 /// The normal end of a websocket.
 const CLOSE_NORMAL: u16 = 1_000;
+
+/// The other side of the socket. A miner is trusted by its executor, which it started.
+#[derive(Debug)]
+pub(crate) struct Miner;
+
+impl Peer for Miner {
+    type In = ToMiner;
+    type Out = FromMiner;
+    type Malformed = WireError;
+
+    fn decode(frame: &str) -> Result<ToMiner, WireError> {
+        decode(frame)
+    }
+
+    fn encode(message: &FromMiner) -> String {
+        encode(message)
+    }
+}
+
+/// Where the lease of a token is taken up.
+pub(crate) fn url(miner_address: &str, token: &ExecutorToken) -> String {
+    format!(
+        "{}/v0.1/executor_interface/{token}",
+        miner_address.trim_end_matches('/')
+    )
+}
 
 /// What is heard.
 #[derive(Debug)]
@@ -119,4 +144,21 @@ pub(crate) fn how_it_closed(receiver: &Receiver<Miner>) -> String {
         .map(|closed| format!("it closed with {} {}", closed.code, closed.reason));
     let reason = closed.unwrap_or_else(|| "its connection ended".to_owned());
     reason.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_may_end_with_a_slash() {
+        let uuid = "11111111-2222-4333-8444-555555555555";
+        let token: ExecutorToken = format!("{uuid}-{uuid}").parse().unwrap();
+        for address in ["ws://h:1", "ws://h:1/"] {
+            assert_eq!(
+                url(address, &token),
+                format!("ws://h:1/v0.1/executor_interface/{uuid}-{uuid}")
+            );
+        }
+    }
 }

@@ -15,7 +15,7 @@ use muster_protocol::wire::miner::FromMiner;
 use muster_rpc::session::Sender;
 use tokio::sync::Notify;
 
-use crate::miner::Miner;
+use crate::line::Miner;
 
 /// Bytes of each stream that may wait.
 const MAX_WAITING: usize = 4 * MAX_LOG_BYTES;

@@ -20,7 +20,7 @@ use muster_protocol::{
 };
 use muster_proxy::netns::Namespace;
 use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
 use muster_rpc::session::Sender;
 use muster_seal::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
 use tokio::net::TcpListener;
@@ -29,10 +29,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::beside::Grader;
 use crate::config::StreamingSettings;
 use crate::engine::{Engine, Running};
 use crate::images::engine_failed;
-use crate::miner::Miner;
+use crate::line::Miner;
 use crate::stages::{CLOSE_LIMIT, Failure};
 use crate::work::Done;
 
@@ -66,6 +67,8 @@ pub(crate) struct Opening {
     pub(crate) settings: StreamingSettings,
     /// To ask a Muster miner, and to hear what it answers. Another miner attests nothing.
     pub(crate) attester: Option<(Sender<Miner>, oneshot::Receiver<SessionSealed>)>,
+    /// What challenges the executor meanwhile, if it is to be challenged.
+    pub(crate) beside: Option<Grader>,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
 }
@@ -78,6 +81,7 @@ pub(crate) struct Open {
     pub(crate) certificate: String,
     /// How long it waits for requests; `None` for as long as it lives.
     idle: Option<Duration>,
+    beside: Option<Grader>,
 }
 
 impl Open {
@@ -133,6 +137,7 @@ async fn opened(opening: Opening) -> Result<Open, Failure> {
         .filter(|idle| !idle.is_zero());
     let Opening {
         attester,
+        beside,
         clock,
         tasks,
         ..
@@ -143,13 +148,15 @@ async fn opened(opening: Opening) -> Result<Open, Failure> {
         None => Envelope::new(&stated, |bytes| key.sign(bytes)),
     };
     let sealer = Sealer::new(key, attestation, Arc::clone(&clock)).map_err(|error| unfit(&error))?;
-    let seal = Seal::new(sealer, upstream, limits, tasks);
+    let asked = beside.clone().map(|grader| Arc::new(grader) as Arc<dyn Beside>);
+    let seal = Seal::with(sealer, upstream, asked, limits, tasks);
     let endpoint =
         Endpoint::open(listener, &made.identity, client, seal, clock).map_err(|error| unfit(&error))?;
     Ok(Open {
         endpoint,
         certificate: made.pem,
         idle,
+        beside,
     })
 }
 
@@ -335,11 +342,23 @@ pub(crate) async fn serve(
         () = called_off.cancelled() => {}
         () = sealer.close_begun() => {}
         () = idle(&sealer, open.idle, &clock) => tracing::info!("nobody asks the session anything"),
+        () = rest(open.beside.as_ref()) => {}
     }
     open.endpoint.close(GRACE).await;
+    if let Some(grader) = &open.beside {
+        grader.close().await;
+    }
     let close = sealer.close();
     tracing::info!(responses = sealer.signed(), "the session is closed");
     Done::SessionOver(close.to_text())
+}
+
+/// Never ends.
+async fn rest(beside: Option<&Grader>) {
+    match beside {
+        Some(grader) => grader.rest().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Ends once nothing has been asked for so long.

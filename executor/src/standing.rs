@@ -32,10 +32,10 @@ use crate::config::Config;
 use crate::driver::{Driver, Process};
 use crate::error::Error;
 use crate::images;
+use crate::line::Miner;
 use crate::line::{Line, how_it_closed};
 use crate::memory::Memory;
 use crate::meter::Meter;
-use crate::miner::Miner;
 use crate::warm::Warm;
 
 /// Where the miner lends.

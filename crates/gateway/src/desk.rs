@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{OptionFuture, join_all};
 use muster_kit::SharedClock;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
-use muster_sessions::pool::Census;
+use muster_sessions::pool::{Census, UNWELL};
 use muster_sessions::{Effect, Event, Pool, Refusal, RequestNo, Service, SessionNo};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -48,6 +48,8 @@ pub(crate) enum Word {
     Up(usize, SessionNo, Arc<Line>),
     /// Somebody wants to know how things stand.
     Look(oneshot::Sender<Vec<View>>),
+    /// Somebody wants the sessions that serve.
+    Lines(oneshot::Sender<Vec<Arc<Line>>>),
 }
 
 /// How one model stands.
@@ -134,6 +136,13 @@ impl Desk {
     pub(crate) async fn look(&self) -> Vec<View> {
         let (tell, seen) = oneshot::channel();
         self.say(Word::Look(tell));
+        seen.await.unwrap_or_default()
+    }
+
+    /// The sessions that serve; none once the gateway has stopped.
+    pub(crate) async fn lines(&self) -> Vec<Arc<Line>> {
+        let (tell, seen) = oneshot::channel();
+        self.say(Word::Lines(tell));
         seen.await.unwrap_or_default()
     }
 
@@ -277,7 +286,7 @@ impl Dispatcher {
                 }
                 self.apply(pool, event, now);
                 if let Some(session) = died {
-                    self.close(pool, session, "its job is over");
+                    self.close(pool, session, "its job is over", false);
                 }
                 if let (Some(request), Some(station)) = (gone, self.stations.get_mut(pool)) {
                     station.turns.remove(&request);
@@ -289,6 +298,10 @@ impl Dispatcher {
                     open.line = Some(line);
                     self.apply(pool, Event::Ready(session, until), now);
                 }
+            }
+            Word::Lines(tell) => {
+                // Whoever asked may have gone.
+                let _ = tell.send(self.stations.iter().flat_map(Station::serving).collect());
             }
             Word::Look(tell) => {
                 // Whoever asked may have gone.
@@ -315,7 +328,7 @@ impl Dispatcher {
                     self.tell(pool, request, Turn::Refused(refusal));
                 }
                 Effect::BreakOff(request) => self.tell(pool, request, Turn::Broken),
-                Effect::Close(session, why) => self.close(pool, session, why),
+                Effect::Close(session, why) => self.close(pool, session, why, why != UNWELL),
             }
         }
         self.measure(pool);
@@ -366,7 +379,8 @@ impl Dispatcher {
         }
     }
 
-    fn close(&mut self, pool: usize, session: SessionNo, why: &'static str) {
+    /// `ours`: for no fault of the session's.
+    fn close(&mut self, pool: usize, session: SessionNo, why: &'static str, ours: bool) {
         let Some(station) = self.stations.get_mut(pool) else {
             return;
         };
@@ -375,6 +389,9 @@ impl Dispatcher {
         };
         let (core, model) = (Arc::clone(&self.core), station.service.model.clone());
         tracing::info!(session = session.0, model, job = %open.job, why, "closing a session");
+        if let Some(line) = open.line.as_ref().filter(|_| ours) {
+            line.end();
+        }
         drop(self.core.tasks.spawn("session's end", async move {
             core.close(open.job, open.line, why).await;
         }));
@@ -398,7 +415,12 @@ impl Dispatcher {
             .stations
             .iter_mut()
             .flat_map(|station| station.sessions.drain());
-        let ends = open.map(|(_, open)| self.core.close(open.job, open.line, WHY));
+        let ends = open.map(|(_, open)| {
+            if let Some(line) = &open.line {
+                line.end();
+            }
+            self.core.close(open.job, open.line, WHY)
+        });
         // What takes longer is called off when the next process starts.
         let _ = timeout(LAST_WORDS, join_all(ends)).await;
     }
@@ -428,6 +450,14 @@ impl Dispatcher {
 }
 
 impl Station {
+    fn serving(&self) -> impl Iterator<Item = Arc<Line>> {
+        let live = self
+            .sessions
+            .iter()
+            .filter(|(number, _)| self.pool.serves(**number));
+        live.filter_map(|(_, open)| open.line.clone())
+    }
+
     fn view(&self) -> View {
         let census = self.pool.census();
         let lines = self.sessions.values().filter_map(|open| open.line.as_ref());

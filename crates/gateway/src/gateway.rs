@@ -138,6 +138,11 @@ impl Gateway {
         Box::pin(self.core.desk.look())
     }
 
+    /// The sessions that serve now.
+    pub fn lines(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+        Box::pin(self.core.desk.lines())
+    }
+
     /// What it keeps.
     pub fn book(&self) -> &Book {
         &self.core.book

@@ -1,5 +1,6 @@
 //! One sealed session as its gateway holds it: the connection, the attestation, and the ledger of its proofs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use muster_kit::error::Causes;
 use muster_kit::tls::TlsIdentity;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{AttemptId, Digest, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_proxy::certificate::digest_of_pem;
 use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
 use muster_proxy::{
-    Arriving, Asked, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
+    Arriving, Asked, BESIDE, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
 };
 use muster_seal::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId};
 use muster_sessions::Service;
@@ -85,6 +86,8 @@ pub struct Line {
     book: Mutex<Numbers>,
     /// Answers that are being passed on.
     under_way: TaskTracker,
+    /// This side ends it: what does not answer any longer is then nobody's fault.
+    ending: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -196,6 +199,7 @@ impl Line {
                 next: 0,
             }),
             under_way: TaskTracker::new(),
+            ending: AtomicBool::new(false),
         };
         // It is asked before it serves anybody: a service that is not well, or a clock that is off, shows here.
         line.health().await?;
@@ -205,6 +209,31 @@ impl Line {
     /// What it costs.
     pub(crate) const fn price(&self) -> Price {
         self.service.price()
+    }
+
+    /// The job that it is.
+    pub const fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Who runs it.
+    pub const fn miner(&self) -> MinerKey {
+        self.miner
+    }
+
+    /// On which kind of executor.
+    pub const fn class(&self) -> ExecutorClass {
+        self.service.class
+    }
+
+    /// This side ends it, for no fault of the session's.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// Whether this side ends it, for no fault of the session's.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
     }
 
     /// Where it answers.
@@ -335,9 +364,21 @@ impl Line {
     /// # Errors
     /// It is not well, or what it says is not proven.
     pub async fn health(&self) -> Result<(), String> {
+        self.well(&self.service.health, HEALTH_PATIENCE).await
+    }
+
+    /// Has the grader beside the service come up, and asks how it is. Sessions on executors of a class that is graded have one.
+    ///
+    /// # Errors
+    /// It does not come, or what it says is not proven.
+    pub async fn stand_by(&self, patience: Duration) -> Result<(), String> {
+        self.well(BESIDE, patience).await
+    }
+
+    async fn well(&self, path: &str, patience: Duration) -> Result<(), String> {
         let question = Question {
             method: Method::GET,
-            path: self.service.health.clone(),
+            path: path.to_owned(),
             body: Bytes::new(),
             client: None,
             client_nonce: None,
@@ -366,7 +407,7 @@ impl Line {
                 Err(format!("its health check answers {status}"))
             }
         };
-        timeout(HEALTH_PATIENCE, asking)
+        timeout(patience, asking)
             .await
             .unwrap_or_else(|_| Err("its health check does not answer".to_owned()))
     }

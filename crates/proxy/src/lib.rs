@@ -41,6 +41,7 @@ pub use exchange::{Arriving, BrokenOff};
 pub use framing::Malformed;
 pub use limits::Limits;
 pub use refusal::openai_error;
-pub use seal::Seal;
+pub use seal::{Beside, Seal};
 pub use sealer::Sealer;
 pub use upstream::{EngineAddress, Upstream, UpstreamError};
+pub use wellknown::BESIDE;

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use http::header::{CONTENT_LENGTH, TRAILER};
-use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use muster_kit::Tasks;
@@ -26,16 +29,30 @@ use crate::limits::{BUFFERED, Limits};
 use crate::open::Open;
 use crate::refusal::{Refusal, error};
 use crate::relay::{Relay, Terms};
-use crate::sealer::Sealer;
+use crate::sealer::{Asking, Sealer};
 use crate::text::BodyKind;
 use crate::upgrade;
 use crate::upstream::Upstream;
 use crate::wellknown;
 
+/// Requests at a time for whoever stands beside the engine: one is under way, and one may ask whether it is well.
+const BESIDE_IN_FLIGHT: usize = 2;
+
+/// Whoever may be asked beside the engine. The session's answers are signed whoever of the two gives them.
+pub trait Beside: Send + Sync {
+    /// Where it answers; brings it up if it is not there. Why not, in words for the one who asks.
+    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>>;
+
+    /// Where it is asked for this path below [`wellknown::BESIDE`]: how it is, or a message.
+    fn path(&self, method: &http::Method) -> PathAndQuery;
+}
+
 /// One session's way from a request to an answer with a proof.
 pub struct Seal {
     sealer: Arc<Sealer>,
     upstream: Upstream,
+    beside: Option<Arc<dyn Beside>>,
+    beside_in_flight: Arc<Semaphore>,
     limits: Limits,
     in_flight: Arc<Semaphore>,
     tasks: Tasks,
@@ -58,9 +75,22 @@ pub(crate) struct Client {
 impl Seal {
     /// In front of this engine.
     pub fn new(sealer: Arc<Sealer>, upstream: Upstream, limits: Limits, tasks: Tasks) -> Arc<Self> {
+        Self::with(sealer, upstream, None, limits, tasks)
+    }
+
+    /// Likewise, with somebody beside the engine.
+    pub fn with(
+        sealer: Arc<Sealer>,
+        upstream: Upstream,
+        beside: Option<Arc<dyn Beside>>,
+        limits: Limits,
+        tasks: Tasks,
+    ) -> Arc<Self> {
         Arc::new(Self {
             sealer,
             upstream,
+            beside,
+            beside_in_flight: Arc::new(Semaphore::new(BESIDE_IN_FLIGHT)),
             in_flight: Arc::new(Semaphore::new(limits.in_flight)),
             limits,
             tasks,
@@ -108,6 +138,9 @@ impl Seal {
         let from = self.sealer.clock().now();
         let (mut head, body) = request.into_parts();
         let asked = intake::read(&head, from)?;
+        if head.uri.path() == wellknown::BESIDE {
+            return self.answered_beside(head, body, asked, http2).await;
+        }
         if head.uri.path().starts_with(wellknown::PREFIX) {
             let said = wellknown::answer(&self.sealer, &head.method, &head.uri).await?;
             return Ok(said.map(Answer::from));
@@ -142,8 +175,64 @@ impl Seal {
         })
     }
 
+    /// Whoever stands beside the engine is asked. It has places of its own: users who fill the engine's do not keep it from answering.
+    async fn answered_beside<B>(
+        &self,
+        mut head: Parts,
+        body: B,
+        asked: Asking,
+        http2: bool,
+    ) -> Result<Response<Answer>, Refusal>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let Some(beside) = &self.beside else {
+            return Err(Refusal::NotFound);
+        };
+        let Ok(permit) = Arc::clone(&self.beside_in_flight).try_acquire_owned() else {
+            return Err(Refusal::Busy);
+        };
+        if self.sealer.is_closing() {
+            return Err(Refusal::Closed);
+        }
+        let body = intake::collect(body, &self.limits).await?;
+        let input = input_digest(self.sealer.scheme(), &body);
+        let client = Client {
+            http2,
+            trailers: http2 || takes_trailers(&head.headers),
+        };
+        let open = Open::begin(&self.sealer, asked, input, permit);
+        to_engine(&mut head.headers);
+        head.uri = Uri::from(beside.path(&head.method));
+        let there = tokio::select! {
+            biased;
+            there = beside.upstream() => there,
+            () = self.sealer.closing().cancelled() => return Ok(self.fail(open, &Unanswered::Closed)),
+        };
+        let upstream = match there {
+            Ok(upstream) => upstream,
+            Err(why) => {
+                tracing::warn!(why, "nobody stands beside the engine");
+                return Ok(self.fail(open, &Unanswered::Failed));
+            }
+        };
+        let request = Request::from_parts(head, Full::new(body));
+        Ok(match self.ask_of(&upstream, request).await {
+            Ok(response) => self.pass_on(response, open, client).await,
+            Err(unanswered) => self.fail(open, &unanswered),
+        })
+    }
+
     pub(crate) async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, Unanswered> {
-        let sent = self.upstream.send(request);
+        self.ask_of(&self.upstream, request).await
+    }
+
+    async fn ask_of(
+        &self,
+        upstream: &Upstream,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Arriving>, Unanswered> {
+        let sent = upstream.send(request);
         tokio::select! {
             biased;
             answered = sent => answered.map_err(|error| {

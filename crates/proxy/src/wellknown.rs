@@ -1,4 +1,5 @@
-//! What a session says about itself, under `/.well-known/muster/`. None of it is signed as a response, nor counted as one.
+//! What a session says about itself, under `/.well-known/muster/`. None of it is signed as a response, nor counted as one, but what
+//! [`BESIDE`] answers.
 
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use crate::sealer::Sealer;
 
 /// Where all of it is.
 pub(crate) const PREFIX: &str = "/.well-known/muster/";
+/// Where whoever stands beside the engine is asked: a GET brings it up, a POST is passed to it. Its answers are signed as the engine's
+/// are.
+pub const BESIDE: &str = "/.well-known/muster/grade";
 /// The most proofs in one answer.
 pub(crate) const MOST_PROOFS: usize = 256;
 

@@ -18,6 +18,9 @@ use muster_protocol::{Digest, Timestamp};
 use crate::queue::{FairQueue, Full};
 use crate::refusal::Refusal;
 
+/// Why a session is closed that fails its health checks; whatever else a pool closes one for is no fault of the session's.
+pub const UNWELL: &str = "it does not answer health checks";
+
 /// A session, by the pool's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNo(pub u64);
@@ -281,6 +284,11 @@ impl Pool {
         &self.last_failure
     }
 
+    /// Whether this session gets requests.
+    pub fn serves(&self, number: SessionNo) -> bool {
+        self.sessions.get(&number).is_some_and(Session::is_live)
+    }
+
     /// Whether nothing is left of it.
     pub fn is_over(&self) -> bool {
         self.stopping && self.sessions.is_empty()
@@ -440,7 +448,7 @@ impl Pool {
         };
         session.misses = if well { 0 } else { session.misses.saturating_add(1) };
         if session.misses > self.limits.misses {
-            effects.push(Effect::Close(number, "it does not answer health checks"));
+            effects.push(Effect::Close(number, UNWELL));
             self.died(number, now, effects);
         }
     }

@@ -252,6 +252,7 @@ impl Service {
             port,
             input_price: self.input_price,
             output_price: self.output_price,
+            grader: None,
         }
     }
 

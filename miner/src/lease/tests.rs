@@ -325,6 +325,7 @@ fn to_be_sealed() -> (Lease, Sealing) {
                 port: None,
                 input_price: 1,
                 output_price: 2,
+                grader: None,
             }),
         });
     });

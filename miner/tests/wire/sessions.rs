@@ -49,6 +49,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
             port: None,
             input_price: 1,
             output_price: 2,
+            grader: None,
         }),
     });
     validator

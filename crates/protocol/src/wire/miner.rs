@@ -194,6 +194,25 @@ pub struct SealTerms {
     pub input_price: u64,
     /// Rao for a million tokens of output.
     pub output_price: u64,
+    /// What challenges the executor while it serves; absent where its class is not graded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grader: Option<GraderTerms>,
+}
+
+/// A grader that an executor runs beside a session, once its validator challenges it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraderTerms {
+    /// The image that is to run.
+    pub image: ImageId,
+    /// What an engine is given to find it by.
+    pub docker_image: String,
+    /// Arguments of its entry point.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// The name of its Unix socket, in a folder that is its own.
+    pub socket: String,
+    /// Answers 200 once it can be challenged.
+    pub health: String,
 }
 
 impl StreamingDetails {

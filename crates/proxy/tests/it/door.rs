@@ -1,17 +1,21 @@
 //! Who gets in, and what of a request does.
 
+use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use futures_util::future::BoxFuture;
+use http::uri::PathAndQuery;
+use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use muster_kit::Tasks;
 use muster_kit::tls::{TlsIdentity, client};
 use muster_protocol::Digest;
 use muster_proxy::headers::PROOF;
-use muster_proxy::{ClientError, Limits, Peer, SealedClient, certificate};
+use muster_proxy::{BESIDE, Beside, ClientError, Limits, Peer, SealedClient, Upstream, certificate};
 use muster_seal::StreamEnd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -313,4 +317,95 @@ async fn a_request_too_many_is_told_to_come_back_and_a_connection_too_many_is_hu
         (rig.seal.sealer().under_way() == 0).then_some(())
     })
     .await;
+}
+
+/// Whoever stands beside an engine; brought up `ups` times.
+struct Stands {
+    upstream: Option<Upstream>,
+    ups: AtomicUsize,
+}
+
+impl Beside for Stands {
+    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
+        self.ups.fetch_add(1, Ordering::Relaxed);
+        Box::pin(ready(
+            self.upstream.clone().ok_or_else(|| "it is not there".to_owned()),
+        ))
+    }
+
+    fn path(&self, method: &Method) -> PathAndQuery {
+        PathAndQuery::from_static(if method == Method::GET { "/how" } else { "/what" })
+    }
+}
+
+#[tokio::test]
+async fn whoever_stands_beside_the_engine_is_asked_under_one_path_and_its_answers_are_signed() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let other = Engine::new(&tasks, |mut stream| async move {
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nbeside";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    });
+    let limits = Limits::default();
+    let upstream = Upstream::new(other.address(), &limits, &tasks);
+    let beside = Arc::new(Stands {
+        upstream: Some(upstream),
+        ups: AtomicUsize::new(0),
+    });
+    let rig = Rig::with(
+        tasks.clone(),
+        engine.address(),
+        Some(beside.clone()),
+        Kind::default(),
+    )
+    .await;
+    let mut ledger = rig.ledger();
+    for (number, (request, body, line)) in [
+        (Request::get(BESIDE), "", "GET /how HTTP/1.1"),
+        (Request::post(BESIDE), "question", "POST /what HTTP/1.1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = rig.ask(request, body).await;
+        assert_eq!((told.head.status.as_u16(), &told.body[..]), (200, &b"beside"[..]));
+        // What is signed is the path that was asked for.
+        let proof = told.proven(&mut ledger);
+        assert_eq!((proof.path.as_str(), proof.sequence), (BESIDE, number as u64));
+        assert!(other.heard()[number].starts_with(line), "{:?}", other.heard());
+    }
+    assert!(engine.heard().is_empty(), "the engine was not asked");
+    assert_eq!(beside.ups.load(Ordering::Relaxed), 2);
+    // The engine's own paths are the engine's.
+    let told = rig.ask(Request::get("/v1/grade"), "").await;
+    assert_eq!((&told.body[..], other.heard().len()), (&b"hello"[..], 2));
+}
+
+#[tokio::test]
+async fn where_nobody_stands_beside_the_engine_there_is_nothing_and_who_does_not_come_is_signed_for() {
+    let tasks = Tasks::new();
+    let engine = hello(&tasks);
+    let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
+    let told = rig
+        .client
+        .send(Request::post(BESIDE).body(Full::default()).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(
+        (told.status().as_u16(), told.headers().contains_key(PROOF)),
+        (404, false)
+    );
+
+    let absent = Arc::new(Stands {
+        upstream: None,
+        ups: AtomicUsize::new(0),
+    });
+    let rig = Rig::with(tasks.clone(), engine.address(), Some(absent), Kind::default()).await;
+    let told = rig.ask(Request::post(BESIDE), "question").await;
+    let proof = told.proven(&mut rig.ledger());
+    assert_eq!(
+        (told.head.status.as_u16(), proof.end),
+        (502, StreamEnd::EngineFailed)
+    );
+    assert!(engine.heard().is_empty());
 }

@@ -16,8 +16,8 @@ use muster_kit::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_proxy::socket::{JobSocket, Listener};
 use muster_proxy::{
-    Asked, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Unproven,
-    Upstream, certificate,
+    Asked, Beside, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer,
+    Unproven, Upstream, certificate,
 };
 use muster_seal::{
     Attestation, Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId, StreamEnd,
@@ -206,6 +206,16 @@ pub(crate) struct Told {
 
 impl Rig {
     pub(crate) async fn new(tasks: Tasks, engine: EngineAddress, kind: Kind) -> Self {
+        Self::with(tasks, engine, None, kind).await
+    }
+
+    /// Likewise, with somebody beside the engine.
+    pub(crate) async fn with(
+        tasks: Tasks,
+        engine: EngineAddress,
+        beside: Option<Arc<dyn Beside>>,
+        kind: Kind,
+    ) -> Self {
         let clock: SharedClock = Arc::new(SystemClock::new());
         let server = certificate::make(&["localhost".to_owned()]).unwrap();
         let own = certificate::make(&["client".to_owned()]).unwrap();
@@ -214,7 +224,7 @@ impl Rig {
         let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
         let sealer = Sealer::new(key(), envelope, Arc::clone(&clock)).unwrap();
         let upstream = Upstream::new(engine, &kind.limits, &tasks);
-        let seal = Seal::new(sealer, upstream, kind.limits, tasks.clone());
+        let seal = Seal::with(sealer, upstream, beside, kind.limits, tasks.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::open(
             listener,
