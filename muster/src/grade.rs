@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use muster_grading::course::{Course, Shape, Trial};
 use muster_grading::evidence::{BatchFile, replay};
+use muster_grading::floors::FloorsFile;
 use muster_grading::plan::Seat;
 use muster_grading::verdict::{Judgement, Tried, Why, judge};
+use muster_proofs::chain::Numbers;
+use muster_proofs::grade::MachineRuns;
 use muster_proofs::keys::{BatchId, Identity, Nonce};
 use muster_proofs::prover::{CpuProver, Prover, ProverError, Unwatched, all_cores, perform};
 use muster_proofs::session::{Action, Caps, Command, Executor, Input, Refusal, Validator};
@@ -46,7 +49,8 @@ pub(crate) struct Graded {
     block: u64,
     place: u64,
     pub(crate) miner: MinerKey,
-    pub(crate) class: ExecutorClass,
+    /// None of a miner that did not say what it has.
+    pub(crate) class: Option<ExecutorClass>,
     pub(crate) index: u64,
     pub(crate) judgement: Judgement,
     pub(crate) said: String,
@@ -91,14 +95,18 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
     );
     let id = hex::encode(plan.id.0);
     print::line(format_args!("batch {id} of block {}", file.head.block));
-    let rows = plan.seats.iter().zip(&file.judgements).map(|(seat, judgement)| {
-        vec![
-            seat.miner.to_string(),
-            seat.class.to_string(),
-            seat.index.to_string(),
-            judgement.to_string(),
-        ]
-    });
+    let executors = plan
+        .seats
+        .iter()
+        .map(|seat| (seat.miner, seat.class.to_string(), seat.index.to_string()));
+    let silent = file.head.silent.iter();
+    let silent = silent.map(|silent| (silent.miner, "-".to_owned(), "-".to_owned()));
+    let rows = executors
+        .chain(silent)
+        .zip(&file.judgements)
+        .map(|((miner, class, index), judgement)| {
+            vec![miner.to_string(), class, index, judgement.to_string()]
+        });
     print::table(&["miner", "class", "executor", "grade"], rows);
     Ok(ExitCode::SUCCESS)
 }
@@ -143,20 +151,22 @@ async fn list(args: GradeLs) -> Result<ExitCode> {
             let grades = batch.get("grades").and_then(|grades| grades.get(name));
             grades.map_or_else(|| "0".to_owned(), ToString::to_string)
         };
-        let [proven, excused, zero, void] = ["proven", "excused", "zero", "void"].map(count);
+        let [proven, serving, excused, zero, void] =
+            ["proven", "serving", "excused", "zero", "void"].map(count);
         vec![
             text("batch"),
             text("block"),
             text("state"),
             text("began_at"),
             proven,
+            serving,
             excused,
             zero,
             void,
         ]
     });
     let heads = [
-        "batch", "block", "state", "began", "proven", "excused", "zero", "void",
+        "batch", "block", "state", "began", "proven", "serving", "excused", "zero", "void",
     ];
     print::table(&heads, rows);
     Ok(ExitCode::SUCCESS)
@@ -186,7 +196,9 @@ async fn explain(args: GradeExplain) -> Result<ExitCode> {
         vec![
             graded.batch.clone(),
             graded.block.to_string(),
-            graded.class.to_string(),
+            graded
+                .class
+                .map_or_else(|| "-".to_owned(), |class| class.to_string()),
             graded.index.to_string(),
             graded.said.clone(),
         ]
@@ -204,7 +216,8 @@ async fn explain(args: GradeExplain) -> Result<ExitCode> {
 async fn again(args: GradeReplay) -> Result<ExitCode> {
     let name = args.file.display();
     let file = read(&args.file)?;
-    let judging = tokio::task::spawn_blocking(move || replay(&file, Engine::best()));
+    let judging =
+        tokio::task::spawn_blocking(move || replay(&file, Engine::best(), &muster_identity::verify));
     let replayed = judging.await.context("the verifier has a defect")?;
     let replayed = replayed.with_context(|| format!("{name} is no evidence of a batch"))?;
     let holds = replayed.differences.is_empty();
@@ -261,6 +274,9 @@ struct Own {
 }
 
 async fn own(args: GradeSelf) -> Result<ExitCode> {
+    if let (Some(file), Some(class)) = (args.write_floors.clone(), args.class) {
+        return write_floors(file, class, args).await;
+    }
     let classes: Vec<_> = args
         .class
         .map_or_else(|| ExecutorClass::ALL.to_vec(), |class| vec![class]);
@@ -292,6 +308,81 @@ async fn own(args: GradeSelf) -> Result<ExitCode> {
     })
 }
 
+/// Runs a class's course here so often, and puts the rates into the file.
+async fn write_floors(path: PathBuf, class: ExecutorClass, args: GradeSelf) -> Result<ExitCode> {
+    let name = path.display().to_string();
+    // Before anything is run for a file that cannot be added to.
+    let mut floors = match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            FloorsFile::parse(&text).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => FloorsFile::default(),
+        Err(error) => return Err(anyhow!(error).context(format!("cannot read {name}")).into()),
+    };
+    let machine = match args.machine {
+        Some(machine) => machine,
+        None => host_name().context("this machine has no host name: say --machine NAME")?,
+    };
+    let course = floors.course(class).context("the class has no floors")?;
+    let running = tokio::task::spawn_blocking(move || {
+        let mut prover = CpuProver::new(Engine::best(), all_cores());
+        let mut runs = MachineRuns {
+            machine,
+            ..MachineRuns::default()
+        };
+        for _ in 0..args.runs {
+            for (number, tried) in tried_here(&mut prover, &course)?.iter().enumerate() {
+                match tried.verdict {
+                    Verdict::Passed(measured) => note(&mut runs, &measured),
+                    Verdict::Zero(reason) => {
+                        bail!(
+                            "trial {number} of the course of {class} did not pass here, so nothing is written: {reason}"
+                        )
+                    }
+                }
+            }
+        }
+        anyhow::Ok(runs)
+    });
+    let runs = running.await.context("the prover has a defect")??;
+    let told = json!(runs);
+    floors.add(class, runs);
+    let text = floors.to_text();
+    // What was measured may contradict what a file may hold: nobody is left with one that cannot be read.
+    FloorsFile::parse(&text).map_err(|error| anyhow!("{name} would not be usable: {error}"))?;
+    let draft = path.with_extension("part");
+    std::fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;
+    std::fs::rename(&draft, &path).with_context(|| format!("cannot write {name}"))?;
+    if args.json {
+        print::line(format_args!("{told:#}"));
+    } else {
+        print::line(format_args!("{name}: {class}: {}", floors.standing(class)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn note(runs: &mut MachineRuns, measured: &Measured) {
+    match measured {
+        Measured::Chain {
+            numbers: Numbers::Int8,
+            rate,
+            ..
+        } => runs.int8.push(*rate),
+        Measured::Chain {
+            numbers: Numbers::Fp16,
+            rate,
+            ..
+        } => runs.fp16.push(*rate),
+        Measured::Walk { rate, .. } => runs.bandwidth.push(*rate),
+    }
+}
+
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// A class whose floors are far beyond the probe is not tried: its course would take hours here.
 fn of_class(prover: &mut CpuProver, class: ExecutorClass, probe: Option<u64>) -> anyhow::Result<Own> {
     let course = Course::of(class).context("the class has no floors")?;
@@ -316,8 +407,15 @@ fn of_class(prover: &mut CpuProver, class: ExecutorClass, probe: Option<u64>) ->
     })
 }
 
-/// The validator's own machines, course and judgement, with this machine's prover at the other end of a function call.
+/// The validator's own judgement of this machine.
 fn course_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Judgement> {
+    let tried = tried_here(prover, course)?;
+    let marks = [(0, tried.iter().map(|tried| tried.facts).collect())].into();
+    Ok(judge(0, course, &tried, &marks))
+}
+
+/// The validator's own machines and course, with this machine's prover at the other end of a function call.
+fn tried_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Vec<Tried>> {
     let seat = Seat {
         miner: MinerKey(Hotkey::from_bytes([0; 32])),
         class: course.class(),
@@ -334,8 +432,7 @@ fn course_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Judgem
         }
         tried.push(one);
     }
-    let marks = [(0, tried.iter().map(|tried| tried.facts).collect())].into();
-    Ok(judge(0, course, &tried, &marks))
+    Ok(tried)
 }
 
 /// One conversation, every message timed; and why the prover could not go on, if it could not.
@@ -428,7 +525,8 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
 /// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is worth
 /// nothing.
 pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
-    let replayed = replay(file, Engine::best()).context("the validator's evidence cannot be read")?;
+    let replayed = replay(file, Engine::best(), &muster_identity::verify)
+        .context("the validator's evidence cannot be read")?;
     if let Some(difference) = replayed.differences.first() {
         bail!("the validator's evidence says otherwise than it does: {difference}");
     }
@@ -438,7 +536,10 @@ pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
         .filter(|judged| matches!(judged, Judgement::Proven { .. }));
     let zeros = replayed.judged.values().filter_map(|judged| match judged {
         Judgement::Zero { reasons } => Some(reasons),
-        Judgement::Proven { .. } | Judgement::Excused { .. } | Judgement::Void { .. } => None,
+        Judgement::Proven { .. }
+        | Judgement::Serving { .. }
+        | Judgement::Excused { .. }
+        | Judgement::Void { .. } => None,
     });
     let reasons: BTreeSet<&Why> = zeros.flatten().collect();
     Ok((

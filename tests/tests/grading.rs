@@ -7,7 +7,7 @@ use muster_tests::{RunningSubnet, muster, run, wait_for};
 use serde_json::Value;
 
 #[test]
-fn a_batch_is_run_listed_explained_and_judged_again_and_exchanged_evidence_shows() {
+fn a_batch_is_run_listed_explained_and_judged_again_whoever_serves_and_altered_evidence_shows() {
     let subnet = RunningSubnet::start().unwrap();
     // The validator has to see the miner's address on the chain first.
     let graded = wait_for("a batch", Duration::from_secs(120), || {
@@ -20,6 +20,13 @@ fn a_batch_is_run_listed_explained_and_judged_again_and_exchanged_evidence_shows
     assert_eq!(graded.stdout.matches(" proven: ").count(), 2, "{graded:?}");
     let miner = graded.stdout.lines().nth(2).unwrap();
     let miner = miner.split_whitespace().next().unwrap();
+    // What the validator called off itself no user has cancelled.
+    let log = subnet.log("validator");
+    assert!(
+        log.contains("called off this job of its own: its grading is over"),
+        "{log}"
+    );
+    assert!(!log.contains("cancelled by its user"), "{log}");
 
     let listed = subnet.muster(&["grade", "ls", "--json"]).unwrap();
     let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
@@ -43,8 +50,25 @@ fn a_batch_is_run_listed_explained_and_judged_again_and_exchanged_evidence_shows
     let replayed = again();
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
 
-    // Each executor shows its neighbour's proofs.
     let mut evidence: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    // One bit of what the miner signed.
+    let attested = evidence["seats"]["1"]["attestation"].as_str().unwrap().to_owned();
+    let other = if attested.as_bytes()[40] == b'A' { "B" } else { "A" };
+    let mut bent = attested.clone();
+    bent.replace_range(40..41, other);
+    evidence["seats"]["1"]["attestation"] = bent.into();
+    std::fs::write(&file, evidence.to_string()).unwrap();
+    let forged = again();
+    assert!(
+        forged.code == Some(1)
+            && forged
+                .stdout
+                .contains(&format!("executor 1: miner {miner} did not sign")),
+        "{forged:?}"
+    );
+    evidence["seats"]["1"]["attestation"] = attested.into();
+
+    // Each executor shows its neighbour's proofs.
     let first = evidence["seats"]["0"]["proofs"].take();
     let second = std::mem::replace(&mut evidence["seats"]["1"]["proofs"], first);
     evidence["seats"]["0"]["proofs"] = second;
@@ -60,4 +84,21 @@ fn a_batch_is_run_listed_explained_and_judged_again_and_exchanged_evidence_shows
         none.code == Some(1) && none.stderr.contains("is no evidence"),
         "{none:?}"
     );
+
+    // An executor that serves is challenged where it serves, by a grader that its engine starts beside the model.
+    let chat = subnet.muster(&["chat", "parrot", "-m", "one two"]).unwrap();
+    assert_eq!(chat.code, Some(0), "{chat:?}");
+    let graded = subnet.muster(&["grade", "run"]).unwrap();
+    assert_eq!(graded.code, Some(0), "{graded:?}\n{}", subnet.log("validator"));
+    let counts = [" proven: ", " serving: "].map(|grade| graded.stdout.matches(grade).count());
+    assert_eq!(counts, [1, 1], "{graded:?}\n{}", subnet.log("validator"));
+    let explained = subnet
+        .muster(&["grade", "explain", miner, "--save", saved])
+        .unwrap();
+    assert_eq!(explained.code, Some(0), "{explained:?}");
+    let replayed = again();
+    assert_eq!(replayed.code, Some(0), "{replayed:?}");
+    // Whoever was served is served on.
+    let chat = subnet.muster(&["chat", "parrot", "-m", "three"]).unwrap();
+    assert_eq!(chat.code, Some(0), "{chat:?}");
 }

@@ -436,6 +436,9 @@ executors = 10240
 skew_ms = 5000
 # Days for which the evidence of a batch is kept: a batch of 10,240 executors is some gigabytes.
 keep_days = 14
+# A file with floors of classes, measured by `muster grade self --write-floors FILE` on machines that are known to be of them, or stated by
+# you. A class that it does not name has the floors that are stated without it.
+# floors = "/etc/muster/floors.json"
 
 # The grader's image for each class; a class that is not named is not graded. The image is the digest of its configuration.
 [grading.images]

@@ -11,8 +11,11 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use indexmap::IndexMap;
 use muster_gateway::host::{Host, Order};
+use muster_gateway::sealed::Line;
 use muster_gateway::{Gateway, Parts};
 use muster_grading::Announced;
+use muster_grading::plan::Silent;
+use muster_grading::verdict::said;
 use muster_identity::{sign_job, verify_job};
 use muster_kit::store::StoreError;
 use muster_protocol::job::Outcome;
@@ -21,11 +24,13 @@ use muster_protocol::wire::facilitator::{
     BittensorSignature, CheatReport, JobNew, JobRequest, JobRequestTag, RejectionDetails, SignatureScope,
     UserSignature,
 };
-use muster_protocol::wire::miner::{StreamingDetails, ToMiner};
+use muster_protocol::wire::miner::{GraderTerms, SealTerms, StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_protocol::{AttemptId, JobId, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
-use muster_rollcall::RollCall;
+use muster_protocol::{
+    AttemptId, ExecutorClass, JobId, MinerKey, Signature, Timestamp, UserKey, ValidatorKey,
+};
+use muster_rollcall::{Roll, RollCall};
 use muster_routing::admission::{Admission, Seen, decide};
 use muster_rpc::lines::Heard;
 use muster_sessions::whitelist::notice;
@@ -345,8 +350,17 @@ impl muster_rollcall::Host for Jobs {
         Box::pin(self.0.outlook.block_after(block))
     }
 
-    fn announced(&self) -> BoxFuture<'_, Vec<Announced>> {
+    fn announced(&self) -> BoxFuture<'_, Roll> {
         Box::pin(announced(&self.0))
+    }
+
+    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+        Box::pin(async move {
+            match self.0.gateway.get() {
+                Some(gateway) => gateway.lines().await,
+                None => Vec::new(),
+            }
+        })
     }
 
     fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
@@ -370,8 +384,8 @@ impl muster_rollcall::Host for Jobs {
     }
 }
 
-/// Dials every miner of the subnet and hears what it has. Who does not answer has nothing.
-async fn announced(shared: &Arc<Shared>) -> Vec<Announced> {
+/// Dials every miner of the subnet and hears what it has. Who does not answer in time is named.
+async fn announced(shared: &Arc<Shared>) -> Roll {
     let metagraph = shared.outlook.metagraph().await;
     let me = shared.keypair.hotkey();
     let blacklist = &shared.config.routing.blacklist;
@@ -390,14 +404,25 @@ async fn announced(shared: &Arc<Shared>) -> Vec<Announced> {
         let shared = Arc::clone(shared);
         async move {
             let heard = timeout(patience, driver::manifest(&shared, miner, address)).await;
-            (miner, heard.ok().flatten())
+            let seconds = patience.as_secs();
+            let heard = match heard {
+                Ok(heard) => heard.map_err(|why| said(&format!("at {address}: {why}"))),
+                Err(_) => Err(format!("no manifest came from {address} within {seconds} s")),
+            };
+            (miner, heard)
         }
     });
     let heard: Vec<_> = asking.buffer_unordered(ASKED).collect().await;
     let now = shared.clock.now();
-    let mut announced = Vec::new();
+    let (mut announced, mut silent) = (Vec::new(), Vec::new());
     for (miner, manifest) in heard {
-        let Some(manifest) = manifest else { continue };
+        let manifest = match manifest {
+            Ok(manifest) => manifest,
+            Err(said) => {
+                silent.push(Silent { miner, said });
+                continue;
+            }
+        };
         announced.extend(
             manifest
                 .iter()
@@ -406,7 +431,20 @@ async fn announced(shared: &Arc<Shared>) -> Vec<Announced> {
         shared.ledger().announced(miner, manifest, now);
     }
     announced.sort_unstable();
-    announced
+    Roll { announced, silent }
+}
+
+/// What challenges an executor of this class while it serves, if the class is graded.
+fn grader(shared: &Shared, class: ExecutorClass) -> Option<GraderTerms> {
+    let service = shared.config.grading.service(class)?;
+    let terms = service.terms();
+    Some(GraderTerms {
+        image: service.image,
+        docker_image: service.pull_by(),
+        args: service.args,
+        socket: terms.socket?,
+        health: service.health,
+    })
 }
 
 /// The job that a session is, signed by the validator as its user.
@@ -441,7 +479,14 @@ fn session_job(shared: &Shared, order: &Order) -> JobRequest {
         streaming_details: Some(StreamingDetails {
             public_key: order.certificate.clone(),
             executor_ip: None,
-            muster: Some(service.terms()),
+            muster: Some(SealTerms {
+                grader: order
+                    .on
+                    .is_none()
+                    .then(|| grader(shared, service.class))
+                    .flatten(),
+                ..service.terms()
+            }),
         }),
     };
     let now_ns = shared.clock.now().micros().saturating_mul(1_000);

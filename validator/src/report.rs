@@ -1,7 +1,7 @@
 //! What a job's user is told at its end, and how it is made to fit into a frame.
 
 use indexmap::IndexMap;
-use muster_protocol::job::Outcome;
+use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::status::ParticipantType;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
@@ -76,6 +76,37 @@ fn with_context(outcome: &Outcome, tried: &[Tried]) -> Outcome {
         Some(said) => json!({ "attempts": attempts, "reported": said }),
     });
     outcome
+}
+
+/// The end of a job that has no user but the validator itself: what it called off is nobody's failure.
+pub(crate) fn of_our_own(outcome: Outcome) -> Outcome {
+    let Outcome::Failed(mut details) = outcome else {
+        return outcome;
+    };
+    if let Some(context) = details.context.as_mut().and_then(Value::as_object_mut)
+        && context.get("cancelled") == Some(&Value::Bool(true))
+    {
+        let reason = context.get("reason").and_then(Value::as_str).unwrap_or_default();
+        details.message = format!("the validator called off this job of its own: {reason}");
+        context.insert("fault".to_owned(), json!(Fault::Nobody));
+    }
+    Outcome::Failed(details)
+}
+
+/// Whose fault an end was, as operators see it.
+pub(crate) fn fault(outcome: &Outcome) -> Fault {
+    let Outcome::Failed(details) = outcome else {
+        return outcome.fault();
+    };
+    let said = details.context.as_ref();
+    let of = |name: &str| said.and_then(|context| context.get(name));
+    let called_off =
+        of("cancelled") == Some(&Value::Bool(true)) && of("fault") == Some(&json!(Fault::Nobody));
+    if called_off {
+        Fault::Nobody
+    } else {
+        outcome.fault()
+    }
 }
 
 /// An outcome in one line: `rejected: busy (all executors are at work)`.
@@ -175,6 +206,24 @@ mod tests {
             message: "at work".to_owned(),
             context: Some(json!({ "executors": 1 })),
         })
+    }
+
+    #[test]
+    fn what_a_validator_calls_off_itself_no_user_has_cancelled() {
+        let cancelled = Outcome::cancelled(muster_protocol::JobStage::Execution, "its grading is over");
+        let ours = of_our_own(cancelled.clone());
+        assert_eq!(
+            (in_words(&ours), fault(&ours)),
+            (
+                "failed: unknown (the validator called off this job of its own: its grading is over)"
+                    .to_owned(),
+                Fault::Nobody
+            )
+        );
+        assert_eq!(ours.status(), cancelled.status());
+        // What else becomes of it stays what it was.
+        assert_eq!((of_our_own(busy()), fault(&busy())), (busy(), Fault::Miner));
+        assert_eq!(fault(&cancelled), Fault::User);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub enum Event {
     Absent(Absence),
     /// It stood at the barrier, and its session is gone.
     Lost(String),
+    /// The validator itself ended the session that it was challenged in.
+    Ours(String),
     /// Its clock has stopped: it has committed, or its conversation is over.
     Committed,
     /// What it comes to.
@@ -88,6 +90,8 @@ enum Phase {
 pub struct Batch {
     seats: Vec<Seat>,
     courses: BTreeMap<ExecutorClass, Course>,
+    /// What is asked of those that are challenged in sessions that they serve, by place.
+    beside: BTreeMap<usize, Course>,
     states: Vec<State>,
     /// Whether there is something to give back.
     held: Vec<bool>,
@@ -132,6 +136,7 @@ impl Batch {
             until_us: now_us.saturating_add(longest).saturating_add(rules.gather_us),
             seats,
             courses,
+            beside: BTreeMap::new(),
         };
         for place in 0..batch.seats.len() {
             if batch.course(place).is_none() {
@@ -142,6 +147,17 @@ impl Batch {
         batch
     }
 
+    /// These are challenged in sessions that they serve: with less, and not leased for it.
+    #[must_use]
+    pub fn in_sessions(mut self, places: impl IntoIterator<Item = usize>) -> Self {
+        for place in places {
+            if let Some(course) = self.course(place).map(Course::beside) {
+                self.beside.insert(place, course);
+            }
+        }
+        self
+    }
+
     /// Who takes part, by place.
     pub fn seats(&self) -> &[Seat] {
         &self.seats
@@ -149,6 +165,9 @@ impl Batch {
 
     /// The course of one of them.
     pub fn course(&self, place: usize) -> Option<&Course> {
+        if let Some(beside) = self.beside.get(&place) {
+            return Some(beside);
+        }
         self.courses.get(&self.seats.get(place)?.class)
     }
 
@@ -200,9 +219,16 @@ impl Batch {
                 self.release(vec![place], &mut actions);
             }
             (Some(State::Standing), Event::Lost(said)) => {
-                let challenged = self.tried.get(place).is_some_and(|tried| !tried.is_empty());
-                let absence = (!challenged).then_some(Absence::LeftBarrier { said });
+                // Whoever has shown all, or something wrong, leaves with that.
+                let absence = self.owes(place).then_some(Absence::LeftBarrier { said });
                 self.out(place, absence);
+                self.release(vec![place], &mut actions);
+            }
+            (
+                Some(State::Leasing | State::Standing | State::Proving | State::Committed | State::Judging),
+                Event::Ours(said),
+            ) => {
+                self.out(place, Some(Absence::Void { said }));
                 self.release(vec![place], &mut actions);
             }
             (Some(State::Proving), Event::Committed) => self.enter(place, State::Committed),
@@ -228,7 +254,8 @@ impl Batch {
         let judged = self.tried.iter().enumerate().filter_map(|(place, tried)| {
             let course = self.course(place)?;
             let told = !tried.is_empty() && !self.absent.contains_key(&place);
-            told.then(|| (place, judge(place, course, tried, &marks)))
+            let serves = self.beside.contains_key(&place);
+            told.then(|| (place, judge(place, course, tried, &marks).seen(serves)))
         });
         let judged = judged.collect();
         Some((settle(&self.seats, &self.absent, &judged, before), marks))
@@ -316,6 +343,21 @@ impl Batch {
             }
         }
         (again, wrong)
+    }
+
+    /// Whether an executor has yet to prove something.
+    fn owes(&self, place: usize) -> bool {
+        let (Some(course), Some(tried)) = (self.course(place), self.tried.get(place)) else {
+            return false;
+        };
+        let last = tried.last().map(|last| (last.trial, last.verdict));
+        match last {
+            None => true,
+            Some((_, Verdict::Zero(reason))) => !reason.is_wrong(),
+            Some((trial, Verdict::Passed(measured))) => {
+                trial.saturating_add(1) < course.trials.len() || below(&course.floors, &measured)
+            }
+        }
     }
 
     /// Those who have nothing more to win.

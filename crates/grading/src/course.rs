@@ -2,7 +2,7 @@
 
 use muster_proofs::Limits;
 use muster_proofs::chain::{ChainShape, ChainSpec, Numbers, SpecError};
-use muster_proofs::grade::{Challenged, Component, Floors, stated};
+use muster_proofs::grade::{Challenged, Component, Components, Floors, stated};
 use muster_proofs::keys::Identity;
 use muster_proofs::message::Spec;
 use muster_proofs::walk::{WalkShape, WalkSpec};
@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Taken off every measured time, the same for everybody. A measured round trip is never subtracted: who delays pings would be
 /// paid for it.
 pub const ALLOWANCE_US: u64 = 150_000;
+
+/// The part of its class's rate that an executor must show while it serves somebody.
+const BESIDE_SHARE: u64 = 4;
 
 /// One proof that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -257,6 +260,43 @@ impl Course {
         }
     }
 
+    /// What is asked of an executor that serves somebody meanwhile: CHAIN alone, small enough to stand beside an engine that has the
+    /// memory, and a part of the rate, since whoever is served is served on the same processors.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        let int8 = (self.floors.least.int8 / BESIDE_SHARE).max(1);
+        let least = Components {
+            int8,
+            ..Components::default()
+        };
+        let (log2_n, rounds, entries) = match self.class() {
+            ExecutorClass::SpinUpGpu24Gb
+            | ExecutorClass::AlwaysOnGpu24Gb
+            | ExecutorClass::AlwaysOnLlmA6000 => (13, 128, 256),
+            ExecutorClass::AlwaysOnCpu8c16Gb => (12, 8, 256),
+            ExecutorClass::AlwaysOnTest => (9, 4, 64),
+        };
+        let shape = Shape::Int8 {
+            log2_n,
+            rounds,
+            entries,
+        };
+        let trial = if self.class() == ExecutorClass::AlwaysOnTest {
+            Trial {
+                shape,
+                fill_us: 60_000_000,
+                commit_us: 60_000_000,
+                open_us: 60_000_000,
+            }
+        } else {
+            Trial::at_floor(shape, int8, 0)
+        };
+        Self {
+            floors: Floors { least, ..self.floors },
+            trials: vec![trial],
+        }
+    }
+
     /// The class.
     pub fn class(&self) -> ExecutorClass {
         self.floors.class
@@ -311,6 +351,16 @@ mod tests {
                     component
                 };
                 assert!(floor == 0 || proven(by), "{class} {component:?}");
+            }
+            let beside = course.beside();
+            let [trial] = beside.trials.as_slice() else {
+                panic!("one proof beside a session")
+            };
+            trial.shape.spec(identity).unwrap();
+            let at_floor = trial.shape.amount() / u128::from(beside.floors.least.int8);
+            if class != ExecutorClass::AlwaysOnTest {
+                assert!((3_000_000..90_000_000).contains(&at_floor), "{class} {at_floor}");
+                assert!(u128::from(trial.commit_us) > at_floor);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! What is kept of a batch, and what anyone makes of it: the plan follows from the block's hash, each verdict from the evidence,
-//! each judgement from the verdicts. [`replay`] goes that way again and says where the file says otherwise.
+//! each judgement from the verdicts, and who said it from the signatures. [`replay`] goes that way again and says where the file says otherwise.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,11 @@ use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::course::Course;
-use crate::plan::{Announced, BlockHash, Bounds, Seat, draw};
-use crate::verdict::{Absence, Facts, Judgement, Marks, ProvenBefore, Tried, hexadecimal, judge, settle};
+use crate::plan::{Announced, BlockHash, Bounds, Serving, Silent, draw, in_sessions};
+use crate::seals::{self, Asked, Signed};
+use crate::verdict::{
+    Absence, Facts, Judgement, Marks, ProvenBefore, Tried, hexadecimal, judge, settle, silence,
+};
 
 /// The version of the file.
 pub const FORMAT: &str = "muster-grading/1";
@@ -28,9 +31,9 @@ pub struct BatchFile {
     pub head: Head,
     /// Every proof's facts, also of executors whose evidence is not in this file.
     pub marks: Marks,
-    /// What every executor comes to, in the order of the plan.
+    /// What every executor comes to, in the order of the plan; behind them the silent miners, in the order of the head.
     pub judgements: Vec<Judgement>,
-    /// The executors whose evidence is here, by place.
+    /// The executors, and silent miners, whose evidence is here, by place.
     pub seats: BTreeMap<usize, SeatFile>,
 }
 
@@ -47,6 +50,12 @@ pub struct Head {
     pub hash: BlockHash,
     /// What miners had announced.
     pub announced: Vec<Announced>,
+    /// Miners that were asked, and announced nothing in time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<Silent>,
+    /// Sessions of this validator's that served then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub serving: Vec<Serving>,
     /// How large it might become.
     pub bounds: Bounds,
     /// What was asked of each class.
@@ -169,54 +178,91 @@ impl Head {
     }
 }
 
-/// Goes the way again from the hash to the judgements.
+/// Goes the way again from the hash to the judgements. `signed` says whether a key signed bytes.
 ///
 /// Of a file with some executors only, what the others come to is taken as the file says: it is not in question.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn replay(file: &BatchFile, engine: Engine) -> Result<Replayed, FileError> {
+pub fn replay(file: &BatchFile, engine: Engine, signed: Signed<'_>) -> Result<Replayed, FileError> {
     if file.format != FORMAT {
         return Err(FileError::Format);
     }
     let head = &file.head;
     let mut replayed = Replayed::default();
     let plan = draw(&head.hash, head.validator, &head.announced, head.bounds);
-    if plan.seats.len() != file.judgements.len() {
-        let (drawn, judged) = (plan.seats.len(), file.judgements.len());
-        let said = format!("the block's hash draws {drawn} executors, and {judged} were judged");
+    let (drawn, silent) = (plan.seats.len(), head.silent.len());
+    if drawn.saturating_add(silent) != file.judgements.len() {
+        let judged = file.judgements.len();
+        let said = format!(
+            "the block's hash draws {drawn} executors, {silent} miners were silent, and {judged} judgements are here"
+        );
         replayed.differences.push(said);
     }
+    for silent in &head.silent {
+        if head.announced.iter().any(|said| said.miner == silent.miner) {
+            let said = format!("miner {} is called silent, and announced something", silent.miner);
+            replayed.differences.push(said);
+        }
+    }
+    let sessions = in_sessions(&plan.seats, &head.serving);
     let courses: BTreeMap<_, _> = head
         .courses
         .iter()
         .map(|course| (course.class(), course))
         .collect();
-    let mut judged: BTreeMap<_, _> = file.judgements.iter().cloned().enumerate().collect();
+    let mut judged: BTreeMap<_, _> = file.judgements.iter().take(drawn).cloned().enumerate().collect();
     let mut absent = BTreeMap::new();
     for (place, kept) in &file.seats {
         let Some(seat) = plan.seats.get(*place) else {
-            let said = format!("executor {place} is not among those that the block's hash draws");
-            replayed.differences.push(said);
+            if place.saturating_sub(drawn) >= silent {
+                let said = format!("executor {place} is not among those that the block's hash draws");
+                replayed.differences.push(said);
+            }
             continue;
         };
-        let tried = proofs(*place, seat, kept, &plan.id, &courses, engine, &mut replayed)?;
+        let session = sessions.get(place);
+        let course = courses.get(&seat.class).map(|course| match session {
+            Some(_) => course.beside(),
+            None => (*course).clone(),
+        });
+        let seen = read(*place, kept)?;
+        let asked = Asked {
+            place: *place,
+            seat,
+            validator: head.validator,
+            session: session.copied(),
+        };
+        replayed
+            .differences
+            .extend(seals::check(&asked, kept, &seen, signed));
+        let tried = proofs(
+            &asked,
+            kept,
+            &seen,
+            &plan.id,
+            course.as_ref(),
+            engine,
+            &mut replayed,
+        );
         let facts: Vec<_> = tried.iter().map(|tried| tried.facts).collect();
         if file.marks.get(place).map_or(&[][..], Vec::as_slice) != facts {
             let said = format!("executor {place}: the marks are not those of its evidence");
             replayed.differences.push(said);
         }
         judged.remove(place);
-        match (&kept.absence, courses.get(&seat.class)) {
+        match (&kept.absence, course) {
             (None, Some(course)) if !tried.is_empty() => {
-                judged.insert(*place, judge(*place, course, &tried, &file.marks));
+                let found = judge(*place, &course, &tried, &file.marks).seen(session.is_some());
+                judged.insert(*place, found);
             }
             (absence, _) => {
                 absent.extend(absence.clone().map(|absence| (*place, absence)));
             }
         }
     }
-    let settled = settle(&plan.seats, &absent, &judged, &head.proven_before());
+    let mut settled = settle(&plan.seats, &absent, &judged, &head.proven_before());
+    settled.extend(head.silent.iter().map(silence));
     for place in file.seats.keys() {
         let (Some(found), stated) = (settled.get(*place), file.judgements.get(*place)) else {
             continue;
@@ -231,30 +277,33 @@ pub fn replay(file: &BatchFile, engine: Engine) -> Result<Replayed, FileError> {
     Ok(replayed)
 }
 
+/// The evidence of one executor's proofs.
+fn read(place: usize, kept: &SeatFile) -> Result<Vec<Evidence>, FileError> {
+    let proofs = kept.proofs.iter().enumerate();
+    proofs.map(|(number, proof)| proof.read(place, number)).collect()
+}
+
 /// The verdicts of one executor's proofs; each must be of the challenge that it was to get.
 fn proofs(
-    place: usize,
-    seat: &Seat,
+    asked: &Asked<'_>,
     kept: &SeatFile,
+    seen: &[Evidence],
     batch: &muster_proofs::keys::BatchId,
-    courses: &BTreeMap<ExecutorClass, &Course>,
+    course: Option<&Course>,
     engine: Engine,
     replayed: &mut Replayed,
-) -> Result<Vec<Tried>, FileError> {
+) -> Vec<Tried> {
     let mut tried = Vec::new();
-    for (number, proof) in kept.proofs.iter().enumerate() {
-        let evidence = proof.read(place, number)?;
+    for (number, (proof, evidence)) in kept.proofs.iter().zip(seen).enumerate() {
         let identity: Identity = match &evidence.spec {
             Spec::Chain(spec) => *spec.identity(),
             Spec::Walk(spec) => *spec.identity(),
         };
-        let trial = courses
-            .get(&seat.class)
-            .and_then(|course| course.trials.get(proof.trial));
-        let asked = trial.and_then(|trial| trial.shape.spec(identity).ok());
-        let right = identity.batch == *batch && identity.executor == seat.name();
-        if !right || asked != Some(evidence.spec) || trial.map(crate::Trial::limits) != Some(evidence.limits)
-        {
+        let trial = course.and_then(|course| course.trials.get(proof.trial));
+        let due = trial.and_then(|trial| trial.shape.spec(identity).ok());
+        let right = identity.batch == *batch && identity.executor == asked.seat.name();
+        if !right || due != Some(evidence.spec) || trial.map(crate::Trial::limits) != Some(evidence.limits) {
+            let place = asked.place;
             let said =
                 format!("executor {place}: proof {number} is not of the challenge that its class gets");
             replayed.differences.push(said);
@@ -263,8 +312,8 @@ fn proofs(
             trial: proof.trial,
             verdict: evidence.judge(engine),
             trouble: proof.trouble.clone(),
-            facts: Facts::of(&evidence),
+            facts: Facts::of(evidence),
         });
     }
-    Ok(tried)
+    tried
 }

@@ -1,8 +1,10 @@
 //! Who is challenged, and when: functions of a block's hash, which nobody knows before the block and anyone can look up after
 //! it.
 
+use std::collections::BTreeMap;
+
 use muster_proofs::keys::{BatchId, ExecutorName};
-use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
+use muster_protocol::{ExecutorClass, JobId, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -64,6 +66,50 @@ pub struct Plan {
     pub beyond: Vec<Announced>,
     /// Miners that there was no room for, in the order of the draw: they are as likely as the others to be first next time.
     pub left_out: Vec<MinerKey>,
+}
+
+/// A session of this validator's that an executor serves while the batch is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Serving {
+    /// Whose executor.
+    pub miner: MinerKey,
+    /// Of which kind.
+    pub class: ExecutorClass,
+    /// The job that the session is.
+    pub job: JobId,
+}
+
+/// A miner that was asked what it has, and did not say it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Silent {
+    /// Who.
+    pub miner: MinerKey,
+    /// What was seen instead.
+    pub said: String,
+}
+
+/// Which executors of a batch are challenged in the sessions that they serve: of each kind of each miner's the last ones, as many as there
+/// are sessions. Nobody knows which of them serves what; which place a session stands for is nothing but a name.
+pub fn in_sessions(seats: &[Seat], serving: &[Serving]) -> BTreeMap<usize, JobId> {
+    let mut jobs = BTreeMap::<(MinerKey, ExecutorClass), Vec<JobId>>::new();
+    for session in serving {
+        jobs.entry((session.miner, session.class))
+            .or_default()
+            .push(session.job);
+    }
+    for of_one in jobs.values_mut() {
+        of_one.sort_unstable_by(|one, other| other.cmp(one));
+        of_one.dedup();
+    }
+    let places = seats.iter().enumerate().rev();
+    places
+        .filter_map(|(place, seat)| {
+            let job = jobs.get_mut(&(seat.miner, seat.class))?.pop()?;
+            Some((place, job))
+        })
+        .collect()
 }
 
 /// Whether a batch of this validator begins with this block: once in `every` blocks on average, and never predictably.

@@ -1,6 +1,6 @@
 //! What came of each executor: proven, excused, or nothing, with every reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use muster_proofs::grade::{Attempt, Component, Components, Grade, Shortfall, grade};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::course::Course;
-use crate::plan::Seat;
+use crate::plan::{Seat, Silent};
 
 /// The longest word of a peer's that is kept.
 const MAX_SAID: usize = 300;
@@ -80,6 +80,11 @@ pub type Marks = BTreeMap<usize, Vec<Facts>>;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Why {
+    /// Its miner was asked what it has, and did not say it in time.
+    NeverAnnounced {
+        /// What was seen instead.
+        said: String,
+    },
     /// It was never to be had.
     NeverLeased {
         /// What was said instead.
@@ -87,6 +92,11 @@ pub enum Why {
     },
     /// Its miner showed receipts, but never had so many executors proven at once.
     ExcuseBeyondProven {
+        /// Executors that were proven at once, at most.
+        proven: u32,
+    },
+    /// It answered in the session that it serves, but its miner never had so many executors proven in full at once.
+    ServesBeyondProven {
         /// Executors that were proven at once, at most.
         proven: u32,
     },
@@ -177,6 +187,13 @@ pub enum Why {
 pub enum Judgement {
     /// It is of its class.
     Proven {
+        /// What was measured.
+        measured: Components,
+        /// Whether the floors are measured on too few machines yet.
+        provisional: bool,
+    },
+    /// It answered in the session that it serves: it is there, and computes. What else its class asks for was proven before.
+    Serving {
         /// What was measured.
         measured: Components,
         /// Whether the floors are measured on too few machines yet.
@@ -372,12 +389,29 @@ pub fn settle(
             *most = most.saturating_sub(1);
         }
     }
+    // Who answered in its session comes before whoever shows nothing but receipts.
+    let mut beyond = BTreeSet::new();
+    for (place, seat) in seats.iter().enumerate() {
+        if matches!(judged.get(&place), Some(Judgement::Serving { .. })) {
+            match room.get_mut(&(seat.miner, seat.class)) {
+                Some(room) if *room > 0 => *room = room.saturating_sub(1),
+                Some(_) | None => {
+                    beyond.insert(place);
+                }
+            }
+        }
+    }
     let settled = seats.iter().enumerate().map(|(place, seat)| {
+        let kind = (seat.miner, seat.class);
+        let zero = |why| Judgement::Zero { reasons: vec![why] };
+        if beyond.contains(&place) {
+            return zero(Why::ServesBeyondProven {
+                proven: before.get(&kind).copied().unwrap_or(0),
+            });
+        }
         if let Some(judged) = judged.get(&place) {
             return judged.clone();
         }
-        let kind = (seat.miner, seat.class);
-        let zero = |why| Judgement::Zero { reasons: vec![why] };
         match absent.get(&place) {
             Some(Absence::NotLeased { said, backed: true }) => match room.get_mut(&kind) {
                 Some(room) if *room > 0 => {
@@ -400,6 +434,14 @@ pub fn settle(
     settled.collect()
 }
 
+/// What a miner comes to that did not say what it has.
+pub fn silence(silent: &Silent) -> Judgement {
+    let said = silent.said.clone();
+    Judgement::Zero {
+        reasons: vec![Why::NeverAnnounced { said }],
+    }
+}
+
 /// What counts, by miner and class.
 pub fn capacities(seats: &[Seat], judged: &[Judgement]) -> Vec<Capacity> {
     let mut counts = BTreeMap::<(MinerKey, ExecutorClass), (u32, u32)>::new();
@@ -407,7 +449,8 @@ pub fn capacities(seats: &[Seat], judged: &[Judgement]) -> Vec<Capacity> {
         let count = counts.entry((seat.miner, seat.class)).or_default();
         match judgement {
             Judgement::Proven { .. } => count.0 = count.0.saturating_add(1),
-            Judgement::Excused { .. } => count.1 = count.1.saturating_add(1),
+            // Both are at work, and proven before.
+            Judgement::Serving { .. } | Judgement::Excused { .. } => count.1 = count.1.saturating_add(1),
             Judgement::Zero { .. } | Judgement::Void { .. } => {}
         }
     }
@@ -423,10 +466,30 @@ pub fn capacities(seats: &[Seat], judged: &[Judgement]) -> Vec<Capacity> {
 }
 
 impl Judgement {
+    /// The same of an executor that was challenged in a session, if it was: what it passed is no whole course.
+    #[must_use]
+    pub(crate) fn seen(self, in_session: bool) -> Self {
+        match self {
+            Self::Proven {
+                measured,
+                provisional,
+            } if in_session => Self::Serving {
+                measured,
+                provisional,
+            },
+            Self::Proven { .. }
+            | Self::Serving { .. }
+            | Self::Excused { .. }
+            | Self::Zero { .. }
+            | Self::Void { .. } => self,
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Proven { .. } => "proven",
+            Self::Serving { .. } => "serving",
             Self::Excused { .. } => "excused",
             Self::Zero { .. } => "zero",
             Self::Void { .. } => "void",
@@ -451,6 +514,13 @@ impl fmt::Display for Judgement {
                 write!(f, "memory {memory} MiB, bandwidth {bandwidth}")?;
                 f.write_str(if *provisional { " (provisional floors)" } else { "" })
             }
+            Self::Serving {
+                measured,
+                provisional,
+            } => {
+                write!(f, "serving: int8 {} in the session that it serves", measured.int8)?;
+                f.write_str(if *provisional { " (provisional floors)" } else { "" })
+            }
             Self::Excused { said } => write!(f, "excused: {said}"),
             Self::Zero { reasons } => {
                 f.write_str("zero: ")?;
@@ -467,6 +537,9 @@ impl fmt::Display for Judgement {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NeverAnnounced { said } => {
+                write!(f, "its miner did not say what it has: {said}")
+            }
             Self::NeverLeased { said } => write!(f, "it was never to be had: {said}"),
             Self::ExcuseBeyondProven { proven } => {
                 write!(
@@ -474,6 +547,10 @@ impl fmt::Display for Why {
                     "its miner has receipts for more executors than the {proven} it ever proved at once"
                 )
             }
+            Self::ServesBeyondProven { proven } => write!(
+                f,
+                "it serves, and its miner never proved more than {proven} executors in full at once"
+            ),
             Self::NotAtBarrier { said } => write!(f, "it did not come to the barrier: {said}"),
             Self::VanishedAtBarrier { said } => write!(f, "it vanished at the barrier: {said}"),
             Self::Gone { said } => write!(f, "it went away before it committed: {said}"),

@@ -4,7 +4,7 @@ use crate::chain::check as chain_check;
 use crate::codec::{DecodeError, Reader};
 use crate::keys::{self, SessionId};
 use crate::merkle::Hash;
-use crate::message::{Frame, HEAD, Kind, Places, Spec, commitment_digest};
+use crate::message::{self, Frame, HEAD, Kind, Places, Spec, commitment_digest};
 use crate::simd::Engine;
 use crate::verdict::{Measured, Reason, Verdict};
 use crate::walk::check as walk_check;
@@ -89,6 +89,30 @@ impl Evidence {
             Ok(measured) => Verdict::Passed(measured),
             Err(reason) => Verdict::Zero(reason),
         }
+    }
+
+    /// What the validator said, in its order, and what came back for each of it and was kept.
+    pub fn exchanged(&self) -> Vec<(Vec<u8>, Option<&Received>)> {
+        let session = self.spec.session();
+        let challenge = message::frame(Kind::Challenge, &session, &[&self.spec.to_bytes()]);
+        let mut said = Vec::new();
+        match self.spec {
+            Spec::Chain(_) => said.push((challenge, self.commitment.as_ref())),
+            Spec::Walk(_) => {
+                said.push((challenge, self.filled.as_ref()));
+                if let Some(seed) = &self.seed {
+                    let seed = message::frame(Kind::Seed, &session, &[&seed.bytes]);
+                    said.push((seed, self.commitment.as_ref()));
+                }
+            }
+        }
+        if let (Some(committed), Some(draw)) = (&self.commitment, &self.draw) {
+            let seed = self.seed.map_or([0; 32], |seed| seed.bytes);
+            let digest = commitment_digest(&seed, &committed.bytes);
+            let draw = message::frame(Kind::Draw, &session, &[&digest, &draw.bytes]);
+            said.push((draw, self.opening.as_ref()));
+        }
+        said
     }
 
     fn check(&self, engine: Engine) -> Result<Measured, Reason> {

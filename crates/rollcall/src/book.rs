@@ -46,8 +46,8 @@ pub struct GradeRow {
     pub place: u64,
     /// Whose.
     pub miner: MinerKey,
-    /// Of which kind.
-    pub class: ExecutorClass,
+    /// Of which kind; none for a miner that did not say what it has.
+    pub class: Option<ExecutorClass>,
     /// Which of them.
     pub index: u64,
     /// What it came to.
@@ -133,7 +133,14 @@ impl Book {
         const OPERATION: &str = "finish a batch";
         let id = hex::encode(plan.id.0);
         let mut tx = begin(&self.pool).await?;
-        for (place, (seat, judgement)) in plan.seats.iter().zip(judgements).enumerate() {
+        let seats_of = plan
+            .seats
+            .iter()
+            .map(|seat| (seat.miner, seat.class.to_string(), seat.index));
+        // Silent miners come behind: nobody knows which class their executors would be of.
+        let silent = head.silent.iter().map(|silent| (silent.miner, String::new(), 0));
+        let rows = seats_of.chain(silent).zip(judgements);
+        for (place, ((miner, class, index), judgement)) in rows.enumerate() {
             let kept = seats.get(&place).cloned().unwrap_or_default();
             sqlx::query(
                 "INSERT INTO grades (batch_id, place, miner, class, seat, grade, judgement, evidence) \
@@ -141,9 +148,9 @@ impl Book {
             )
             .bind(id.clone())
             .bind(place_of(place))
-            .bind(seat.miner.to_string())
-            .bind(seat.class.to_string())
-            .bind(i64::from(seat.index))
+            .bind(miner.to_string())
+            .bind(class)
+            .bind(i64::from(index))
             .bind(judgement.name())
             .bind(text(judgement))
             .bind(text(&kept))
@@ -361,11 +368,19 @@ fn grade(row: &AnyRow) -> Result<GradeRow> {
         block: unsigned(column(row, "block")?),
         place: unsigned(column(row, "place")?),
         miner: parsed(row, "miner")?,
-        class: parsed(row, "class")?,
+        class: class_of(row)?,
         index: unsigned(column(row, "seat")?),
         said: judgement.to_string(),
         judgement,
     })
+}
+
+fn class_of(row: &AnyRow) -> Result<Option<ExecutorClass>> {
+    let text: String = column(row, "class")?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    parsed(row, "class").map(Some)
 }
 
 fn column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_gateway::sealed::Line;
 use muster_grading::batch::{Action, Batch, Event, Rules};
 use muster_grading::course::Course;
 use muster_grading::evidence::{Head, SeatFile};
-use muster_grading::plan::{BlockHash, Plan, draw};
-use muster_grading::verdict::{Capacity, Judgement, capacities};
+use muster_grading::plan::{BlockHash, Plan, Seat, Serving, draw, in_sessions};
+use muster_grading::verdict::{Capacity, Judgement, capacities, silence};
 use muster_kit::store::StoreError;
 use muster_protocol::ExecutorClass;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::stand::{Stand, Told, Word};
-use crate::{Core, Refused, micros};
+use crate::{Core, Refused, Roll, micros};
 
 /// What a lease may live beyond the longest course: fetching openings, judging.
 const SPARE: Duration = Duration::from_secs(600);
@@ -25,6 +26,8 @@ struct Call {
     core: Arc<Core>,
     plan: Plan,
     batch: Batch,
+    /// Those that are challenged in the sessions that they serve.
+    sessions: BTreeMap<usize, Arc<Line>>,
     begun: Instant,
     lives: Duration,
     /// The way to each executor that is leased.
@@ -40,27 +43,39 @@ pub(crate) async fn run(
     hash: BlockHash,
 ) -> Result<Result<String, Refused>, StoreError> {
     let stop = core.tasks.token();
-    let graded: Vec<ExecutorClass> = core.settings.images.keys().copied().collect();
+    let graded: Vec<ExecutorClass> = core.courses.iter().map(Course::class).collect();
     let announced = tokio::select! {
         () = stop.cancelled() => return Ok(Err(Refused::Stopped)),
         announced = core.host.announced() => announced,
     };
+    let Roll {
+        announced,
+        mut silent,
+    } = announced;
     let announced: Vec<_> = announced
         .into_iter()
         .filter(|said| said.count > 0 && graded.contains(&said.class))
         .collect();
     let me = core.host.me();
-    let plan = draw(&hash, me, &announced, core.settings.bounds());
-    if plan.seats.is_empty() {
+    let bounds = core.settings.bounds();
+    let plan = draw(&hash, me, &announced, bounds);
+    silent.sort_unstable();
+    silent.truncate(usize::try_from(bounds.executors).unwrap_or(usize::MAX));
+    if plan.seats.is_empty() && silent.is_empty() {
         return Ok(Err(Refused::Nobody));
     }
-    let courses: Vec<_> = graded.iter().filter_map(|class| Course::of(*class)).collect();
+    let lines = core.host.serving().await;
+    let serving: Vec<_> = lines.iter().map(|line| serving(line)).collect();
+    let sessions = sessions(&plan.seats, &serving, &lines);
+    let courses = core.courses.clone();
     let head = Head {
         validator: me,
         block,
         hash,
         announced,
-        bounds: core.settings.bounds(),
+        silent,
+        serving,
+        bounds,
         before: core.book.proven_before(&plan.seats).await?,
         courses: courses.clone(),
     };
@@ -72,6 +87,8 @@ pub(crate) async fn run(
         executors,
         beyond,
         left_out = plan.left_out.len(),
+        silent = head.silent.len(),
+        in_sessions = sessions.len(),
         "a batch begins"
     );
     core.book.begin(&plan.id, &head, core.clock.now()).await?;
@@ -83,7 +100,8 @@ pub(crate) async fn run(
     };
     let mut call = Call {
         core: Arc::clone(core),
-        batch: Batch::new(plan.seats.clone(), courses, rules, 0),
+        batch: Batch::new(plan.seats.clone(), courses, rules, 0).in_sessions(sessions.keys().copied()),
+        sessions,
         plan,
         begun,
         lives: core.settings.gather() + Duration::from_micros(longest) + SPARE,
@@ -100,6 +118,26 @@ pub(crate) async fn run(
     }
     call.finish(&head).await?;
     Ok(Ok(id))
+}
+
+/// A session, as the evidence names it.
+fn serving(line: &Line) -> Serving {
+    Serving {
+        miner: line.miner(),
+        class: line.class(),
+        job: line.job(),
+    }
+}
+
+/// The sessions in which executors of the batch are challenged, by place.
+fn sessions(seats: &[Seat], serving: &[Serving], lines: &[Arc<Line>]) -> BTreeMap<usize, Arc<Line>> {
+    let places = in_sessions(seats, serving).into_iter();
+    places
+        .filter_map(|(place, job)| {
+            let line = lines.iter().find(|line| line.job() == job)?;
+            Some((place, Arc::clone(line)))
+        })
+        .collect()
 }
 
 /// The longest that a class's course can take, its retries among it.
@@ -209,6 +247,7 @@ impl Call {
             place,
             seat: *seat,
             course: course.clone(),
+            session: self.sessions.get(&place).cloned(),
             begun: self.begun,
             lives: self.lives,
             telling: self.telling.clone(),
@@ -218,18 +257,28 @@ impl Call {
     }
 
     async fn finish(mut self, head: &Head) -> Result<(), StoreError> {
-        let Some((judgements, marks)) = self.batch.judgements(&head.proven_before()) else {
+        let Some((mut judgements, marks)) = self.batch.judgements(&head.proven_before()) else {
             return Ok(());
         };
         for (place, absence) in self.batch.absent() {
             self.seats.entry(*place).or_default().absence = Some(absence.clone());
         }
-        let counted = capacities(&self.plan.seats, &judgements);
+        let mut counted = capacities(&self.plan.seats, &judgements);
+        // What they proved in batches before counts no longer.
+        counted.extend(head.silent.iter().flat_map(|silent| {
+            head.courses.iter().map(|course| Capacity {
+                miner: silent.miner,
+                class: course.class(),
+                proven: 0,
+                excused: 0,
+            })
+        }));
+        judgements.extend(head.silent.iter().map(silence));
         let now = self.core.clock.now();
         let book = &self.core.book;
         book.finish(&self.plan, head, &marks, &judgements, &self.seats, &counted, now)
             .await?;
-        tell(&self.plan, &judgements, &counted);
+        tell(&self.plan, head, &judgements, &counted);
         // What was proven of whom stays; what shows it is large.
         book.forget(self.core.settings.kept_since(now)).await
     }
@@ -239,9 +288,12 @@ impl Call {
     }
 }
 
-fn tell(plan: &Plan, judgements: &[Judgement], counted: &[Capacity]) {
+fn tell(plan: &Plan, head: &Head, judgements: &[Judgement], counted: &[Capacity]) {
     for (seat, judgement) in plan.seats.iter().zip(judgements) {
         tracing::info!(miner = %seat.miner, class = %seat.class, executor = seat.index, %judgement, "graded");
+    }
+    for silent in &head.silent {
+        tracing::info!(miner = %silent.miner, said = silent.said, "a miner did not say what it has: it counts for nothing");
     }
     let proven: u32 = counted.iter().map(|count| count.proven).sum();
     tracing::info!(

@@ -17,8 +17,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::micros;
 
-/// Where a grader takes messages.
-const PATH: &str = "/v1/grade";
 /// Beyond a limit, so that the machine and not the timer says what was late.
 const SLACK: Duration = Duration::from_millis(500);
 /// The most that is read of a refusal's words.
@@ -37,7 +35,7 @@ pub enum Said {
     Nothing(String),
 }
 
-/// Whoever carries messages to one executor. [`Line`] does; so does a test.
+/// Whoever carries messages to one executor. A [`Way`] does; so does a test.
 pub trait Ask: Send + Sync {
     /// Sends one message. `begun` is told when its first byte left, before anything is read, and says how much may be read.
     fn ask<'a>(
@@ -47,14 +45,23 @@ pub trait Ask: Send + Sync {
     ) -> BoxFuture<'a, Said>;
 }
 
-impl Ask for Line {
+/// A session, and where in it an executor is challenged.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// The session.
+    pub line: &'a Line,
+    /// Where its challenges go.
+    pub path: &'static str,
+}
+
+impl Ask for Way<'_> {
     fn ask<'a>(
         &'a self,
         message: Bytes,
         begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
     ) -> BoxFuture<'a, Said> {
         Box::pin(async move {
-            match through(self, message, begun).await {
+            match through(*self, message, begun).await {
                 Ok(said) => said,
                 Err(words) => Said::Nothing(words),
             }
@@ -63,13 +70,14 @@ impl Ask for Line {
 }
 
 async fn through(
-    line: &Line,
+    way: Way<'_>,
     message: Bytes,
     begun: Box<dyn FnOnce(Instant) -> usize + Send + '_>,
 ) -> Result<Said, String> {
+    let line = way.line;
     let question = Question {
         method: Method::POST,
-        path: PATH.to_owned(),
+        path: way.path.to_owned(),
         body: message,
         client: None,
         client_nonce: None,

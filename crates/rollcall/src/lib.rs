@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::host::Order;
-use muster_grading::plan::{Announced, BlockHash};
+use muster_gateway::sealed::Line;
+use muster_grading::Course;
+use muster_grading::plan::{Announced, BlockHash, Silent};
 use muster_kit::store::StoreError;
 use muster_kit::{SharedClock, Tasks};
 use muster_protocol::{JobId, ValidatorKey};
@@ -38,8 +40,11 @@ pub trait Host: Send + Sync + 'static {
     /// The next block after this one, with its hash; waits for it.
     fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, BlockHash)>;
 
-    /// What every miner of the subnet says that it has, as far as it answers.
-    fn announced(&self) -> BoxFuture<'_, Vec<Announced>>;
+    /// What every miner of the subnet says that it has, and which of them do not say it in time.
+    fn announced(&self) -> BoxFuture<'_, Roll>;
+
+    /// The sessions that serve users of this validator now.
+    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
 
     /// Hands a job to the miner that its order names. Its news begin to come once this has returned.
     fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
@@ -49,6 +54,15 @@ pub trait Host: Send + Sync + 'static {
 
     /// Whether the refusal that ended a job stood on receipts of work that is under way.
     fn backed(&self, job: JobId) -> BoxFuture<'_, bool>;
+}
+
+/// Who answered when the miners of the subnet were asked what they have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roll {
+    /// What they said.
+    pub announced: Vec<Announced>,
+    /// Who said nothing in time.
+    pub silent: Vec<Silent>,
 }
 
 /// What a roll call is made of besides its settings.
@@ -85,6 +99,8 @@ pub enum Refused {
 /// What all parts share.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
+    /// What each class has to prove.
+    pub(crate) courses: Vec<Course>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) book: Book,
     pub(crate) clock: SharedClock,
@@ -126,9 +142,15 @@ impl RollCall {
                 "a batch that an earlier process began is void: it was never half scored"
             );
         }
+        let courses = settings.courses().unwrap_or_else(|why| {
+            // The configuration's check let it pass: it was changed since.
+            tracing::error!(why, "the file of floors is gone or changed: no class is graded until it is right and this is started anew");
+            Vec::new()
+        });
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let core = Arc::new(Core {
             settings,
+            courses,
             host: parts.host,
             book,
             clock: parts.clock,

@@ -1,10 +1,12 @@
 //! The part of a validator's configuration that is about grading.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use muster_grading::Bounds;
+use muster_grading::floors::FloorsFile;
+use muster_grading::{Bounds, Course};
 use muster_kit::config::Problem;
 use muster_protocol::{ExecutorClass, ImageId, Timestamp};
 use muster_seal::HashScheme;
@@ -28,6 +30,8 @@ pub struct Settings {
     pub skew_ms: u64,
     /// Days for which the evidence of a batch is kept.
     pub keep_days: u32,
+    /// A file with floors of classes; those that it does not name have what is stated.
+    pub floors: Option<PathBuf>,
     /// What each class is challenged with; a class that is not named is not graded.
     pub images: BTreeMap<ExecutorClass, Grader>,
 }
@@ -56,6 +60,7 @@ impl Default for Settings {
             executors,
             skew_ms: 5_000,
             keep_days: 14,
+            floors: None,
             images: BTreeMap::new(),
         }
     }
@@ -68,6 +73,27 @@ impl Settings {
             of_one: self.of_one,
             executors: self.executors,
         }
+    }
+
+    /// What each class that is graded has to prove.
+    ///
+    /// # Errors
+    /// The file of floors cannot be used; why, in words.
+    pub fn courses(&self) -> Result<Vec<Course>, String> {
+        let file = match &self.floors {
+            None => FloorsFile::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+                let read = FloorsFile::parse(&text);
+                read.map_err(|error| format!("{}: {error}", path.display()))?
+            }
+        };
+        Ok(self
+            .images
+            .keys()
+            .filter_map(|class| file.course(*class))
+            .collect())
     }
 
     /// How long executors are waited for.
@@ -87,7 +113,7 @@ impl Settings {
     }
 
     /// What is run to challenge an executor of this class.
-    pub(crate) fn service(&self, class: ExecutorClass) -> Option<Service> {
+    pub fn service(&self, class: ExecutorClass) -> Option<Service> {
         let grader = self.images.get(&class)?;
         Some(Service {
             model: "muster-grader".to_owned(),
@@ -119,6 +145,9 @@ impl Settings {
                 problems.push(Problem::at(format!("{path}.{key}"), "must be at least 1"));
             }
         }
+        if let Err(why) = self.courses() {
+            problems.push(Problem::at(format!("{path}.floors"), why));
+        }
         if self.of_one > self.executors {
             problems.push(Problem::at(format!("{path}.of_one"), "must be at most executors"));
         }
@@ -135,5 +164,42 @@ mod tests {
         let settings = Settings::default();
         let now = Timestamp::from_secs(15 * 86_400);
         assert_eq!(settings.kept_since(now), Timestamp::from_secs(86_400));
+    }
+
+    #[test]
+    fn a_file_of_floors_that_cannot_be_used_is_a_problem_of_the_configuration() {
+        let folder = std::env::temp_dir().join(format!("muster-floors-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("floors.json");
+        let mut settings = Settings {
+            floors: Some(file.clone()),
+            ..Settings::default()
+        };
+        let grader = Grader {
+            image: ImageId(muster_protocol::Digest::of(b"grader")),
+            reference: None,
+            args: vec![],
+        };
+        let class = ExecutorClass::AlwaysOnCpu8c16Gb;
+        settings.images.insert(class, grader);
+        let problems = || {
+            settings
+                .problems("grading")
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        std::fs::remove_file(&file).ok();
+        assert!(problems()[0].contains("cannot be read"), "{:?}", problems());
+        std::fs::write(&file, r#"{"format": "muster-floors/1", "classes": [7]}"#).unwrap();
+        assert!(problems()[0].contains("grading.floors"), "{:?}", problems());
+        let mut floors = FloorsFile::default();
+        floors.add(class, muster_proofs::grade::MachineRuns::default());
+        floors.classes[0].machines.clear();
+        floors.classes[0].stated.int8 = 300_000;
+        std::fs::write(&file, floors.to_text()).unwrap();
+        assert_eq!(problems(), Vec::<String>::new());
+        assert_eq!(settings.courses().unwrap()[0].floors.least.int8, 300_000);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -9,10 +9,11 @@ use muster_grading::batch::Event;
 use muster_grading::course::Course;
 use muster_grading::evidence::ProofFile;
 use muster_grading::plan::Seat;
+use muster_grading::seals::{IN_SESSION, PATH};
 use muster_grading::verdict::{Absence, Tried, said};
-use muster_proofs::Engine;
 use muster_proofs::keys::{BatchId, Identity, Nonce};
 use muster_proofs::session::Validator;
+use muster_proofs::{Engine, Verdict};
 use muster_protocol::JobId;
 use muster_proxy::certificate;
 use muster_sessions::Service;
@@ -20,13 +21,18 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::conversation::{Ask, Conversation};
+use crate::conversation::{Ask, Conversation, Way};
 use crate::{Core, micros};
 
 /// News of one job that wait.
 const NEWS: usize = 8;
 /// Between two looks at whether who stands at the barrier is still there; they also keep the connection warm.
 const LOOK: Duration = Duration::from_secs(10);
+
+/// How long a session may take to have its grader come up.
+const STAND_BY: Duration = Duration::from_secs(150);
+/// What is said of an executor whose session this validator ended meanwhile.
+const ENDED: &str = "the validator ended the session in which it was challenged";
 
 /// Between two tries to lease an executor whose miner has nothing free.
 const PAUSES: [Duration; 6] = [
@@ -67,6 +73,8 @@ pub(crate) struct Stand {
     pub(crate) place: usize,
     pub(crate) seat: Seat,
     pub(crate) course: Course,
+    /// The session in which it is challenged, if it serves one: it is not leased then.
+    pub(crate) session: Option<Arc<Line>>,
     /// When the first byte of the first challenge of each round could leave: stamps are told beside it.
     pub(crate) begun: Instant,
     /// How long it may live.
@@ -77,6 +85,13 @@ pub(crate) struct Stand {
 impl Stand {
     /// Sees it through until it is released.
     pub(crate) async fn run(self, mut words: mpsc::UnboundedReceiver<Word>) {
+        if let Some(line) = self.session.clone() {
+            tokio::select! {
+                ready = line.stand_by(STAND_BY) => self.in_session(&line, ready, &mut words).await,
+                _ = words.recv() => {}
+            }
+            return;
+        }
         let job = Mutex::new(None);
         let (leased, mut heard) = tokio::select! {
             leased = self.lease(&job) => leased,
@@ -91,11 +106,40 @@ impl Stand {
                     self.tell(Told::Session(job, line.attestation.clone()));
                 }
                 self.tell(Told::Event(Event::Ready));
-                self.stand(&line, &mut words, &mut heard).await;
+                let way = Way {
+                    line: &line,
+                    path: PATH,
+                };
+                self.stand(way, &mut words, &mut heard).await;
             }
             Err(absence) => self.tell(Told::Event(Event::Absent(absence))),
         }
         self.give_back(&job, "its grading is over").await;
+    }
+
+    /// Challenged where it serves, beside whoever is served.
+    async fn in_session(
+        &self,
+        line: &Line,
+        ready: Result<(), String>,
+        words: &mut mpsc::UnboundedReceiver<Word>,
+    ) {
+        self.tell(Told::Session(line.job(), line.attestation.clone()));
+        match ready {
+            Ok(()) => self.tell(Told::Event(Event::Ready)),
+            Err(_) if line.is_ending() => return self.tell(Told::Event(Event::Ours(ENDED.to_owned()))),
+            Err(why) => {
+                let said = said(&format!("in the session that it serves: {why}"));
+                return self.tell(Told::Event(Event::Absent(Absence::NotReady { said })));
+            }
+        }
+        // Its gateway watches over the session: nobody tells us anything.
+        let (_quiet, mut heard) = mpsc::channel(1);
+        let way = Way {
+            line,
+            path: IN_SESSION,
+        };
+        self.stand(way, words, &mut heard).await;
     }
 
     async fn give_back(&self, job: &Mutex<Option<JobId>>, why: &'static str) {
@@ -179,7 +223,7 @@ impl Stand {
     /// At the barrier, and through it as often as the batch says.
     async fn stand(
         &self,
-        line: &Line,
+        way: Way<'_>,
         words: &mut mpsc::UnboundedReceiver<Word>,
         heard: &mut mpsc::Receiver<News>,
     ) {
@@ -197,13 +241,13 @@ impl Stand {
                             return;
                         };
                         trial = which;
-                        conversation.commit(line as &dyn Ask).await;
+                        conversation.commit(&way as &dyn Ask).await;
                         under_way = Some(conversation);
                         self.tell(Told::Event(Event::Committed));
                     }
                     Some(Word::Judge) => {
                         let Some(conversation) = under_way.take() else { continue };
-                        self.judge(trial, number, conversation, line).await;
+                        self.judge(trial, number, conversation, way).await;
                         number += 1;
                     }
                     Some(Word::Release) | None => return,
@@ -219,7 +263,7 @@ impl Stand {
                     return;
                 }
                 () = tokio::time::sleep(LOOK), if under_way.is_none() => {
-                    if let Err(why) = line.health().await {
+                    if let Err(why) = way.line.health().await {
                         tracing::info!(place = self.place, why, "an executor at the barrier is not well");
                     }
                 }
@@ -242,12 +286,12 @@ impl Stand {
     }
 
     /// Takes the opening, judges away from the tasks that send and receive, keeps it, and tells.
-    async fn judge(&self, trial: usize, number: u32, conversation: Conversation, line: &Line) {
+    async fn judge(&self, trial: usize, number: u32, conversation: Conversation, way: Way<'_>) {
         let Ok(_permit) = self.core.judging.acquire().await else {
             return;
         };
         let sent_us = micros(conversation.sent.saturating_duration_since(self.begun));
-        let (evidence, besides) = conversation.open(line).await;
+        let (evidence, besides) = conversation.open(&way).await;
         let trouble = besides.trouble.clone();
         let judging = tokio::task::spawn_blocking(move || {
             let tried = Tried::judge(trial, &evidence, trouble, Engine::best());
@@ -258,6 +302,10 @@ impl Stand {
             tracing::error!(place = self.place, "an executor's proof could not be judged");
             return;
         };
+        if way.line.is_ending() && matches!(tried.verdict, Verdict::Zero(reason) if !reason.is_wrong()) {
+            // What it did not answer it was not let answer.
+            return self.tell(Told::Event(Event::Ours(ENDED.to_owned())));
+        }
         let proof = ProofFile {
             trouble: besides.trouble,
             seals: besides.seals,

@@ -251,6 +251,15 @@ pub(crate) struct GradeSelf {
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Put this machine's rates into a file of floors (a validator's `grading.floors`), which is made or added to.
+    #[arg(long, value_name = "FILE", requires = "class")]
+    pub(crate) write_floors: Option<PathBuf>,
+    /// What this machine is called there; its host name if not given.
+    #[arg(long, value_name = "NAME", requires = "write_floors")]
+    pub(crate) machine: Option<String>,
+    /// How often the course is run for the file.
+    #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100), requires = "write_floors")]
+    pub(crate) runs: u32,
 }
 
 /// `muster grade run`.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use muster_chain::{Metagraph, Uid};
 use muster_gateway::host::News;
 use muster_identity::validator_auth;
+use muster_kit::error::Causes;
 use muster_kit::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
@@ -30,7 +31,7 @@ use muster_rpc::{Limits, connect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::report::{Tried, in_words, metadata, with_complaint};
+use crate::report::{self, Tried, in_words, metadata, of_our_own, with_complaint};
 use crate::shared::{CancelEar, Shared};
 use crate::store::{Beginning, OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
@@ -65,22 +66,37 @@ pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Beginning> 
     Some(beginning(shared, request, &[], chosen?, decision))
 }
 
-/// What a miner says that it has, once it is greeted; `None` if it says nothing before it hangs up. It is asked on a connection of
-/// its own: on the others it says so only when they begin.
-pub(crate) async fn manifest(shared: &Shared, miner: MinerKey, address: SocketAddr) -> Option<Manifest> {
+/// What a miner says that it has, once it is greeted; else what was seen, in words. It is asked on a connection of its own: on the
+/// others it says so only when they begin.
+pub(crate) async fn manifest(
+    shared: &Shared,
+    miner: MinerKey,
+    address: SocketAddr,
+) -> Result<Manifest, String> {
     let url = format!("ws://{address}/v0.1/validator_interface/{}", shared.me());
-    let mut socket = connect(&url, &Limits::miner()).await.ok()?;
+    let why = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
+    let mut socket = connect(&url, &Limits::miner())
+        .await
+        .map_err(|error| why(&error))?;
     let now = shared.clock.now();
     let greeting = ToMiner::ValidatorAuthForMiner(validator_auth(&shared.keypair, miner, now));
-    socket.send(encode(&greeting)).await.ok()?;
-    while let Ok(Some(frame)) = socket.recv().await {
-        if let Ok(message) = decode(&frame)
-            && let Meaning::Manifest(manifest) = messages::meaning(message)
-        {
-            return Some(manifest);
+    socket
+        .send(encode(&greeting))
+        .await
+        .map_err(|error| why(&error))?;
+    loop {
+        match socket.recv().await {
+            Ok(Some(frame)) => {
+                if let Ok(message) = decode(&frame)
+                    && let Meaning::Manifest(manifest) = messages::meaning(message)
+                {
+                    return Ok(manifest);
+                }
+            }
+            Ok(None) => return Err("it hung up before it sent its manifest".to_owned()),
+            Err(error) => return Err(why(&error)),
         }
     }
-    None
 }
 
 /// A line for an attempt. Nothing is dialled yet.
@@ -179,7 +195,7 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
         Some(last) => (last, receipts, resumed),
         None => match begin(shared, &request, &attempts, &mut cancel).await? {
             Begun::Attempt(first) => (first.attempt, vec![first.receipt], false),
-            Begun::Nobody(outcome) => return close(shared, job, &outcome, &[], vec![]).await,
+            Begun::Nobody(outcome) => return close(shared, &request, outcome, &[], vec![]).await,
             Begun::Stopped => return Ok(()),
         },
     };
@@ -212,7 +228,7 @@ async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Resul
             None => return Ok(()),
             Some(receipts) => receipts.iter().filter_map(OwnReceipt::complete).collect(),
         };
-        return close(shared, job, &outcome, &attempts, receipts).await;
+        return close(shared, &request, outcome, &attempts, receipts).await;
     }
 }
 
@@ -410,13 +426,16 @@ fn no_miner(message: &str, context: Value) -> Outcome {
 
 async fn close(
     shared: &Shared,
-    job: JobId,
-    outcome: &Outcome,
+    request: &JobRequest,
+    outcome: Outcome,
     attempts: &[StoredAttempt],
     receipts: Vec<Receipt>,
 ) -> Result<(), StoreError> {
+    let job = request.uuid;
     let tried = tried(attempts);
-    let fault = outcome.fault();
+    let ours = request.signature.signatory.0 == shared.keypair.hotkey();
+    let outcome = if ours { of_our_own(outcome) } else { outcome };
+    let (outcome, fault) = (&outcome, report::fault(&outcome));
     tracing::info!(%job, outcome = in_words(outcome), ?fault, attempts = tried.len(), "job over");
     shared
         .store

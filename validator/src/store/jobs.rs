@@ -15,7 +15,7 @@ use sqlx::any::AnyRow;
 use super::attempts::{self, Beginning, StoredAttempt};
 use super::receipts::{self, OwnReceipt};
 use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
-use crate::report::in_words;
+use crate::report::{fault, in_words};
 
 /// A job that was taken.
 #[derive(Clone, Debug)]
@@ -404,7 +404,7 @@ impl Store {
             jobs.push(JobView {
                 job,
                 status: JobStatus::from_wire(&status),
-                fault: outcome.as_ref().map(Outcome::fault),
+                fault: outcome.as_ref().map(fault),
                 outcome: outcome.as_ref().map(OutcomeView::from),
                 created_at: time(row, "created_at")?,
                 closed_at: time_option(row, "closed_at")?,

@@ -7,6 +7,8 @@ mod gateway;
 #[cfg(test)]
 mod gathering;
 #[cfg(test)]
+mod grading;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod killed;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_grading::course::Course;
 use muster_grading::evidence::{Before, Head, ProofFile, SeatFile};
-use muster_grading::plan::{Announced, Bounds, Plan, draw};
-use muster_grading::verdict::{Absence, Judgement, Why, capacities};
+use muster_grading::plan::{Announced, Bounds, Plan, Silent, draw};
+use muster_grading::verdict::{Absence, Judgement, Why, capacities, silence};
 use muster_protocol::{ExecutorClass, ValidatorKey};
 use muster_rollcall::book::Book;
 
@@ -24,6 +24,8 @@ fn drawn(block: u64, counts: &[(u8, u32)]) -> (Head, Plan) {
         block,
         hash: [u8::try_from(block).unwrap(); 32],
         announced: announced.collect(),
+        silent: vec![],
+        serving: vec![],
         bounds: Bounds::default(),
         courses: Course::of(CLASS).into_iter().collect(),
         before: vec![],
@@ -82,7 +84,11 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
 async fn what_came_of_a_batch_is_read_as_it_was_kept() {
     for (test, store) in each().await {
         let book = Book::new(store.pool());
-        let (head, plan) = drawn(7, &[(1, 2), (2, 1)]);
+        let (mut head, plan) = drawn(7, &[(1, 2), (2, 1)]);
+        head.silent.push(Silent {
+            miner: miner(3),
+            said: "no manifest came within 5 s".to_owned(),
+        });
         book.begin(&plan.id, &head, NOW(10)).await.unwrap();
         let proof = |trial| ProofFile {
             trial,
@@ -107,6 +113,7 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
             .seats
             .iter()
             .map(|seat| if seat.miner == miner(1) { proven() } else { zero() })
+            .chain(head.silent.iter().map(silence))
             .collect();
         let absent = SeatFile {
             absence: Some(Absence::NotLeased {
@@ -131,7 +138,7 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         let rows = book.batches(10).await.unwrap();
         assert_eq!(
             rows[0].grades,
-            [("proven".to_owned(), 2), ("zero".to_owned(), 1)].into()
+            [("proven".to_owned(), 2), ("zero".to_owned(), 2)].into()
         );
         let file = book.file(&id, None).await.unwrap().unwrap();
         assert_eq!(
@@ -148,7 +155,7 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         assert_eq!(file.seats[&of_one(2)], absent);
         // About one miner only: every judgement, its evidence.
         let some = book.file(&id, Some(miner(2))).await.unwrap().unwrap();
-        assert_eq!(some.judgements.len(), 3);
+        assert_eq!(some.judgements.len(), 4);
         assert_eq!(some.seats.keys().collect::<Vec<_>>(), [&of_one(2)]);
 
         let grades = book.grades_of(miner(2), 10).await.unwrap();
@@ -158,6 +165,16 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
             "{}",
             grades[0].said
         );
+
+        let silent = book.grades_of(miner(3), 10).await.unwrap();
+        assert_eq!((silent.len(), silent[0].class), (1, None));
+        assert!(
+            silent[0].said.contains("no manifest came within 5 s"),
+            "{}",
+            silent[0].said
+        );
+        let alone = book.file(&id, Some(miner(3))).await.unwrap().unwrap();
+        assert_eq!(alone.seats, [(3, SeatFile::default())].into());
 
         // The newest of each miner's batches counts; the most ever proven at once excuses.
         let (head, plan) = drawn(9, &[(1, 1)]);

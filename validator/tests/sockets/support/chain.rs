@@ -14,7 +14,7 @@ use muster_chain::{
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
-use muster_validator::chain::{Blocks, Chain};
+use muster_validator::chain::{Blocks, Chain, Hashed};
 use tokio::sync::watch;
 
 use super::miner::Miner;
@@ -217,6 +217,16 @@ impl Chain for TestChain {
         async {
             self.check("read the metagraph")
                 .map(|()| self.rules().metagraph.clone())
+        }
+        .boxed()
+    }
+
+    fn head_hash(&self) -> BoxFuture<'_, Result<Option<Hashed>, ChainError>> {
+        async {
+            let block = self.rules().metagraph.block;
+            let mut hash = [7; 32];
+            hash[..8].copy_from_slice(&block.0.to_le_bytes());
+            self.check("ask for the head").map(|()| Some((block, hash)))
         }
         .boxed()
     }

@@ -116,6 +116,23 @@ impl Session {
         self.hear().await.expect("not closed")
     }
 
+    /// The next message however long it takes; `None` if the validator is gone.
+    pub(crate) async fn listen(&mut self) -> Option<ToMiner> {
+        let frame = self.socket.recv().await.ok()??;
+        Some(decode_from_validator(&frame).unwrap().message)
+    }
+
+    /// What a miner says of an attempt whose machine is gone.
+    pub(crate) fn horde_failure(job_uuid: AttemptId, message: &str) -> FromMiner {
+        FromMiner::V0HordeFailedRequest(HordeFailed {
+            job_uuid,
+            reported_by: ParticipantType::Miner,
+            message: message.to_owned(),
+            reason: HordeFailureReason::GenericError,
+            context: None,
+        })
+    }
+
     /// The next message; `None` if the validator is gone, politely or not.
     pub(crate) async fn hear(&mut self) -> Option<ToMiner> {
         let frame = within("a frame for the miner", self.socket.recv()).await.ok()??;
@@ -208,7 +225,7 @@ impl Session {
         while let Ok(Some(_)) = within("the end of the session", self.socket.recv()).await {}
     }
 
-    async fn countersign(
+    pub(crate) async fn countersign(
         &mut self,
         payload: ReceiptPayload,
         validator_signature: muster_protocol::Signature,

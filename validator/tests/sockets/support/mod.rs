@@ -6,6 +6,7 @@
 pub(crate) mod chain;
 pub(crate) mod door;
 pub(crate) mod facilitator;
+pub(crate) mod fleet;
 pub(crate) mod miner;
 
 use std::future::Future;
@@ -200,6 +201,11 @@ impl World {
 
     /// Whatever the validator tells there.
     pub(crate) async fn get(&self, path: &str) -> serde_json::Value {
+        self.ask(reqwest::Method::GET, path).await
+    }
+
+    /// Whatever the validator is asked to do there.
+    pub(crate) async fn ask(&self, method: reqwest::Method, path: &str) -> serde_json::Value {
         let file = self.config.ready_file.clone().unwrap();
         let address = within("the ready file", async {
             loop {
@@ -211,7 +217,9 @@ impl World {
         })
         .await;
         muster_kit::tls::install_provider();
-        reqwest::get(format!("http://{address}{path}"))
+        reqwest::Client::new()
+            .request(method, format!("http://{address}{path}"))
+            .send()
             .await
             .unwrap()
             .json()

@@ -1,0 +1,491 @@
+//! Whole batches in memory: every executor answers as the test says, and what comes of each has its name.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_grading::batch::{Action, Batch, Event};
+use muster_grading::course::Course;
+use muster_grading::evidence::{BatchFile, replay};
+use muster_grading::plan::draw;
+use muster_grading::verdict::{Absence, Capacity, Judgement, Tried, Why, capacities};
+use muster_proofs::Engine;
+use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
+use proptest::prelude::*;
+
+use world::{CLASS, Does, RULES, Went, is_proven, job, key, reasons, run, run_with};
+
+#[test]
+fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
+    type Named = fn(&Why) -> bool;
+    let cheats: [(Does, Named); 16] = [
+        (Does::Smaller, |why| matches!(why, Why::WrongOpening { .. })),
+        (Does::Copies(0), |why| *why == Why::CopiedRoot { of: 0 }),
+        (Does::Foreign(0), |why| *why == Why::Foreign { of: 0 }),
+        (Does::Replays, |why| *why == Why::Replayed),
+        (Does::Late, |why| matches!(why, Why::Late { .. })),
+        (Does::Early, |why| *why == Why::OutOfTurn { kind: 6 }),
+        (Does::Oversized, |why| {
+            matches!(
+                why,
+                Why::Oversized {
+                    length: 0x100_0000_0000,
+                    ..
+                }
+            )
+        }),
+        (Does::Malformed, |why| {
+            matches!(why, Why::OutOfTurn { .. } | Why::Malformed { .. })
+        }),
+        (Does::WrongOpening, |why| matches!(why, Why::WrongOpening { .. })),
+        (Does::LeavesAtBarrier, |why| {
+            matches!(why, Why::VanishedAtBarrier { .. })
+        }),
+        (Does::LeavesBetween, |why| {
+            matches!(why, Why::VanishedAtBarrier { .. })
+        }),
+        (Does::LeavesBefore, |why| matches!(why, Why::Gone { .. })),
+        (Does::LeavesAfter, |why| *why == Why::VanishedAfterCommitment),
+        (Does::Declines(false), |why| {
+            matches!(why, Why::NeverLeased { .. })
+        }),
+        (Does::Declines(true), |why| {
+            *why == Why::ExcuseBeyondProven { proven: 0 }
+        }),
+        (Does::NeverReady, |why| matches!(why, Why::NotAtBarrier { .. })),
+    ];
+    let does: Vec<_> = [Does::Honest]
+        .into_iter()
+        .chain(cheats.iter().map(|(does, _)| *does))
+        .chain([Does::LeavesAtEnd, Does::LateOnce])
+        .collect();
+    let went = run(&does);
+    let judgements = &went.file.judgements;
+    let (first, last) = (&judgements[0], &judgements[does.len() - 2..does.len()]);
+    assert!(is_proven(first) && last.iter().all(is_proven), "{first} {last:?}");
+    for ((does, named), judgement) in cheats.iter().zip(&judgements[1..]) {
+        let why = reasons(judgement);
+        assert!(why.iter().any(named), "{does:?}: {judgement}");
+    }
+    let proven = Capacity {
+        miner: MinerKey(key(1)),
+        class: CLASS,
+        proven: 3,
+        excused: 0,
+    };
+    assert_eq!(capacities(&draw_again(&went), judgements), [proven]);
+    // Whoever was leased is released once, and a wrong proof is not tried again.
+    assert!(
+        went.released.values().all(|times| *times == 1),
+        "{:?}",
+        went.released
+    );
+    assert_eq!((went.fired[&1], went.fired[&0]), (1, 2));
+    assert_eq!(went.fired[&(does.len() - 1)], 3, "late once, then two trials");
+
+    // The same batch without the cheating passes: nothing else made the difference.
+    let honest = run(&[Does::Honest; 3]);
+    assert!(honest.file.judgements[..3].iter().all(is_proven));
+}
+
+fn draw_again(went: &Went) -> Vec<muster_grading::Seat> {
+    let head = &went.file.head;
+    draw(&head.hash, head.validator, &head.announced, head.bounds).seats
+}
+
+#[test]
+fn a_file_says_the_same_to_everybody_and_a_changed_one_is_found_out() {
+    let went = run(&[
+        Does::Honest,
+        Does::Smaller,
+        Does::Copies(0),
+        Does::LeavesAfter,
+        Does::Declines(false),
+        Does::Foreign(0),
+    ]);
+    let text = serde_json::to_string(&went.file).unwrap();
+    let file: BatchFile = serde_json::from_str(&text).unwrap();
+    assert_eq!(file, went.file);
+    for engine in Engine::available() {
+        let replayed = replay(&file, engine, &muster_identity::verify).unwrap();
+        assert_eq!(replayed.differences, Vec::<String>::new());
+        let stated: Vec<_> = file.judgements.iter().collect();
+        assert_eq!(replayed.judged.values().collect::<Vec<_>>(), stated);
+    }
+    // Evidence about some is judged as in the whole: copies are told by the marks.
+    let mut some = file.clone();
+    some.seats.retain(|place, _| *place == 2);
+    let replayed = replay(&some, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!((replayed.differences.len(), replayed.judged.len()), (0, 1));
+
+    type Change = fn(&mut BatchFile);
+    let changes: [(&str, Change); 7] = [
+        ("a pass for a cheat", |file| {
+            file.judgements[1] = file.judgements[0].clone()
+        }),
+        ("a zero for an honest one", |file| {
+            file.judgements[0] = file.judgements[1].clone()
+        }),
+        ("another block's hash", |file| file.head.hash = [6; 32]),
+        ("a course that is easier", |file| {
+            file.head.courses[0].trials[0].commit_us += 1
+        }),
+        ("another's evidence", |file| {
+            let other = file.seats[&1].clone();
+            file.seats.insert(0, other);
+        }),
+        ("marks that hide a copy", |file| {
+            file.marks.remove(&0);
+        }),
+        ("fewer announced", |file| file.head.announced[0].count = 2),
+    ];
+    for (what, change) in changes {
+        let mut changed = file.clone();
+        change(&mut changed);
+        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        assert!(!replayed.differences.is_empty(), "{what}");
+    }
+    let mut torn = file;
+    torn.seats.get_mut(&0).unwrap().proofs[0].evidence.truncate(100);
+    replay(&torn, Engine::best(), &muster_identity::verify).unwrap_err();
+}
+
+#[test]
+fn receipts_excuse_no_more_executors_than_were_ever_proven_at_once() {
+    let does = [
+        Does::Honest,
+        Does::Declines(true),
+        Does::Declines(true),
+        Does::Declines(true),
+    ];
+    for (before, excused) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (9, 3)] {
+        let went = run_with(&does, before, 0);
+        let count = went
+            .file
+            .judgements
+            .iter()
+            .filter(|judged| matches!(judged, Judgement::Excused { .. }))
+            .count();
+        assert_eq!(count, excused, "{before} proven before");
+        assert!(is_proven(&went.file.judgements[0]));
+        assert_eq!(
+            replay(&went.file, Engine::best(), &muster_identity::verify)
+                .unwrap()
+                .differences,
+            Vec::<String>::new()
+        );
+    }
+}
+
+#[test]
+fn a_miner_that_does_not_say_what_it_has_is_worth_nothing_and_the_file_says_why() {
+    let mut went = run(&[Does::Honest]);
+    let silent = went.file.judgements.last().unwrap().clone();
+    assert_eq!(
+        silent.to_string(),
+        "zero: its miner did not say what it has: no manifest came within 5 s"
+    );
+    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+    assert_eq!(replayed.judged[&1], silent);
+    // The evidence about it alone says the same.
+    went.file.seats.remove(&0);
+    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!((replayed.differences.len(), replayed.judged.len()), (0, 1));
+
+    type Change = fn(&mut BatchFile);
+    let changes: [(&str, Change); 4] = [
+        ("it is said to have passed", |file| {
+            file.judgements[1] = file.judgements[0].clone()
+        }),
+        ("it was not silent", |file| {
+            file.head.silent[0].miner = file.head.announced[0].miner
+        }),
+        ("for another reason", |file| {
+            file.head.silent[0].said = "it laughed".to_owned()
+        }),
+        ("it is left out", |file| file.head.silent.clear()),
+    ];
+    for (what, change) in changes {
+        let mut changed = went.file.clone();
+        change(&mut changed);
+        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        assert!(!replayed.differences.is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn executors_that_serve_are_challenged_where_they_serve() {
+    let is_serving = |judged: &Judgement| matches!(judged, Judgement::Serving { .. });
+    // Four of them, the last two in sessions, and four were proven once.
+    let went = run_with(&[Does::Honest; 4], 4, 2);
+    let judged = &went.file.judgements;
+    assert!(judged[..2].iter().all(is_proven), "{judged:?}");
+    assert!(judged[2..4].iter().all(is_serving), "{judged:?}");
+    // Less is asked of those that serve: one trial instead of two.
+    assert_eq!((went.fired[&0], went.fired[&3]), (2, 1));
+    let capacity = Capacity {
+        miner: MinerKey(key(1)),
+        class: CLASS,
+        proven: 2,
+        excused: 2,
+    };
+    assert_eq!(capacities(&draw_again(&went), judged), [capacity]);
+    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+
+    // What it cannot show there is no pass: it counts up to what was proven in full at once, before any receipts.
+    let does = [Does::Honest, Does::Declines(true), Does::Honest, Does::Honest];
+    let went = run_with(&does, 2, 2);
+    let judged = &went.file.judgements;
+    assert!(is_proven(&judged[0]));
+    assert_eq!(reasons(&judged[1]), [Why::ExcuseBeyondProven { proven: 2 }]);
+    assert!(is_serving(&judged[2]));
+    assert_eq!(reasons(&judged[3]), [Why::ServesBeyondProven { proven: 2 }]);
+    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+
+    // Whoever serves hides nothing behind it.
+    type Named = fn(&Why) -> bool;
+    let cheats: [(Does, Named); 6] = [
+        (Does::Smaller, |why| matches!(why, Why::WrongOpening { .. })),
+        (Does::Copies(0), |why| *why == Why::CopiedRoot { of: 0 }),
+        (Does::Late, |why| matches!(why, Why::Late { .. })),
+        (Does::LeavesBefore, |why| matches!(why, Why::Gone { .. })),
+        (Does::LeavesAfter, |why| *why == Why::VanishedAfterCommitment),
+        (Does::NeverReady, |why| matches!(why, Why::NotAtBarrier { .. })),
+    ];
+    for (does, named) in cheats {
+        let went = run_with(&[Does::Honest, does], 2, 1);
+        let judged = &went.file.judgements;
+        assert!(is_proven(&judged[0]));
+        assert!(reasons(&judged[1]).iter().any(named), "{does:?}: {}", judged[1]);
+        let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+        assert_eq!(replayed.differences, Vec::<String>::new(), "{does:?}");
+    }
+
+    // A session that the validator itself ends is nobody's zero.
+    let went = run_with(&[Does::Honest, Does::IsLetGo], 2, 1);
+    assert!(matches!(&went.file.judgements[1], Judgement::Void { said } if said == "it was drained"));
+    assert!(is_proven(&went.file.judgements[0]));
+
+    // A pass in a session is not taken for a whole one, nor the other way round, and not of another session.
+    let went = run_with(&[Does::Honest; 2], 2, 1);
+    type Change = fn(&mut BatchFile);
+    let changes: [(&str, Change); 4] = [
+        ("it serves nobody", |file| file.head.serving.clear()),
+        ("another session", |file| file.head.serving[0].job = job(5)),
+        ("a whole pass", |file| {
+            file.judgements[1] = file.judgements[0].clone()
+        }),
+        ("answered by another job", |file| {
+            file.seats.get_mut(&1).unwrap().job = Some(job(5).to_string());
+        }),
+    ];
+    for (what, change) in changes {
+        let mut changed = went.file.clone();
+        change(&mut changed);
+        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        assert!(!replayed.differences.is_empty(), "{what}");
+    }
+}
+
+/// One byte of what the text stands for is another, counted from its end.
+fn bent(text: &str, from_the_end: usize) -> String {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    let mut bytes = STANDARD.decode(text).unwrap();
+    let place = bytes.len() - from_the_end;
+    bytes[place] ^= 1;
+    STANDARD.encode(bytes)
+}
+
+#[test]
+fn what_nobody_signed_is_found_and_named() {
+    let went = run_with(&[Does::Honest, Does::Smaller, Does::Honest], 3, 1);
+    type Change = fn(&mut BatchFile);
+    let changes: [(&str, Change); 12] = [
+        ("executor 0: miner 5", |file| {
+            let seat = file.seats.get_mut(&0).unwrap();
+            seat.attestation = Some(bent(seat.attestation.as_ref().unwrap(), 1));
+        }),
+        ("executor 1: its attestation cannot be read", |file| {
+            file.seats.get_mut(&1).unwrap().attestation = Some("word of honour".to_owned());
+        }),
+        ("executor 0: nobody attested the session", |file| {
+            file.seats.get_mut(&0).unwrap().attestation = None;
+        }),
+        ("executor 0: its attestation is of another job", |file| {
+            let other = file.seats[&1].attestation.clone();
+            file.seats.get_mut(&0).unwrap().attestation = other;
+        }),
+        (
+            "executor 0: its attestation was made for another validator",
+            |file| {
+                file.head.validator = ValidatorKey(key(3));
+            },
+        ),
+        (
+            "executor 0: proof 1: the seal of answer 2: the session key did not sign",
+            |file| {
+                let seal = &mut file.seats.get_mut(&0).unwrap().proofs[1].seals[2];
+                *seal = bent(seal, 1);
+            },
+        ),
+        (
+            "executor 2: proof 0: the seal of answer 0: the session key did not sign",
+            |file| {
+                // One bit of the statement: when the answer ended.
+                let seal = &mut file.seats.get_mut(&2).unwrap().proofs[0].seals[0];
+                *seal = bent(seal, 68);
+            },
+        ),
+        (
+            "executor 0: proof 0: the seal of answer 0: the session key did not sign",
+            |file| {
+                let other = file.seats[&1].proofs[0].seals[0].clone();
+                file.seats.get_mut(&0).unwrap().proofs[0].seals[0] = other;
+            },
+        ),
+        (
+            "executor 0: proof 0: the seal of answer 0 is for another question",
+            |file| {
+                file.seats.get_mut(&0).unwrap().proofs[0].seals.reverse();
+            },
+        ),
+        ("executor 1: proof 0: 1 of its answers carry no seal", |file| {
+            file.seats.get_mut(&1).unwrap().proofs[0].seals.pop();
+        }),
+        (
+            "executor 0: proof 0: answer 2 is sealed, and nothing was asked",
+            |file| {
+                let seals = &mut file.seats.get_mut(&0).unwrap().proofs;
+                let more = seals[1].seals.remove(0);
+                seals[0].seals.push(more);
+            },
+        ),
+        (
+            "executor 0: proof 0: the seal of answer 1 is over other bytes",
+            |file| {
+                let proof = &mut file.seats.get_mut(&0).unwrap().proofs[0];
+                let bytes = bent(&proof.evidence, 200);
+                proof.evidence = bytes;
+            },
+        ),
+    ];
+    for (named, change) in changes {
+        let mut changed = went.file.clone();
+        change(&mut changed);
+        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        assert!(
+            replayed.differences.iter().any(|said| said.starts_with(named)),
+            "{named}: {:?}",
+            replayed.differences
+        );
+    }
+}
+
+/// Roots of one executor are wrong for every other, whose keys are others: what is right for one is never right for two.
+#[test]
+fn no_two_executors_of_a_batch_have_an_answer_in_common() {
+    let went = run(&[Does::Honest; 4]);
+    let marks: Vec<_> = went.file.marks.values().flatten().collect();
+    let sessions: BTreeSet<_> = marks.iter().map(|facts| facts.session).collect();
+    let roots: BTreeSet<_> = marks.iter().filter_map(|facts| facts.roots).collect();
+    assert_eq!((sessions.len(), roots.len()), (8, 8));
+}
+
+/// What may happen to an executor, in any order and as often as anything likes.
+fn event() -> impl Strategy<Value = (usize, u8)> {
+    (0usize..6, 0u8..8)
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_in_whatever_order_a_batch_ends_and_everybody_has_a_judgement(
+        events in proptest::collection::vec(event(), 0..200), spin in any::<bool>(),
+    ) {
+        let classes = if spin { [CLASS, ExecutorClass::SpinUpGpu24Gb] } else { [CLASS, CLASS] };
+        let seat = |index: u32| muster_grading::Seat {
+            miner: MinerKey(key(1)), class: classes[index as usize % 2], index,
+        };
+        let seats: Vec<_> = (0..6).map(seat).collect();
+        let courses = [CLASS, ExecutorClass::SpinUpGpu24Gb].map(|class| Course::of(class).unwrap());
+        let mut batch = Batch::new(seats.clone(), courses, RULES, 0);
+        let mut now = 0;
+        let (mut leased, mut released, mut fired) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut proving = BTreeSet::new();
+        let mut finished = 0;
+        let mut take = |actions: Vec<Action>| -> Result<(), TestCaseError> {
+            for action in actions {
+                match action {
+                    Action::Lease(places) => for place in places { prop_assert!(leased.insert(place)); },
+                    Action::Release(places) => for place in places {
+                        proving.remove(&place);
+                        prop_assert!(leased.contains(&place) && released.insert(place));
+                    },
+                    Action::Fire { trial, attempt, seats } => for place in seats {
+                        prop_assert!(leased.contains(&place) && !released.contains(&place));
+                        prop_assert!(fired.insert((place, trial, attempt)) && proving.insert(place));
+                    },
+                    Action::Judge(places) => {
+                        for place in places {
+                            prop_assert!(proving.remove(&place), "each challenge is judged once");
+                        }
+                        prop_assert!(proving.is_empty(), "nothing is verified while a clock runs");
+                    }
+                    Action::Finish => { finished += 1; prop_assert_eq!(&leased, &released); }
+                }
+            }
+            Ok(())
+        };
+        let passed = |trial| Tried {
+            trial,
+            verdict: muster_proofs::Verdict::Zero(muster_proofs::Reason::Gone),
+            trouble: None,
+            facts: muster_grading::verdict::Facts { session: [0; 32], roots: None, named: None },
+        };
+        for (place, what) in events {
+            let event = match what {
+                0 => Event::Ready,
+                1 => Event::Absent(Absence::NotReady { said: String::new() }),
+                2 => Event::Lost(String::new()),
+                3 => Event::Committed,
+                4 => Event::Judged(Box::new(passed(0))),
+                5 => Event::Ours(String::new()),
+                _ => {
+                    now += u64::from(what) * 1_000_000;
+                    take(batch.tick(now))?;
+                    continue;
+                }
+            };
+            take(batch.apply(place, event, now))?;
+        }
+        // Then nobody says anything more but how their conversations ended.
+        for _ in 0..100 {
+            for place in 0..6 {
+                take(batch.apply(place, Event::Committed, now))?;
+                for trial in 0..3 {
+                    take(batch.apply(place, Event::Judged(Box::new(passed(trial))), now))?;
+                }
+            }
+            let Some(deadline) = batch.deadline_us() else { break };
+            now = deadline;
+            take(batch.tick(now))?;
+        }
+        prop_assert_eq!(finished, 1);
+        let (judgements, _) = batch.judgements(&BTreeMap::new()).unwrap();
+        prop_assert_eq!(judgements.len(), 6);
+        for judgement in judgements {
+            if let Judgement::Zero { reasons } = judgement { prop_assert!(!reasons.is_empty()); }
+        }
+    }
+}

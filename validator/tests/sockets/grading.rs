@@ -1,0 +1,259 @@
+//! Whole batches over real sockets: a validator, its lines to miners, and sealed endpoints with provers behind them.
+
+use std::collections::BTreeMap;
+
+use muster_gateway::Settings;
+use muster_grading::evidence::{BatchFile, replay};
+use muster_grading::verdict::{Judgement, Why};
+use muster_proofs::Engine;
+use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::{Digest, ExecutorClass, ImageId, MinerKey};
+use muster_rollcall::Grader;
+use muster_sessions::Service;
+use serde_json::json;
+
+use crate::support::fleet::{Fate, Fleet};
+use crate::support::miner::Miner;
+use crate::support::{World, within};
+
+/// A validator that grades when it is asked to.
+async fn grading(miners: &[&Miner]) -> World {
+    let mut world = World::new(miners).await;
+    world.config.grading.every_blocks = 0;
+    let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
+    let grader = Grader {
+        image: ImageId(Digest::of(b"grader")),
+        reference: None,
+        args,
+    };
+    world.config.grading.images.insert(class, grader);
+    world
+}
+
+async fn begin(world: &mut World) {
+    world.chain.seal_to(3);
+    world.start();
+    world.facilitator.accept().await;
+    world.seen(3).await;
+}
+
+/// A batch with the next block, and its file as anybody gets it. Its evidence holds, signatures and all.
+async fn batch(world: &World) -> BatchFile {
+    let began = within("a batch", world.ask(reqwest::Method::POST, "/v0/batches")).await;
+    let batch = began["batch"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no batch: {began}"));
+    let file = world.get(&format!("/v0/batches/{batch}")).await;
+    let file: BatchFile = serde_json::from_value(file).unwrap();
+    let replayed = replay(&file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+    assert_eq!(replayed.judged.len(), file.judgements.len());
+    file
+}
+
+/// What the executor of each job came to.
+fn by_job(file: &BatchFile) -> BTreeMap<String, Judgement> {
+    let leased = file.seats.iter().filter_map(|(place, seat)| {
+        let job = seat.job.clone()?;
+        Some((job, file.judgements[*place].clone()))
+    });
+    leased.collect()
+}
+
+fn why(judgement: &Judgement) -> &Why {
+    match judgement {
+        Judgement::Zero { reasons } => &reasons[0],
+        other @ (Judgement::Proven { .. }
+        | Judgement::Serving { .. }
+        | Judgement::Excused { .. }
+        | Judgement::Void { .. }) => panic!("no zero: {other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_miner_that_does_not_say_what_it_has_gets_a_zero_with_its_reason_and_nobody_waits_for_it() {
+    let (mut talking, silent, mut leaving) = (
+        Miner::open("//Talking").await,
+        Miner::open("//Silent").await,
+        Miner::open("//Leaving").await,
+    );
+    let mut world = grading(&[&talking, &silent, &leaving]).await;
+    world.config.timing.dial_s = 1;
+    begin(&mut world).await;
+    // It is there, and has nothing of any class: that is an answer.
+    let (talks, leaving_key) = (Fleet::new(&talking.keypair), leaving.key());
+    let leaves = async {
+        loop {
+            drop(leaving.door.next().await);
+        }
+    };
+    let file = tokio::select! {
+        () = talks.stand(&mut talking, 0) => panic!("it is there"),
+        () = leaves => panic!("it is there for a moment each time"),
+        file = batch(&world) => file,
+    };
+    let named: Vec<_> = file.head.silent.iter().map(|silent| silent.miner).collect();
+    let mut due = [silent.key(), leaving_key];
+    due.sort_unstable();
+    assert_eq!((named, file.judgements.len()), (due.to_vec(), 2));
+    for (miner, saying) in [(silent.key(), "within 1 s"), (leaving_key, "at 127.0.0.1:")] {
+        let grades = rows(&world, miner).await;
+        let [grade] = grades.as_slice() else {
+            panic!("one row was due: {grades:?}")
+        };
+        assert_eq!(grade["class"], json!(null));
+        let judgement: Judgement = serde_json::from_value(grade["judgement"].clone()).unwrap();
+        assert!(
+            matches!(why(&judgement), Why::NeverAnnounced { said } if said.contains(saying)),
+            "{judgement}"
+        );
+    }
+    assert!(rows(&world, talking.key()).await.is_empty());
+}
+
+/// What `muster grade explain` shows.
+async fn rows(world: &World, miner: MinerKey) -> Vec<serde_json::Value> {
+    let grades = world.get(&format!("/v0/grades/{miner}")).await;
+    grades["grades"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_else_is_the_worse_for_it() {
+    let (mut miner, mut other) = (Miner::open("//Miner").await, Miner::open("//Other").await);
+    let mut world = grading(&[&miner, &other]).await;
+    begin(&mut world).await;
+    let (fleet, others) = (Fleet::new(&miner.keypair), Fleet::new(&other.keypair));
+    let fates = [
+        Fate::Honest,
+        Fate::LeavesBarrier,
+        Fate::LeavesChallenged,
+        Fate::LeavesCommitted,
+        Fate::Smaller,
+        Fate::Last,
+    ];
+    fleet.expect(&fates);
+    let (honest, key) = (other.key(), miner.key());
+    let left = async {
+        let failed = |state: &serde_json::Value| {
+            let mut jobs = state["jobs"].as_array().unwrap().iter();
+            jobs.any(|job| job["status"] == "horde_failed")
+        };
+        world
+            .until("the end of the job whose machine is gone", failed)
+            .await;
+        fleet.let_the_last_one_come();
+    };
+    let file = tokio::select! {
+        () = fleet.stand(&mut miner, 6) => panic!("it is there"),
+        () = others.stand(&mut other, 2) => panic!("it is there"),
+        (file, ()) = async { tokio::join!(batch(&world), left) } => file,
+    };
+    assert_eq!(file.judgements.len(), 8);
+    let mut came = 0;
+    for (job, judgement) in by_job(&file) {
+        let Some(fate) = fleet.fate(&job) else {
+            assert!(matches!(judgement, Judgement::Proven { .. }), "{judgement}");
+            continue;
+        };
+        came += 1;
+        let named = match fate {
+            Fate::Honest | Fate::Last => matches!(judgement, Judgement::Proven { .. }),
+            Fate::LeavesBarrier => {
+                matches!(why(&judgement), Why::VanishedAtBarrier { said } if said.contains("its machine is gone"))
+            }
+            Fate::LeavesChallenged => matches!(why(&judgement), Why::Gone { .. }),
+            Fate::LeavesCommitted => *why(&judgement) == Why::VanishedAfterCommitment,
+            Fate::Smaller => matches!(why(&judgement), Why::WrongOpening { .. }),
+        };
+        assert!(named, "{fate:?}: {judgement}");
+    }
+    assert_eq!(came, 6);
+    assert_eq!(
+        (rows(&world, key).await.len(), rows(&world, honest).await.len()),
+        (6, 2)
+    );
+}
+
+/// A model that the validator's own clients ask for.
+fn service() -> Service {
+    let entry = json!({
+        "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test",
+        "scheme": "text", "listen": {"port": 8000},
+    });
+    serde_json::from_value(entry).unwrap()
+}
+
+/// All of a miner's three executors are proven; then one of them, which does this, serves a session of the validator's, and all
+/// are challenged again. The second batch, and the job of the session.
+async fn with_a_session(fate: Fate) -> (BatchFile, String) {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = grading(&[&miner]).await;
+    world.config.gateway = Settings {
+        bind: Some(([127, 0, 0, 1], 0).into()),
+        keys: [("me".to_owned(), Digest::of(b"key"))].into(),
+        services: vec![service()],
+        ..Settings::default()
+    };
+    begin(&mut world).await;
+    let ToFacilitator::MusterGateway(notice) = world.facilitator.receive().await else {
+        panic!("the gateway was to be announced first")
+    };
+    let fleet = Fleet::new(&miner.keypair);
+    let story = async {
+        let first = batch(&world).await;
+        assert!(first.head.serving.is_empty());
+        let proven = |judged: &Judgement| matches!(judged, Judgement::Proven { .. });
+        assert_eq!(
+            (first.judgements.len(), first.judgements.iter().all(proven)),
+            (3, true)
+        );
+        fleet.expect(&[fate]);
+        let ask = reqwest::Client::new()
+            .post(format!("{}/v1/chat/completions", notice.url.unwrap()))
+            .bearer_auth("key")
+            .body(r#"{"model":"tiny","messages":[{"role":"user","content":"well?"}]}"#)
+            .send();
+        let answer = within("an answer", ask).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        world.chain.seal_to(4);
+        batch(&world).await
+    };
+    let file = tokio::select! {
+        () = fleet.stand(&mut miner, 3) => panic!("it is there"),
+        file = story => file,
+    };
+    let [serving] = file.head.serving.as_slice() else {
+        panic!("one session serves: {:?}", file.head.serving)
+    };
+    let job = serving.job.to_string();
+    assert_eq!((file.judgements.len(), fleet.fate(&job)), (3, Some(fate)));
+    for (other, judgement) in by_job(&file) {
+        assert_eq!(
+            matches!(judgement, Judgement::Proven { .. }),
+            other != job,
+            "{judgement}"
+        );
+    }
+    (file, job)
+}
+
+#[tokio::test]
+async fn an_executor_that_serves_is_challenged_in_its_session_while_the_others_are_leased() {
+    let (file, job) = with_a_session(Fate::Honest).await;
+    let judgement = &by_job(&file)[&job];
+    assert!(matches!(judgement, Judgement::Serving { .. }), "{judgement}");
+}
+
+#[tokio::test]
+async fn weak_hardware_behind_a_session_is_found_out() {
+    let (file, job) = with_a_session(Fate::Smaller).await;
+    let judgement = &by_job(&file)[&job];
+    assert!(matches!(why(judgement), Why::WrongOpening { .. }), "{judgement}");
+}
+
+#[tokio::test]
+async fn a_session_that_goes_away_when_it_is_challenged_is_a_zero() {
+    let (file, job) = with_a_session(Fate::LeavesCommitted).await;
+    let judgement = &by_job(&file)[&job];
+    assert_eq!(*why(judgement), Why::VanishedAfterCommitment);
+}

@@ -1,0 +1,354 @@
+//! A miner with executors whose sealed endpoints are real, and whose provers do as the test says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use futures_util::future::{BoxFuture, ready};
+use muster_identity::{Keypair, sign_streaming_ready};
+use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_proofs::Engine;
+use muster_proofs::message::Kind;
+use muster_proofs::prover::cheat::Smaller;
+use muster_proofs::prover::{CpuProver, Prover, Unwatched, perform};
+use muster_proofs::session::{Caps, Command, Executor};
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
+use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptPayload, ValidatorKey};
+use muster_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use uuid::Uuid;
+
+use super::miner::{Miner, Session};
+
+const CAPS: Caps = Caps {
+    log2_n: 10,
+    memory_bytes: 1 << 22,
+    work: 64,
+    read_bytes: 1 << 34,
+};
+
+/// What an executor does, in a batch or in a session that it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Honest,
+    /// Honest, and at the barrier only once whoever leaves it has left.
+    Last,
+    /// Multiplies matrices of half the side.
+    Smaller,
+    /// Its machine goes up in smoke while it stands at the barrier, and its miner says so.
+    LeavesBarrier,
+    /// Likewise as the challenge comes; nobody says anything.
+    LeavesChallenged,
+    /// Likewise once it has committed.
+    LeavesCommitted,
+}
+
+/// A miner's executors. Clones are the same ones.
+#[derive(Clone)]
+pub(crate) struct Fleet(Arc<Shared>);
+
+struct Shared {
+    miner: Keypair,
+    tasks: Tasks,
+    clock: SharedClock,
+    /// What the next ones do that are leased.
+    fates: Mutex<VecDeque<Fate>>,
+    /// What was leased, by its job.
+    leased: Mutex<BTreeMap<JobId, Fate>>,
+    endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
+    /// Whoever leaves the barrier has left.
+    left: watch::Sender<bool>,
+}
+
+impl Fleet {
+    pub(crate) fn new(miner: &Keypair) -> Self {
+        Self(Arc::new(Shared {
+            miner: miner.clone(),
+            tasks: Tasks::new(),
+            clock: Arc::new(SystemClock::new()),
+            fates: Mutex::default(),
+            leased: Mutex::default(),
+            endpoints: Mutex::default(),
+            left: watch::Sender::new(false),
+        }))
+    }
+
+    /// What the next ones do that are leased, one after the other; those after them are honest.
+    pub(crate) fn expect(&self, fates: &[Fate]) {
+        *self.0.fates.lock().unwrap() = fates.iter().copied().collect();
+    }
+
+    /// What the executor of a job does.
+    pub(crate) fn fate(&self, job: &str) -> Option<Fate> {
+        let leased = self.0.leased.lock().unwrap();
+        leased.get(&job.parse::<JobId>().unwrap()).copied()
+    }
+
+    /// Whoever was to leave the barrier has left, and the validator knows: the last one may come.
+    pub(crate) fn let_the_last_one_come(&self) {
+        self.0.left.send_replace(true);
+    }
+
+    /// Answers a validator on as many connections as it makes, for ever.
+    pub(crate) async fn stand(&self, miner: &mut Miner, executors: u32) {
+        loop {
+            let session = miner.accept_with(executors).await;
+            let fleet = self.clone();
+            drop(
+                self.0
+                    .tasks
+                    .spawn("session", async move { fleet.serve(session).await }),
+            );
+        }
+    }
+
+    async fn serve(self, mut session: Session) {
+        let (mouth, mut said) = mpsc::unbounded_channel();
+        let mut offers = BTreeMap::<AttemptId, InitialJobRequest>::new();
+        loop {
+            let message = tokio::select! {
+                heard = session.listen() => heard,
+                Some(message) = said.recv() => {
+                    session.send(message).await;
+                    continue;
+                }
+            };
+            match message {
+                None => return,
+                Some(ToMiner::V0InitialJobRequest(offer)) => {
+                    session.take_up(&offer).await;
+                    session.accept_job(offer.job_uuid).await;
+                    session.executor_ready(offer.job_uuid).await;
+                    offers.insert(offer.job_uuid, *offer);
+                }
+                Some(ToMiner::V0JobRequest(job)) => {
+                    session.volumes_ready(job.job_uuid).await;
+                    let offer = offers.remove(&job.job_uuid).expect("an offered job");
+                    let (fleet, mouth, validator) = (self.clone(), mouth.clone(), session.validator);
+                    drop(self.0.tasks.spawn("executor", async move {
+                        fleet.lease(&offer, validator, &mouth).await;
+                    }));
+                }
+                Some(ToMiner::V0JobFinishedReceiptRequest(request)) => {
+                    let payload = ReceiptPayload::Finished(request.payload);
+                    session.countersign(payload, request.signature).await;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    async fn lease(
+        &self,
+        offer: &InitialJobRequest,
+        validator: ValidatorKey,
+        mouth: &mpsc::UnboundedSender<FromMiner>,
+    ) {
+        let shared = &self.0;
+        let fate = shared.fates.lock().unwrap().pop_front().unwrap_or(Fate::Honest);
+        let terms = offer.streaming_details.as_ref().unwrap().muster.as_ref().unwrap();
+        let job = terms.job.unwrap();
+        shared.leased.lock().unwrap().insert(job, fate);
+        let (seen, mut looked_at) = watch::channel(false);
+        let ready = self.open(offer, validator, job, fate, seen).await;
+        if fate == Fate::Last {
+            let mut left = shared.left.subscribe();
+            left.wait_for(|left| *left).await.unwrap();
+        }
+        let attempt = offer.job_uuid;
+        let _ = mouth.send(FromMiner::V0StreamingJobReadyRequest(ready));
+        if fate == Fate::LeavesBarrier {
+            looked_at.wait_for(|looked| *looked).await.unwrap();
+            let _ = mouth.send(Session::horde_failure(attempt, "its machine is gone"));
+        }
+    }
+
+    /// A prover, or an engine with a prover beside it, behind a seal.
+    async fn open(
+        &self,
+        offer: &InitialJobRequest,
+        validator: ValidatorKey,
+        job: JobId,
+        fate: Fate,
+        seen: watch::Sender<bool>,
+    ) -> StreamingJobReady {
+        let shared = &self.0;
+        let details = offer.streaming_details.as_ref().unwrap();
+        let terms = details.muster.as_ref().unwrap();
+        let server = certificate::make(&["localhost".to_owned()]).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = certificate::digest_of_pem(&details.public_key).unwrap();
+        let (key, now) = (Keypair::generate(), shared.clock.now());
+        let stated = Attestation {
+            session: SessionId(Uuid::new_v4()),
+            session_key: key.hotkey(),
+            job,
+            attempt: offer.job_uuid,
+            miner: MinerKey(shared.miner.hotkey()),
+            audience: validator,
+            server_certificate: server.identity.fingerprint(),
+            client_certificate: client,
+            executor: Text::new("executor").unwrap(),
+            address: Text::new(address.to_string()).unwrap(),
+            image: terms.image,
+            model: None,
+            scheme: HashScheme::from_name(&terms.scheme).unwrap(),
+            price: Price {
+                input: terms.input_price,
+                output: terms.output_price,
+            },
+            not_before: now,
+            not_after: now.plus(std::time::Duration::from_secs(3_600)),
+        };
+        let envelope = Envelope::new(&stated, |bytes| shared.miner.sign(bytes));
+        let sealer = Sealer::new(key, envelope, Arc::clone(&shared.clock)).unwrap();
+        let limits = Limits::default();
+        let prover = self.prover(job, fate, seen).await;
+        // With terms of a grader it is a session that serves.
+        let (upstream, beside) = match terms.grader {
+            None => (prover, None),
+            Some(_) => (
+                self.engine().await,
+                Some(Arc::new(Stands(prover)) as Arc<dyn Beside>),
+            ),
+        };
+        let seal = Seal::with(sealer, upstream, beside, limits, shared.tasks.clone());
+        let endpoint = Endpoint::open(
+            listener,
+            &server.identity,
+            client,
+            seal,
+            Arc::clone(&shared.clock),
+        )
+        .unwrap();
+        shared.endpoints.lock().unwrap().insert(job, endpoint);
+        let ip = address.ip().to_string();
+        let signature = sign_streaming_ready(&shared.miner, offer.job_uuid, &ip, address.port(), &server.pem);
+        StreamingJobReady {
+            job_uuid: offer.job_uuid,
+            executor_token: None,
+            public_key: server.pem,
+            ip: Some(ip),
+            port: address.port(),
+            miner_signature: Some(signature),
+        }
+    }
+
+    async fn prover(&self, job: JobId, fate: Fate, seen: watch::Sender<bool>) -> Upstream {
+        let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+        let prover: Box<dyn Prover + Send> = match fate {
+            Fate::Smaller => Box::new(Smaller::new(prover)),
+            Fate::Honest
+            | Fate::Last
+            | Fate::LeavesBarrier
+            | Fate::LeavesChallenged
+            | Fate::LeavesCommitted => Box::new(prover),
+        };
+        let state = Proving {
+            fleet: self.clone(),
+            job,
+            fate,
+            seen,
+            prover: Arc::new(Mutex::new((Executor::new(CAPS), prover))),
+        };
+        let router = Router::new()
+            .route("/health", get(health))
+            .route("/v1/grade", post(grade))
+            .with_state(Arc::new(state));
+        self.upstream(router).await
+    }
+
+    /// An engine that says the same to everybody.
+    async fn engine(&self) -> Upstream {
+        let answer = r#"{"choices":[{"message":{"role":"assistant","content":"yes"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
+        let json = [("content-type", "application/json")];
+        let router = Router::new()
+            .route("/health", get(|| ready("well")))
+            .route("/v1/chat/completions", post(move || ready((json, answer))));
+        self.upstream(router).await
+    }
+
+    async fn upstream(&self, router: Router) -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = async move { axum::serve(listener, router).await };
+        drop(self.0.tasks.spawn("engine", serving));
+        Upstream::new(EngineAddress::Address(address), &Limits::default(), &self.0.tasks)
+    }
+
+    /// The machine goes up in smoke.
+    fn burn(&self, job: JobId) {
+        drop(self.0.endpoints.lock().unwrap().remove(&job));
+    }
+}
+
+struct Proving {
+    fleet: Fleet,
+    job: JobId,
+    fate: Fate,
+    seen: watch::Sender<bool>,
+    prover: Arc<Mutex<(Executor, Box<dyn Prover + Send>)>>,
+}
+
+async fn health(State(proving): State<Arc<Proving>>) -> &'static str {
+    proving.seen.send_replace(true);
+    "well"
+}
+
+async fn grade(State(proving): State<Arc<Proving>>, message: Bytes) -> Response {
+    let kind = message[1];
+    let leaves = match proving.fate {
+        Fate::LeavesChallenged => kind == Kind::Challenge as u8,
+        Fate::LeavesCommitted => kind == Kind::Draw as u8,
+        Fate::Honest | Fate::Last | Fate::Smaller | Fate::LeavesBarrier => false,
+    };
+    if leaves {
+        proving.fleet.burn(proving.job);
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let prover = Arc::clone(&proving.prover);
+    let answering = tokio::task::spawn_blocking(move || {
+        let mut state = prover.lock().unwrap();
+        let (executor, prover) = &mut *state;
+        if message[1] == Kind::Challenge as u8 {
+            *executor = Executor::new(CAPS);
+        }
+        let Command::Run(task) = executor.message(&message).unwrap() else {
+            panic!("no work")
+        };
+        let output = perform(&mut **prover, &task, &Unwatched).unwrap();
+        let Command::Send(bytes) = executor.output(&output).unwrap() else {
+            panic!("no message")
+        };
+        bytes
+    });
+    let bytes = answering.await.unwrap();
+    ([("content-type", "application/octet-stream")], bytes).into_response()
+}
+
+/// A prover beside an engine.
+struct Stands(Upstream);
+
+impl Beside for Stands {
+    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
+        Box::pin(ready(Ok(self.0.clone())))
+    }
+
+    fn path(&self, method: &axum::http::Method) -> axum::http::uri::PathAndQuery {
+        let path = if method == axum::http::Method::GET {
+            "/health"
+        } else {
+            "/v1/grade"
+        };
+        axum::http::uri::PathAndQuery::from_static(path)
+    }
+}
