@@ -5,14 +5,16 @@
     reason = "what these helpers cannot do is the test's failure, on its line"
 )]
 
+use std::fs::OpenOptions;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use muster_tests::{RunningSubnet, muster, run, wait_for};
+use muster_tests::{Output, RunningSubnet, muster, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -21,7 +23,7 @@ struct Standing(Child);
 
 impl Standing {
     fn start(config: &Path, log: &Path) -> Self {
-        let log = std::fs::File::create(log).unwrap();
+        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
         let child = Command::new(muster().unwrap())
             .args(["executor", "--standing", "--config"])
             .arg(config)
@@ -53,42 +55,78 @@ impl Drop for Standing {
     }
 }
 
-#[test]
-fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // None of the miner's own: whatever runs, runs on the standing one.
-    let subnet = RunningSubnet::start_with(&["--executors", "0", "--standing", &free.to_string()]).unwrap();
-    let folder = subnet.folder();
-    let config = folder.join("standing-executor.toml");
-    let (work_dir, membership) = (folder.join("standing-work"), folder.join("membership.json"));
-    let text =
-        format!("work_dir = {work_dir:?}\nstop_grace_s = 1\n[standing]\nmembership = {membership:?}\n");
-    std::fs::write(&config, text).unwrap();
+/// A subnet whose miner starts no executors of its own, and one that stands enrolled with it and does not run yet.
+struct Enrolled {
+    subnet: RunningSubnet,
+    config: PathBuf,
+    work_dir: PathBuf,
+}
 
-    let miner_config = folder.join("config/miner.toml");
-    let miner_command = |args: &[&str]| {
+impl Enrolled {
+    fn new(capacity: u32) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // None of the miner's own: whatever runs, runs on the standing one.
+        let arguments = ["--executors", "0", "--standing", &free.to_string()];
+        let subnet = RunningSubnet::start_with(&arguments).unwrap();
+        let folder = subnet.folder();
+        let config = folder.join("standing-executor.toml");
+        let (work_dir, membership) = (folder.join("standing-work"), folder.join("membership.json"));
+        let text = format!(
+            "work_dir = {work_dir:?}\nstop_grace_s = 1\n[standing]\nmembership = {membership:?}\ncapacity = {capacity}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let made = Self {
+            subnet,
+            config,
+            work_dir,
+        };
+        let token = made.miner(&["--enrol", "--capacity", &capacity.to_string()]);
+        let token = token.stdout.trim().to_owned();
+        assert!(token.starts_with("muster-enrol-1/"), "{token}");
+        let enrolled = made.enrol(&token);
+        assert_eq!(enrolled.code, Some(0), "{enrolled:?}");
+        assert_ne!(
+            made.enrol(&token).code,
+            Some(0),
+            "a membership is never written over"
+        );
+        made
+    }
+
+    fn miner(&self, args: &[&str]) -> Output {
+        let config = self.subnet.folder().join("config/miner.toml");
         run(Command::new(muster().unwrap())
             .args(["miner", "--config"])
-            .arg(&miner_config)
+            .arg(config)
             .args(args))
         .unwrap()
-    };
-    let token = miner_command(&["--enrol"]).stdout.trim().to_owned();
-    assert!(token.starts_with("muster-enrol-1/"), "{token}");
-    let enrol = |token: &str| {
+    }
+
+    fn enrol(&self, token: &str) -> Output {
         run(Command::new(muster().unwrap())
             .args(["executor", "--config"])
-            .arg(&config)
+            .arg(&self.config)
             .args(["--name", "box-1", "--enrol", token]))
         .unwrap()
-    };
-    let enrolled = enrol(&token);
-    assert_eq!(enrolled.code, Some(0), "{enrolled:?}");
-    assert_ne!(enrol(&token).code, Some(0), "a membership is never written over");
-    let listed = miner_command(&["--executors"]).stdout;
+    }
+
+    fn start(&self) -> Standing {
+        Standing::start(&self.config, &self.log())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.subnet.folder().join("standing.log")
+    }
+}
+
+#[test]
+fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
+    let enrolled = Enrolled::new(1);
+    let (subnet, work_dir) = (&enrolled.subnet, &enrolled.work_dir);
+    let listed = enrolled.miner(&["--executors"]).stdout;
     assert!(listed.contains("box-1"), "{listed}");
 
-    let mut executor = Standing::start(&config, &folder.join("standing.log"));
+    let mut executor = enrolled.start();
     let submit = |args: &[&str]| {
         let all = [&["job", "run", subnet.demo_image(), "--detach", "--"], args].concat();
         subnet.muster(&all).unwrap().stdout.trim().to_owned()
@@ -131,9 +169,9 @@ fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
     );
 
     // Its next process removes what it left, and works; told to stop, it leaves well.
-    let mut executor = Standing::start(&config, &folder.join("standing-2.log"));
+    let mut executor = enrolled.start();
     wait_for("an empty work folder", PATIENCE, || {
-        let left = std::fs::read_dir(&work_dir)?.count();
+        let left = std::fs::read_dir(work_dir)?.count();
         Ok((left == 0).then_some(()))
     })
     .unwrap();
@@ -142,7 +180,108 @@ fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
 
     // Struck off, it is turned away.
     let fingerprint = listed.split_whitespace().next().unwrap().to_owned();
-    let struck = miner_command(&["--revoke", &fingerprint[..16]]);
+    let struck = enrolled.miner(&["--revoke", &fingerprint[..16]]);
     assert!(struck.stdout.contains("box-1"), "{struck:?}");
-    assert_eq!(miner_command(&["--executors"]).stdout, "");
+    assert_eq!(enrolled.miner(&["--executors"]).stdout, "");
+}
+
+#[test]
+fn a_standing_executor_serves_sealed_sessions_beside_jobs_and_the_next_one_takes_over_from_a_killed_one() {
+    let enrolled = Enrolled::new(2);
+    let subnet = &enrolled.subnet;
+    let logs = || {
+        let own = std::fs::read_to_string(enrolled.log()).unwrap_or_default();
+        format!(
+            "{}\n---\n{}\n---\n{own}",
+            subnet.log("validator"),
+            subnet.log("miner")
+        )
+    };
+    let mut executor = enrolled.start();
+    let ask = ["chat", "parrot", "-m", "one two three", "--max-tokens", "5"];
+    let proven = || {
+        // A session may be wanted a little before the miner has announced the executor.
+        let answered = wait_for("a proven answer", PATIENCE, || {
+            let said = subnet.muster(&ask)?;
+            Ok((said.code == Some(0)).then_some(said))
+        });
+        let said = answered.unwrap_or_else(|error| panic!("{error:#}\n{}", logs()));
+        assert_eq!(
+            (said.stdout.as_str(), said.stderr.trim()),
+            ("one two three one two \n", "[proven]"),
+            "{said:?}"
+        );
+    };
+    let sessions = || -> Value {
+        let listed = subnet.muster(&["session", "ls", "--json"]).unwrap();
+        serde_json::from_str(&listed.stdout).unwrap()
+    };
+    proven();
+    // The session keeps one of its places, and jobs of users have the other.
+    let submitted = subnet.muster(&[
+        "job",
+        "run",
+        subnet.demo_image(),
+        "--detach",
+        "--",
+        "probe",
+        "print",
+        "0",
+    ]);
+    let id = submitted.unwrap().stdout.trim().to_owned();
+    let job = subnet.wait_for_status(&id, "completed", PATIENCE).unwrap();
+    assert_eq!(job["stdout"], "end\n");
+    proven();
+    let seen = sessions();
+    let first = seen["sessions"][0].clone();
+    assert_eq!(
+        (
+            &seen["models"][0]["live"],
+            &seen["earned"][0]["proven"],
+            &seen["earned"][0]["unproven"]
+        ),
+        (&1.into(), &2.into(), &0.into()),
+        "{seen}"
+    );
+
+    // kill -9 in the middle of an answer.
+    let heard = subnet.folder().join("heard");
+    let mut asking = Command::new(muster().unwrap())
+        .args(["chat", "parrot", "--dir"])
+        .arg(subnet.folder())
+        .args(["-m", "for ever", "--max-tokens", "1000000"])
+        .stdin(Stdio::null())
+        .stdout(std::fs::File::create(&heard).unwrap())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the first words", PATIENCE, || {
+        let said = std::fs::read_to_string(&heard)?;
+        Ok(said.contains("for ever for ever").then_some(()))
+    })
+    .unwrap();
+    executor.signal(Signal::SIGKILL);
+    executor.wait();
+    wait_for("the end of the answer", PATIENCE, || Ok(asking.try_wait()?)).unwrap();
+    let ended = asking.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && told.contains("the answer broke off"),
+        "{told}\n{}",
+        logs()
+    );
+
+    // Its next process serves the next session, and what that signs is believed.
+    let mut executor = enrolled.start();
+    proven();
+    let seen = sessions();
+    let second = &seen["sessions"][0];
+    assert_ne!(
+        (&second["session"], &second["job"]),
+        (&first["session"], &first["job"]),
+        "{seen}"
+    );
+    assert_eq!(second["miner"], first["miner"], "{seen}");
+    executor.signal(Signal::SIGTERM);
+    assert_eq!(executor.wait(), Some(0), "{}", logs());
 }
