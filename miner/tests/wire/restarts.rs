@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
-use muster_protocol::{AttemptId, HordeFailureReason};
+use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
+use muster_protocol::{AttemptId, Digest, HordeFailureReason, ImageId};
 
 use crate::harness::*;
+use crate::standing::session_of;
 
 async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
     for kind in kinds {
@@ -116,4 +118,31 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
     // The store is one file again: its journal is folded in.
     assert!(folder.path().join("store.db").exists());
     assert!(!folder.path().join("store.db-wal").exists());
+}
+
+#[tokio::test]
+async fn what_a_validator_listed_goes_with_the_process_and_comes_with_its_next_greeting() {
+    let (listed, other) = (ImageId(Digest::of(b"listed")), ImageId(Digest::of(b"other")));
+    let notice = ToMiner::MusterWhitelist(WhitelistNotice {
+        images: vec![ListedImage {
+            image: listed,
+            reference: None,
+            class: CLASS,
+            model: "tiny".to_owned(),
+        }],
+    });
+    let mut miner = Miner::start().await;
+    // Before and after a kill: what comes first on a connection decides about what comes next.
+    for _ in 0..2 {
+        let mut validator = Validator::connect(&miner).await;
+        validator.say(&notice).await;
+        validator.say(&session_of(other, &validator)).await;
+        hear_all(&mut validator, &["V0DeclineJobRequest"]).await;
+        drop(validator);
+        miner = miner.killed_and_restarted().await;
+    }
+    // An older validator lists nothing; and nothing that was listed is declined for not having been heard again.
+    let mut validator = Validator::connect(&miner).await;
+    validator.say(&session_of(listed, &validator)).await;
+    hear_all(&mut validator, &["V0AcceptJobRequest"]).await;
 }

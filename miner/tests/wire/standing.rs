@@ -404,7 +404,7 @@ async fn what_is_said_about_another_lease_counts_for_nothing() {
 }
 
 /// A session of this image, offered under terms.
-fn session_of(image: ImageId, validator: &Validator) -> ToMiner {
+pub(crate) fn session_of(image: ImageId, validator: &Validator) -> ToMiner {
     let terms = serde_json::json!({
         "model": "tiny", "image": image, "scheme": "text", "health": "/health", "socket": "http.sock", "input_price": 1,
         "output_price": 2,
