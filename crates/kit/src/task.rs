@@ -95,19 +95,7 @@ impl Tasks {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let running = Running::new(name, Arc::clone(&self.shared));
-        let guarded = async move {
-            let outcome = AssertUnwindSafe(future).catch_unwind().await;
-            match outcome {
-                Ok(value) => Some(value),
-                Err(panic) => {
-                    running.shared.panics.fetch_add(1, Ordering::Relaxed);
-                    metrics::counter!("muster_task_panics_total", "task" => name).increment(1);
-                    tracing::error!(task = name, panic = panic_text(&*panic), "task panicked");
-                    None
-                }
-            }
-        };
+        let guarded = guard(Running::new(name, Arc::clone(&self.shared)), future);
         // Not `name`: that is what a line of JSON calls the span itself.
         let span = tracing::info_span!("task", task = name);
         let handle = self.shared.tracker.spawn(guarded.instrument(span));
@@ -148,6 +136,23 @@ impl Tasks {
         let running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.keys().copied().collect()
     }
+}
+
+/// The future, a panic of which is counted and told. Not an `async` block around it, which would have room for it twice: once for what
+/// it is given, and once for what it waits for.
+fn guard<F: Future>(running: Running, future: F) -> impl Future<Output = Option<F::Output>> {
+    AssertUnwindSafe(future)
+        .catch_unwind()
+        .map(move |outcome| match outcome {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                let name = running.name;
+                running.shared.panics.fetch_add(1, Ordering::Relaxed);
+                metrics::counter!("muster_task_panics_total", "task" => name).increment(1);
+                tracing::error!(task = name, panic = panic_text(&*panic), "task panicked");
+                None
+            }
+        })
 }
 
 /// Keeps a task's name in the list for as long as its future exists, aborted or not.
@@ -196,6 +201,22 @@ mod tests {
         let tasks = Tasks::new();
         assert_eq!(tasks.spawn("sum", async { 1 + 1 }).join().await, Ok(2));
         assert_eq!(tasks.running(), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_task_is_little_larger_than_what_it_runs() {
+        let large = async {
+            let held = [1_u8; 4_096];
+            tokio::task::yield_now().await;
+            held.len()
+        };
+        let own = size_of_val(&large);
+        let guarded = guard(Running::new("large", Arc::default()), large);
+        assert!(
+            (4_096..own + 64).contains(&size_of_val(&guarded)),
+            "{own}: {}",
+            size_of_val(&guarded)
+        );
     }
 
     #[tokio::test]

@@ -52,6 +52,11 @@ impl Answer {
         Self(Kind::Passing(Box::new(relay)))
     }
 
+    /// Whether it is [`Self::passing`].
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self.0, Kind::Passing(_))
+    }
+
     /// On one stream of a connection that has others. If its client takes nothing for as long as `stall`, it ends as if that
     /// one had gone, and its place is free.
     pub(crate) fn one_of_many(relay: Relay<Arriving>, stall: Duration, tasks: &Tasks) -> Self {

@@ -2,20 +2,22 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use muster_kit::SharedClock;
 use muster_kit::tls::{TlsIdentity, server_for};
+use muster_kit::{SharedClock, Tasks};
 use muster_protocol::Digest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -25,8 +27,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::Limits;
-use crate::rt::Spawner;
+use crate::outflow::{self, Streamed};
 use crate::seal::Seal;
 
 /// After a failed accept, so that a lack of file descriptors does not spin.
@@ -164,106 +165,199 @@ impl Door {
             };
             let door = self.clone();
             let open = self.connections.token();
-            // In a place of its own: a task's is twice as large as what it is given.
-            let connection = Box::pin(async move {
+            let connection = async move {
                 let ending = door.ending.clone();
                 let _ = ending.run_until_cancelled(door.greet(tcp, peer)).await;
                 drop((place, open));
-            });
+            };
             self.seal.tasks().spawn("sealed connection", connection);
         }
     }
 
     async fn greet(self, tcp: TcpStream, peer: SocketAddr) {
-        let limits = *self.seal.limits();
+        let limit = self.seal.limits().handshake;
         let handshake = async {
             tcp.set_nodelay(true)?;
             self.acceptor.accept(tcp).await
         };
         // What a connection needs for a moment only is boxed, here and below: most of its life it waits, and there are many.
-        let shaken = Box::pin(timeout(limits.handshake, handshake)).await;
+        let shaken = Box::pin(timeout(limit, handshake)).await;
         match shaken.map(|shaken| shaken.map(Box::new)) {
-            Ok(Ok(tls)) => self.serve(tls, peer, limits).await,
+            Ok(Ok(tls)) => self.serve(tls, peer).await,
             Ok(Err(error)) => tracing::info!(%peer, %error, "a caller did not come through TLS"),
             Err(_) => tracing::debug!(%peer, "a caller was too slow"),
         }
     }
 
     /// Speaks what was agreed on during the handshake.
-    async fn serve(self, tls: Box<TlsStream<TcpStream>>, peer: SocketAddr, limits: Limits) {
+    async fn serve(self, tls: Box<TlsStream<TcpStream>>, peer: SocketAddr) {
         let http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP2);
-        let watched = Watched::new(TokioIo::new(tls), limits.stall);
+        let watched = Watched::new(TokioIo::new(tls), self.seal.limits().stall);
+        let ended = if http2 {
+            Box::pin(self.serve_http2(watched)).await
+        } else {
+            self.serve_http1(watched).await
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, error, "a connection broke");
+        }
+    }
+
+    async fn serve_http2(&self, watched: Connected) -> Result<(), BoxError> {
+        let limits = self.seal.limits();
         let seal = Arc::clone(&self.seal);
         let service = service_fn(move |request| {
             let seal = Arc::clone(&seal);
             async move { Ok::<_, Infallible>(Box::pin(seal.answer(request)).await) }
         });
-        let ended = if http2 {
-            let spawner = Spawner {
-                tasks: self.seal.tasks().clone(),
-                name: "sealed stream",
-            };
-            let connection = http2::Builder::new(spawner)
-                .timer(TokioTimer::new())
-                .max_concurrent_streams(limits.streams)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .max_send_buf_size(BUFFER)
-                .keep_alive_interval(PING)
-                .keep_alive_timeout(limits.stall)
-                .serve_connection(watched, service);
-            self.see_through(Box::pin(connection), http2::Connection::graceful_shutdown)
-                .await
-        } else {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.head)
-                .max_buf_size(BUFFER)
-                .serve_connection(watched, service)
-                .with_upgrades();
-            self.see_through(
-                Box::pin(connection),
-                http1::UpgradeableConnection::graceful_shutdown,
-            )
-            .await
+        let spawner = Spawner {
+            tasks: self.seal.tasks().clone(),
+            name: "sealed stream",
         };
-        if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "a connection broke");
+        let connection = http2::Builder::new(spawner)
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.streams)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .max_send_buf_size(BUFFER)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(limits.stall)
+            .serve_connection(watched, service);
+        let mut connection = Box::pin(connection);
+        tokio::select! {
+            ended = connection.as_mut() => return Ok(ended?),
+            () = self.retiring.cancelled() => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        Ok(connection.await?)
+    }
+
+    /// One request after another; while an answer streams, only what writes it is there.
+    async fn serve_http1(&self, mut watched: Connected) -> Result<(), BoxError> {
+        loop {
+            // In a place of its own, which is gone while an answer streams.
+            let Some((io, streamed)) = Box::pin(self.read_requests(watched)).await? else {
+                return Ok(());
+            };
+            watched = io;
+            let keeps = streamed.keeps;
+            outflow::write(&mut watched, streamed, self.clock.now()).await?;
+            if !keeps || self.retiring.is_cancelled() {
+                poll_fn(|cx| Pin::new(&mut watched).poll_shutdown(cx)).await?;
+                return Ok(());
+            }
         }
     }
 
-    /// Until it ends, which it is asked to do once no more is to come.
-    async fn see_through<C>(&self, mut connection: Pin<Box<C>>, retire: impl Fn(Pin<&mut C>)) -> C::Output
-    where
-        C: Future,
-    {
-        tokio::select! {
-            ended = connection.as_mut() => return ended,
-            () = self.retiring.cancelled() => {}
-        }
-        retire(connection.as_mut());
-        connection.await
+    /// Reads requests and answers them, until an answer is a stream. None once the connection is over.
+    async fn read_requests(&self, watched: Connected) -> Result<Option<(Connected, Streamed)>, BoxError> {
+        let handed = Arc::new(Mutex::new(None));
+        let writes_wait = Arc::clone(&watched.waits);
+        let (seal, hand) = (Arc::clone(&self.seal), Arc::clone(&handed));
+        let service = service_fn(move |request| {
+            let (seal, hand) = (Arc::clone(&seal), Arc::clone(&hand));
+            async move {
+                let asked_by = outflow::asked_by(&request);
+                let response = Box::pin(seal.answer(request)).await;
+                match asked_by.filter(|_| outflow::is_streamed(&response)) {
+                    None => Ok::<_, Infallible>(response),
+                    Some(keeps) => {
+                        *lock(&hand) = Some(Streamed { response, keeps });
+                        // The connection is taken from under this.
+                        std::future::pending().await
+                    }
+                }
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.seal.limits().head)
+            .max_buf_size(BUFFER)
+            .serve_connection(watched, service)
+            .with_upgrades();
+        let mut connection = Box::new(connection);
+        let mut retiring = pin!(self.retiring.cancelled());
+        let mut retired = false;
+        poll_fn(|cx| {
+            if !retired && retiring.as_mut().poll(cx).is_ready() {
+                retired = true;
+                Pin::new(&mut *connection).graceful_shutdown();
+            }
+            if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
+                return Poll::Ready(ended);
+            }
+            // Whatever it has to say before that answer has been said once no write waits.
+            let handed_over = lock(&handed).is_some() && !writes_wait.load(Ordering::Relaxed);
+            if handed_over {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await?;
+        let streamed = lock(&handed).take();
+        Ok(streamed.and_then(|streamed| {
+            let parts = (*connection).into_parts()?;
+            let mut io = parts.io;
+            // Not the buffer itself, which is what is to be let go of.
+            io.ahead = Bytes::copy_from_slice(&parts.read_buf);
+            Some((io, streamed))
+        }))
     }
 }
 
+/// hyper's background work, as tasks of ours of one name.
+#[derive(Clone, Debug)]
+struct Spawner {
+    tasks: Tasks,
+    name: &'static str,
+}
+
+impl<F> hyper::rt::Executor<F> for Spawner
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.tasks.spawn(self.name, future);
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A connection after its handshake.
+type Connected = Watched<TokioIo<Box<TlsStream<TcpStream>>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A connection whose client must take what waits for it in time: one that does not has gone, whatever TCP says.
-struct Watched<T> {
+pub(crate) struct Watched<T> {
     io: T,
     limit: Duration,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Whether one does, for whoever has lent the connection out.
+    waits: Arc<AtomicBool>,
+    /// What was read of it and is still to be.
+    pub(crate) ahead: Bytes,
 }
 
 impl<T> Watched<T> {
-    fn new(io: T, limit: Duration) -> Self {
+    pub(crate) fn new(io: T, limit: Duration) -> Self {
         Self {
             io,
             limit,
             stalled: None,
+            waits: Arc::default(),
+            ahead: Bytes::new(),
         }
     }
 
     /// Gives a waiting write its time.
     fn watch<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        self.waits.store(written.is_pending(), Ordering::Relaxed);
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -283,9 +377,15 @@ impl<T: Read + Unpin> Read for Watched<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
+        let this = self.get_mut();
+        if this.ahead.is_empty() {
+            return Pin::new(&mut this.io).poll_read(cx, buffer);
+        }
+        let first = this.ahead.split_to(this.ahead.len().min(buffer.remaining()));
+        buffer.put_slice(&first);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -335,6 +435,20 @@ mod tests {
                 return error;
             }
         }
+    }
+
+    /// Of the future that such a function returns.
+    fn size_of_future<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_stream_that_waits_has_little_beside_it() {
+        // There are thousands of them. What is needed for a moment only, a handshake or a request's way, is in a place of its own.
+        let connection = size_of_future(Door::greet);
+        let stream = size_of::<crate::relay::Relay<crate::exchange::Arriving>>();
+        assert!(connection <= 768, "a connection: {connection} bytes");
+        assert!(stream <= 1_088, "an answer: {stream} bytes");
     }
 
     #[tokio::test(start_paused = true)]

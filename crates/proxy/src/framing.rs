@@ -182,7 +182,8 @@ fn map(lines: &[httparse::Header<'_>]) -> Result<HeaderMap, Malformed> {
     Ok(headers)
 }
 
-fn says_close(headers: &HeaderMap) -> bool {
+/// Whether whoever sent these hangs up behind them.
+pub(crate) fn says_close(headers: &HeaderMap) -> bool {
     headers
         .get_all(CONNECTION)
         .iter()

@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`digest`], [`comment`], [`text`], [`headers`], `framing` (pure), [`sealer`] (numbers, chains and signs),
 //! `intake` (a request comes in), `exchange` (connections to whoever answers), [`upstream`] with [`socket`] and [`netns`] (the
-//! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), [`endpoint`] (TLS for exactly one
+//! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), `outflow` (a stream is written), [`endpoint`] (TLS for exactly one
 //! client). Then the client's side: [`client`] and [`check`].
 //!
 //! What is signed, and by which rules it is believed, stands in [`muster_seal`] and `docs/sealed-sessions.md`.
@@ -22,9 +22,9 @@ mod intake;
 pub mod limits;
 pub mod netns;
 mod open;
+mod outflow;
 mod refusal;
 mod relay;
-mod rt;
 pub mod seal;
 pub mod sealer;
 pub mod socket;

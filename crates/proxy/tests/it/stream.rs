@@ -74,6 +74,68 @@ async fn events_pass_one_by_one_and_the_last_line_and_the_trailer_prove_them() {
 }
 
 #[tokio::test]
+async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_same_connection() {
+    let tasks = Tasks::new();
+    let (say, said) = mpsc::channel::<Vec<u8>>(8);
+    let said = Arc::new(Mutex::new(said));
+    let engine = Engine::new(&tasks, move |mut stream| {
+        let said = Arc::clone(&said);
+        async move {
+            stream.write_all(EVENTS.as_bytes()).await.unwrap();
+            stream.write_all(&chunk(b"data: begun\n\n")).await.unwrap();
+            let last = said.lock().await.recv().await.unwrap();
+            stream.write_all(&chunk(&last)).await.unwrap();
+            stream.write_all(b"0\r\n\r\n").await.unwrap();
+        }
+    });
+    let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
+    let mut tls = crate::door::tls(&rig, &rig.identity, &[]).await.unwrap();
+    let ask = |name: &str, more: &str| {
+        format!("POST /{name} HTTP/1.1\r\nhost: x\r\n{more}content-length: 2\r\n\r\n{{}}")
+    };
+    // The second comes with the first, the third in two pieces while the first streams.
+    let third = ask("c", "connection: close\r\n");
+    let (half, rest) = third.split_at(20);
+    let together = format!("{}{}{half}", ask("a", "te: trailers\r\n"), ask("b", ""));
+    tls.write_all(together.as_bytes()).await.unwrap();
+    let mut heard = String::new();
+    let mut buffer = [0; 4_096];
+    while !heard.contains("begun") {
+        let length = timeout(DEADLINE, tls.read(&mut buffer)).await.unwrap().unwrap();
+        heard.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+    }
+    tls.write_all(rest.as_bytes()).await.unwrap();
+    for word in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
+        say.send(word.into()).await.unwrap();
+    }
+    let mut last = Vec::new();
+    timeout(DEADLINE, tls.read_to_end(&mut last))
+        .await
+        .unwrap()
+        .unwrap();
+    heard.push_str(std::str::from_utf8(&last).unwrap());
+    let answers: Vec<_> = heard.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
+    assert_eq!(answers.len(), 3, "{heard}");
+    for (answer, word) in answers.iter().zip(["one", "two", "three"]) {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains("transfer-encoding: chunked") && head.contains("date: "),
+            "{head}"
+        );
+        assert_eq!(head.contains("connection: close"), word == "three", "{head}");
+        let trailer = body.split_once("\r\n0\r\n").unwrap().1;
+        assert_eq!(trailer.starts_with("muster-proof: "), word == "one", "{body}");
+        assert!(
+            body.contains(&format!("data: {word}\n\n")) && body.ends_with("\r\n\r\n"),
+            "{body}"
+        );
+    }
+    let paths: Vec<_> = engine.heard().iter().map(|head| head[..7].to_owned()).collect();
+    assert_eq!(paths, ["POST /a", "POST /b", "POST /c"]);
+    assert_eq!(rig.ends(), [StreamEnd::Completed; 3]);
+}
+
+#[tokio::test]
 async fn what_an_engine_says_under_our_prefix_is_taken_out_wherever_it_is_cut() {
     let tasks = Tasks::new();
     let engine = Engine::new(&tasks, |mut stream| async move {
