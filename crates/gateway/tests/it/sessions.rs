@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_gateway::record::{Record, Words};
+use muster_gateway::sealed::Line;
 use muster_kit::clock::TestClock;
 use muster_kit::{Clock as _, SystemClock};
 use serde_json::Value;
@@ -373,4 +374,35 @@ async fn the_last_word_of_a_session_that_closed_of_itself_comes_by_its_miner_and
         assert!(told.starts_with(fault.unwrap_or_default()), "{told}");
         assert_eq!(session.fault.is_some(), fault.is_some(), "{session:?}");
     }
+}
+
+/// The sessions that serve once somebody was served.
+async fn serving(world: &World) -> Vec<Arc<Line>> {
+    world.pace().words.send_replace(usize::MAX);
+    let answer = world.chat(1, false).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(answer.bytes().await.unwrap());
+    world.gateway.lines().await
+}
+
+#[tokio::test]
+async fn whether_the_gateway_itself_ended_a_session_is_known_to_whoever_holds_its_line() {
+    let ours = World::new(|settings| settings.idle_s = 1).await;
+    assert!(ours.gateway.lines().await.is_empty(), "nobody has asked yet");
+    let idle = serving(&ours).await;
+    assert!(idle.len() == 1 && !idle[0].is_ending());
+    until("the end of a session that nobody uses", || async {
+        ours.gateway.lines().await.is_empty().then_some(())
+    })
+    .await;
+    assert!(idle[0].is_ending(), "the gateway ended it");
+
+    let theirs = World::new(|_| ()).await;
+    let dead = serving(&theirs).await;
+    theirs.subnet.kill_all();
+    until("the end of a session whose machine is gone", || async {
+        theirs.gateway.lines().await.is_empty().then_some(())
+    })
+    .await;
+    assert!(!dead[0].is_ending(), "the machine was gone");
 }
