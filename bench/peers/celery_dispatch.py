@@ -4,7 +4,8 @@
     MUSTER_BENCH_CELERY_PYTHON=/path/to/venv/bin/python cargo xtask bench dispatch
 
 Needs celery with redis (`pip install 'celery[redis]==5.7.0' packaging`) and `redis-server` on the path. Starts a Redis of its own
-without persistence (Celery's own default, and faster) and one worker of two processes. Reads commands from stdin, one line each, and
+without persistence (Celery's own default, and faster; with the argument `durable`, one that answers only for what is on disk) and
+one worker of two processes. Reads commands from stdin, one line each, and
 answers with one number: `latency N` the median of N tasks one after another, in ms; `rate N` tasks a second of N at once. A task
 notes the machine's monotonic clock in its first line and hands the note over afterwards.
 """
@@ -86,7 +87,8 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder]
+        log = ["--appendonly", "yes", "--appendfsync", "always"] if "durable" in sys.argv else ["--appendonly", "no"]
+        arguments = ["redis-server", "--port", str(port), "--save", "", *log, "--dir", folder]
         server = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
         try:
             # The port has to be known before Celery reads its configuration.

@@ -4,14 +4,15 @@
 //! has answered the first; any other gets the next only once it has answered the one before. What was not answered is sent again
 //! over the next connection.
 //!
-//! Jobs are taken side by side, each in a task of its own, so that those which come together share a commit. Whatever may be
-//! about one of them waits until they are taken.
+//! Who listens does not wait for who speaks, which often waits for the store: a job that comes is taken at once. Jobs are taken
+//! side by side, each in a task of its own, so that those which come together share a commit. Whatever may be about one of them
+//! waits until they are taken.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::OptionFuture;
 use muster_identity::{answer_challenge, facilitator_auth};
 use muster_kit::backoff::Backoff;
@@ -25,7 +26,7 @@ use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_rpc::reconnect::{After, Reconnecting};
 use muster_rpc::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::intake;
 use crate::report;
@@ -39,6 +40,10 @@ const WINDOW: usize = 64;
 
 /// Jobs that are being taken, at most; further ones wait in the socket.
 const TAKING: u32 = 256;
+
+/// How long an answer may wait for others to be written down with: it is in no hurry, unlike the jobs whose commits it would be
+/// in the way of. One that is lost is asked for again.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -88,18 +93,8 @@ pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
 }
 
 async fn serve(shared: Arc<Shared>, taking: Arc<Semaphore>, socket: Socket) -> After {
-    let (reader, writer) = socket.split();
-    let mut session = Session {
-        shared: &shared,
-        reader,
-        writer: writer.clone(),
-        on_their_way: VecDeque::new(),
-        answers: Vec::new(),
-        answered: 0,
-        written: watch::Sender::new(0),
-        taking,
-    };
-    let end = match session.run().await {
+    let (mut reader, writer) = socket.split();
+    let end = match session(&shared, taking, &mut reader, &writer).await {
         Ok(never) => match never {},
         Err(end) => end,
     };
@@ -117,6 +112,56 @@ async fn serve(shared: Arc<Shared>, taking: Arc<Semaphore>, socket: Socket) -> A
     }
 }
 
+/// One connection, from the greeting to its end.
+async fn session(
+    shared: &Arc<Shared>,
+    taking: Arc<Semaphore>,
+    reader: &mut SocketReader,
+    writer: &SocketWriter,
+) -> Result<Infallible, End> {
+    let (answers, heard) = mpsc::channel(WINDOW);
+    let written = watch::Sender::new(0);
+    let mut listener = Listener {
+        shared,
+        reader,
+        answers,
+        answered: 0,
+        written: written.subscribe(),
+        taking,
+    };
+    let mut speaker = Speaker {
+        shared,
+        writer,
+        on_their_way: VecDeque::new(),
+        last: None,
+        heard,
+        answers: Vec::new(),
+        answered: 0,
+        written,
+    };
+    let stop = shared.tasks.token();
+    let patience = Duration::from_secs(shared.config.facilitator.answer_s);
+    let greeted = tokio::select! {
+        () = stop.cancelled() => Err(End::Stopped),
+        () = shared.clock.sleep(patience) => Err(End::Silent(patience)),
+        greeted = listener.greet(writer) => greeted,
+    };
+    greeted?;
+    let end = tokio::select! {
+        () = stop.cancelled() => Err(End::Stopped),
+        end = listener.run() => end,
+        end = speaker.run() => end,
+    };
+    // What was answered before the end need not be said again.
+    match end {
+        Err(End::Store(_)) => end,
+        Ok(_) | Err(End::Stopped | End::Closed | End::Silent(_) | End::Refused(_) | End::Socket(_)) => {
+            speaker.finish().await?;
+            end
+        }
+    }
+}
+
 fn lost(shared: &Shared, reason: &dyn std::fmt::Display) {
     let code = ErrorCode::FacilitatorUnreachable;
     tracing::warn!(%code, %reason, "no link to the facilitator; jobs run on and their statuses are kept");
@@ -125,30 +170,139 @@ fn lost(shared: &Shared, reason: &dyn std::fmt::Display) {
     });
 }
 
-struct Session<'a> {
+/// Takes what the facilitator says.
+struct Listener<'a> {
     shared: &'a Arc<Shared>,
-    reader: SocketReader,
-    writer: SocketWriter,
-    /// The updates that the next answers are about, in their order.
-    on_their_way: VecDeque<i64>,
-    /// Answers that are to be written down.
-    answers: Vec<(i64, Option<String>)>,
+    reader: &'a mut SocketReader,
+    /// To who speaks.
+    answers: mpsc::Sender<Response>,
     /// How many answers came, and how many of them are written down.
     answered: u64,
-    written: watch::Sender<u64>,
+    written: watch::Receiver<u64>,
     /// Room for jobs that are being taken, also of a connection before this one.
     taking: Arc<Semaphore>,
 }
 
-impl Session<'_> {
-    async fn run(&mut self) -> Result<std::convert::Infallible, End> {
+/// Says how jobs fare, and writes down what was answered.
+struct Speaker<'a> {
+    shared: &'a Arc<Shared>,
+    writer: &'a SocketWriter,
+    /// The updates that the next answers are about, in their order.
+    on_their_way: VecDeque<i64>,
+    /// The last update that was sent, or could not be.
+    last: Option<i64>,
+    /// From who listens.
+    heard: mpsc::Receiver<Response>,
+    /// Answers that are to be written down.
+    answers: Vec<(i64, Option<String>)>,
+    /// How many answers were heard, and how many of them are written down.
+    answered: u64,
+    written: watch::Sender<u64>,
+}
+
+impl Listener<'_> {
+    /// Greets, and listens until the facilitator has accepted this validator.
+    async fn greet(&mut self, writer: &SocketWriter) -> Result<(), End> {
+        let greeting = facilitator_auth(&self.shared.keypair);
+        writer
+            .send(encode(&ToFacilitator::V0AuthenticationRequest(greeting)))
+            .await?;
+        loop {
+            let frame = self.reader.recv().await?.ok_or(End::Closed)?;
+            match decode(&frame) {
+                Ok(FromFacilitator::Response(response)) => {
+                    return match response.status {
+                        ResponseStatus::Success => {
+                            self.shared.link.send_replace(LinkState::Connected);
+                            Ok(())
+                        }
+                        ResponseStatus::Error => Err(End::Refused(in_words(&response))),
+                    };
+                }
+                Ok(FromFacilitator::Challenge(challenge)) => self.prove(writer, &challenge).await?,
+                // A hasty facilitator: the job is durable, and its status follows once we are accepted.
+                Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Cancel(_))
+                | Err(_) => self.on_frame(frame).await?,
+            }
+        }
+    }
+
+    /// Shows that the greeting is no copy. Only a Muster facilitator asks, and nobody else is sent anything of ours.
+    async fn prove(&self, writer: &SocketWriter, challenge: &Challenge) -> Result<(), End> {
+        if !writer.is_muster() {
+            tracing::warn!(
+                "a facilitator that is not Muster sent a challenge of Muster's; it is not answered"
+            );
+            return Ok(());
+        }
+        let signature = answer_challenge(&self.shared.keypair, &challenge.nonce);
+        let answer = ToFacilitator::MusterChallengeResponse(ChallengeResponse { signature });
+        Ok(writer.send(encode(&answer)).await?)
+    }
+
+    async fn run(&mut self) -> Result<Infallible, End> {
+        loop {
+            match self.reader.recv().await {
+                Ok(Some(frame)) => self.on_frame(frame).await?,
+                Ok(None) => return Err(End::Closed),
+                Err(error) if error.is_fatal() => return Err(error.into()),
+                Err(error) => tracing::warn!(%error, "a frame of the facilitator was dropped"),
+            }
+        }
+    }
+
+    async fn on_frame(&mut self, frame: String) -> Result<(), End> {
+        match decode(&frame) {
+            Ok(FromFacilitator::Job(request)) => self.take(*request, frame).await,
+            Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
+            Ok(FromFacilitator::Cancel(request)) => {
+                written_down(self.written.clone(), self.answered).await;
+                self.all_are_taken().await;
+                intake::cancel(self.shared, &request).await?;
+            }
+            Ok(FromFacilitator::Response(response)) => {
+                self.answered = self.answered.saturating_add(1);
+                // Whoever speaks ends with this one.
+                let _ = self.answers.send(response).await;
+            }
+            Ok(FromFacilitator::Challenge(_)) => {
+                tracing::warn!("the facilitator challenges a connection that it has accepted");
+            }
+            Err(error) => intake::malformed(self.shared, &frame, &error).await?,
+        }
+        Ok(())
+    }
+
+    /// Takes a job beside others.
+    async fn take(&self, request: JobRequest, frame: String) {
+        // It is never closed; without a permit one would be taken all the same.
+        let place = Arc::clone(&self.taking).acquire_owned().await;
+        let shared = Arc::clone(self.shared);
+        let (answered, written) = (self.answered, self.written.clone());
+        self.shared.spawn("intake", async move {
+            let _place = place;
+            intake::job(&shared, request, &frame, written_down(written, answered)).await
+        });
+    }
+
+    /// Waits until every job that came before is taken.
+    async fn all_are_taken(&self) {
+        drop(self.taking.acquire_many(TAKING).await);
+    }
+}
+
+/// Waits until so many answers are written down. If the connection ends first, what was not written down is said again anyway.
+async fn written_down(mut written: watch::Receiver<u64>, answered: u64) {
+    drop(written.wait_for(|count| *count >= answered).await);
+}
+
+impl Speaker<'_> {
+    async fn run(&mut self) -> Result<Infallible, End> {
         let config = &self.shared.config.facilitator;
-        let (answer, beat) = (
+        let (patience, beat) = (
             Duration::from_secs(config.answer_s),
             Duration::from_secs(config.heartbeat_s),
         );
-        let stop = self.shared.tasks.token();
-        self.greet(answer).await?;
         let shared = self.shared;
         if let Some(gateway) = shared.gateway.get().filter(|_| self.writer.is_muster()) {
             let notice = ToFacilitator::MusterGateway(Box::new(gateway.notice()));
@@ -159,9 +313,9 @@ impl Session<'_> {
         while live.try_recv().is_ok() {
             shared.live.drop_one();
         }
-        let clock = Arc::clone(&self.shared.clock);
-        let mut writes = self.shared.store.outbox_writes();
-        let (mut next_beat, mut answer_by) = (clock.now(), None);
+        let clock = Arc::clone(&shared.clock);
+        let mut writes = shared.store.outbox_writes();
+        let (mut next_beat, mut answer_by, mut write_by) = (clock.now(), None, None);
         let window = if self.writer.is_muster() { WINDOW } else { 1 };
         // Whether there may be updates that are not on their way.
         let mut more = true;
@@ -171,23 +325,31 @@ impl Session<'_> {
                 let waited = !self.on_their_way.is_empty();
                 more = self.send_updates(window).await?;
                 if !waited {
-                    answer_by = Some(clock.now().plus(answer));
+                    answer_by = Some(clock.now().plus(patience));
                 }
             }
+            write_by = match (self.is_written_down(), write_by) {
+                (true, _) => None,
+                (false, Some(by)) => Some(by),
+                (false, None) => Some(clock.now().plus(GATHER)),
+            };
             let waits = answer_by.filter(|_| !self.on_their_way.is_empty());
             let too_late = OptionFuture::from(waits.map(|by| clock.sleep_until(by)));
+            let gathered = OptionFuture::from(write_by.map(|by| clock.sleep_until(by)));
             tokio::select! {
-                () = stop.cancelled() => return Err(End::Stopped),
-                frame = self.reader.recv() => {
-                    let before = self.on_their_way.len();
-                    self.on_frames(frame).await?;
-                    if self.on_their_way.len() < before {
-                        answer_by = Some(clock.now().plus(answer));
+                // The other end is held by who listens.
+                Some(response) = self.heard.recv() => {
+                    if self.on_answer(&response)? {
+                        answer_by = Some(clock.now().plus(patience));
+                    }
+                    if self.answers.len() >= WINDOW {
+                        self.keep_answers().await?;
                     }
                 }
+                Some(()) = gathered => self.keep_answers().await?,
                 // The sender lives in the store, so the channel cannot close.
                 _ = writes.changed(), if !more => more = true,
-                Some(()) = too_late => return Err(End::Silent(answer)),
+                Some(()) = too_late => return Err(End::Silent(patience)),
                 // The sender lives beside the receiver.
                 Some(message) = live.recv() => self.pass_on(&message).await?,
                 () = clock.sleep_until(next_beat) => {
@@ -206,63 +368,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn greet(&mut self, patience: Duration) -> Result<(), End> {
-        let greeting = facilitator_auth(&self.shared.keypair);
-        self.writer
-            .send(encode(&ToFacilitator::V0AuthenticationRequest(greeting)))
-            .await?;
-        let stop = self.shared.tasks.token();
-        let too_late = self.shared.clock.sleep(patience);
-        tokio::pin!(too_late);
-        loop {
-            let frame = tokio::select! {
-                () = stop.cancelled() => return Err(End::Stopped),
-                () = &mut too_late => return Err(End::Silent(patience)),
-                frame = self.reader.recv() => frame?.ok_or(End::Closed)?,
-            };
-            match decode(&frame) {
-                Ok(FromFacilitator::Response(response)) => {
-                    return match response.status {
-                        ResponseStatus::Success => {
-                            self.shared.link.send_replace(LinkState::Connected);
-                            Ok(())
-                        }
-                        ResponseStatus::Error => Err(End::Refused(in_words(&response))),
-                    };
-                }
-                Ok(FromFacilitator::Challenge(challenge)) => self.prove(&challenge).await?,
-                // A hasty facilitator: the job is durable, and its status follows once we are accepted.
-                Ok(FromFacilitator::Job(_) | FromFacilitator::Cheated(_) | FromFacilitator::Cancel(_))
-                | Err(_) => {
-                    self.on_frame(Ok(Some(frame))).await?;
-                    self.keep_answers().await?;
-                }
-            }
-        }
-    }
-
-    /// Shows that the greeting is no copy. Only a Muster facilitator asks, and nobody else is sent anything of ours.
-    async fn prove(&self, challenge: &Challenge) -> Result<(), End> {
-        if !self.writer.is_muster() {
-            tracing::warn!(
-                "a facilitator that is not Muster sent a challenge of Muster's; it is not answered"
-            );
-            return Ok(());
-        }
-        let signature = answer_challenge(&self.shared.keypair, &challenge.nonce);
-        let answer = ToFacilitator::MusterChallengeResponse(ChallengeResponse { signature });
-        Ok(self.writer.send(encode(&answer)).await?)
-    }
-
-    /// Sends the oldest updates that are not acknowledged nor on their way, as far as the window goes; whether there may be
-    /// more of them.
+    /// Sends the oldest updates that were not sent on this connection, as far as the window goes; whether there may be more of
+    /// them.
     async fn send_updates(&mut self, window: usize) -> Result<bool, End> {
-        let updates = self.shared.store.next_updates(window).await?;
-        let mut sent = 0_usize;
+        let room = window.saturating_sub(self.on_their_way.len());
+        let updates = self.shared.store.next_updates(self.last, room).await?;
         for update in &updates {
-            if self.on_their_way.contains(&update.sequence) {
-                continue;
-            }
+            self.last = Some(update.sequence);
             match self.writer.send(report::frame(update, MAX_FRAME)).await {
                 Ok(()) => self.on_their_way.push_back(update.sequence),
                 Err(error) if !error.is_fatal() => {
@@ -272,96 +384,19 @@ impl Session<'_> {
                 }
                 Err(error) => return Err(error.into()),
             }
-            sent = sent.saturating_add(1);
         }
-        self.keep_answers().await?;
-        // What is on its way stands before what is not, so a look that found nothing new has seen all.
-        Ok(sent > 0)
+        Ok(!updates.is_empty())
     }
 
-    /// Takes a frame, and those that have come with it; what they answer is written down together.
-    async fn on_frames(&mut self, first: Result<Option<String>, SocketError>) -> Result<(), End> {
-        let mut frame = Some(first);
-        let mut taken = Ok(());
-        while let Some(next) = frame
-            && taken.is_ok()
-        {
-            taken = self.on_frame(next).await;
-            let room = taken.is_ok() && self.answers.len() < WINDOW;
-            frame = if room {
-                self.reader.recv().now_or_never()
-            } else {
-                None
-            };
-        }
-        self.keep_answers().await?;
-        taken
-    }
-
-    async fn keep_answers(&mut self) -> Result<(), End> {
-        if self.answers.is_empty() {
-            return Ok(());
-        }
-        let answers = std::mem::take(&mut self.answers);
-        let now = self.shared.clock.now();
-        self.shared.store.acknowledge(&answers, now).await?;
-        self.written.send_replace(self.answered);
-        Ok(())
-    }
-
-    /// Takes a job beside others.
-    async fn take(&self, request: JobRequest, frame: String) {
-        // It is never closed; without a permit one would be taken all the same.
-        let place = Arc::clone(&self.taking).acquire_owned().await;
-        let shared = Arc::clone(self.shared);
-        let (answered, mut written) = (self.answered, self.written.subscribe());
-        self.shared.spawn("intake", async move {
-            let _place = place;
-            // If the connection ends first, what was not written down is said again anyway.
-            let answers_are_written = async { drop(written.wait_for(|count| *count >= answered).await) };
-            intake::job(&shared, request, &frame, answers_are_written).await
-        });
-    }
-
-    /// Waits until every job that came before is taken.
-    async fn all_are_taken(&self) {
-        drop(self.taking.acquire_many(TAKING).await);
-    }
-
-    async fn on_frame(&mut self, frame: Result<Option<String>, SocketError>) -> Result<(), End> {
-        let frame = match frame {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Err(End::Closed),
-            Err(error) if error.is_fatal() => return Err(error.into()),
-            Err(error) => {
-                tracing::warn!(%error, "a frame of the facilitator was dropped");
-                return Ok(());
-            }
-        };
-        match decode(&frame) {
-            Ok(FromFacilitator::Job(request)) => self.take(*request, frame).await,
-            Ok(FromFacilitator::Cheated(report)) => intake::cheated(self.shared, &report).await?,
-            Ok(FromFacilitator::Cancel(request)) => {
-                self.keep_answers().await?;
-                self.all_are_taken().await;
-                intake::cancel(self.shared, &request).await?;
-            }
-            Ok(FromFacilitator::Response(response)) => self.on_answer(&response)?,
-            Ok(FromFacilitator::Challenge(_)) => {
-                tracing::warn!("the facilitator challenges a connection that it has accepted");
-            }
-            Err(error) => intake::malformed(self.shared, &frame, &error).await?,
-        }
-        Ok(())
-    }
-
-    fn on_answer(&mut self, response: &Response) -> Result<(), End> {
+    /// Whether it is about an update.
+    fn on_answer(&mut self, response: &Response) -> Result<bool, End> {
+        self.answered = self.answered.saturating_add(1);
         let Some(sequence) = self.on_their_way.pop_front() else {
             tracing::debug!(
                 answer = in_words(response),
                 "the facilitator answers what was not asked"
             );
-            return Ok(());
+            return Ok(false);
         };
         let answer = match judge(response) {
             Answer::Taken => None,
@@ -377,8 +412,31 @@ impl Session<'_> {
             }
         };
         self.answers.push((sequence, answer));
-        self.answered = self.answered.saturating_add(1);
+        Ok(true)
+    }
+
+    fn is_written_down(&self) -> bool {
+        self.answers.is_empty() && self.answered == *self.written.borrow()
+    }
+
+    async fn keep_answers(&mut self) -> Result<(), End> {
+        if !self.answers.is_empty() {
+            let now = self.shared.clock.now();
+            self.shared.store.acknowledge(&self.answers, now).await?;
+            self.answers.clear();
+        }
+        self.written.send_replace(self.answered);
         Ok(())
+    }
+
+    /// Writes down what was answered to the last.
+    async fn finish(&mut self) -> Result<(), End> {
+        while let Ok(response) = self.heard.try_recv() {
+            if self.on_answer(&response).is_err() {
+                break;
+            }
+        }
+        self.keep_answers().await
     }
 }
 

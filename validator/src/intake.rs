@@ -79,20 +79,25 @@ pub(crate) async fn job(
     let (users, me) = (shared.config.users.rule(), shared.keypair.hotkey());
     let seen = match decide(&request, holds, Seen::Never, &users, me) {
         Admission::Admit => {
+            let first = driver::first(shared, &request);
             // While the job is being written down its miner is dialled, and told nothing of it.
-            let mut line = None;
-            let first = || {
-                let first = driver::first(shared, &request)?;
-                line.insert(driver::line(shared, &first.attempt)).dial();
-                Some(first)
-            };
-            match shared.store.admit(&request, frame, now, first).await? {
-                Taken::New(first) => {
+            let line = first.as_ref().map(|first| {
+                let mut line = driver::line(shared, &first.attempt);
+                line.dial();
+                line
+            });
+            match shared.store.admit(&request, frame, now, first.as_deref()).await? {
+                Taken::New => {
                     tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
                     driver::start(shared, request, first, line);
                     return Ok(());
                 }
-                Taken::Before(seen) => seen,
+                Taken::Before(seen) => {
+                    if let Some(first) = &first {
+                        driver::withdraw(shared, &first.attempt);
+                    }
+                    seen
+                }
             }
         }
         Admission::Refuse(_) | Admission::Repeat => shared.store.seen(id, &request.signature).await?,

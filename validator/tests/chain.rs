@@ -71,7 +71,7 @@ async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::R
         "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1, "streaming_start_time_limit": 1,
     });
     let request: JobRequest = serde_json::from_value(frame.clone())?;
-    store.admit(&request, &frame.to_string(), now, || None).await?;
+    store.admit(&request, &frame.to_string(), now, None).await?;
     store.begin_attempt(job, &beginning(job, now)).await?;
     let outcome = Outcome::Completed(Box::default());
     store.close_job(job, &outcome, &outcome.metadata(), now).await?;

@@ -1,8 +1,8 @@
 //! A job's way through a validator, from the frame that brings it to the offer on the wire, durable in between, against a task's
-//! way through Celery and Redis, which keep nothing. Then what a thousand sessions of a validator cost a miner, and how often a
+//! way through Celery and Redis, once with a Redis that keeps nothing and once with one that flushes as ours does. Then what a thousand sessions of a validator cost a miner, and how often a
 //! miner and a validator wake up while nothing happens.
 //!
-//! The validator is the real one with its store on disk; a facilitator and a miner that answer at once stand around it, and a chain
+//! The validator is the real one with its store on disk, and another one with its store where a flush costs nothing; a facilitator and a miner that answer at once stand around it, and a chain
 //! that stands still. `MUSTER_BENCH_CELERY_PYTHON` names a Python with celery and redis (`bench/peers/celery_dispatch.py`); without
 //! it our figures stand alone. `MUSTER_BENCH_JOBS` (default 2000) is how many jobs are handed over at once,
 //! `MUSTER_BENCH_ROUNDS` (default 5) how many rounds there are.
@@ -22,7 +22,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
-use muster_bench::{Direction, Report, Row, Turns, median};
+use muster_bench::{Direction, Report, Row, Turns, median, timed};
 use muster_chain::commit::{Committed, OnChain};
 use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
 use muster_identity::{Keypair, sign_job, validator_auth};
@@ -47,6 +47,8 @@ const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 /// Jobs one after another in a round of latencies.
 const ONE_BY_ONE: usize = 100;
 const SESSIONS: usize = 1_000;
+/// Where files are memory.
+const MEMORY: &str = "/dev/shm";
 /// How long nothing happens while wake-ups are counted.
 const IDLE: Duration = Duration::from_secs(10);
 /// The argument by which this program is a miner for itself.
@@ -61,55 +63,48 @@ fn main() -> Result<()> {
         return be_miner(Path::new(folder));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut stage = runtime.block_on(Stage::set())?;
-    let mut peer = Celery::start()?;
+    let (disk, memory) = (tempfile::tempdir()?, tempfile::tempdir_in(MEMORY)?);
+    let mut stages = [
+        runtime.block_on(Stage::set(disk.path()))?,
+        runtime.block_on(Stage::set(memory.path()))?,
+    ];
+    let mut peers = [Celery::start(Redis::OnDisk)?, Celery::start(Redis::InMemory)?];
     let (jobs, rounds) = (
         number("MUSTER_BENCH_JOBS", 2_000),
         number("MUSTER_BENCH_ROUNDS", 5),
     );
-    let mut turns = [Turns::default(), Turns::default()];
+    let (mut latencies, mut rates) = (Sides::default(), Sides::default());
     // The first round warms up.
     for round in 0..=rounds {
-        let ours = [stage.latency(&runtime)?, stage.rate(&runtime, jobs)?];
-        let theirs = match &mut peer {
-            Some(peer) => Some([peer.ask("latency", ONE_BY_ONE)?, peer.ask("rate", jobs)?]),
-            None => None,
-        };
-        if round > 0 {
-            for (index, turn) in turns.iter_mut().enumerate() {
-                turn.ours.extend(ours.get(index));
-                turn.peer
-                    .extend(theirs.as_ref().and_then(|theirs| theirs.get(index)));
+        for ((stage, peer), side) in stages.iter_mut().zip(&mut peers).zip(0..) {
+            let ours = [stage.latency(&runtime)?, stage.rate(&runtime, jobs)?];
+            let theirs = match peer {
+                Some(peer) => Some([peer.ask("latency", ONE_BY_ONE)?, peer.ask("rate", jobs)?]),
+                None => None,
+            };
+            if round > 0 {
+                latencies.add(side, ours[0], theirs.map(|theirs| theirs[0]));
+                rates.add(side, ours[1], theirs.map(|theirs| theirs[1]));
             }
         }
     }
-    let name = peer.as_ref().map_or("", |peer| peer.name.as_str());
-    let [latencies, rates] = turns;
-    let mut rows = vec![
-        Row::against(
-            "from a job's frame to its offer on the wire, median",
-            "ms",
-            Direction::LowerIsBetter,
-            name,
-            latencies,
-        ),
-        Row::against(
-            "jobs taken, stored and offered",
-            "1/s",
-            Direction::HigherIsBetter,
-            name,
-            rates,
-        ),
-    ];
-    if !name.is_empty() {
-        let targets = [1.0, 10.0];
-        rows = rows
-            .into_iter()
-            .zip(targets)
-            .map(|(row, target)| row.target(target))
-            .collect();
-    }
+    let name = peers[0].as_ref().map_or("", |peer| peer.name.as_str());
+    let mut rows = vec![Row::alone(
+        "one flush of this disk, with nothing else to do",
+        "ms",
+        Direction::LowerIsBetter,
+        flushes(disk.path())?,
+    )];
+    let (span, rate) = (
+        "from a job's frame to its offer on the wire, median",
+        "jobs taken, stored and offered",
+    );
+    rows.extend(latencies.rows(span, "ms", Direction::LowerIsBetter, name, 1.0));
+    rows.extend(rates.rows(rate, "1/s", Direction::HigherIsBetter, name, 10.0));
+    let [stage, other] = stages;
     stage.settled(&runtime)?;
+    other.settled(&runtime)?;
+    drop((other, peers));
     let quiet = wakeups(std::process::id(), &runtime)?;
     rows.push(Row::alone(
         "wake-ups of a validator that has nothing to do",
@@ -123,12 +118,56 @@ fn main() -> Result<()> {
         notes: vec![
             format!("{jobs} jobs at once, {ONE_BY_ONE} one after another, {rounds} rounds; one miner that declines at once"),
             "ours: a signature verified, two made and one durable write for each job, which shares its commit with those of others, all \
-             jobs over one session with the miner; Celery: a list in memory, no result kept"
+             jobs over one session with the miner; Celery: a list in Redis, no result kept"
+                .to_owned(),
+            "on disk: an answer stands for what has been flushed (SQLite's log; Redis with appendfsync always); in memory: the same \
+             files where a flush costs nothing, and a Redis that writes none"
                 .to_owned(),
         ],
     };
     report.print()?;
     Ok(())
+}
+
+/// What one thing took where it is on disk, and where it is in memory.
+#[derive(Default)]
+struct Sides([Turns; 2]);
+
+impl Sides {
+    fn add(&mut self, side: usize, ours: f64, theirs: Option<f64>) {
+        if let Some(turns) = self.0.get_mut(side) {
+            turns.ours.push(ours);
+            turns.peer.extend(theirs);
+        }
+    }
+
+    /// Like against like; before it what is asked for: ours on disk beside a peer that may forget.
+    fn rows(self, what: &str, unit: &str, direction: Direction, peer: &str, target: f64) -> Vec<Row> {
+        let Self([disk, memory]) = self;
+        let across = Turns {
+            ours: disk.ours.clone(),
+            peer: memory.peer.clone(),
+        };
+        let row =
+            |place: &str, turns| Row::against(&format!("{what}: {place}"), unit, direction, peer, turns);
+        let asked = row("ours on disk, theirs in memory", across);
+        let asked = if peer.is_empty() {
+            asked
+        } else {
+            asked.target(target)
+        };
+        vec![asked, row("both on disk", disk), row("both in memory", memory)]
+    }
+}
+
+/// How long flushes of a file take that nobody else writes to.
+fn flushes(folder: &Path) -> Result<Vec<f64>> {
+    let mut file = std::fs::File::create(folder.join("flushed"))?;
+    let mut one = || {
+        let (done, spent) = timed(|| file.write_all(&[1; 4_096]).and_then(|()| file.sync_data()));
+        done.map(|()| spent.as_secs_f64() * 1e3)
+    };
+    Ok((0..ONE_BY_ONE).map(|_| one()).collect::<std::io::Result<_>>()?)
 }
 
 fn number(variable: &str, usual: usize) -> usize {
@@ -154,13 +193,12 @@ struct Stage {
     offers: mpsc::UnboundedReceiver<(AttemptId, Instant)>,
     user: Keypair,
     signed: i64,
-    folder: tempfile::TempDir,
+    folder: PathBuf,
     _tasks: Tasks,
 }
 
 impl Stage {
-    async fn set() -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+    async fn set(folder: &Path) -> Result<Self> {
         let tasks = Tasks::new();
         let key = |uri: &str| Keypair::from_uri(uri).map_err(anyhow::Error::msg);
         let (validator, miner, user) = (key("//Validator")?, key("//Miner")?, key("//User")?);
@@ -170,8 +208,8 @@ impl Stage {
         let door = open(&tasks, Door::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
         let mut config = muster_validator::Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
-            ready_file: Some(folder.path().join("validator.ready")),
-            store: format!("sqlite:{}", folder.path().join("validator.db").display()),
+            ready_file: Some(folder.join("validator.ready")),
+            store: format!("sqlite:{}", folder.join("validator.db").display()),
             ..muster_validator::Config::default()
         };
         config.facilitator.url = format!("ws://{door}/ws/v0/");
@@ -192,7 +230,7 @@ impl Stage {
             offers,
             user,
             signed: 1_800_000_000_000_000_000,
-            folder,
+            folder: folder.to_owned(),
             _tasks: tasks,
         })
     }
@@ -242,7 +280,7 @@ impl Stage {
 
     /// Waits until every job has ended and the facilitator knows it: what comes after an offer goes on for a while.
     fn settled(&self, runtime: &Runtime) -> Result<()> {
-        let file = self.folder.path().join("validator.ready");
+        let file = self.folder.join("validator.ready");
         let address = ready::read(&file)?.context("the validator is not up")?;
         let url = format!("http://{address}/v0/state?limit=1000");
         runtime.block_on(async {
@@ -437,6 +475,15 @@ fn metagraph(validator: &Keypair, miner: &Keypair, address: SocketAddr) -> Metag
 
 // === the peer ===
 
+/// What the peer's Redis answers for.
+#[derive(Clone, Copy)]
+enum Redis {
+    /// What it holds.
+    InMemory,
+    /// What it has flushed.
+    OnDisk,
+}
+
 /// Celery, in a process of its own that takes its turns.
 struct Celery {
     name: String,
@@ -446,13 +493,17 @@ struct Celery {
 }
 
 impl Celery {
-    fn start() -> Result<Option<Self>> {
+    fn start(redis: Redis) -> Result<Option<Self>> {
         let Some(python) = std::env::var_os("MUSTER_BENCH_CELERY_PYTHON") else {
             return Ok(None);
         };
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/celery_dispatch.py");
         let mut process = Command::new(python)
             .arg(script)
+            .args(match redis {
+                Redis::InMemory => None,
+                Redis::OnDisk => Some("durable"),
+            })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

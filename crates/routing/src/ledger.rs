@@ -76,6 +76,13 @@ impl Recent {
         }
     }
 
+    fn remove(&mut self, at: Timestamp, window: Duration) {
+        let slice = Self::slice(at, window);
+        if let Some((_, count)) = self.slices.iter_mut().find(|(known, _)| *known == slice) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
     fn count(&self, now: Timestamp, window: Duration) -> u32 {
         let first = Self::slice(now, window).saturating_sub(SLICES);
         let recent = self.slices.iter().filter(|(slice, _)| *slice >= first);
@@ -109,6 +116,13 @@ impl Ledger {
         if let Some(open) = self.account(miner).open.get_mut(&class) {
             *open = open.saturating_sub(1);
         }
+    }
+
+    /// An attempt that was given at `at`, and is under way, was a mistake: it is as if it had not been.
+    pub fn withdrawn(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
+        self.closed(miner, class);
+        let window = self.windows.given;
+        self.account(miner).given.remove(at, window);
     }
 
     /// An attempt left this mark at `at`.
@@ -264,6 +278,20 @@ mod tests {
         assert_eq!((end.open[&CLASS], end.given, end.warm.len()), (0, 0, 0));
         ledger.forget(|_| false);
         assert!(ledger.standings([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
+    }
+
+    #[test]
+    fn what_is_withdrawn_was_never_given() {
+        let mut ledger = ledger();
+        for at in [1_000, 1_001] {
+            ledger.opened(miner(1), CLASS);
+            ledger.given(miner(1), NOW(at));
+        }
+        ledger.withdrawn(miner(1), CLASS, NOW(1_001));
+        let now = standing(&ledger, &[], 1_002);
+        assert_eq!((now.open[&CLASS], now.given), (1, 1));
+        ledger.withdrawn(miner(1), CLASS, NOW(5));
+        assert_eq!(standing(&ledger, &[], 1_002).given, 1, "nothing was given then");
     }
 
     #[test]

@@ -58,12 +58,20 @@ struct Task {
 
 /// The first attempt of a new job, if a miner is known for it at once. Whoever is chosen is taken from here on, so the job
 /// must be driven.
-pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Beginning> {
+pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Box<Beginning>> {
     let metagraph = shared.outlook.fresh()?;
     let (wish, policy) = (wish(request, &[]), policy(shared));
     let (found, chosen) = choose(shared, &wish, &metagraph, &policy);
     let decision = found.decision(wish.class, metagraph.block.0);
-    Some(beginning(shared, request, &[], chosen?, decision))
+    Some(Box::new(beginning(shared, request, &[], chosen?, decision)))
+}
+
+/// Gives a place back that was taken for a job which turned out to be known.
+pub(crate) fn withdraw(shared: &Shared, attempt: &StoredAttempt) {
+    let class = attempt.machine.plan().class;
+    shared
+        .ledger()
+        .withdrawn(attempt.miner, class, attempt.started_at);
 }
 
 /// What a miner says that it has, once it is greeted; else what was seen, in words. It is asked on a connection of its own: on the

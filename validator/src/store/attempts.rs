@@ -102,9 +102,17 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn begin_attempt(&self, job: JobId, beginning: &Beginning) -> Result<()> {
+        const OPERATION: &str = "begin an attempt";
         let mut write = self.write().await?;
         write.put_attempt(job, beginning);
-        write.commit("begin an attempt").await
+        let rows = write.later.statements();
+        if write.carry_out(OPERATION).await? < rows {
+            return Err(corrupt(
+                "attempt_id",
+                &"an attempt has an id that was used before",
+            ));
+        }
+        write.commit(OPERATION).await
     }
 
     /// Writes what one event changed, all of it or nothing.
@@ -128,9 +136,7 @@ impl Store {
             write.put_receipt(receipt, step.block);
         }
         for (status, metadata) in &step.reports {
-            write
-                .report(step.job, *status, metadata.as_ref(), step.now)
-                .await?;
+            write.report(step.job, *status, metadata.as_ref(), step.now);
         }
         write.commit(OPERATION).await
     }
@@ -241,7 +247,7 @@ impl Write<'_> {
         let offered = attempt.machine.clone().offered(attempt.started_at);
         self.later.add(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
             [
                 attempt.id.to_string().into(),
                 job.to_string().into(),

@@ -49,10 +49,10 @@ pub struct OpenPage {
 }
 
 /// What became of a job that was to be taken.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is durable, and so is its first attempt, if there is one.
-    New(Option<Box<Beginning>>),
+    New,
     /// It was known, as the store has it; nothing is written.
     Before(Seen),
 }
@@ -183,7 +183,8 @@ impl Store {
     }
 
     /// Takes a job, unless it, or its signature, was taken before: it and its status `received` are durable from here on,
-    /// and with them its first attempt, if `first` finds a miner at once. `first` is asked only if the job is new.
+    /// and with them its first attempt, if a miner was found at once. One question to the database; nothing else is done
+    /// while it is this job's turn.
     ///
     /// # Errors
     /// The database's.
@@ -192,7 +193,7 @@ impl Store {
         request: &JobRequest,
         frame: &str,
         now: Timestamp,
-        first: impl FnOnce() -> Option<Beginning> + Send,
+        first: Option<&Beginning>,
     ) -> Result<Taken> {
         const OPERATION: &str = "take a job";
         let mut write = self.write().await?;
@@ -205,20 +206,18 @@ impl Store {
                 request.uuid.to_string().into(),
             ],
         );
-        if write.carry_out(OPERATION).await? < 2 {
+        write.tell(request.uuid, JobStatus::Received, None, now);
+        if let Some(beginning) = first {
+            write.put_attempt(request.uuid, beginning);
+        }
+        // Each statement writes one row of a job that is new.
+        let rows = write.later.statements();
+        if write.carry_out(OPERATION).await? < rows {
             drop(write);
             return Ok(Taken::Before(self.seen(request.uuid, &request.signature).await?));
         }
-        write.tell(request.uuid, JobStatus::Received, None, now);
-        let first = match first() {
-            Some(beginning) => {
-                write.put_attempt(request.uuid, &beginning);
-                Some(Box::new(beginning))
-            }
-            None => None,
-        };
         write.commit(OPERATION).await?;
-        Ok(Taken::New(first))
+        Ok(Taken::New)
     }
 
     /// Takes a job of the validator's own: nobody is told of it. `false` if it was taken before.
@@ -263,7 +262,7 @@ impl Store {
         const OPERATION: &str = "refuse a job";
         let mut write = self.write().await?;
         if write.insert_job(job, frame, JobStatus::Sent, now).await? {
-            write.close_job(job, outcome, &outcome.metadata(), now).await?;
+            write.close_job(job, outcome, &outcome.metadata(), now);
         }
         write.commit(OPERATION).await
     }
@@ -281,7 +280,7 @@ impl Store {
     ) -> Result<()> {
         const OPERATION: &str = "close a job";
         let mut write = self.write().await?;
-        write.close_job(job, outcome, metadata, now).await?;
+        write.close_job(job, outcome, metadata, now);
         write.commit(OPERATION).await
     }
 
@@ -570,14 +569,8 @@ impl Write<'_> {
         );
     }
 
-    async fn close_job(
-        &mut self,
-        job: JobId,
-        outcome: &Outcome,
-        metadata: &StatusMetadata,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.report(job, outcome.status(), Some(metadata), now).await?;
+    fn close_job(&mut self, job: JobId, outcome: &Outcome, metadata: &StatusMetadata, now: Timestamp) {
+        self.report(job, outcome.status(), Some(metadata), now);
         self.later.add(
             "UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL",
             [
@@ -586,6 +579,5 @@ impl Write<'_> {
                 job.to_string().into(),
             ],
         );
-        Ok(())
     }
 }

@@ -70,8 +70,6 @@ struct Write<'a> {
     sequence: &'a AtomicI64,
     outbox: &'a watch::Sender<u64>,
     reported: bool,
-    /// A job's status stands in `later`.
-    restated: bool,
 }
 
 impl Store {
@@ -158,7 +156,6 @@ impl Store {
             sequence: &self.sequence,
             outbox: &self.outbox,
             reported: false,
-            restated: false,
         })
     }
 

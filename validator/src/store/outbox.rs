@@ -30,19 +30,20 @@ impl Store {
         self.outbox.subscribe()
     }
 
-    /// The oldest updates that are not acknowledged, at most so many, in their order. They hold no more than the results of
-    /// one job, so there may be fewer even if more wait.
+    /// The oldest updates behind `after` that are not acknowledged, at most so many, in their order. They hold no more than the
+    /// results of one job, so there may be fewer even if more wait; none if none wait.
     ///
     /// # Errors
     /// The database's.
-    pub async fn next_updates(&self, limit: usize) -> Result<Vec<Update>> {
+    pub async fn next_updates(&self, after: Option<i64>, limit: usize) -> Result<Vec<Update>> {
         const OPERATION: &str = "read the outbox";
         let rows = sqlx::query(
             "SELECT sequence, job_id, status, CASE WHEN LENGTH(metadata) > $1 THEN NULL ELSE metadata END AS metadata, \
              CAST(CASE WHEN LENGTH(metadata) > $1 THEN 1 ELSE 0 END AS BIGINT) AS is_long \
-             FROM outbox WHERE acknowledged_at IS NULL ORDER BY sequence LIMIT $2",
+             FROM outbox WHERE acknowledged_at IS NULL AND sequence > $2 ORDER BY sequence LIMIT $3",
         )
         .bind(LONG)
+        .bind(after.unwrap_or(i64::MIN))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&self.pool)
         .await
@@ -104,8 +105,8 @@ impl Store {
         write.commit(OPERATION).await
     }
 
-    /// The facilitator hands over a job that is known: its last status is said again, unless it is on its way anyhow.
-    /// `end` goes with it if the job has ended.
+    /// The facilitator hands over a job that is known: its last status is said again, as the newest of all updates, unless it
+    /// is on its way anyhow. `end` goes with it if the job has ended.
     ///
     /// # Errors
     /// The database's.
@@ -119,15 +120,12 @@ impl Store {
             .map_err(failed(OPERATION))?;
         let last: Option<i64> = column(&row, "last")?;
         if let Some(last) = last {
-            sqlx::query(
-                "UPDATE outbox SET acknowledged_at = NULL, answer = NULL, metadata = COALESCE(metadata, CAST($1 AS TEXT)) \
-                 WHERE sequence = $2",
-            )
-            .bind(end.map(text_of))
-            .bind(last)
-            .execute(&mut *write.tx)
-            .await
-            .map_err(failed(OPERATION))?;
+            let again = write.next_sequence();
+            write.later.add(
+                "UPDATE outbox SET sequence = $1, acknowledged_at = NULL, answer = NULL, \
+                 metadata = COALESCE(metadata, CAST($2 AS TEXT)) WHERE sequence = $3 AND acknowledged_at IS NOT NULL",
+                [again.into(), end.map(text_of).into(), last.into()],
+            );
             write.reported = true;
         }
         write.commit(OPERATION).await
@@ -146,6 +144,18 @@ impl Store {
     }
 }
 
+/// The statuses that `status` may not follow, each between two bars. A word that only a later version knows is none of them.
+fn hinders(status: JobStatus) -> String {
+    let known = JobStatus::ALL
+        .iter()
+        .filter(|previous| **previous != JobStatus::Unknown && !status.may_follow(**previous));
+    known.fold("|".to_owned(), |mut all, previous| {
+        all.push_str(previous.as_str());
+        all.push('|');
+        all
+    })
+}
+
 /// Answers that are alike to updates that follow one another: the first of these, and the last.
 fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
     let mut runs: Vec<(i64, i64, &Option<String>)> = Vec::new();
@@ -161,37 +171,34 @@ fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
 }
 
 impl Write<'_> {
-    /// Puts a status into the outbox, unless it would take the job backwards in its user's eyes.
-    pub(super) async fn report(
+    /// Puts a status into the outbox, unless it would take the job backwards in its user's eyes. No facilitator knows a job of
+    /// the validator's own, so of these only the status is kept.
+    pub(super) fn report(
         &mut self,
         job: JobId,
         status: JobStatus,
         metadata: Option<&StatusMetadata>,
         now: Timestamp,
-    ) -> Result<()> {
-        const OPERATION: &str = "write a status update";
-        if std::mem::replace(&mut self.restated, true) {
-            self.carry_out(OPERATION).await?;
-        }
-        let row = sqlx::query("SELECT status, own FROM jobs WHERE job_id = $1")
-            .bind(job.to_string())
-            .fetch_one(&mut *self.tx)
-            .await
-            .map_err(failed(OPERATION))?;
-        let told: String = column(&row, "status")?;
-        if !status.may_follow(JobStatus::from_wire(&told)) {
-            return Ok(());
-        }
-        // No facilitator knows a job of the validator's own.
-        let own: i64 = column(&row, "own")?;
-        if own == 0 {
-            self.tell(job, status, metadata, now);
-        }
+    ) {
+        let (hindered, sequence) = (hinders(status), self.next_sequence());
         self.later.add(
-            "UPDATE jobs SET status = $1 WHERE job_id = $2",
-            [status.as_str().into(), job.to_string().into()],
+            "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) \
+             SELECT CAST($1 AS BIGINT), job_id, CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT) FROM jobs \
+             WHERE job_id = $5 AND own = 0 AND $6 NOT LIKE '%|' || status || '|%'",
+            [
+                sequence.into(),
+                status.as_str().into(),
+                metadata.map(text_of).into(),
+                now.micros().into(),
+                job.to_string().into(),
+                hindered.clone().into(),
+            ],
         );
-        Ok(())
+        self.later.add(
+            "UPDATE jobs SET status = $1 WHERE job_id = $2 AND $3 NOT LIKE '%|' || status || '|%'",
+            [status.as_str().into(), job.to_string().into(), hindered.into()],
+        );
+        self.reported = true;
     }
 
     /// Puts a status into the outbox that the job's own row has already.
@@ -202,7 +209,7 @@ impl Write<'_> {
         metadata: Option<&StatusMetadata>,
         now: Timestamp,
     ) {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let sequence = self.next_sequence();
         self.later.add(
             "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5)",
             [
@@ -214,5 +221,9 @@ impl Write<'_> {
             ],
         );
         self.reported = true;
+    }
+
+    fn next_sequence(&self) -> i64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 }

@@ -171,13 +171,9 @@ async fn a_job_and_a_signature_are_taken_once() {
             "{}",
             test.engine
         );
+        assert_eq!(store.admit(&one, &frame, NOW(1), None).await.unwrap(), Taken::New);
         assert_eq!(
-            store.admit(&one, &frame, NOW(1), || None).await.unwrap(),
-            Taken::New(None)
-        );
-        let never = || panic!("nobody is chosen for a job that is known");
-        assert_eq!(
-            store.admit(&one, &frame, NOW(2), never).await.unwrap(),
+            store.admit(&one, &frame, NOW(2), None).await.unwrap(),
             Taken::Before(Seen::Job)
         );
         let (two, frame_two) = request(job(2), 5);
@@ -187,7 +183,7 @@ async fn a_job_and_a_signature_are_taken_once() {
             Seen::Signature
         );
         assert_eq!(
-            store.admit(&two, &frame_two, NOW(3), never).await.unwrap(),
+            store.admit(&two, &frame_two, NOW(3), None).await.unwrap(),
             Taken::Before(Seen::Signature),
             "the same signature under another id"
         );
@@ -222,7 +218,7 @@ async fn a_refused_job_is_closed_and_told() {
 async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner() {
     for (_test, store) in each().await {
         let (one, frame) = request(job(1), 5);
-        store.admit(&one, &frame, NOW(1), || None).await.unwrap();
+        store.admit(&one, &frame, NOW(1), None).await.unwrap();
         let begun = attempt(1, 1);
         let begins = beginning(begun.clone());
         store.begin_attempt(one.uuid, &begins).await.unwrap();
@@ -490,22 +486,16 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
 async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
-        assert_eq!(
-            store.admit(&one, &frame, NOW(1), || None).await.unwrap(),
-            Taken::New(None)
-        );
+        assert_eq!(store.admit(&one, &frame, NOW(1), None).await.unwrap(), Taken::New);
         let next = Store::open(&test.url).await.unwrap();
         let (two, frame) = request(job(2), 6);
-        let refused = store.admit(&two, &frame, NOW(2), || None).await;
+        let refused = store.admit(&two, &frame, NOW(2), None).await;
         assert!(
             matches!(refused, Err(StoreError::Superseded)),
             "{}: {refused:?}",
             test.engine
         );
-        assert_eq!(
-            next.admit(&two, &frame, NOW(3), || None).await.unwrap(),
-            Taken::New(None)
-        );
+        assert_eq!(next.admit(&two, &frame, NOW(3), None).await.unwrap(), Taken::New);
         assert_eq!(next.updates_waiting().await.unwrap(), 2);
         next.close().await;
     }
@@ -519,7 +509,7 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
             let (one, frame) = request(job(n), i64::try_from(n).unwrap());
             // Many are of one moment, which their ids order.
             let at = NOW(i64::try_from(n / 100).unwrap());
-            store.admit(&one, &frame, at, || None).await.unwrap();
+            store.admit(&one, &frame, at, None).await.unwrap();
             if n % 100 == 0 {
                 let mut first = attempt(n, 1);
                 first.id = AttemptId::from_uuid(Uuid::from_u128(n + 1_000_000));
@@ -713,7 +703,7 @@ async fn a_job_of_ones_own_is_told_to_nobody() {
             .unwrap();
         assert_eq!(store.open_own().await.unwrap(), []);
         assert_eq!(store.told(job(1)).await.unwrap(), Some(end.status()));
-        assert!(store.next_updates(1).await.unwrap().is_empty());
+        assert!(store.next_updates(None, 1).await.unwrap().is_empty());
         assert_eq!(store.updates_waiting().await.unwrap(), 0);
     }
 }

@@ -17,7 +17,7 @@ async fn run(pool: &AnyPool, sql: String) {
 /// A job of one attempt on miner 2 that was over in this block, and the session that it was.
 async fn session(store: &Store, pool: &AnyPool, id: u128, block: u64, fault: &str) {
     let (request, frame) = request(job(id), i64::try_from(id).unwrap());
-    store.admit(&request, &frame, NOW(1), || None).await.unwrap();
+    store.admit(&request, &frame, NOW(1), None).await.unwrap();
     let begun = beginning(attempt(id, 1));
     store.begin_attempt(request.uuid, &begun).await.unwrap();
     let offered = OfferedReceipt {

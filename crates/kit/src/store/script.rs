@@ -38,6 +38,11 @@ impl Script {
         self.statements.is_empty()
     }
 
+    /// How many statements there are.
+    pub fn statements(&self) -> u64 {
+        u64::try_from(self.statements.len()).unwrap_or(u64::MAX)
+    }
+
     /// Carries all of it out, and leaves nothing of it; how many rows were written.
     ///
     /// # Errors
