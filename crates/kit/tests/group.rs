@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use muster_kit::store::group::{Bounds, Opening};
 use muster_kit::store::testing::{TestStore, sqlite, stores};
-use muster_kit::store::{During as _, StoreError, Writer, open};
+use muster_kit::store::{During as _, Script, StoreError, Writer, open};
 use muster_kit::{Coded as _, Tasks};
 use muster_protocol::ErrorCode;
 use sqlx::migrate::Migrator;
@@ -66,6 +66,13 @@ async fn behind_one<T>(writer: &Writer, others: Vec<impl Future<Output = T>>) ->
     let (done, committed) = tokio::join!(join_all(others), first.commit("insert the first"));
     committed.unwrap();
     done
+}
+
+async fn children(pool: &AnyPool) -> i64 {
+    sqlx::query_scalar("SELECT COUNT(*) FROM children")
+        .fetch_one(pool)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -119,6 +126,126 @@ async fn the_first_write_may_fail_too() {
         assert!(insert(&writer, "a").await.is_err(), "{engine}");
         insert(&writer, "b").await.unwrap();
         assert_eq!(ids(pool).await, ["a", "b"], "{engine}");
+    }
+}
+
+/// A parent, unless it is there, and a child, both or neither.
+async fn carry(writer: &Writer, id: &str) -> Result<bool, StoreError> {
+    let make = || {
+        let mut script = Script::default();
+        script.add(
+            "INSERT INTO children (parent, seq, body) VALUES ('first', $1, $2)",
+            [1.into(), id.into()],
+        );
+        script.add(
+            "INSERT INTO parents (id, made_at) VALUES ($1, 0) ON CONFLICT DO NOTHING",
+            [id.into()],
+        );
+        let rows = script.statements();
+        (script, rows)
+    };
+    writer.carry("insert a parent and a child", make).await
+}
+
+#[tokio::test]
+async fn a_script_is_carried_out_whole_or_not_at_all() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        // The first of two with one child is in the way of the second; who is there already writes one row too few.
+        insert(&writer, "first").await.unwrap();
+        assert!(
+            !carry(&writer, "first").await.unwrap(),
+            "{engine}: also if it is alone"
+        );
+        assert_eq!(children(pool).await, 0, "{engine}");
+        let before = writer.tally();
+        let (a, lent, again, b) = (
+            carry(&writer, "a"),
+            insert(&writer, "c"),
+            carry(&writer, "first"),
+            carry(&writer, "b"),
+        );
+        let (a, lent, again, b) = tokio::join!(a, lent, again, b);
+        assert!(a.unwrap(), "{engine}");
+        lent.unwrap();
+        let Err(StoreError::Query { source, .. }) = b else {
+            panic!("{engine}: {b:?}");
+        };
+        assert!(
+            source.as_database_error().unwrap().is_unique_violation(),
+            "{engine}"
+        );
+        assert!(again.is_err(), "{engine}: its child is in the way too");
+        assert_eq!(ids(pool).await, ["a", "c", "first"], "{engine}");
+        assert_eq!(children(pool).await, 1, "{engine}");
+        assert_eq!(writer.tally().writes - before.writes, 2, "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_misses_leaves_its_neighbours_alone() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let writer = Writer::in_order(pool, PATIENT, None);
+        let note = |id: &'static str| {
+            writer.carry("note", move || {
+                let mut script = Script::default();
+                script.add("UPDATE parents SET note = $1 WHERE id = 'first'", [id.into()]);
+                script.add("UPDATE parents SET note = 'b' WHERE id = $1", [id.into()]);
+                (script, 2)
+            })
+        };
+        insert(&writer, "a").await.unwrap();
+        assert!(!note("nobody").await.unwrap(), "{engine}: alone");
+        let around = ["nobody", "a", "nobody", "a", "nobody"];
+        let done = behind_one(&writer, around.iter().map(|id| note(id)).collect()).await;
+        let kept: Vec<_> = done.into_iter().map(Result::unwrap).collect();
+        assert_eq!(kept, [false, true, false, true, false], "{engine}");
+        let notes: Vec<Option<String>> = sqlx::query_scalar("SELECT note FROM parents ORDER BY id")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+        assert_eq!(notes[0].as_deref(), Some("b"), "{engine}: {notes:?}");
+        assert!(
+            notes[1..].iter().flatten().all(|note| note == "a"),
+            "{engine}: {notes:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn scripts_are_carried_out_in_the_order_in_which_they_are_made() {
+    for TestStore { pool, engine, .. } in &all().await {
+        let narrow = Bounds { writes: 7, ..PATIENT };
+        let (writer, numbers) = (Writer::in_order(pool, narrow, None), Arc::new(AtomicI64::new(0)));
+        insert(&writer, "first").await.unwrap();
+        let tasks = Tasks::new();
+        let writes: Vec<_> = (0..200)
+            .map(|_| {
+                let (writer, numbers) = (writer.clone(), Arc::clone(&numbers));
+                tasks.spawn("write", async move {
+                    let make = move || {
+                        let mut script = Script::default();
+                        // How many stand before it is what it was numbered.
+                        script.add(
+                            "INSERT INTO children (parent, seq, body) \
+                             SELECT 'first', $1, CAST(COUNT(*) AS TEXT) FROM children",
+                            [numbers.fetch_add(1, Ordering::SeqCst).into()],
+                        );
+                        (script, 1)
+                    };
+                    writer.carry("number", make).await
+                })
+            })
+            .collect();
+        for write in writes {
+            assert!(write.join().await.unwrap().unwrap(), "{engine}");
+        }
+        let in_order: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM children WHERE CAST(seq AS TEXT) = body")
+                .fetch_one(pool)
+                .await
+                .unwrap();
+        assert_eq!(in_order, 200, "{engine}");
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::receipts::OwnReceipt;
-use super::{Result, Store, Write, column, corrupt, failed, json, parsed, text_of, time, unsigned};
+use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, text_of, time, unsigned};
 
 /// One try of a job on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,17 +102,17 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn begin_attempt(&self, job: JobId, beginning: &Beginning) -> Result<()> {
-        const OPERATION: &str = "begin an attempt";
-        let mut write = self.write().await?;
-        write.put_attempt(job, beginning);
-        let rows = write.later.statements();
-        if write.carry_out(OPERATION).await? < rows {
-            return Err(corrupt(
+        let begun = self
+            .carry_whole("begin an attempt", |draft| draft.put_attempt(job, beginning))
+            .await?;
+        if begun {
+            Ok(())
+        } else {
+            Err(corrupt(
                 "attempt_id",
                 &"an attempt has an id that was used before",
-            ));
+            ))
         }
-        write.commit(OPERATION).await
     }
 
     /// Writes what one event changed, all of it or nothing.
@@ -120,25 +120,25 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn save(&self, step: &Step) -> Result<()> {
-        const OPERATION: &str = "write the state of an attempt";
-        let mut write = self.write().await?;
-        let ended = step.machine.outcome().map(|_| step.now.micros());
-        write.later.add(
-            "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4",
-            [
-                text_of(&step.machine).into(),
-                ended.into(),
-                step.mark.map(|mark| mark.as_str().to_owned()).into(),
-                step.attempt.to_string().into(),
-            ],
-        );
-        for receipt in &step.receipts {
-            write.put_receipt(receipt, step.block);
-        }
-        for (status, metadata) in &step.reports {
-            write.report(step.job, *status, metadata.as_ref(), step.now);
-        }
-        write.commit(OPERATION).await
+        self.carry("write the state of an attempt", |draft| {
+            let ended = step.machine.outcome().map(|_| step.now.micros());
+            draft.script.add(
+                "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4",
+                [
+                    text_of(&step.machine).into(),
+                    ended.into(),
+                    step.mark.map(|mark| mark.as_str().to_owned()).into(),
+                    step.attempt.to_string().into(),
+                ],
+            );
+            for receipt in &step.receipts {
+                draft.put_receipt(receipt, step.block);
+            }
+            for (status, metadata) in &step.reports {
+                draft.report(step.job, *status, metadata.as_ref(), step.now);
+            }
+        })
+        .await
     }
 
     /// Keeps a decision that led to no attempt, as the one of attempt `ordinal`.
@@ -152,9 +152,10 @@ impl Store {
         decision: &Decision,
         now: Timestamp,
     ) -> Result<()> {
-        let mut write = self.write().await?;
-        write.keep_route(job, ordinal, decision, now);
-        write.commit("keep a decision").await
+        self.carry("keep a decision", |draft| {
+            draft.keep_route(job, ordinal, decision, now)
+        })
+        .await
     }
 
     /// Why a job's attempts went where they went, oldest first.
@@ -237,7 +238,7 @@ impl Store {
     }
 }
 
-impl Write<'_> {
+impl Draft<'_> {
     /// A new attempt as one that was offered, its receipt, and why it is where it is.
     pub(super) fn put_attempt(&mut self, job: JobId, beginning: &Beginning) {
         let attempt = &beginning.attempt;
@@ -245,7 +246,7 @@ impl Write<'_> {
         self.keep_route(job, attempt.ordinal, decision, attempt.started_at);
         self.put_receipt(&beginning.receipt, beginning.block);
         let offered = attempt.machine.clone().offered(attempt.started_at);
-        self.later.add(
+        self.script.add(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
             [
@@ -263,7 +264,7 @@ impl Write<'_> {
     }
 
     fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &Decision, now: Timestamp) {
-        self.later.add(
+        self.script.add(
             "INSERT INTO routes (job_id, ordinal, decided_at, decision) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (job_id, ordinal) DO UPDATE SET decided_at = excluded.decided_at, decision = excluded.decision",
             [

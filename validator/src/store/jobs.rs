@@ -14,7 +14,7 @@ use sqlx::any::AnyRow;
 
 use super::attempts::{self, Beginning, StoredAttempt};
 use super::receipts::{self, OwnReceipt};
-use super::{Result, Store, Write, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
+use super::{Draft, Result, Store, column, corrupt, failed, json_option, parsed, text_of, time, time_option};
 use crate::report::{fault, in_words};
 
 /// A job that was taken.
@@ -195,29 +195,27 @@ impl Store {
         now: Timestamp,
         first: Option<&Beginning>,
     ) -> Result<Taken> {
-        const OPERATION: &str = "take a job";
-        let mut write = self.write().await?;
-        write.put_job(request.uuid, frame, JobStatus::Received, now);
-        write.later.add(
-            "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-            [
-                request.signature.signatory.to_string().into(),
-                request.signature.timestamp_ns.into(),
-                request.uuid.to_string().into(),
-            ],
-        );
-        write.tell(request.uuid, JobStatus::Received, None, now);
-        if let Some(beginning) = first {
-            write.put_attempt(request.uuid, beginning);
+        let taken = self
+            .carry_whole("take a job", |draft| {
+                draft.put_job(request.uuid, frame, JobStatus::Received, now);
+                draft.script.add(
+                    "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+                    [
+                        request.signature.signatory.to_string().into(),
+                        request.signature.timestamp_ns.into(),
+                        request.uuid.to_string().into(),
+                    ],
+                );
+                draft.tell(request.uuid, JobStatus::Received, None, now);
+                if let Some(beginning) = first {
+                    draft.put_attempt(request.uuid, beginning);
+                }
+            })
+            .await?;
+        if taken {
+            return Ok(Taken::New);
         }
-        // Each statement writes one row of a job that is new.
-        let rows = write.later.statements();
-        if write.carry_out(OPERATION).await? < rows {
-            drop(write);
-            return Ok(Taken::Before(self.seen(request.uuid, &request.signature).await?));
-        }
-        write.commit(OPERATION).await?;
-        Ok(Taken::New)
+        Ok(Taken::Before(self.seen(request.uuid, &request.signature).await?))
     }
 
     /// Takes a job of the validator's own: nobody is told of it. `false` if it was taken before.
@@ -225,21 +223,14 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn admit_own(&self, request: &JobRequest, frame: &str, now: Timestamp) -> Result<bool> {
-        const OPERATION: &str = "take a job of one's own";
-        let mut write = self.write().await?;
-        if !write
-            .insert_job(request.uuid, frame, JobStatus::Received, now)
-            .await?
-        {
-            return Ok(false);
-        }
-        sqlx::query("UPDATE jobs SET own = 1 WHERE job_id = $1")
-            .bind(request.uuid.to_string())
-            .execute(&mut *write.tx)
-            .await
-            .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await?;
-        Ok(true)
+        self.carry_whole("take a job of one's own", |draft| {
+            draft.put_job(request.uuid, frame, JobStatus::Received, now);
+            draft.script.add(
+                "UPDATE jobs SET own = 1 WHERE job_id = $1",
+                [request.uuid.to_string().into()],
+            );
+        })
+        .await
     }
 
     /// The jobs of the validator's own that have not ended.
@@ -259,12 +250,12 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn refuse(&self, job: JobId, frame: &str, outcome: &Outcome, now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "refuse a job";
-        let mut write = self.write().await?;
-        if write.insert_job(job, frame, JobStatus::Sent, now).await? {
-            write.close_job(job, outcome, &outcome.metadata(), now);
-        }
-        write.commit(OPERATION).await
+        let make = |draft: &mut Draft<'_>| {
+            draft.put_job(job, frame, JobStatus::Sent, now);
+            draft.close_job(job, outcome, &outcome.metadata(), now);
+        };
+        // One that is known stays as it is.
+        self.carry_whole("refuse a job", make).await.map(|_| ())
     }
 
     /// The job has ended for its user. Its terminal status is durable from here on.
@@ -278,10 +269,10 @@ impl Store {
         metadata: &StatusMetadata,
         now: Timestamp,
     ) -> Result<()> {
-        const OPERATION: &str = "close a job";
-        let mut write = self.write().await?;
-        write.close_job(job, outcome, metadata, now);
-        write.commit(OPERATION).await
+        self.carry("close a job", |draft| {
+            draft.close_job(job, outcome, metadata, now)
+        })
+        .await
     }
 
     /// The jobs that have not ended, oldest first.
@@ -333,18 +324,13 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn cancel(&self, job: JobId, reason: &str) -> Result<bool> {
-        const OPERATION: &str = "call a job off";
-        let mut write = self.write().await?;
-        let done = sqlx::query(
-            "UPDATE jobs SET cancelled = $1 WHERE job_id = $2 AND closed_at IS NULL AND cancelled IS NULL",
-        )
-        .bind(reason.to_owned())
-        .bind(job.to_string())
-        .execute(&mut *write.tx)
+        self.carry_whole("call a job off", |draft| {
+            draft.script.add(
+                "UPDATE jobs SET cancelled = $1 WHERE job_id = $2 AND closed_at IS NULL AND cancelled IS NULL",
+                [reason.into(), job.to_string().into()],
+            );
+        })
         .await
-        .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await?;
-        Ok(done.rows_affected() > 0)
     }
 
     /// What a job's user was told last; `None` if it was never handed over.
@@ -467,20 +453,19 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn keep_cheat_report(&self, report: &CheatReport, now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "keep a report of cheating";
-        let mut write = self.write().await?;
-        sqlx::query(
-            "INSERT INTO cheat_reports (signatory, timestamp_ns, report, received_at) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(report.signature.signatory.to_string())
-        .bind(report.signature.timestamp_ns)
-        .bind(text_of(report))
-        .bind(now.micros())
-        .execute(&mut *write.tx)
+        self.carry("keep a report of cheating", |draft| {
+            draft.script.add(
+                "INSERT INTO cheat_reports (signatory, timestamp_ns, report, received_at) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT DO NOTHING",
+                [
+                    report.signature.signatory.to_string().into(),
+                    report.signature.timestamp_ns.into(),
+                    text_of(report).into(),
+                    now.micros().into(),
+                ],
+            );
+        })
         .await
-        .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
     }
 }
 
@@ -544,21 +529,9 @@ impl OpenPage {
     }
 }
 
-impl Write<'_> {
-    /// `false` if the job is known already.
-    async fn insert_job(
-        &mut self,
-        job: JobId,
-        frame: &str,
-        status: JobStatus,
-        now: Timestamp,
-    ) -> Result<bool> {
-        self.put_job(job, frame, status, now);
-        Ok(self.carry_out("write a job").await? > 0)
-    }
-
+impl Draft<'_> {
     fn put_job(&mut self, job: JobId, frame: &str, status: JobStatus, now: Timestamp) {
-        self.later.add(
+        self.script.add(
             "INSERT INTO jobs (job_id, request, status, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
             [
                 job.to_string().into(),
@@ -571,7 +544,7 @@ impl Write<'_> {
 
     fn close_job(&mut self, job: JobId, outcome: &Outcome, metadata: &StatusMetadata, now: Timestamp) {
         self.report(job, outcome.status(), Some(metadata), now);
-        self.later.add(
+        self.script.add(
             "UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL",
             [
                 text_of(outcome).into(),

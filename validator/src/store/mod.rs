@@ -61,15 +61,20 @@ struct ChainOf {
     head: Option<BlockNumber>,
 }
 
-/// A turn to write, and with it the right to number status updates.
-struct Write<'a> {
-    tx: kit::Write,
-    /// What is to be written before the commit, all at once.
-    later: Script,
+/// What is to be written in one turn, as it is put together, with the right to number status updates: drafts are carried out
+/// in the order in which they are made.
+struct Draft<'a> {
+    script: Script,
     chain: ChainOf,
     sequence: &'a AtomicI64,
-    outbox: &'a watch::Sender<u64>,
+    /// Whether the outbox has something new.
     reported: bool,
+}
+
+/// A turn to write, for whoever has to read in between.
+struct Write {
+    tx: kit::Write,
+    chain: ChainOf,
 }
 
 impl Store {
@@ -121,42 +126,71 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn for_chain(&self, genesis: &str, head: BlockNumber, now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "note which chain answers";
-        let mut write = self.write().await?;
-        sqlx::query(
-            "INSERT INTO chains (genesis, seen_at) VALUES ($1, $2) \
-             ON CONFLICT (genesis) DO UPDATE SET seen_at = excluded.seen_at",
-        )
-        .bind(genesis.to_owned())
-        .bind(now.micros())
-        .execute(&mut *write.tx)
+        self.carry("note which chain answers", |draft| {
+            draft.script.add(
+                "INSERT INTO chains (genesis, seen_at) VALUES ($1, $2) \
+                 ON CONFLICT (genesis) DO UPDATE SET seen_at = excluded.seen_at",
+                [genesis.into(), now.micros().into()],
+            );
+            draft.place_receipts(genesis, head);
+            // Every later draft sees this chain; if this one fails the process ends.
+            *self.chain.lock().unwrap_or_else(PoisonError::into_inner) = ChainOf {
+                genesis: genesis.to_owned(),
+                head: Some(head),
+            };
+        })
         .await
-        .map_err(failed(OPERATION))?;
-        write.place_receipts(genesis, head).await?;
-        // Whoever has the next turn sees this chain.
-        write
-            .commit_with(OPERATION, || {
-                *self.chain.lock().unwrap_or_else(PoisonError::into_inner) = ChainOf {
-                    genesis: genesis.to_owned(),
-                    head: Some(head),
-                };
-            })
-            .await
     }
 
     fn chain(&self) -> ChainOf {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn write(&self) -> Result<Write<'_>> {
+    async fn write(&self) -> Result<Write> {
         Ok(Write {
             tx: self.writer.begin().await?,
-            later: Script::default(),
             chain: self.chain(),
-            sequence: &self.sequence,
-            outbox: &self.outbox,
-            reported: false,
         })
+    }
+
+    /// Writes what `make` puts into a draft. `operation` completes the sentence "cannot …".
+    async fn carry(&self, operation: &'static str, make: impl FnOnce(&mut Draft<'_>) + Send) -> Result<()> {
+        self.carried(operation, make, |_| 0).await.map(|_| ())
+    }
+
+    /// Likewise, if each of its statements writes a row; else nothing of it is written, and this is `false`.
+    async fn carry_whole(
+        &self,
+        operation: &'static str,
+        make: impl FnOnce(&mut Draft<'_>) + Send,
+    ) -> Result<bool> {
+        self.carried(operation, make, Script::statements).await
+    }
+
+    async fn carried(
+        &self,
+        operation: &'static str,
+        make: impl FnOnce(&mut Draft<'_>) + Send,
+        rows: impl FnOnce(&Script) -> u64 + Send,
+    ) -> Result<bool> {
+        let mut reported = false;
+        let make = || {
+            let mut draft = Draft {
+                script: Script::default(),
+                chain: self.chain(),
+                sequence: &self.sequence,
+                reported: false,
+            };
+            make(&mut draft);
+            reported = draft.reported;
+            let rows = rows(&draft.script);
+            (draft.script, rows)
+        };
+        let done = self.writer.carry(operation, make).await?;
+        if done && reported {
+            self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
+        }
+        Ok(done)
     }
 
     /// Its connections, for the gateway's part of the database.
@@ -207,25 +241,9 @@ async fn still_held(connection: &mut AnyConnection, epoch: i64) -> Result<()> {
     }
 }
 
-impl Write<'_> {
-    /// Carries out what was left for later; whoever reads what this write has written does so first. How many rows that wrote.
-    async fn carry_out(&mut self, operation: &'static str) -> Result<u64> {
-        self.later.run(&mut self.tx).await.map_err(failed(operation))
-    }
-
+impl Write {
     async fn commit(self, operation: &'static str) -> Result<()> {
-        self.commit_with(operation, || ()).await
-    }
-
-    /// Likewise, and does `then` before anyone else may write; a commit that fails ends the process.
-    async fn commit_with(mut self, operation: &'static str, then: impl FnOnce()) -> Result<()> {
-        self.carry_out(operation).await?;
-        then();
-        self.tx.commit(operation).await?;
-        if self.reported {
-            self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
-        }
-        Ok(())
+        self.tx.commit(operation).await
     }
 }
 

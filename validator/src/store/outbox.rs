@@ -6,7 +6,7 @@ use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use tokio::sync::watch;
 
-use super::{Result, Store, Write, column, failed, json_option, parsed, text_of, unsigned};
+use super::{Draft, Result, Store, column, failed, json_option, parsed, text_of, unsigned};
 
 /// What goes with an update is read by itself if it is longer than this, in characters: it is a job's result.
 const LONG: i64 = 64 * 1024;
@@ -83,26 +83,26 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn acknowledge(&self, answers: &[(i64, Option<String>)], now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "acknowledge a status update";
-        let mut write = self.write().await?;
-        for (first, last, answer) in runs(answers) {
-            write.later.add(
-                "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
-                 metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END \
-                 WHERE sequence BETWEEN $7 AND $8",
-                [
-                    now.micros().into(),
-                    answer.clone().into(),
-                    JobStatus::Completed.as_str().into(),
-                    JobStatus::Rejected.as_str().into(),
-                    JobStatus::Failed.as_str().into(),
-                    JobStatus::HordeFailed.as_str().into(),
-                    first.into(),
-                    last.into(),
-                ],
-            );
-        }
-        write.commit(OPERATION).await
+        self.carry("acknowledge a status update", |draft| {
+            for (first, last, answer) in runs(answers) {
+                draft.script.add(
+                    "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
+                     metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END \
+                     WHERE sequence BETWEEN $7 AND $8",
+                    [
+                        now.micros().into(),
+                        answer.clone().into(),
+                        JobStatus::Completed.as_str().into(),
+                        JobStatus::Rejected.as_str().into(),
+                        JobStatus::Failed.as_str().into(),
+                        JobStatus::HordeFailed.as_str().into(),
+                        first.into(),
+                        last.into(),
+                    ],
+                );
+            }
+        })
+        .await
     }
 
     /// The facilitator hands over a job that is known: its last status is said again, as the newest of all updates, unless it
@@ -111,24 +111,17 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn repeat(&self, job: JobId, end: Option<&StatusMetadata>) -> Result<()> {
-        const OPERATION: &str = "repeat a status update";
-        let mut write = self.write().await?;
-        let row = sqlx::query("SELECT MAX(sequence) AS last FROM outbox WHERE job_id = $1")
-            .bind(job.to_string())
-            .fetch_one(&mut *write.tx)
-            .await
-            .map_err(failed(OPERATION))?;
-        let last: Option<i64> = column(&row, "last")?;
-        if let Some(last) = last {
-            let again = write.next_sequence();
-            write.later.add(
+        self.carry("repeat a status update", |draft| {
+            let again = draft.next_sequence();
+            draft.script.add(
                 "UPDATE outbox SET sequence = $1, acknowledged_at = NULL, answer = NULL, \
-                 metadata = COALESCE(metadata, CAST($2 AS TEXT)) WHERE sequence = $3 AND acknowledged_at IS NOT NULL",
-                [again.into(), end.map(text_of).into(), last.into()],
+                 metadata = COALESCE(metadata, CAST($2 AS TEXT)) \
+                 WHERE sequence = (SELECT MAX(sequence) FROM outbox WHERE job_id = $3) AND acknowledged_at IS NOT NULL",
+                [again.into(), end.map(text_of).into(), job.to_string().into()],
             );
-            write.reported = true;
-        }
-        write.commit(OPERATION).await
+            draft.reported = true;
+        })
+        .await
     }
 
     /// How many updates wait for their acknowledgement.
@@ -170,7 +163,7 @@ fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
     runs
 }
 
-impl Write<'_> {
+impl Draft<'_> {
     /// Puts a status into the outbox, unless it would take the job backwards in its user's eyes. No facilitator knows a job of
     /// the validator's own, so of these only the status is kept.
     pub(super) fn report(
@@ -181,7 +174,7 @@ impl Write<'_> {
         now: Timestamp,
     ) {
         let (hindered, sequence) = (hinders(status), self.next_sequence());
-        self.later.add(
+        self.script.add(
             "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) \
              SELECT CAST($1 AS BIGINT), job_id, CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT) FROM jobs \
              WHERE job_id = $5 AND own = 0 AND $6 NOT LIKE '%|' || status || '|%'",
@@ -194,7 +187,7 @@ impl Write<'_> {
                 hindered.clone().into(),
             ],
         );
-        self.later.add(
+        self.script.add(
             "UPDATE jobs SET status = $1 WHERE job_id = $2 AND $3 NOT LIKE '%|' || status || '|%'",
             [status.as_str().into(), job.to_string().into(), hindered.into()],
         );
@@ -210,7 +203,7 @@ impl Write<'_> {
         now: Timestamp,
     ) {
         let sequence = self.next_sequence();
-        self.later.add(
+        self.script.add(
             "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5)",
             [
                 sequence.into(),

@@ -7,7 +7,7 @@ use muster_scoring::{Paid, Streamed};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Result, Store, Write, column, corrupt, failed, json, parsed, signed, text_of, unsigned};
+use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, signed, text_of, unsigned};
 
 /// Stands for the block of a receipt that was written before the chain answered.
 const NO_BLOCK: i64 = -1;
@@ -82,9 +82,8 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: Option<BlockNumber>) -> Result<()> {
-        let mut write = self.write().await?;
-        write.put_receipt(receipt, block);
-        write.commit("write a receipt").await
+        self.carry("write a receipt", |draft| draft.put_receipt(receipt, block))
+            .await
     }
 
     /// Adds the miner's signature to a receipt of ours; `false` if we never wrote such a receipt. The caller has checked
@@ -93,20 +92,18 @@ impl Store {
     /// # Errors
     /// The database's.
     pub async fn countersign(&self, receipt: &Receipt) -> Result<bool> {
-        const OPERATION: &str = "keep a miner's signature";
-        let mut write = self.write().await?;
-        let done = sqlx::query(
-            "UPDATE receipts SET miner_signature = $1 WHERE attempt_id = $2 AND kind = $3 AND payload = $4",
-        )
-        .bind(receipt.miner_signature.to_prefixed_hex())
-        .bind(receipt.payload.attempt().to_string())
-        .bind(receipt.payload.kind().as_str())
-        .bind(text_of(&receipt.payload))
-        .execute(&mut *write.tx)
+        self.carry_whole("keep a miner's signature", |draft| {
+            draft.script.add(
+                "UPDATE receipts SET miner_signature = $1 WHERE attempt_id = $2 AND kind = $3 AND payload = $4",
+                [
+                    receipt.miner_signature.to_prefixed_hex().into(),
+                    receipt.payload.attempt().to_string().into(),
+                    receipt.payload.kind().as_str().into(),
+                    text_of(&receipt.payload).into(),
+                ],
+            );
+        })
         .await
-        .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await?;
-        Ok(done.rows_affected() > 0)
     }
 
     /// The newest receipts, newest first.
@@ -197,7 +194,7 @@ impl Store {
     }
 }
 
-impl Write<'_> {
+impl Draft<'_> {
     /// `block` is the chain's head as the writer saw it; if it had seen none, the head when the chain answered is taken,
     /// and the receipt waits for its block if the chain has not.
     pub(super) fn put_receipt(&mut self, receipt: &OwnReceipt, block: Option<BlockNumber>) {
@@ -206,7 +203,7 @@ impl Write<'_> {
             .map_or(NO_BLOCK, |block| signed(block.0));
         let payload = &receipt.offered.payload;
         let written: Timestamp = payload.timestamp();
-        self.later.add(
+        self.script.add(
             "INSERT INTO receipts (attempt_id, kind, miner, payload, validator_signature, written_at, block, chain) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
             [
@@ -223,17 +220,11 @@ impl Write<'_> {
     }
 
     /// Gives the receipts that wait for their block this one, unless they are another chain's.
-    pub(super) async fn place_receipts(&mut self, genesis: &str, head: BlockNumber) -> Result<()> {
-        sqlx::query(
+    pub(super) fn place_receipts(&mut self, genesis: &str, head: BlockNumber) {
+        self.script.add(
             "UPDATE receipts SET block = $1, chain = $2 WHERE block = $3 AND (chain = $2 OR chain = '')",
-        )
-        .bind(signed(head.0))
-        .bind(genesis.to_owned())
-        .bind(NO_BLOCK)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(failed("give receipts their block"))?;
-        Ok(())
+            [signed(head.0).into(), genesis.into(), NO_BLOCK.into()],
+        );
     }
 }
 

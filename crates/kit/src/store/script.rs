@@ -5,9 +5,10 @@
 
 use std::fmt::Write as _;
 
+use futures_util::TryStreamExt as _;
 use sqlx::any::Any;
 use sqlx::query::Query;
-use sqlx::{AnyConnection, AssertSqlSafe};
+use sqlx::{AnyConnection, AssertSqlSafe, Either, Executor as _};
 
 /// Statements in their order, with their parameters.
 #[derive(Debug, Default)]
@@ -48,26 +49,49 @@ impl Script {
     /// # Errors
     /// The engine's, about the first statement that fails; those behind it are not carried out.
     pub async fn run(&mut self, connection: &mut AnyConnection) -> Result<u64, sqlx::Error> {
+        self.run_behind(&[], connection).await
+    }
+
+    /// Likewise, behind statements without parameters that write no rows.
+    pub(super) async fn run_behind(
+        &mut self,
+        first: &[&'static str],
+        connection: &mut AnyConnection,
+    ) -> Result<u64, sqlx::Error> {
         let script = std::mem::take(self);
-        if script.is_empty() {
+        if script.is_empty() && first.is_empty() {
             return Ok(0);
         }
         if connection.backend_name() == "SQLite" {
-            let text = script.text();
-            return execute(sqlx::query(AssertSqlSafe(text)), script.values, connection).await;
+            let text = script.text(first);
+            return execute(
+                sqlx::query(AssertSqlSafe(text)),
+                script.values,
+                first.len(),
+                connection,
+            )
+            .await;
+        }
+        for statement in first {
+            connection.execute(*statement).await?;
         }
         let mut values = script.values.into_iter();
         let mut rows = 0;
         for (statement, count) in script.statements {
             let own: Vec<_> = values.by_ref().take(count).collect();
-            rows += execute(sqlx::query(statement), own, connection).await?;
+            rows += execute(sqlx::query(statement), own, 0, connection).await?;
         }
         Ok(rows)
     }
 
     /// All statements as one text, their parameters counted through.
-    fn text(&self) -> String {
-        let mut text = String::with_capacity(self.statements.iter().map(|(one, _)| one.len() + 16).sum());
+    fn text(&self, first: &[&str]) -> String {
+        let length: usize = self.statements.iter().map(|(one, _)| one.len() + 16).sum();
+        let mut text = String::with_capacity(length + first.iter().map(|one| one.len() + 2).sum::<usize>());
+        for statement in first {
+            text.push_str(statement);
+            text.push_str(";\n");
+        }
         let mut before = 0;
         for (statement, count) in &self.statements {
             let mut pieces = statement.split('$');
@@ -86,9 +110,11 @@ impl Script {
     }
 }
 
+/// How many rows were written by all statements of a query but the first ones.
 async fn execute(
     mut query: Query<'_, Any, sqlx::any::AnyArguments>,
     values: Vec<Value>,
+    first: usize,
     connection: &mut AnyConnection,
 ) -> Result<u64, sqlx::Error> {
     for value in values {
@@ -97,7 +123,18 @@ async fn execute(
             Value::Number(number) => query.bind(number),
         };
     }
-    Ok(query.execute(connection).await?.rows_affected())
+    // SQLite says of a statement that writes no rows how many the one before it wrote.
+    let (mut done, mut rows) = (connection.fetch_many(query), 0);
+    let mut statement = 0;
+    while let Some(next) = done.try_next().await? {
+        if let Either::Left(result) = next {
+            statement += 1;
+            if statement > first {
+                rows += result.rows_affected();
+            }
+        }
+    }
+    Ok(rows)
 }
 
 impl From<String> for Value {
@@ -144,8 +181,8 @@ mod tests {
             ["y".into(), 2.into()],
         );
         assert_eq!(
-            script.text(),
-            "INSERT INTO a VALUES ($1, $2);\nDELETE FROM b;\nUPDATE c SET d = $4 WHERE e = $3 AND d < $4;\n"
+            script.text(&["SAVEPOINT write"]),
+            "SAVEPOINT write;\nINSERT INTO a VALUES ($1, $2);\nDELETE FROM b;\nUPDATE c SET d = $4 WHERE e = $3 AND d < $4;\n"
         );
     }
 }
