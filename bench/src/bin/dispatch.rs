@@ -104,7 +104,8 @@ fn main() -> Result<()> {
     let [stage, other] = stages;
     stage.settled(&runtime)?;
     other.settled(&runtime)?;
-    drop((other, peers));
+    runtime.block_on(other.ended());
+    drop(peers);
     let quiet = wakeups(std::process::id(), &runtime)?;
     rows.push(Row::alone(
         "wake-ups of a validator that has nothing to do",
@@ -194,7 +195,7 @@ struct Stage {
     user: Keypair,
     signed: i64,
     folder: PathBuf,
-    _tasks: Tasks,
+    tasks: Tasks,
 }
 
 impl Stage {
@@ -231,7 +232,7 @@ impl Stage {
             user,
             signed: 1_800_000_000_000_000_000,
             folder: folder.to_owned(),
-            _tasks: tasks,
+            tasks,
         })
     }
 
@@ -276,6 +277,12 @@ impl Stage {
         }
         #[expect(clippy::cast_precision_loss, reason = "nobody hands over so many jobs")]
         Ok(jobs as f64 / last.duration_since(sent).as_secs_f64())
+    }
+
+    /// Ends it, so that only one is left whose rest can be counted.
+    async fn ended(self) {
+        self.tasks.shutdown();
+        self.tasks.wait().await;
     }
 
     /// Waits until every job has ended and the facilitator knows it: what comes after an offer goes on for a while.

@@ -49,10 +49,10 @@ const CALM: Wish = Wish {
     pause_us: 10_000,
 };
 const CALM_STREAMS: usize = 16;
-/// One event, one after another.
+/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
 const SHORT: Wish = Wish {
-    events: 1,
-    pause_us: 0,
+    events: 2,
+    pause_us: 2_000,
 };
 const SHORT_STREAMS: usize = 200;
 /// One event, then nothing for a while.

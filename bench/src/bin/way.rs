@@ -45,10 +45,10 @@ use uuid::Uuid;
 /// The facilitator's key, for the gateway.
 const VOUCHES: &str = "facilitator.hotkey";
 const PATH: &str = "/v1/chat/completions";
-/// One event, one after another.
+/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
 const SHORT: Wish = Wish {
-    events: 1,
-    pause_us: 0,
+    events: 2,
+    pause_us: 2_000,
 };
 const SHORT_STREAMS: usize = 100;
 /// As an engine speaks, a few at once.

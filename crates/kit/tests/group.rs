@@ -12,7 +12,6 @@ use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use muster_kit::store::group::{Bounds, Opening};
 use muster_kit::store::testing::{TestStore, sqlite, stores};
@@ -320,36 +319,46 @@ async fn a_commit_that_fails_fails_everybody_and_the_next_one_goes_on() {
 #[tokio::test]
 async fn the_opening_is_done_once_a_transaction_and_may_refuse() {
     for TestStore { pool, engine, .. } in &all().await {
-        let (opened, last) = (Arc::new(AtomicI64::new(0)), 2);
-        let counting = Arc::clone(&opened);
-        let opening: Opening = Arc::new(move |connection| {
-            let count = counting.fetch_add(1, Ordering::SeqCst) + 1;
-            async move {
-                if count > last {
-                    return Err(StoreError::Superseded);
-                }
-                connection
-                    .execute("UPDATE parents SET made_at = made_at + 1")
-                    .await
-                    .during("open")?;
-                Ok(())
-            }
-            .boxed()
-        });
+        let unopened = Writer::in_order(pool, PATIENT, None);
+        insert(&unopened, "opened").await.unwrap();
+        let mut script = Script::default();
+        script.add(
+            "UPDATE parents SET made_at = made_at + 1 WHERE id = 'opened' AND made_at < $1",
+            [3.into()],
+        );
+        let opening = Opening {
+            script,
+            refusal: || StoreError::Superseded,
+        };
         let writer = Writer::in_order(pool, PATIENT, Some(opening));
         behind_one(&writer, vec![insert(&writer, "a"), insert(&writer, "b")]).await;
         insert(&writer, "c").await.unwrap();
-        let refused = insert(&writer, "d").await;
+        // What it writes itself does not count for a script that it stands before.
+        let one_row = || {
+            let mut script = Script::default();
+            script.add("UPDATE parents SET note = 'x' WHERE id = 'nobody'", []);
+            (script, 1)
+        };
+        assert!(!writer.carry("note", one_row).await.unwrap(), "{engine}");
         assert!(
-            matches!(refused, Err(StoreError::Superseded)),
-            "{engine}: {refused:?}"
+            writer.carry("note", || (one_row().0, 0)).await.unwrap(),
+            "{engine}"
         );
-        assert_eq!(opened.load(Ordering::SeqCst), 3, "{engine}");
-        let counted: Vec<i64> = sqlx::query_scalar("SELECT made_at FROM parents ORDER BY id")
-            .fetch_all(pool)
+        for refused in [
+            insert(&writer, "d").await,
+            writer.carry("note", one_row).await.map(|_| ()),
+        ] {
+            assert!(
+                matches!(refused, Err(StoreError::Superseded)),
+                "{engine}: {refused:?}"
+            );
+        }
+        let opened: i64 = sqlx::query_scalar("SELECT made_at FROM parents WHERE id = 'opened'")
+            .fetch_one(pool)
             .await
             .unwrap();
-        assert_eq!(counted, [1, 1, 0, 1], "{engine}: a, b, c, first");
+        assert_eq!(opened, 3, "{engine}: once for a, b, c and what was carried");
+        assert_eq!(ids(pool).await, ["a", "b", "c", "first", "opened"], "{engine}");
     }
 }
 

@@ -12,9 +12,8 @@ mod outbox;
 mod receipts;
 
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use futures_util::FutureExt;
 use muster_chain::BlockNumber;
 use muster_kit::store::group::{Bounds, Opening, Tally};
 use muster_kit::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
@@ -23,7 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
-use sqlx::{Any, AnyConnection, AnyPool, Row};
+use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
 pub use attempts::{Beginning, KeptRoute, Past, Step, StoredAttempt};
@@ -108,9 +107,8 @@ impl Store {
             head: None,
         };
         // What a write of this process shows at its head; a later process has a higher one.
-        let opening: Opening = Arc::new(move |connection| still_held(connection, epoch).boxed());
         Ok(Self {
-            writer: Writer::in_order(&pool, Bounds::default(), Some(opening)),
+            writer: Writer::in_order(&pool, Bounds::default(), Some(still_held(epoch))),
             pool,
             chain: Mutex::new(chain),
             sequence: AtomicI64::new(last),
@@ -228,16 +226,16 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
     Ok(epoch)
 }
 
-/// Fails if a later process has taken the store over.
-async fn still_held(connection: &mut AnyConnection, epoch: i64) -> Result<()> {
-    let held = sqlx::query("UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1")
-        .bind(epoch)
-        .execute(connection)
-        .await
-        .map_err(failed("write"))?;
-    match held.rows_affected() {
-        0 => Err(StoreError::Superseded),
-        _ => Ok(()),
+/// Refuses to write once a later process has taken the store over.
+fn still_held(epoch: i64) -> Opening {
+    let mut script = Script::default();
+    script.add(
+        "UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1",
+        [epoch.into()],
+    );
+    Opening {
+        script,
+        refusal: || StoreError::Superseded,
     }
 }
 

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use sqlx::any::Any;
 use sqlx::pool::PoolConnection;
 use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
@@ -31,9 +30,15 @@ use crate::task::Tasks;
 /// Writers that wait for their turn; further ones wait to be let into the queue.
 const QUEUE: usize = 1_024;
 
-/// What is done at the head of every shared transaction, before its first write; if it fails, nothing is written.
-pub type Opening =
-    Arc<dyn for<'c> Fn(&'c mut AnyConnection) -> BoxFuture<'c, Result<(), StoreError>> + Send + Sync>;
+/// What is carried out at the head of every shared transaction, before its first write. Unless it writes a row, nothing else is
+/// written.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// The statements.
+    pub script: Script,
+    /// What whoever wanted to write is told if they write no row.
+    pub refusal: fn() -> StoreError,
+}
 
 /// How much goes into one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +119,8 @@ const SAVEPOINT: &[&str] = &["RELEASE SAVEPOINT write", "SAVEPOINT write"];
 /// A transaction that is open, and who waits for its commit.
 struct Batch {
     connection: PoolConnection<Any>,
+    /// What the transaction begins with, until it has begun.
+    head: Option<(&'static str, Opening)>,
     /// In the order of their writes, each with what it does in words.
     waiting: Vec<(&'static str, Done)>,
     /// Who has written nothing after all, and hears so once it is durable what its write met.
@@ -125,11 +132,18 @@ struct Batch {
 /// The task behind a [`Writer`].
 struct Clerk {
     pool: AnyPool,
-    opening: Option<Opening>,
+    opening: Opening,
     bounds: Bounds,
     /// How long the last commit took.
     last: Duration,
     tally: Arc<Counts>,
+}
+
+/// Why nothing was handed over.
+enum Failed {
+    /// The opening wrote nothing.
+    Refused(StoreError),
+    Engine(sqlx::Error),
 }
 
 /// What a turn left.
@@ -142,7 +156,20 @@ enum Left {
     Broken(sqlx::Error),
 }
 
-// === impl Bounds, Writer ===
+/// Completes the sentence "cannot …".
+const BEGIN: &str = "begin a transaction";
+
+// === impl Opening, Bounds, Writer ===
+
+impl Default for Opening {
+    /// Nothing.
+    fn default() -> Self {
+        Self {
+            script: Script::default(),
+            refusal: || StoreError::Superseded,
+        }
+    }
+}
 
 impl Default for Bounds {
     fn default() -> Self {
@@ -177,7 +204,7 @@ impl Writer {
         let tally = Arc::default();
         let clerk = Clerk {
             pool: pool.clone(),
-            opening,
+            opening: opening.unwrap_or_default(),
             bounds,
             last: Duration::ZERO,
             tally: Arc::clone(&tally),
@@ -201,7 +228,7 @@ impl Writer {
         };
         let (turn, ours) = oneshot::channel();
         // The clerk goes only when the runtime does.
-        let gone = || closed("begin a transaction");
+        let gone = || closed(BEGIN);
         turns.send(Turn::Lent(turn)).await.map_err(|_| gone())?;
         Ok(Write(Held::Shared(ours.await.map_err(|_| gone())??)))
     }
@@ -343,25 +370,13 @@ impl Clerk {
     }
 
     async fn open(&self) -> Result<Batch, StoreError> {
-        const OPERATION: &str = "begin a transaction";
-        let mut connection = self.pool.acquire().await.during(OPERATION)?;
-        connection
-            .execute(begin_statement(&self.pool))
-            .await
-            .during(OPERATION)?;
-        let mut batch = Batch {
-            connection,
+        Ok(Batch {
+            connection: self.pool.acquire().await.during(BEGIN)?,
+            head: Some((begin_statement(&self.pool), self.opening.clone())),
             waiting: Vec::new(),
             missed: Vec::new(),
             marked: false,
-        };
-        if let Some(opening) = &self.opening
-            && let Err(error) = opening(&mut batch.connection).await
-        {
-            batch.undo().await;
-            return Err(error);
-        }
-        Ok(batch)
+        })
     }
 
     /// Takes writes into one transaction, the first one and whoever is waiting, and commits.
@@ -398,11 +413,19 @@ impl Clerk {
 async fn lend(batch: &Arc<Mutex<Batch>>, turn: Lent) -> Left {
     let mut held = Arc::clone(batch).lock_owned().await;
     let before = held.waiting.len();
-    if before > 0
-        && let Err(error) = held.mark().await
-    {
+    match held.hand(Script::default()).await {
+        Ok(_) => {}
+        Err(Failed::Refused(error)) => {
+            drop(turn.send(Err(error)));
+            return Left::Nothing;
+        }
+        Err(Failed::Engine(source)) if before == 0 => {
+            let operation = BEGIN;
+            drop(turn.send(Err(StoreError::Query { operation, source })));
+            return Left::Nothing;
+        }
         // Dropped, the turn fails as a commit that did not come.
-        return Left::Broken(error);
+        Err(Failed::Engine(error)) => return Left::Broken(error),
     }
     // One whose caller is gone comes back in the error, and is over.
     drop(turn.send(Ok(held)));
@@ -437,21 +460,20 @@ impl Batch {
     /// Writes what somebody else said.
     async fn carry(&mut self, carried: Carried) -> Left {
         let Carried {
-            mut script,
+            script,
             rows,
             operation,
             done,
         } = carried;
         let alone = self.waiting.is_empty();
-        let savepoint = if alone { &[][..] } else { self.savepoint() };
-        self.marked = self.marked || !alone;
-        match script.run_behind(savepoint, &mut self.connection).await {
+        match self.hand(script).await {
             Ok(written) if written >= rows => {
                 self.waiting.push((operation, done));
                 return Left::Written;
             }
             Ok(_) => self.missed.push((operation, done)),
-            Err(source) => drop(done.send(Err(StoreError::Query { operation, source }))),
+            Err(Failed::Refused(error)) => drop(done.send(Err(error))),
+            Err(Failed::Engine(source)) => drop(done.send(Err(StoreError::Query { operation, source }))),
         }
         if !alone && let Err(error) = self.unmark().await {
             return Left::Broken(error);
@@ -459,21 +481,27 @@ impl Batch {
         Left::Nothing
     }
 
-    fn savepoint(&self) -> &'static [&'static str] {
-        match SAVEPOINT {
-            [_, rest @ ..] if !self.marked => rest,
-            all => all,
+    /// Hands a script over behind what has to stand before it: the beginning of the transaction, or a mark up to which what is
+    /// written from here on can be undone by itself. How many rows it wrote.
+    async fn hand(&mut self, mut script: Script) -> Result<u64, Failed> {
+        let nothing = Script::default();
+        let Some((begin, opening)) = self.head.take() else {
+            // PostgreSQL refuses the release if a statement of the last write failed and its writer did not mind.
+            let marks = match SAVEPOINT {
+                [_, rest @ ..] if !self.marked => rest,
+                all => all,
+            };
+            self.marked = true;
+            let done = script.run_behind(marks, &nothing, &mut self.connection).await;
+            return done.map(|(_, rows)| rows).map_err(Failed::Engine);
+        };
+        let done = script
+            .run_behind(&[begin], &opening.script, &mut self.connection)
+            .await;
+        match done.map_err(Failed::Engine)? {
+            (0, _) if !opening.script.is_empty() => Err(Failed::Refused((opening.refusal)())),
+            (_, rows) => Ok(rows),
         }
-    }
-
-    /// What is written from here on can be undone by itself.
-    async fn mark(&mut self) -> Result<(), sqlx::Error> {
-        // PostgreSQL refuses the release if a statement of the last write failed and its writer did not mind.
-        Script::default()
-            .run_behind(self.savepoint(), &mut self.connection)
-            .await?;
-        self.marked = true;
-        Ok(())
     }
 
     /// Undoes what was written since.

@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use futures_util::TryStreamExt as _;
 use sqlx::any::Any;
 use sqlx::query::Query;
-use sqlx::{AnyConnection, AssertSqlSafe, Either, Executor as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Executor as _};
 
 /// Statements in their order, with their parameters.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Script {
     statements: Vec<(&'static str, usize)>,
     values: Vec<Value>,
@@ -49,92 +49,92 @@ impl Script {
     /// # Errors
     /// The engine's, about the first statement that fails; those behind it are not carried out.
     pub async fn run(&mut self, connection: &mut AnyConnection) -> Result<u64, sqlx::Error> {
-        self.run_behind(&[], connection).await
+        let (_, rows) = self.run_behind(&[], &Self::default(), connection).await?;
+        Ok(rows)
     }
 
-    /// Likewise, behind statements without parameters that write no rows.
+    /// Likewise, behind statements that write no rows and behind another script, all handed over together; how many rows the
+    /// other one wrote, and this one.
     pub(super) async fn run_behind(
         &mut self,
         first: &[&'static str],
+        other: &Self,
         connection: &mut AnyConnection,
-    ) -> Result<u64, sqlx::Error> {
-        let script = std::mem::take(self);
-        if script.is_empty() && first.is_empty() {
-            return Ok(0);
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let own = std::mem::take(self);
+        let behind = first.len().saturating_add(other.statements.len());
+        if behind == 0 && own.is_empty() {
+            return Ok((0, 0));
         }
+        let statements = other.statements.iter().chain(&own.statements);
+        let mut values = other.values.iter().cloned().chain(own.values);
         if connection.backend_name() == "SQLite" {
-            let text = script.text(first);
-            return execute(
-                sqlx::query(AssertSqlSafe(text)),
-                script.values,
-                first.len(),
-                connection,
-            )
-            .await;
+            let text = text(first, statements.copied());
+            let written = execute(sqlx::query(AssertSqlSafe(text)), values, connection).await?;
+            // SQLite says of a statement that writes no rows how many the one before it wrote.
+            let sum = |part: Option<&[u64]>| part.unwrap_or_default().iter().sum();
+            return Ok((sum(written.get(first.len()..behind)), sum(written.get(behind..))));
         }
         for statement in first {
             connection.execute(*statement).await?;
         }
-        let mut values = script.values.into_iter();
-        let mut rows = 0;
-        for (statement, count) in script.statements {
-            let own: Vec<_> = values.by_ref().take(count).collect();
-            rows += execute(sqlx::query(statement), own, 0, connection).await?;
+        let mut rows = (0, 0);
+        for (place, (statement, count)) in statements.enumerate() {
+            let own: Vec<_> = values.by_ref().take(*count).collect();
+            let written: u64 = execute(sqlx::query(*statement), own, connection)
+                .await?
+                .iter()
+                .sum();
+            if place < other.statements.len() {
+                rows.0 += written;
+            } else {
+                rows.1 += written;
+            }
         }
         Ok(rows)
     }
-
-    /// All statements as one text, their parameters counted through.
-    fn text(&self, first: &[&str]) -> String {
-        let length: usize = self.statements.iter().map(|(one, _)| one.len() + 16).sum();
-        let mut text = String::with_capacity(length + first.iter().map(|one| one.len() + 2).sum::<usize>());
-        for statement in first {
-            text.push_str(statement);
-            text.push_str(";\n");
-        }
-        let mut before = 0;
-        for (statement, count) in &self.statements {
-            let mut pieces = statement.split('$');
-            text.push_str(pieces.next().unwrap_or_default());
-            for piece in pieces {
-                let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-                let (number, rest) = piece.split_at(digits);
-                let number: usize = number.parse().unwrap_or_default();
-                // Writing into a text does not fail.
-                let _ = write!(text, "${}{rest}", number + before);
-            }
-            text.push_str(";\n");
-            before += count;
-        }
-        text
-    }
 }
 
-/// How many rows were written by all statements of a query but the first ones.
+/// All statements as one text, their parameters counted through.
+fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>) -> String {
+    let mut text = String::new();
+    for statement in first {
+        text.push_str(statement);
+        text.push_str(";\n");
+    }
+    let mut before = 0;
+    for (statement, count) in statements {
+        let mut pieces = statement.split('$');
+        text.push_str(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let (number, rest) = piece.split_at(digits);
+            let number: usize = number.parse().unwrap_or_default();
+            // Writing into a text does not fail.
+            let _ = write!(text, "${}{rest}", number + before);
+        }
+        text.push_str(";\n");
+        before += count;
+    }
+    text
+}
+
+/// How many rows each statement of a query wrote.
 async fn execute(
     mut query: Query<'_, Any, sqlx::any::AnyArguments>,
-    values: Vec<Value>,
-    first: usize,
+    values: impl IntoIterator<Item = Value>,
     connection: &mut AnyConnection,
-) -> Result<u64, sqlx::Error> {
+) -> Result<Vec<u64>, sqlx::Error> {
     for value in values {
         query = match value {
             Value::Text(text) => query.bind(text),
             Value::Number(number) => query.bind(number),
         };
     }
-    // SQLite says of a statement that writes no rows how many the one before it wrote.
-    let (mut done, mut rows) = (connection.fetch_many(query), 0);
-    let mut statement = 0;
-    while let Some(next) = done.try_next().await? {
-        if let Either::Left(result) = next {
-            statement += 1;
-            if statement > first {
-                rows += result.rows_affected();
-            }
-        }
-    }
-    Ok(rows)
+    let done = connection.fetch_many(query);
+    done.try_filter_map(async |next| Ok(next.left().map(|done| done.rows_affected())))
+        .try_collect()
+        .await
 }
 
 impl From<String> for Value {
@@ -181,8 +181,8 @@ mod tests {
             ["y".into(), 2.into()],
         );
         assert_eq!(
-            script.text(&["SAVEPOINT write"]),
-            "SAVEPOINT write;\nINSERT INTO a VALUES ($1, $2);\nDELETE FROM b;\nUPDATE c SET d = $4 WHERE e = $3 AND d < $4;\n"
+            text(&["BEGIN"], script.statements.iter().copied()),
+            "BEGIN;\nINSERT INTO a VALUES ($1, $2);\nDELETE FROM b;\nUPDATE c SET d = $4 WHERE e = $3 AND d < $4;\n"
         );
     }
 }
