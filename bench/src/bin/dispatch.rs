@@ -282,7 +282,8 @@ impl Stage {
     /// Ends it, so that only one is left whose rest can be counted.
     async fn ended(self) {
         self.tasks.shutdown();
-        self.tasks.wait().await;
+        // What does not end in time is counted with the rest.
+        let _ = self.tasks.wait(Duration::from_secs(20)).await;
     }
 
     /// Waits until every job has ended and the facilitator knows it: what comes after an offer goes on for a while.
