@@ -33,7 +33,7 @@ async fn a_job_is_taken_with_its_first_attempt_in_one_write() {
         );
         assert_eq!(
             store.receipts_of(first.attempt.id).await.unwrap(),
-            [first.receipt.clone()]
+            std::slice::from_ref(&first.receipt)
         );
         assert_eq!(store.routes_of(one.uuid).await.unwrap().len(), 1);
         assert_eq!(next_update(&store).await.unwrap().status, JobStatus::Received);
