@@ -79,7 +79,12 @@ pub(crate) async fn job(
     let (users, me) = (shared.config.users.rule(), shared.keypair.hotkey());
     let seen = match decide(&request, holds, Seen::Never, &users, me) {
         Admission::Admit => {
-            let first = driver::first(shared, &request);
+            // A job that is only repeated takes nobody's place; one that has ended gives it back below.
+            let first = if shared.is_driven(id) {
+                None
+            } else {
+                driver::first(shared, &request)
+            };
             // While the job is being written down its miner is dialled, and told nothing of it.
             let line = first.as_ref().map(|first| {
                 let mut line = driver::line(shared, &first.attempt);

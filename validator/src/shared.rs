@@ -123,6 +123,12 @@ impl Shared {
         }
     }
 
+    /// Whether a job has its driver: then it is known, whoever hands it over.
+    pub(crate) fn is_driven(&self, job: JobId) -> bool {
+        let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        cancels.contains_key(&job)
+    }
+
     /// Whether a job is the validator's own.
     pub(crate) fn is_own(&self, job: JobId) -> bool {
         self.news.borrow().contains_key(&job)

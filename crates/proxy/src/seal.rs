@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use muster_kit::Tasks;
 use muster_kit::error::Causes;
 use muster_seal::StreamEnd;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
@@ -160,19 +160,34 @@ impl Seal {
             );
             return Ok(upgrade::answer(self, head, open).await);
         }
+        let (body, open, client) = self.taken_in(&mut head, body, asked, http2, permit).await?;
+        let answered = self.ask(Request::from_parts(head, Full::new(body))).await;
+        Ok(match answered {
+            Ok(response) => self.pass_on(response, open, client).await,
+            Err(unanswered) => self.fail(open, &unanswered),
+        })
+    }
+
+    /// A question as whole as it has to be before somebody is asked, and the answer to it begun.
+    async fn taken_in<B>(
+        &self,
+        head: &mut Parts,
+        body: B,
+        asked: Asking,
+        http2: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Bytes, Open, Client), Refusal>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
         let body = intake::collect(body, &self.limits).await?;
         let input = input_digest(self.sealer.scheme(), &body);
         let client = Client {
             http2,
             trailers: http2 || takes_trailers(&head.headers),
         };
-        let open = Open::begin(&self.sealer, asked, input, permit);
         to_engine(&mut head.headers);
-        let answered = self.ask(Request::from_parts(head, Full::new(body))).await;
-        Ok(match answered {
-            Ok(response) => self.pass_on(response, open, client).await,
-            Err(unanswered) => self.fail(open, &unanswered),
-        })
+        Ok((body, Open::begin(&self.sealer, asked, input, permit), client))
     }
 
     /// Whoever stands beside the engine is asked. It has places of its own: users who fill the engine's do not keep it from answering.
@@ -195,14 +210,7 @@ impl Seal {
         if self.sealer.is_closing() {
             return Err(Refusal::Closed);
         }
-        let body = intake::collect(body, &self.limits).await?;
-        let input = input_digest(self.sealer.scheme(), &body);
-        let client = Client {
-            http2,
-            trailers: http2 || takes_trailers(&head.headers),
-        };
-        let open = Open::begin(&self.sealer, asked, input, permit);
-        to_engine(&mut head.headers);
+        let (body, open, client) = self.taken_in(&mut head, body, asked, http2, permit).await?;
         head.uri = Uri::from(beside.path(&head.method));
         let there = tokio::select! {
             biased;

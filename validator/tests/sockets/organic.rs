@@ -10,7 +10,7 @@ use muster_protocol::status::{
 };
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{CheatReport, Response};
-use muster_protocol::wire::miner::{FromMiner, GenericError, OptionsPreset};
+use muster_protocol::wire::miner::{FromMiner, GenericError, OptionsPreset, ToMiner};
 use muster_protocol::{AttemptId, Receipt, Timestamp};
 use serde_json::json;
 
@@ -121,6 +121,8 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
 async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
+    // The subnet is known when a job comes, so its miner is chosen before the store is asked whether it is new.
+    world.config.chain.refresh_s = 3_600;
     world.start();
     world.facilitator.accept().await;
     let job = job("//User", 1);
@@ -132,6 +134,16 @@ async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     let (_, end) = world.facilitator.updates_to_the_end().await;
     world.facilitator.submit(&job).await;
     assert_eq!(world.facilitator.take().await, end);
+    // The miner has one executor, and what was only repeated has not taken it.
+    let another = self::job("//User", 2);
+    world.facilitator.submit(&another).await;
+    let offer = loop {
+        // A connection that was made before the job was known to be a repeated one ends without a word.
+        if let Some(ToMiner::V0InitialJobRequest(offer)) = miner.accept().await.hear().await {
+            break offer;
+        }
+    };
+    assert_eq!(offer.job_uuid, AttemptId::first_of(another.uuid));
 }
 
 #[tokio::test]
