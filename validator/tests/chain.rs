@@ -8,7 +8,7 @@
 )]
 
 #[cfg(test)]
-#[path = "../../crates/chain/tests/support/mod.rs"]
+#[path = "../../crates/foundation/chain/tests/support/mod.rs"]
 #[expect(dead_code, reason = "tests of the client also stop and start their chain")]
 mod support;
 

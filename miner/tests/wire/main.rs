@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod chain;
 #[cfg(test)]
-#[path = "../../../crates/chain/tests/support/mod.rs"]
+#[path = "../../../crates/foundation/chain/tests/support/mod.rs"]
 #[expect(dead_code, reason = "the chain client's own tests use more of it")]
 mod devchain;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use table::{
 
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";
-const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
+const FUZZ: &str = "crates/foundation/protocol/fuzz/Cargo.toml";
 const LLM: &str = "images/llm/Cargo.toml";
 const CUDA: &str = "images/grader-cuda/Cargo.toml";
 
@@ -256,13 +256,13 @@ mod tests {
     fn dev_dependencies_count_except_for_anyhow() {
         let tokio = member(
             "muster-protocol",
-            "crates/protocol",
+            "crates/foundation/protocol",
             &[("tokio", DependencyKind::Development)],
         );
         assert!(check(&[tokio])[0].contains("tokio (dev-dependency)"));
         let anyhow = member(
             "muster-rpc",
-            "crates/rpc",
+            "crates/foundation/websocket",
             &[("anyhow", DependencyKind::Development)],
         );
         assert!(check(&[anyhow]).is_empty());

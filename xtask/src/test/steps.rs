@@ -44,7 +44,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], run: cuda_tests },
 ];
 
-const FUZZ: &str = "crates/protocol/fuzz/Cargo.toml";
+const FUZZ: &str = "crates/foundation/protocol/fuzz/Cargo.toml";
 /// What an image must be to run without any base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
 

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Finding, Tree};
 
-const WIRE: &str = "crates/protocol/src/wire/";
+const WIRE: &str = "crates/foundation/protocol/src/wire/";
 const PAGE: &str = "docs/protocol.md";
 const LABEL: &str = "wire hash: ";
 
@@ -89,8 +89,8 @@ fn hash(tree: &Tree) -> Option<String> {
 mod tests {
     use super::*;
 
-    const A: &str = "crates/protocol/src/wire/a.rs";
-    const B: &str = "crates/protocol/src/wire/b.rs";
+    const A: &str = "crates/foundation/protocol/src/wire/a.rs";
+    const B: &str = "crates/foundation/protocol/src/wire/b.rs";
 
     fn page(hash: &str) -> String {
         format!("# Protocol\n\n`wire hash: {hash}`\n")
@@ -117,7 +117,7 @@ mod tests {
             hash(&Tree::of(&[
                 (B, "two"),
                 (A, "one"),
-                ("crates/protocol/src/lib.rs", "x")
+                ("crates/foundation/protocol/src/lib.rs", "x")
             ]))
         );
     }

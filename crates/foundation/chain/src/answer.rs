@@ -1,0 +1,80 @@
+//! What an endpoint answered, decoded only after its lengths were held against its bytes.
+//!
+//! A sequence says how long it is before it comes, and `scale_value` takes memory for as many elements as it says. An
+//! endpoint that says four thousand million would end the process. Walking over the bytes first takes no memory and fails
+//! where they end; after that no length is greater than what came.
+
+use std::marker::PhantomData;
+
+use subxt::dynamic::Value;
+use subxt::ext::scale_decode::visitor::{DecodeAsTypeResult, IgnoreVisitor, decode_with_visitor};
+use subxt::ext::scale_decode::{DecodeAsType, Error, IntoVisitor, TypeResolver, Visitor};
+
+/// A value whose lengths its bytes bear out.
+#[derive(Debug)]
+pub(crate) struct Answer(pub(crate) Value);
+
+/// Makes it.
+pub(crate) struct Careful<R>(PhantomData<R>);
+
+impl IntoVisitor for Answer {
+    type AnyVisitor<R: TypeResolver> = Careful<R>;
+
+    fn into_visitor<R: TypeResolver>() -> Careful<R> {
+        Careful(PhantomData)
+    }
+}
+
+impl<R: TypeResolver> Visitor for Careful<R> {
+    type Value<'scale, 'resolver> = Answer;
+    type Error = Error;
+    type TypeResolver = R;
+
+    fn unchecked_decode_as_type(
+        self,
+        input: &mut &[u8],
+        kind: R::TypeId,
+        types: &R,
+    ) -> DecodeAsTypeResult<Self, Result<Answer, Error>> {
+        let mut ahead = *input;
+        let walked = decode_with_visitor(&mut ahead, kind.clone(), types, IgnoreVisitor::<R>::new());
+        DecodeAsTypeResult::Decoded(match walked {
+            Ok(()) => Value::decode_as_type(input, kind, types).map(Answer),
+            Err(error) => Err(error.into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use subxt::ext::codec::{Compact, Decode, Encode};
+    use subxt::metadata::Metadata;
+
+    use super::*;
+
+    /// The type of `SubtensorModule.Weights`' values, a list of pairs, and what decodes it.
+    fn decode(bytes: &[u8]) -> Result<Answer, String> {
+        let mut file: &[u8] = include_bytes!("../../../../tests/vectors/finney-spec365.scale");
+        let metadata = Metadata::decode(&mut file).map_err(|error| error.to_string())?;
+        let pallet = metadata.pallet_by_name("SubtensorModule").ok_or("no pallet")?;
+        let storage = pallet.storage().ok_or("no storage")?;
+        let entry = storage.entry_by_name("Weights").ok_or("no entry")?;
+        Answer::decode_as_type(&mut &*bytes, entry.value_ty(), metadata.types())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_list_that_is_there_is_read() {
+        let list = vec![(1_u16, 2_u16), (3, 4)];
+        assert!(decode(&list.encode()).is_ok());
+    }
+
+    #[test]
+    fn a_list_that_is_longer_than_its_bytes_takes_no_memory() {
+        for length in [3_u32, 1 << 20, u32::MAX] {
+            let mut bytes = Compact(length).encode();
+            bytes.extend((1_u16, 2_u16).encode());
+            assert!(decode(&bytes).is_err(), "{length}");
+        }
+    }
+}

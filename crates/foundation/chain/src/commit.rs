@@ -1,0 +1,460 @@
+//! How weights get to a chain that keeps them secret at first: which way a subnet takes, what must be remembered between
+//! commit and reveal, and when to reveal. Pure; a validator stores a [`PendingReveal`] before it submits the commit.
+
+use blake2::digest::consts::U32;
+use blake2::{Blake2b, Digest};
+use muster_protocol::Hotkey;
+use serde::{Deserialize, Serialize};
+use subxt::ext::codec::Encode;
+
+use crate::client::Hyperparameters;
+use crate::schedule::Schedule;
+use crate::timelock::Beacon;
+use crate::types::{BlockNumber, Netuid, Uid};
+
+/// The version of timelocked commits whose format this is.
+pub const TIMELOCKED_VERSION: u16 = 4;
+/// How many numbers a salt has.
+pub const SALT: usize = 8;
+
+/// A commit's salt.
+pub type Salt = [u16; SALT];
+
+/// How a subnet takes weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// At once, for everyone to see.
+    Plain,
+    /// A hash first; the weights, with a salt, in a later epoch, by the validator.
+    Salted,
+    /// Encrypted to a beacon's round, which the chain opens in a later epoch by itself.
+    Timelocked,
+}
+
+/// The way that a subnet's rules ask for.
+///
+/// Where weights must be committed, timelocked ones are taken if the chain reads their format and says by which epochs and
+/// which beacon it opens them: nothing depends then on this validator being alive in the right epoch. Otherwise salted.
+pub fn method(rules: &Hyperparameters, schedule: Option<&Schedule>, beacon: Option<&Beacon>) -> Method {
+    if !rules.commit_reveal {
+        return Method::Plain;
+    }
+    let opens = schedule.and_then(Schedule::foresee).is_some() && beacon.is_some();
+    if opens && rules.commit_reveal_version == Some(TIMELOCKED_VERSION) {
+        Method::Timelocked
+    } else {
+        Method::Salted
+    }
+}
+
+/// What a chain's rules for weights are, all read at one block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightRules {
+    /// The subnet's rules.
+    pub hyperparameters: Hyperparameters,
+    /// Its epochs, where the chain records them.
+    pub schedule: Option<Schedule>,
+    /// The beacon that opens timelocked weights, where the chain has one.
+    pub beacon: Option<Beacon>,
+    /// The last round that the chain has seen of it.
+    pub last_round: Option<u64>,
+}
+
+impl WeightRules {
+    /// The way that they ask for.
+    pub fn method(&self) -> Method {
+        method(
+            &self.hyperparameters,
+            self.schedule.as_ref(),
+            self.beacon.as_ref(),
+        )
+    }
+
+    /// The beacon's round for a commit that is sent now. One that the chain has seen would open it at once, and is refused:
+    /// where epochs are shorter than the beacon's rounds, as on a development chain, the next round is taken.
+    pub fn round(&self) -> Option<u64> {
+        let round = self.schedule.as_ref()?.round(self.beacon.as_ref()?)?;
+        let unseen = self.last_round.map_or(0, |last| last.saturating_add(1));
+        Some(round.max(unseen))
+    }
+}
+
+/// A commit that waits for its reveal: everything that must survive a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingReveal {
+    /// How it is revealed.
+    pub by: RevealedBy,
+    /// The weights that were committed.
+    pub weights: Vec<(u16, u16)>,
+    /// Their version key.
+    pub version_key: u64,
+    /// Since when the chain has it; `None` until that is known.
+    pub committed: Option<Committed>,
+}
+
+/// Who brings committed weights to light.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RevealedBy {
+    /// This validator, with this salt.
+    Us {
+        /// Drawn at random and told to nobody before the reveal.
+        salt: Salt,
+    },
+    /// The chain, with this round of its beacon.
+    Chain {
+        /// The round.
+        round: u64,
+    },
+}
+
+/// A commit that the chain took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// The block that took it.
+    pub block: u64,
+    /// The subnet's epoch in that block, where the chain counts them.
+    pub epoch: Option<u64>,
+}
+
+impl PendingReveal {
+    /// The hash of a salted commit; `None` for one that the chain opens.
+    pub fn hash(&self, hotkey: &Hotkey, netuid: Netuid) -> Option<[u8; 32]> {
+        match &self.by {
+            RevealedBy::Us { salt } => {
+                Some(commit_hash(hotkey, netuid, &self.weights, salt, self.version_key))
+            }
+            RevealedBy::Chain { .. } => None,
+        }
+    }
+
+    /// The weights by uid.
+    pub fn weights(&self) -> Vec<(Uid, u16)> {
+        self.weights
+            .iter()
+            .map(|(uid, weight)| (Uid(*uid), *weight))
+            .collect()
+    }
+}
+
+/// What a salted commit commits to: BlakeTwo256 of the SCALE tuple `(who, index, uids, values, salt, version_key)`, where
+/// the index of a subnet's first mechanism is its netuid.
+pub fn commit_hash(
+    hotkey: &Hotkey,
+    netuid: Netuid,
+    weights: &[(u16, u16)],
+    salt: &[u16],
+    version_key: u64,
+) -> [u8; 32] {
+    let (uids, values): (Vec<u16>, Vec<u16>) = weights.iter().copied().unzip();
+    let bytes = (hotkey.as_bytes(), netuid.0, uids, values, salt, version_key).encode();
+    Blake2b::<U32>::digest(bytes).into()
+}
+
+/// A salted commit as the chain keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredCommit {
+    /// What was committed to.
+    pub hash: [u8; 32],
+    /// The first and the last block in which it can be revealed, as the chain foresaw when it was committed.
+    pub window: (BlockNumber, BlockNumber),
+}
+
+/// What the chain shows of a validator's weights at one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnChain {
+    /// The block.
+    pub block: u64,
+    /// The subnet's epoch then, where the chain counts them.
+    pub epoch: Option<u64>,
+    /// Epochs between a commit and its reveal.
+    pub reveal_period: u64,
+    /// Salted commits that wait for their reveal.
+    pub commits: Vec<StoredCommit>,
+    /// The weights in force.
+    pub weights: Vec<(u16, u16)>,
+}
+
+/// What is to be done about a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its time has not come.
+    Wait,
+    /// It is to be revealed now.
+    Reveal,
+    /// The weights are in force.
+    Revealed,
+    /// It can never be revealed.
+    Lost(Loss),
+}
+
+/// Why committed weights never came to be in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// The epoch in which it could be revealed went by while this validator, or the chain's endpoint, was away.
+    #[error("the epoch in which the commit could be revealed is over: this validator was not there in time")]
+    Expired,
+    /// The chain does not have it: the block that had taken it was taken back, or another commit replaced it.
+    #[error(
+        "the chain no longer has the commit: its block was taken back, or something else signs with this hotkey"
+    )]
+    Vanished,
+    /// The beacon's round did not open it in its epoch.
+    #[error(
+        "the chain did not reveal the weights in their epoch: its beacon was late, or what opened was refused"
+    )]
+    Unopened,
+}
+
+/// Decides about a commit of `hash` (for one that we reveal) by what the chain shows.
+///
+/// The rows of a chain are scaled so that the largest is 65535, and so are ours; whether they are in force is seen by
+/// comparing them.
+pub fn standing(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChain) -> Standing {
+    let Some(committed) = pending.committed else {
+        return Standing::Wait;
+    };
+    if seen.block <= committed.block {
+        // An endpoint that is behind the block of the commit cannot tell.
+        return Standing::Wait;
+    }
+    let due = committed
+        .epoch
+        .map(|epoch| epoch.saturating_add(seen.reveal_period));
+    match hash {
+        Some(hash) => {
+            let Some(stored) = seen.commits.iter().find(|commit| commit.hash == hash) else {
+                return gone(pending, due, seen);
+            };
+            match (seen.epoch, due) {
+                (Some(now), Some(due)) if now < due => Standing::Wait,
+                (Some(now), Some(due)) if now == due => Standing::Reveal,
+                (Some(_), Some(_)) => Standing::Lost(Loss::Expired),
+                // A chain that does not count epochs keeps to what it foresaw. The call lands in the block after this one.
+                (None, _) | (_, None) => match seen.block.saturating_add(1) {
+                    lands if lands < stored.window.0.0 => Standing::Wait,
+                    lands if lands <= stored.window.1.0 => Standing::Reveal,
+                    _ => Standing::Lost(Loss::Expired),
+                },
+            }
+        }
+        None => match (seen.epoch, due) {
+            (Some(now), Some(due)) if now >= due && in_force(pending, seen) => Standing::Revealed,
+            (Some(now), Some(due)) if now > due => Standing::Lost(Loss::Unopened),
+            (Some(_), Some(_)) | (None, _) | (_, None) => Standing::Wait,
+        },
+    }
+}
+
+/// A salted commit that the chain no longer keeps: revealed, expired, or taken back.
+fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChain) -> Standing {
+    if in_force(pending, seen) {
+        return Standing::Revealed;
+    }
+    match (seen.epoch, due) {
+        (Some(now), Some(due)) if now > due => Standing::Lost(Loss::Expired),
+        (Some(_), Some(_)) | (None, _) | (_, None) => Standing::Lost(Loss::Vanished),
+    }
+}
+
+fn in_force(pending: &PendingReveal, seen: &OnChain) -> bool {
+    let row = |weights: &[(u16, u16)]| {
+        let mut row: Vec<_> = weights
+            .iter()
+            .copied()
+            .filter(|(_, weight)| *weight > 0)
+            .collect();
+        row.sort_unstable();
+        row
+    };
+    row(&pending.weights) == row(&seen.weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules(commit_reveal: bool, version: Option<u16>) -> Hyperparameters {
+        Hyperparameters {
+            tempo: 20,
+            commit_reveal,
+            commit_reveal_version: version,
+            reveal_period: 1,
+            weights_rate_limit: 0,
+            weights_version_key: 0,
+            min_allowed_weights: 1,
+        }
+    }
+
+    fn schedule(tempo: u16) -> Schedule {
+        Schedule {
+            block: BlockNumber(10),
+            time_ms: 0,
+            block_ms: 12_000,
+            tempo,
+            last: BlockNumber(0),
+            pending: None,
+            index: 3,
+            reveal_period: 1,
+        }
+    }
+
+    #[test]
+    fn the_rules_choose_the_way() {
+        let (beacon, epochs, none) = (Beacon::quicknet(), schedule(20), schedule(0));
+        let way = |rules, epochs, beacon| method(&rules, epochs, beacon);
+        let all = (Some(&epochs), Some(&beacon));
+        assert_eq!(way(rules(false, Some(4)), all.0, all.1), Method::Plain);
+        assert_eq!(way(rules(false, None), None, None), Method::Plain);
+        assert_eq!(way(rules(true, Some(4)), all.0, all.1), Method::Timelocked);
+        assert_eq!(way(rules(true, Some(4)), None, all.1), Method::Salted);
+        assert_eq!(way(rules(true, Some(4)), all.0, None), Method::Salted);
+        assert_eq!(way(rules(true, Some(4)), Some(&none), all.1), Method::Salted);
+        for version in [None, Some(0), Some(3), Some(5)] {
+            assert_eq!(way(rules(true, version), all.0, all.1), Method::Salted);
+        }
+    }
+
+    fn salted(committed: Option<(u64, Option<u64>)>) -> PendingReveal {
+        PendingReveal {
+            by: RevealedBy::Us { salt: [1; SALT] },
+            weights: vec![(1, 65535), (2, 0)],
+            version_key: 0,
+            committed: committed.map(|(block, epoch)| Committed { block, epoch }),
+        }
+    }
+
+    fn seen(block: u64, epoch: Option<u64>, commits: Vec<StoredCommit>) -> OnChain {
+        OnChain {
+            block,
+            epoch,
+            reveal_period: 2,
+            commits,
+            weights: vec![],
+        }
+    }
+
+    const HASH: [u8; 32] = [5; 32];
+
+    fn kept() -> Vec<StoredCommit> {
+        vec![StoredCommit {
+            hash: HASH,
+            window: (BlockNumber(60), BlockNumber(79)),
+        }]
+    }
+
+    #[test]
+    fn a_salted_commit_is_revealed_in_its_epoch_and_in_no_other() {
+        let pending = salted(Some((30, Some(4))));
+        let at = |block, epoch| standing(&pending, Some(HASH), &seen(block, Some(epoch), kept()));
+        assert_eq!([at(40, 4), at(50, 5)], [Standing::Wait; 2]);
+        assert_eq!([at(55, 6), at(79, 6)], [Standing::Reveal; 2]);
+        assert_eq!(at(80, 7), Standing::Lost(Loss::Expired));
+        assert_eq!(at(30, 4), Standing::Wait, "an endpoint that is behind");
+    }
+
+    #[test]
+    fn without_counted_epochs_the_chains_foresight_holds() {
+        let pending = salted(Some((30, None)));
+        let at = |block| standing(&pending, Some(HASH), &seen(block, None, kept()));
+        assert_eq!([at(31), at(58)], [Standing::Wait; 2]);
+        assert_eq!([at(59), at(78)], [Standing::Reveal; 2]);
+        assert_eq!(at(79), Standing::Lost(Loss::Expired));
+    }
+
+    #[test]
+    fn a_commit_that_is_gone_was_revealed_or_lost() {
+        let pending = salted(Some((30, Some(4))));
+        let mut chain = seen(60, Some(6), vec![]);
+        assert_eq!(
+            standing(&pending, Some(HASH), &chain),
+            Standing::Lost(Loss::Vanished)
+        );
+        chain.epoch = Some(7);
+        assert_eq!(
+            standing(&pending, Some(HASH), &chain),
+            Standing::Lost(Loss::Expired)
+        );
+        chain.weights = vec![(1, 65535)];
+        assert_eq!(standing(&pending, Some(HASH), &chain), Standing::Revealed);
+        assert_eq!(standing(&salted(None), Some(HASH), &chain), Standing::Wait);
+    }
+
+    #[test]
+    fn the_chain_opens_timelocked_weights_or_they_are_lost() {
+        let pending = PendingReveal {
+            by: RevealedBy::Chain { round: 9 },
+            ..salted(Some((30, Some(4))))
+        };
+        let mut chain = seen(60, Some(6), vec![]);
+        assert_eq!(standing(&pending, None, &chain), Standing::Wait);
+        chain.weights = vec![(2, 0), (1, 65535)];
+        assert_eq!(standing(&pending, None, &chain), Standing::Revealed);
+        chain.epoch = Some(5);
+        assert_eq!(
+            standing(&pending, None, &chain),
+            Standing::Wait,
+            "those are the weights before"
+        );
+        (chain.epoch, chain.weights) = (Some(7), vec![]);
+        assert_eq!(standing(&pending, None, &chain), Standing::Lost(Loss::Unopened));
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back() {
+        let pending = salted(Some((30, Some(4))));
+        let text = serde_json::to_string(&pending).unwrap();
+        assert_eq!(serde_json::from_str::<PendingReveal>(&text).unwrap(), pending);
+    }
+
+    #[test]
+    fn hashes_are_those_of_scale_by_hand() {
+        const GOLDEN: &str = include_str!("../../../../tests/vectors/chain.json");
+        let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        let hashes = golden["commit_hashes"].as_array().unwrap();
+        assert_eq!(hashes.len(), 3);
+        for given in hashes {
+            let list = |name: &str| serde_json::from_value::<Vec<u16>>(given[name].clone()).unwrap();
+            let weights: Vec<_> = list("uids").into_iter().zip(list("values")).collect();
+            let hotkey: [u8; 32] = hex::decode(given["hotkey"].as_str().unwrap())
+                .unwrap()
+                .try_into()
+                .unwrap();
+            let netuid = Netuid(serde_json::from_value(given["netuid"].clone()).unwrap());
+            let version = given["version_key"].as_u64().unwrap();
+            let hash = commit_hash(
+                &Hotkey::from_bytes(hotkey),
+                netuid,
+                &weights,
+                &list("salt"),
+                version,
+            );
+            assert_eq!(hex::encode(hash), given["hash"].as_str().unwrap());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_part_of_a_commit_is_in_its_hash(
+            key: [u8; 32], netuid: u16, weights in proptest::collection::vec(any::<(u16, u16)>(), 0..20), salt: [u16; SALT], version: u64,
+        ) {
+            let hash = |key: [u8; 32], netuid: u16, weights: &[(u16, u16)], salt: &Salt, version: u64| {
+                commit_hash(&Hotkey::from_bytes(key), Netuid(netuid), weights, salt, version)
+            };
+            let one = hash(key, netuid, &weights, &salt, version);
+            let mut other_key = key;
+            other_key[0] ^= 1;
+            let mut other_salt = salt;
+            other_salt[7] ^= 1;
+            let more: Vec<_> = weights.iter().copied().chain([(1, 1)]).collect();
+            prop_assert_ne!(one, hash(other_key, netuid, &weights, &salt, version));
+            prop_assert_ne!(one, hash(key, netuid ^ 1, &weights, &salt, version));
+            prop_assert_ne!(one, hash(key, netuid, &more, &salt, version));
+            prop_assert_ne!(one, hash(key, netuid, &weights, &other_salt, version));
+            prop_assert_ne!(one, hash(key, netuid, &weights, &salt, version ^ 1));
+        }
+    }
+}
