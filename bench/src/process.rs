@@ -13,8 +13,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_kit::tls::TlsIdentity;
-use muster_proxy::certificate;
+use muster_process::tls::TlsIdentity;
+use muster_sealing_proxy::certificate;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::streams::now_us;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use muster_engine::gpu::is_uuid;
-use muster_engine::images::ImageSettings;
-use muster_engine::sandbox::{Allowance, Root, RunAs};
-use muster_kit::config::{Problem, RoleConfig};
+use muster_containers::gpu::is_uuid;
+use muster_containers::images::ImageSettings;
+use muster_containers::sandbox::{Allowance, Root, RunAs};
+use muster_job_data::Settings;
+use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, ImageId};
-use muster_transfer::Settings;
 use serde::Deserialize;
 
 use crate::stages::Patience;
@@ -613,7 +613,7 @@ fn signed(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use muster_kit::config::{commented_default, parse};
+    use muster_process::config::{commented_default, parse};
 
     use super::*;
 

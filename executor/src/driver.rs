@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use muster_engine::disk::{watch, watch_root};
-use muster_engine::sandbox::Root;
-use muster_kit::error::Causes;
-use muster_kit::{SharedClock, Tasks};
+use muster_containers::disk::{watch, watch_root};
+use muster_containers::sandbox::Root;
+use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::executor::{ProgressOf, SessionClosed, SessionSealed};
@@ -17,7 +17,7 @@ use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
 };
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
-use muster_rpc::SocketError;
+use muster_websocket::SocketError;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

@@ -2,10 +2,10 @@
 //!
 //! A job that fails is no error of its executor: it is reported, and the process ends with 0.
 
-use muster_enrol::MembershipError;
-use muster_kit::Coded;
+use muster_enrollment::MembershipError;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
-use muster_rpc::ConnectError;
+use muster_websocket::ConnectError;
 
 use crate::stages::{Failure, Parting};
 

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 use muster_protocol::wire::executor::{GpuMetrics, MAX_GPUS};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -19,7 +19,7 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use muster_engine::gpu::{GpuClaim, GpuError};
+use muster_containers::gpu::{GpuClaim, GpuError};
 
 use crate::config::GpuSettings;
 
@@ -343,7 +343,7 @@ impl Gpus {
 mod tests {
     use std::sync::Arc;
 
-    use muster_kit::SystemClock;
+    use muster_process::SystemClock;
 
     use super::*;
 

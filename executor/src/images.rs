@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_engine::cache::collect_if_due;
-use muster_engine::images::{ImageError, ImageSettings, Resolved, ensure};
-use muster_engine::lease::Lease;
-use muster_engine::pull::Progress;
-use muster_kit::error::Causes;
-use muster_kit::{Coded, SharedClock};
+use muster_containers::cache::collect_if_due;
+use muster_containers::images::{ImageError, ImageSettings, Resolved, ensure};
+use muster_containers::lease::Lease;
+use muster_containers::pull::Progress;
+use muster_process::error::Causes;
+use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};

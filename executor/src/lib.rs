@@ -1,8 +1,8 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
 //! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
-//! comes out; files come and go through [`muster_transfer`]), [`report`] (what the miner is told, pure), `driver`, which
-//! connects them to [`muster_engine`], `session` (a streaming job behind its seal) with `beside` (what challenges it meanwhile), then [`reap`] (what is left of executors
+//! comes out; files come and go through [`muster_job_data`]), [`report`] (what the miner is told, pure), `driver`, which
+//! connects them to [`muster_containers`], `session` (a streaming job behind its seal) with `beside` (what challenges it meanwhile), then [`reap`] (what is left of executors
 //! that were killed).
 //!
 //! An executor stands next to untrusted code: it knows no chain, and holds no key but the one by which its miner knows it, if
@@ -35,16 +35,16 @@ pub mod workspace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_kit::{SharedClock, Tasks};
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::ExecutorToken;
-use muster_rpc::{Greeting, Limits, connect};
+use muster_websocket::{Greeting, Limits, connect};
 use tokio::time::timeout;
 use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
-pub use muster_engine::reap::{ReapError, Reaped};
-pub use muster_engine::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
+pub use muster_containers::reap::{ReapError, Reaped};
+pub use muster_containers::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
 
 /// How long an executor may stay for unused images after its job.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);
@@ -116,5 +116,5 @@ async fn serve(
 /// The engine or `work_dir` cannot be used at all; what cannot be removed is counted in [`Reaped::left`].
 pub async fn reap(config: &Config) -> Result<Reaped, ReapError> {
     let engine = Engine::connect(&config.engine).await?;
-    muster_engine::reap(&engine, &config.work_dir).await
+    muster_containers::reap(&engine, &config.work_dir).await
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::ExecutorToken;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::{WireError, decode, encode};
-use muster_rpc::session::{Receiver, Sender};
-use muster_rpc::{Peer, Session, SessionError, SocketError};
+use muster_websocket::session::{Receiver, Sender};
+use muster_websocket::{Peer, Session, SessionError, SocketError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

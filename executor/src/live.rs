@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::executor::{JobLog, JobProgress, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf};
 use muster_protocol::wire::miner::FromMiner;
-use muster_rpc::session::Sender;
+use muster_websocket::session::Sender;
 use tokio::sync::Notify;
 
 use crate::line::Miner;

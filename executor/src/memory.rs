@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_engine::{Engine, EngineError};
-use muster_kit::SharedClock;
+use muster_containers::{Engine, EngineError};
+use muster_process::SharedClock;
 use muster_protocol::ImageId;
 
 use crate::retry;

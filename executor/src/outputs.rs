@@ -3,7 +3,7 @@
 //! Output is taken from the streams attached before the container starts: nothing is lost to a rotating log file, and
 //! the engine keeps no copy. However much a job prints, a fixed amount of memory holds its beginning and its end.
 //!
-//! A result travels in one frame, which has a largest size ([`muster_rpc::Limits::miner`]). What counts there is the JSON
+//! A result travels in one frame, which has a largest size ([`muster_websocket::Limits::miner`]). What counts there is the JSON
 //! form: a control character has six bytes in it, a file a third more than on disk, and names count too. The bounds here
 //! and in [`crate::config`] add up to less than a frame whatever a job does.
 
@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use bollard::container::LogOutput;
 use indexmap::IndexMap;
 use muster_protocol::wire::executor::LogStream;
-use muster_rpc::Limits;
+use muster_websocket::Limits;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use crate::config::MAX_ARTIFACTS_MIB;
@@ -56,7 +56,7 @@ const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
 const LARGEST_RESULT: usize = {
     let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
     let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
-    texts + files + MAX_ENTRIES * 16 + muster_transfer::results::MAX_RESULTS + LONGEST_KEYS + 4_096
+    texts + files + MAX_ENTRIES * 16 + muster_job_data::results::MAX_RESULTS + LONGEST_KEYS + 4_096
 };
 const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
 

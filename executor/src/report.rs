@@ -1,8 +1,8 @@
 //! What the miner is told at the end: from a conclusion to the messages that carry it. Pure.
 
+use muster_job_data::Uploaded;
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
-use muster_transfer::Uploaded;
 use serde_json::{Map, Value, json};
 
 use crate::outputs::{Artifacts, Printed, shortened, shortened_to};
@@ -271,7 +271,7 @@ mod tests {
             let frames: Vec<_> = report().messages(&conclusion).iter().map(encode).collect();
             frames.iter().map(String::len).max().unwrap()
         };
-        let limit = muster_rpc::Limits::miner().max_frame;
+        let limit = muster_websocket::Limits::miner().max_frame;
         let finished = largest(Conclusion::Finished);
         assert!((30 << 20..limit).contains(&finished), "{finished}");
         let failure = Failure::job(

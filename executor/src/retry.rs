@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use muster_engine::EngineError;
-use muster_engine::images::ImageError;
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_containers::EngineError;
+use muster_containers::images::ImageError;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 
 /// The pauses: long enough for an engine to be restarted, short enough for a job to wait.
 pub(crate) const PAUSES: [Duration; 5] = [
@@ -65,8 +65,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use bollard::errors::Error as ApiError;
-    use muster_kit::TestClock;
-    use muster_kit::clock::TokioClock;
+    use muster_process::TestClock;
+    use muster_process::clock::TokioClock;
     use muster_protocol::Timestamp;
 
     use super::*;

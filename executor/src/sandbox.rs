@@ -1,10 +1,10 @@
-//! From a job to the sandbox that holds it: what ComputeHorde's fields mean for [`muster_engine::sandbox`].
+//! From a job to the sandbox that holds it: what ComputeHorde's fields mean for [`muster_containers::sandbox`].
 
 use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerCreateBody;
-use muster_engine::sandbox::{Bind, Gpus, Sandbox, is_system};
-pub use muster_engine::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
+use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
+pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 

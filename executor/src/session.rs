@@ -10,19 +10,19 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::Keypair;
-use muster_kit::error::Causes;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::{SealSession, SessionSealed};
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails};
 use muster_protocol::{
     AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobStage, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_proxy::netns::Namespace;
-use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
-use muster_rpc::session::Sender;
-use muster_seal::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
+use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
+use muster_sealing_proxy::netns::Namespace;
+use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealing_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_websocket::session::Sender;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;

@@ -10,18 +10,18 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use muster_engine::images::preload;
-use muster_enrol::{Invitation, Membership, StoredIdentity};
-use muster_kit::error::Causes;
-use muster_kit::{Backoff, Coded as _, SharedClock, Tasks, tls};
+use muster_containers::images::preload;
+use muster_enrollment::{Invitation, Membership, StoredIdentity};
+use muster_process::error::Causes;
+use muster_process::{Backoff, Coded as _, SharedClock, Tasks, tls};
 use muster_protocol::wire::executor::{EnrolExecutor, ExecutorHello, LeaseOver};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES};
 use muster_protocol::{AttemptId, Digest, ExecutorToken};
-use muster_rpc::reconnect::{After, Reconnecting};
-use muster_rpc::session::{Receiver, Sender};
-use muster_rpc::tls::connect_known;
-use muster_rpc::{ConnectError, Greeting, Limits, Session, Socket};
+use muster_websocket::reconnect::{After, Reconnecting};
+use muster_websocket::session::{Receiver, Sender};
+use muster_websocket::tls::connect_known;
+use muster_websocket::{ConnectError, Greeting, Limits, Session, Socket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,7 @@ const RETRY: Backoff = Backoff {
 /// # Errors
 /// The miner cannot be reached, is not the one invited to, or refuses; the membership cannot be kept.
 pub async fn enrol(config: &Config, invitation: Invitation, name: &str) -> Result<(), Error> {
-    let own = StoredIdentity::generate(name).map_err(muster_enrol::MembershipError::from)?;
+    let own = StoredIdentity::generate(name).map_err(muster_enrollment::MembershipError::from)?;
     let membership = Membership {
         address: invitation.address,
         miner: invitation.miner,
@@ -189,7 +189,7 @@ fn dial(membership: &Membership) -> Result<Dialling, Error> {
     let identity = membership
         .own
         .open("the membership")
-        .map_err(muster_enrol::MembershipError::from)?;
+        .map_err(muster_enrollment::MembershipError::from)?;
     let miner: Digest = membership.miner;
     let config = tls::client(&identity, miner).map_err(|error| Error::Refused(error.to_string()))?;
     let address = membership.address.clone();

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use bollard::models::{ContainerCreateBody, Mount, MountType};
 use futures_util::{FutureExt as _, StreamExt as _};
-use muster_engine::engine::InputSink;
-use muster_engine::images::ensure;
-use muster_engine::lease::Lease;
-use muster_kit::error::Causes;
-use muster_kit::{SharedClock, Tasks};
+use muster_containers::engine::InputSink;
+use muster_containers::images::ensure;
+use muster_containers::lease::Lease;
+use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::{AttemptId, Timestamp};
 use serde_json::json;
@@ -351,7 +351,7 @@ impl Warm {
     async fn try_make(&self, engine: Engine, plan: &Plan) -> Result<Held, String> {
         let (config, clock) = (&self.0.config, &self.0.clock);
         let name = plan.image.id.to_string();
-        let unwatched: muster_engine::pull::Progress = Arc::new(|_, _| {});
+        let unwatched: muster_containers::pull::Progress = Arc::new(|_, _| {});
         let resolved = ensure(&engine, &config.images, &name, &unwatched, clock)
             .await
             .map_err(|error| Causes(&error).to_string())?;
@@ -444,7 +444,7 @@ impl fmt::Debug for Waiting {
 
 #[cfg(test)]
 mod tests {
-    use muster_engine::sandbox::{Allowance, Root, RunAs};
+    use muster_containers::sandbox::{Allowance, Root, RunAs};
     use muster_protocol::wire::miner::OptionsPreset;
     use muster_protocol::{Digest, ExecutorClass, ImageId};
 

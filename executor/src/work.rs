@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_engine::home::bare_home;
-use muster_engine::images::Resolved;
-use muster_engine::sandbox::RunAs;
-use muster_kit::error::Causes;
-use muster_kit::{Coded, SharedClock};
+use muster_containers::home::bare_home;
+use muster_containers::images::Resolved;
+use muster_containers::sandbox::RunAs;
+use muster_job_data::volumes::{UnpackLimits, only_one};
+use muster_job_data::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
+use muster_process::error::Causes;
+use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{JobImage, JobRequest};
 use muster_protocol::{ExecutorClass, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
-use muster_transfer::volumes::{UnpackLimits, only_one};
-use muster_transfer::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -133,7 +133,7 @@ pub(crate) async fn prepare_image(
         Err(error) => return Done::Failed(images::engine_failed(&error)),
     };
     // Before the job's own container: a dead one may hold the memory or the GPU that it needs.
-    match timeout(REAP_LIMIT, muster_engine::reap(&engine, &config.work_dir)).await {
+    match timeout(REAP_LIMIT, muster_containers::reap(&engine, &config.work_dir)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "dead executors are passed over"),
         Err(_) => tracing::warn!("removing what dead executors left takes long; the job does not wait"),

@@ -1,12 +1,12 @@
 //! The folders of one job on this machine: made for it, gone after it. Who owns them is told by
-//! [`muster_engine::folder`].
+//! [`muster_containers::folder`].
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use muster_engine::folder::Claimed;
-pub use muster_engine::folder::FolderError as WorkspaceError;
+use muster_containers::folder::Claimed;
+pub use muster_containers::folder::FolderError as WorkspaceError;
 use muster_protocol::AttemptId;
 
 use crate::sandbox::JobFolders;

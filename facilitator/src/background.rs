@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::ValidatorKey;
 use tokio::sync::{mpsc, oneshot};
 

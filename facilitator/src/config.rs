@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_chain::Netuid;
-use muster_kit::config::{Problem, RoleConfig};
+use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
-use muster_porter::auth::Lifetimes;
-use muster_porter::signature::Freshness;
+use muster_facilitator_core::auth::Lifetimes;
+use muster_facilitator_core::signature::Freshness;
 
 use crate::store::Quota;
 
@@ -40,7 +40,7 @@ pub struct Config {
     /// How long credentials hold.
     pub auth: AuthConfig,
     /// Files of users.
-    pub files: muster_files::Settings,
+    pub files: muster_file_store::Settings,
     /// How much an account may ask.
     pub limits: LimitsConfig,
     /// How much of what running jobs say is kept.
@@ -115,7 +115,7 @@ impl Default for Config {
             administrators: Vec::new(),
             chain: ChainConfig::default(),
             auth: AuthConfig::default(),
-            files: muster_files::Settings::default(),
+            files: muster_file_store::Settings::default(),
             limits: LimitsConfig::default(),
             live: LiveConfig::default(),
         }
@@ -303,7 +303,7 @@ log_pieces = 4096
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_kit::config::{commented_default, parse};
+    use muster_process::config::{commented_default, parse};
 
     #[test]
     fn the_commented_defaults_are_the_defaults() {

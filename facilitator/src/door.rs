@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use muster_files::FileService;
+use muster_facilitator_core::account::{Account, Credential};
+use muster_facilitator_core::auth::Issuer;
+use muster_facilitator_core::delivery::Presence;
+use muster_facilitator_core::rate::Buckets;
+use muster_facilitator_core::signature::Freshness;
+use muster_file_store::FileService;
 use muster_gateway::forward::Way;
 use muster_identity::Keypair;
-use muster_kit::store::StoreError;
-use muster_kit::{SharedClock, Tasks};
-use muster_porter::account::{Account, Credential};
-use muster_porter::auth::Issuer;
-use muster_porter::delivery::Presence;
-use muster_porter::rate::Buckets;
-use muster_porter::signature::Freshness;
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Timestamp, UserKey, ValidatorKey};
 use tokio::sync::Semaphore;
 

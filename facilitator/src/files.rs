@@ -1,5 +1,5 @@
 //! `/api/v1/files/`: files that users announce, find again and delete. Their bytes go through signed URLs
-//! ([`muster_files::http`]), which this hands out.
+//! ([`muster_file_store::http`]), which this hands out.
 
 use std::sync::Arc;
 
@@ -8,10 +8,12 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_files::{Catalogue, Deed, FileError, FileId, FileService, NewFile, Shelf, StoredFile, UrlKey};
-use muster_kit::error::Causes;
-use muster_kit::{SharedClock, Tasks};
-use muster_porter::page::PageQuery;
+use muster_facilitator_core::page::PageQuery;
+use muster_file_store::{
+    Catalogue, Deed, FileError, FileId, FileService, NewFile, Shelf, StoredFile, UrlKey,
+};
+use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::Digest;
 use muster_protocol::rest::{CreateFile, FilePage, FileView};
 

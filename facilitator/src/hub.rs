@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_porter::delivery::{Desk, LinkId, Trust};
+use muster_facilitator_core::delivery::{Desk, LinkId, Trust};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use tokio::sync::{Notify, watch};
 

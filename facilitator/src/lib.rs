@@ -1,7 +1,7 @@
 //! The facilitator: the users' door. It takes signed jobs over HTTP, hands them to validators over a websocket that they
 //! dialled, and shows what became of them. It never writes to the chain and never talks to a miner.
 //!
-//! What is let in, who gets it and what is shown is decided in `muster-porter`; [`store`] makes it durable; the HTTP
+//! What is let in, who gets it and what is shown is decided in `muster-facilitator-core`; [`store`] makes it durable; the HTTP
 //! routes and the validators' sessions are thin around both.
 
 mod background;
@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
 use muster_gateway::forward::Way;
-use muster_kit::error::Coded;
-use muster_kit::listen::{self, BindError};
-use muster_kit::ready::{self, ReadyError};
-use muster_kit::store::StoreError;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::error::Coded;
+use muster_process::listen::{self, BindError};
+use muster_process::ready::{self, ReadyError};
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +33,8 @@ pub use config::Config;
 
 use background::Background;
 use door::{Door, Parts};
+use muster_facilitator_core::auth::Issuer;
 use muster_identity::Keypair;
-use muster_porter::auth::Issuer;
 use store::Store;
 
 /// How long requests under way may take once the facilitator is told to stop.
@@ -54,7 +54,7 @@ pub enum Error {
     Bind(#[from] BindError),
     /// The file store cannot be used.
     #[error(transparent)]
-    Files(#[from] muster_files::shelf::ShelfError),
+    Files(#[from] muster_file_store::shelf::ShelfError),
     /// The ready file cannot be written.
     #[error(transparent)]
     Ready(#[from] ReadyError),

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, Metagraph, Netuid};
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 use muster_protocol::ValidatorKey;
 use tokio_util::sync::CancellationToken;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, Metagraph, Netuid, Patience};
 use muster_identity::Keypair;
-use muster_kit::backoff::random_jitter;
-use muster_kit::error::Causes;
-use muster_kit::{Backoff, SharedClock};
+use muster_process::backoff::random_jitter;
+use muster_process::error::Causes;
+use muster_process::{Backoff, SharedClock};
 use muster_protocol::{MinerKey, ValidatorKey};
 use tokio_util::sync::CancellationToken;
 

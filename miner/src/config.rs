@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use muster_chain::Netuid;
 use muster_identity::wallet::WalletPath;
-use muster_kit::config::{Problem, RoleConfig};
+use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, Manifest, ValidatorKey};
 use serde::Deserialize;
 
@@ -338,7 +338,7 @@ roll = "miner/standing"
 
 #[cfg(test)]
 mod tests {
-    use muster_kit::config::{commented_default, parse};
+    use muster_process::config::{commented_default, parse};
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_identity::Keypair;
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Hotkey, MinerKey, ValidatorKey};
-use muster_rpc::Limits;
+use muster_websocket::Limits;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_kit::backoff::random_jitter;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
-use muster_kit::{Backoff, SharedClock, Tasks};
+use muster_process::backoff::random_jitter;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
+use muster_process::{Backoff, SharedClock, Tasks};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, ToMiner};
 use muster_protocol::wire::muster::ListedImage;

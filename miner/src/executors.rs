@@ -5,14 +5,14 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::sign_streaming_ready;
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS, SealSession};
 use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, StreamingJobReady, ToMiner};
 use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
-use muster_rpc::session::{Receiver, Sender};
-use muster_rpc::{Greeting, Peer, SessionError, Socket, SocketError};
-use muster_seal::{Attestation, Envelope, Sealable as _};
+use muster_response_proof::{Attestation, Envelope, Sealable as _};
+use muster_websocket::session::{Receiver, Sender};
+use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
 use tokio::sync::oneshot;
 
 use crate::book::{DialId, Event};

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use muster_identity::{AuthError, Verified, verify_auth};
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner, ValidatorAuth};
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{Signature, ValidatorKey};
-use muster_rpc::{Greeting, SocketError};
+use muster_websocket::{Greeting, SocketError};
 
 use crate::chain::Standing;
 use crate::context::{Context, MAX_SESSIONS, Seat};

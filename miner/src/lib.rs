@@ -29,16 +29,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use muster_enrol::{Roll, RollError};
+use muster_enrollment::{Roll, RollError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
-use muster_kit::error::Coded;
-use muster_kit::listen::{BindError, bind};
-use muster_kit::ready::{ReadyError, announce};
-use muster_kit::store::StoreError;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::error::Coded;
+use muster_process::listen::{BindError, bind};
+use muster_process::ready::{ReadyError, announce};
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
-use muster_rpc::Limits;
+use muster_websocket::Limits;
 use tokio::sync::Semaphore;
 
 use crate::book::{Book, Rules};
@@ -54,7 +54,7 @@ use crate::standing::{Door, Fleet, Pool};
 use crate::store::Store;
 
 pub use config::{Chain, Config, Executor, Standing};
-pub use muster_managers as manager;
+pub use muster_provisioning as manager;
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
@@ -255,8 +255,8 @@ async fn open_door(
         pool: pool.clone(),
         roll,
     };
-    let config = muster_kit::tls::server(&identity)?;
-    let listening = muster_rpc::tls::listen(
+    let config = muster_process::tls::server(&identity)?;
+    let listening = muster_websocket::tls::listen(
         listener,
         config,
         limits,

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use muster_identity::{FrameSignature, Keypair, countersign, verify_frame, verify_offered};
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
 use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{ExecutorToken, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey};
-use muster_rpc::session::{Receiver, Sender};
-use muster_rpc::{Greeting, Peer, SessionError, Socket, SocketError};
+use muster_websocket::session::{Receiver, Sender};
+use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
 use uuid::Uuid;
 
 use crate::admission::Flaw;

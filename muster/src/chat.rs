@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
 use muster_gateway::ProofView;
 use muster_gateway::record::{Record, Words};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use serde::Serialize;
 use serde_json::{Value, json};
 

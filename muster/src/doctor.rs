@@ -10,7 +10,7 @@ use muster_client::Credential;
 use muster_doctor::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
 use muster_doctor::verdict::worst;
 use muster_doctor::{Purpose, State, judge};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use serde_json::json;
 use tokio::process::Command;
 

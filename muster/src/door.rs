@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use muster_client::{Client, Credential};
 use muster_identity::wallet::{self, WalletPath};
-use muster_kit::{Coded as _, SharedClock};
+use muster_process::{Coded as _, SharedClock};
 use muster_protocol::{ErrorCode, ValidatorKey};
 
 use crate::cli::user::{Door, WalletName};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::rest::FileView;
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use muster_client::Credential;
 use muster_identity::wallet::WalletPath;
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::ValidatorKey;
 use muster_protocol::rest::{ApiKey, CreateKey};
 use serde::{Deserialize, Serialize};

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser as _};
-use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::ErrorCode;
 
 use crate::cli::{Cli, Command, Completions};
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> Result<ExitCode> {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let clock: SharedClock = Arc::new(SystemClock::default());
     let tasks = Tasks::new();
     match command {

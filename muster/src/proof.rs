@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use muster_gateway::record::{Proven, Record};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use serde_json::{Value, json};
 
 use crate::cli::{Proof, ProofVerify, Session, SessionLs};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_enrol::{Roll, RollError};
+use muster_enrollment::{Roll, RollError};
 use muster_executor::Invocation;
-use muster_kit::config::{self, RoleConfig};
-use muster_kit::telemetry::{self, LogFormat};
-use muster_kit::{Coded, SharedClock, Tasks, shutdown};
+use muster_process::config::{self, RoleConfig};
+use muster_process::telemetry::{self, LogFormat};
+use muster_process::{Coded, SharedClock, Tasks, shutdown};
 use tokio::io::AsyncReadExt as _;
 
 use crate::cli::{Executor, Miner, Role};

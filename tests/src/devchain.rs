@@ -56,7 +56,7 @@ impl RunningChain {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let mut answer: Value = runtime.block_on(async {
             let sent = reqwest::Client::new()
                 .post(url)

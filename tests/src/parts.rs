@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
-use muster_kit::ready;
+use muster_process::ready;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -444,7 +444,7 @@ impl Drop for Parts {
 
 /// A JSON answer.
 fn fetch(url: &str) -> Result<Value> {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

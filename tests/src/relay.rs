@@ -13,9 +13,9 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RANGE, UPGRADE};
 use axum::response::{IntoResponse as _, Response};
-use muster_kit::Tasks;
-use muster_rpc::server::upgrade;
-use muster_rpc::{Limits, Socket, connect};
+use muster_process::Tasks;
+use muster_websocket::server::upgrade;
+use muster_websocket::{Limits, Socket, connect};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -174,8 +174,8 @@ async fn both_ways(near: Socket, url: String, weather: watch::Receiver<Weather>)
 }
 
 async fn one_way(
-    from: &mut muster_rpc::SocketReader,
-    to: &mut muster_rpc::SocketWriter,
+    from: &mut muster_websocket::SocketReader,
+    to: &mut muster_websocket::SocketWriter,
     weather: watch::Receiver<Weather>,
 ) {
     let mut swapped = false;

@@ -132,7 +132,7 @@ impl RunningSubnet {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         runtime.block_on(async { Ok(reqwest::get(url).await?.json().await?) })
     }
 

@@ -24,7 +24,7 @@ impl User {
     /// # Errors
     /// The facilitator does not answer, or does not want us.
     pub async fn login(facilitator: SocketAddr, key: Keypair) -> Result<Self> {
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(10))
             .build()?;

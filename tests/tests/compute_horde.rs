@@ -10,7 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::{Keypair, verify_receipt};
-use muster_kit::{Clock as _, SystemClock};
+use muster_process::{Clock as _, SystemClock};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::{JobStatus, Receipt};
 use muster_tests::{Layout, Parts, Role, User, muster, program_from_env, python, run, shell_image, wait_for};

@@ -54,7 +54,7 @@ fn offset(url: &str) -> Result<Option<usize>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let asked = runtime.block_on(async { reqwest::Client::new().head(url).send().await });
     let Ok(answer) = asked else { return Ok(None) };
     let value = answer.headers().get("upload-offset");
@@ -130,9 +130,9 @@ fn announce(subnet: &RunningSubnet, place: &Value) -> Result<Value> {
     let path = muster_identity::wallet::WalletPath::new(wallet, "user", "default");
     let pair = muster_identity::wallet::load_hotkey(&path)?;
     let url = format!("http://{}", subnet.field("facilitator")?);
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     runtime.block_on(async {
-        let clock = std::sync::Arc::new(muster_kit::SystemClock::new());
+        let clock = std::sync::Arc::new(muster_process::SystemClock::new());
         let client =
             muster_client::Client::connect(&url, muster_client::Credential::hotkey(pair), clock).await?;
         let file = client

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use muster_kit::store::migrate;
-use muster_kit::store::testing::{TestStore, stores};
+use muster_process::store::migrate;
+use muster_process::store::testing::{TestStore, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 
@@ -139,7 +139,12 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
         let store = Store::open(&old.url).await.unwrap();
         let alice = ALICE.parse().unwrap();
         let listed = store
-            .jobs_of(&alice, &muster_porter::page::JobFilter::default(), 10, 0)
+            .jobs_of(
+                &alice,
+                &muster_facilitator_core::page::JobFilter::default(),
+                10,
+                0,
+            )
             .await
             .unwrap();
         let Listed::Page(page) = listed else {

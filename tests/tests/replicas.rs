@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_job};
-use muster_kit::{ready, tls};
+use muster_process::{ready, tls};
 use muster_protocol::rest::{CreateJob, JobPage, JobView, Token, events, headers};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator, UserSignature,
@@ -15,8 +15,8 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::ChallengeResponse;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus, ValidatorKey};
-use muster_rpc::{Limits, Socket};
 use muster_tests::{muster, wait_for};
+use muster_websocket::{Limits, Socket};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -236,7 +236,7 @@ impl Validator {
     async fn connect(replica: &Replica) -> Result<Self> {
         let keys = Keypair::from_uri("//Validator")?;
         let url = format!("ws://{}/ws/v0/", replica.address);
-        let socket = muster_rpc::connect(&url, &Limits::facilitator()).await?;
+        let socket = muster_websocket::connect(&url, &Limits::facilitator()).await?;
         let mut validator = Self { socket };
         validator
             .say(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(&keys)))
@@ -297,8 +297,8 @@ impl Validator {
 }
 
 fn now_ns() -> Result<i64> {
-    use muster_kit::Clock as _;
-    Ok(muster_kit::SystemClock::new().now().micros() * 1000)
+    use muster_process::Clock as _;
+    Ok(muster_process::SystemClock::new().now().micros() * 1000)
 }
 
 async fn story(store: &str) -> Result<()> {
@@ -355,7 +355,7 @@ async fn story(store: &str) -> Result<()> {
 
 #[tokio::test]
 async fn either_of_two_facilitators_may_be_killed() {
-    let stores = muster_kit::store::testing::stores(&MIGRATIONS).await.unwrap();
+    let stores = muster_process::store::testing::stores(&MIGRATIONS).await.unwrap();
     let Some(postgres) = stores.iter().find(|store| store.engine == "postgres") else {
         return;
     };

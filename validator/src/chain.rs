@@ -17,9 +17,9 @@ use muster_chain::{
     WeightsCall,
 };
 use muster_identity::Keypair;
-use muster_kit::SharedClock;
-use muster_kit::clock::SystemClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::clock::SystemClock;
+use muster_process::error::Causes;
 use muster_protocol::{ErrorCode, Timestamp};
 use tokio::sync::{Mutex, MutexGuard, OnceCell, watch};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use muster_chain::Netuid;
 use muster_gateway::Settings as GatewaySettings;
+use muster_grading_runner::Settings as GradingSettings;
 use muster_identity::wallet::WalletPath;
-use muster_kit::config::{Problem, RoleConfig};
+use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
-use muster_rollcall::Settings as GradingSettings;
 use muster_routing::admission::Users;
 use muster_routing::{Policy, Windows};
 use serde::Deserialize;
@@ -528,7 +528,7 @@ linger_s = 60
 
 #[cfg(test)]
 mod tests {
-    use muster_kit::config::{commented_default, parse};
+    use muster_process::config::{commented_default, parse};
 
     use super::*;
 

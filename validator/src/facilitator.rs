@@ -15,17 +15,17 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use muster_identity::{answer_challenge, facilitator_auth};
-use muster_kit::backoff::Backoff;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::backoff::Backoff;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, Heartbeat, JobRequest, Response, ResponseStatus, ToFacilitator,
 };
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
-use muster_rpc::reconnect::{After, Reconnecting};
-use muster_rpc::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
+use muster_websocket::reconnect::{After, Reconnecting};
+use muster_websocket::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::intake;

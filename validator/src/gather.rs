@@ -13,8 +13,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use muster_chain::{BlockNumber, Metagraph};
 use muster_identity::Verified;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
 use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, page_of, plan, read};
 

@@ -16,8 +16,9 @@ use muster_gateway::{Gateway, Parts};
 use muster_grading::Announced;
 use muster_grading::plan::Silent;
 use muster_grading::verdict::said;
+use muster_grading_runner::{Roll, RollCall};
 use muster_identity::{sign_job, verify_job};
-use muster_kit::store::StoreError;
+use muster_process::store::StoreError;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{
@@ -30,10 +31,9 @@ use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{
     AttemptId, ExecutorClass, JobId, MinerKey, Signature, Timestamp, UserKey, ValidatorKey,
 };
-use muster_rollcall::{Roll, RollCall};
 use muster_routing::admission::{Admission, Seen, decide};
-use muster_rpc::lines::Heard;
-use muster_sessions::whitelist::notice;
+use muster_session_pool::whitelist::notice;
+use muster_websocket::lines::Heard;
 use serde_json::Value;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -338,7 +338,7 @@ impl Host for Jobs {
 /// Begins to wait for blocks that begin a batch, and for the operator's word.
 pub(crate) async fn open_roll_call(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let failing = Arc::clone(shared);
-    let parts = muster_rollcall::Parts {
+    let parts = muster_grading_runner::Parts {
         host: Arc::new(Jobs(Arc::clone(shared))),
         pool: shared.store.pool(),
         clock: Arc::clone(&shared.clock),
@@ -351,7 +351,7 @@ pub(crate) async fn open_roll_call(shared: &Arc<Shared>) -> Result<(), StoreErro
     Ok(())
 }
 
-impl muster_rollcall::Host for Jobs {
+impl muster_grading_runner::Host for Jobs {
     fn me(&self) -> ValidatorKey {
         self.0.me()
     }
@@ -506,8 +506,8 @@ fn session_job(shared: &Shared, order: &Order) -> JobRequest {
 
 #[cfg(test)]
 mod tests {
+    use muster_grading_runner::Grader;
     use muster_protocol::{Digest, ExecutorClass, ImageId};
-    use muster_rollcall::Grader;
 
     use super::*;
 

@@ -30,12 +30,12 @@ use muster_chain::ChainError;
 use muster_gateway::GatewayError;
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
-use muster_kit::listen::BindError;
-use muster_kit::ready::ReadyError;
-use muster_kit::store::StoreError;
-use muster_kit::{Coded, SharedClock, Tasks, listen, ready};
+use muster_process::listen::BindError;
+use muster_process::ready::ReadyError;
+use muster_process::store::StoreError;
+use muster_process::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
-use muster_rpc::lines::{Lines, Setup, Strays};
+use muster_websocket::lines::{Lines, Setup, Strays};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

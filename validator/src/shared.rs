@@ -7,13 +7,13 @@ use std::time::Duration;
 use muster_chain::BlockNumber;
 use muster_gateway::Gateway;
 use muster_gateway::host::News;
+use muster_grading_runner::RollCall;
 use muster_identity::Keypair;
-use muster_kit::store::StoreError;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_rollcall::RollCall;
 use muster_routing::{Ledger, Windows};
-use muster_rpc::lines::Lines;
+use muster_websocket::lines::Lines;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 

@@ -14,9 +14,9 @@ use muster_chain::{
     BlockNumber, ChainError, Metagraph, Method, PendingReveal, Refusal, Uid, WeightRules, WeightsCall,
     timelock,
 };
-use muster_kit::backoff::{Backoff, random_jitter};
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::backoff::{Backoff, random_jitter};
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
 
 use crate::Error;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_identity::Keypair;
-use muster_kit::{Clock as _, SharedClock, SystemClock, Tasks};
+use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::wire::facilitator::JobRequest;

@@ -26,7 +26,7 @@ use muster_bench::{Direction, Report, Row, Turns, median, timed};
 use muster_chain::commit::{Committed, OnChain};
 use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
 use muster_identity::{Keypair, sign_job, validator_auth};
-use muster_kit::{SystemClock, Tasks, ready, tls};
+use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::facilitator::{JobRequest, Response as Answer, ToFacilitator};
 use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
 use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
@@ -35,8 +35,8 @@ use muster_protocol::wire::{decode, encode};
 use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobRejectionReason, Manifest, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_rpc::{Limits, Socket, connect, server};
 use muster_validator::chain::{Blocks, Chain};
+use muster_websocket::{Limits, Socket, connect, server};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -565,7 +565,7 @@ fn be_miner(folder: &Path) -> Result<()> {
         ..muster_miner::Config::default()
     };
     config.chain.url = String::new();
-    let clock: muster_kit::SharedClock = Arc::new(SystemClock::new());
+    let clock: muster_process::SharedClock = Arc::new(SystemClock::new());
     let manager = muster_miner::manager::LocalProcesses::new(vec!["true".to_owned()], Arc::clone(&clock));
     runtime.block_on(muster_miner::run_with(
         config,
@@ -647,7 +647,7 @@ fn sessions(runtime: &Runtime) -> Result<Vec<Row>> {
 }
 
 fn clock_now() -> Timestamp {
-    use muster_kit::Clock as _;
+    use muster_process::Clock as _;
     SystemClock::new().now()
 }
 

@@ -15,13 +15,13 @@ use anyhow::{Context as _, bail, ensure};
 use muster_bench::{Direction, Report, Row, Turns, median};
 use muster_facilitator::Config;
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_job};
-use muster_kit::{SharedClock, SystemClock, Tasks, ready, tls};
+use muster_process::{SharedClock, SystemClock, Tasks, ready, tls};
 use muster_protocol::rest::{CreateJob, JobPage, Token, headers};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::muster::ChallengeResponse;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{Hotkey, ValidatorKey};
-use muster_rpc::{Limits, Socket};
+use muster_websocket::{Limits, Socket};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -62,7 +62,7 @@ fn raise() -> std::io::Error {
 
 /// The facilitator itself, in its own process.
 fn serve(config: &Path) -> anyhow::Result<()> {
-    let config: Config = muster_kit::config::parse(&std::fs::read_to_string(config)?, "bench")?;
+    let config: Config = muster_process::config::parse(&std::fs::read_to_string(config)?, "bench")?;
     let clock: SharedClock = Arc::new(SystemClock::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(muster_facilitator::run(config, Tasks::new(), clock))?)
@@ -191,7 +191,7 @@ fn number(name: &str) -> Option<u64> {
 /// A schema of its own on the server.
 async fn schema(server: &str) -> anyhow::Result<String> {
     let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
-    let pool = muster_kit::store::open(server).await?;
+    let pool = muster_process::store::open(server).await?;
     sqlx::query(sqlx::AssertSqlSafe(format!("CREATE SCHEMA {name}")))
         .execute(&pool)
         .await?;
@@ -239,19 +239,19 @@ async fn load(requests: Vec<reqwest::Request>) -> anyhow::Result<Load> {
         }
     }
     let clock = SystemClock::new();
-    let started = muster_kit::Clock::now(&clock);
+    let started = muster_process::Clock::now(&clock);
     let mut clients = JoinSet::new();
     for share in shares {
         clients.spawn(async move {
             let (http, clock) = (reqwest::Client::new(), SystemClock::new());
             let mut each = Vec::new();
             for request in share {
-                let began = muster_kit::Clock::now(&clock);
+                let began = muster_process::Clock::now(&clock);
                 let answer = http.execute(request).await?;
                 let status = answer.status();
                 let body = answer.text().await?;
                 ensure!(status == 201, "{status}: {body}");
-                each.push(muster_kit::Clock::now(&clock).since(began).as_secs_f64() * 1e3);
+                each.push(muster_process::Clock::now(&clock).since(began).as_secs_f64() * 1e3);
             }
             Ok(each)
         });
@@ -260,7 +260,7 @@ async fn load(requests: Vec<reqwest::Request>) -> anyhow::Result<Load> {
     while let Some(done) = clients.join_next().await {
         each.extend(done??);
     }
-    let spent = muster_kit::Clock::now(&clock).since(started).as_secs_f64();
+    let spent = muster_process::Clock::now(&clock).since(started).as_secs_f64();
     each.sort_by(f64::total_cmp);
     Ok(Load {
         rate: count as f64 / spent,
@@ -390,7 +390,7 @@ impl Door {
         let body = body(self.validator);
         let job: CreateJob = serde_json::from_value(body.clone())?;
         let fields = job.signed_fields();
-        let now = muster_kit::Clock::now(&SystemClock::new()).micros() * 1000;
+        let now = muster_process::Clock::now(&SystemClock::new()).micros() * 1000;
         let mut requests = Vec::new();
         for n in 0..jobs {
             let signature = sign_job(&self.user, &fields, now + i64::try_from(n)?);
@@ -411,7 +411,7 @@ impl Door {
     /// Fills the list of another account, straight in the store.
     async fn seed(&self, count: u64) -> anyhow::Result<()> {
         let account = self.lister();
-        let pool = muster_kit::store::open(&self.store).await?;
+        let pool = muster_process::store::open(&self.store).await?;
         let numbers =
             format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
         let uuid = "'00000000-0000-4000-8000-' || CAST(100000000000 + i AS TEXT)";
@@ -488,7 +488,7 @@ impl Door {
 
 /// Connects as a Muster validator.
 async fn connect(url: &str, keys: &Keypair) -> anyhow::Result<Socket> {
-    let mut socket = muster_rpc::connect(url, &Limits::facilitator()).await?;
+    let mut socket = muster_websocket::connect(url, &Limits::facilitator()).await?;
     socket
         .send(encode(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(
             keys,
@@ -586,9 +586,9 @@ impl Peer {
 /// What something returns and how many milliseconds it took.
 async fn clocked<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<(T, f64)> {
     let clock = SystemClock::new();
-    let began = muster_kit::Clock::now(&clock);
+    let began = muster_process::Clock::now(&clock);
     let done = work.await?;
-    let spent = muster_kit::Clock::now(&clock).since(began).as_secs_f64() * 1e3;
+    let spent = muster_process::Clock::now(&clock).since(began).as_secs_f64() * 1e3;
     Ok((done, spent))
 }
 

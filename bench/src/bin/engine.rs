@@ -14,10 +14,10 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_engine::images::{ImageSettings, ensure};
-use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_engine::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
-use muster_kit::{SharedClock, SystemClock};
+use muster_containers::images::{ImageSettings, ensure};
+use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_process::{SharedClock, SystemClock};
 use tokio::runtime::Runtime;
 
 const ROUNDS: usize = 15;

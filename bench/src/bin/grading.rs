@@ -21,23 +21,23 @@ use muster_grading::course::{Course, Shape, Trial};
 use muster_grading::evidence::ProofFile;
 use muster_grading::plan::{Announced, Bounds, draw};
 use muster_grading::verdict::{Judgement, Tried};
+use muster_grading_runner::Ask;
+use muster_grading_runner::conversation::{Conversation, Said};
+use muster_hardware_proof::Engine;
+use muster_hardware_proof::grade::Components;
+use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
+use muster_hardware_proof::prover::{CpuProver, Unwatched, perform};
+use muster_hardware_proof::session::{Caps, Command, Executor, Validator};
 use muster_identity::Keypair;
-use muster_kit::{SharedClock, SystemClock, Tasks};
-use muster_proofs::Engine;
-use muster_proofs::grade::Components;
-use muster_proofs::keys::{BatchId, Identity, Nonce};
-use muster_proofs::prover::{CpuProver, Unwatched, perform};
-use muster_proofs::session::{Caps, Command, Executor, Validator};
+use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_proxy::netns::Namespace;
-use muster_proxy::{
+use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_sealing_proxy::netns::Namespace;
+use muster_sealing_proxy::{
     Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
 };
-use muster_rollcall::Ask;
-use muster_rollcall::conversation::{Conversation, Said};
-use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ const CAPS: Caps = Caps {
 };
 
 fn main() -> Result<()> {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let miners = std::env::var("MUSTER_BENCH_MINERS")
         .ok()
         .and_then(|text| text.parse().ok())

@@ -18,15 +18,15 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_engine::images::ImageSettings;
-use muster_enrol::{Membership, StoredIdentity};
+use muster_containers::images::ImageSettings;
+use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Config;
 use muster_executor::standing::stand;
-use muster_kit::{SharedClock, SystemClock, Tasks, tls};
+use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Digest};
-use muster_rpc::{Greeting, Limits, Peer, Session, Socket};
+use muster_websocket::{Greeting, Limits, Peer, Session, Socket};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -248,7 +248,7 @@ impl Peer for Executor {
 
 struct Hall(mpsc::UnboundedSender<Socket>);
 
-impl muster_rpc::tls::Callers for Hall {
+impl muster_websocket::tls::Callers for Hall {
     async fn admits(&self, _certificate: Digest) -> bool {
         true
     }
@@ -289,7 +289,7 @@ impl Miner {
         };
         membership.keep(&config.standing.membership)?;
         let (hall, mut sockets) = mpsc::unbounded_channel();
-        let listening = muster_rpc::tls::listen(
+        let listening = muster_websocket::tls::listen(
             listener,
             tls::server(&identity)?,
             Limits::miner(),

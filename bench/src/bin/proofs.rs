@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use muster_bench::{Direction, Report, Row, take_turns};
-use muster_proofs::{
+use muster_hardware_proof::{
     Ending, Engine, Evidence, Limits, Received, Sent, Verdict,
     chacha::{self, Key},
     chain::{ChainShape, ChainSpec, Generator, Numbers, Place},

@@ -21,11 +21,13 @@ use muster_bench::process::{
 use muster_bench::streams::{Heard, Wish, hear, now_us, quantile, request, serve_engine};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_identity::Keypair;
-use muster_kit::{SharedClock, SystemClock, Tasks, tls};
+use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{Arriving, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
-use muster_seal::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealing_proxy::{
+    Arriving, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use uuid::Uuid;

@@ -4,9 +4,9 @@
 
 use anyhow::Context as _;
 use muster_bench::{Direction, Report, Row, take_turns};
-use muster_kit::store::group::Bounds;
-use muster_kit::store::{Writer, begin, open};
-use muster_kit::{Clock as _, SystemClock, Tasks};
+use muster_process::store::group::Bounds;
+use muster_process::store::{Writer, begin, open};
+use muster_process::{Clock as _, SystemClock, Tasks};
 use sqlx::{AnyPool, AssertSqlSafe};
 use uuid::Uuid;
 

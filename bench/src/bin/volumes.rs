@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_kit::SystemClock;
+use muster_job_data::volumes::UnpackLimits;
+use muster_job_data::{Fetcher, Settings};
+use muster_process::SystemClock;
 use muster_protocol::volume::{VolumePart, ZipUrlVolume};
-use muster_transfer::volumes::UnpackLimits;
-use muster_transfer::{Fetcher, Settings};
 use tokio_util::sync::CancellationToken;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;

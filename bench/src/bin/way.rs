@@ -22,21 +22,21 @@ use muster_facilitator::Config;
 use muster_gateway::host::{Host, News, Order};
 use muster_gateway::{Gateway, Parts, Settings};
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_streaming_ready};
-use muster_kit::store::migrate;
-use muster_kit::{SharedClock, SystemClock, Tasks, ready, tls};
+use muster_process::store::migrate;
+use muster_process::{SharedClock, SystemClock, Tasks, ready, tls};
 use muster_protocol::rest::Token;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, ValidatorKey};
-use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{
+use muster_response_proof::{Attestation, Envelope, SessionId, Text};
+use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealing_proxy::{
     Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
 };
-use muster_rpc::Socket;
-use muster_seal::{Attestation, Envelope, SessionId, Text};
 use muster_validator::store::MIGRATIONS;
+use muster_websocket::Socket;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -116,7 +116,7 @@ struct Jobs {
 async fn gateway(folder: &Path) -> Result<()> {
     let (tasks, clock): (_, SharedClock) = (Tasks::new(), Arc::new(SystemClock::new()));
     let store = format!("sqlite:{}", folder.join("gateway.db").display());
-    let pool = muster_kit::store::open(&store).await?;
+    let pool = muster_process::store::open(&store).await?;
     migrate(&pool, &MIGRATIONS).await?;
     let jobs = Jobs {
         socket: JobSocket::new(folder, ENGINE, Listener::Trusted)?,
@@ -233,7 +233,7 @@ impl Jobs {
 
 async fn facilitator(folder: &Path) -> Result<()> {
     let text = fs::read_to_string(folder.join("facilitator.toml"))?;
-    let config: Config = muster_kit::config::parse(&text, "bench")?;
+    let config: Config = muster_process::config::parse(&text, "bench")?;
     let clock: SharedClock = Arc::new(SystemClock::new());
     Ok(muster_facilitator::run(config, Tasks::new(), clock).await?)
 }
@@ -284,7 +284,7 @@ async fn login(address: &str) -> Result<String> {
 async fn announce(address: &str, notice: GatewayNotice) -> Result<Socket> {
     let keys = keys("//Validator")?;
     let url = format!("ws://{address}/ws/v0/");
-    let mut socket = muster_rpc::connect(&url, &muster_rpc::Limits::facilitator()).await?;
+    let mut socket = muster_websocket::connect(&url, &muster_websocket::Limits::facilitator()).await?;
     let greeting = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&keys));
     socket.send(encode(&greeting)).await?;
     let frame = socket.recv().await?.context("closed")?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_engine::sandbox::{Allowance, Root, RunAs, home_of};
+use muster_containers::sandbox::{Allowance, Root, RunAs, home_of};
 use muster_protocol::Digest;
 
 use indexmap::IndexMap;

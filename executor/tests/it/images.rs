@@ -1,7 +1,7 @@
 //! A job's image from a registry of the test's own: by tag, by digest, with a password, and without a good one.
 
 use bollard::auth::DockerCredentials;
-use muster_engine::credentials::Login;
+use muster_containers::credentials::Login;
 use muster_executor::{Engine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
 use serde_json::{Value, json};
@@ -142,7 +142,7 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     let notice = json!({"message_type": "MusterWhitelist", "images": [listed(archive.id)]});
     line.say(&notice).await;
     until("the image is kept", || async {
-        let used = muster_engine::lease::used(&of_place.config.images.cache_dir).unwrap();
+        let used = muster_containers::lease::used(&of_place.config.images.cache_dir).unwrap();
         used.iter().any(|used| used.image == archive.id)
     })
     .await

@@ -8,7 +8,7 @@ use crate::support::{engine, image};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_executor::{Engine, Error};
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -671,7 +671,7 @@ async fn nobody_at_the_address_is_an_error_of_its_own() {
         miner_address: "ws://127.0.0.1:1".into(),
         token: lease.token.clone(),
     };
-    let clock = std::sync::Arc::new(muster_kit::SystemClock::new());
+    let clock = std::sync::Arc::new(muster_process::SystemClock::new());
     let error = muster_executor::run(lease.config.clone(), invocation, lease.tasks.clone(), clock)
         .await
         .unwrap_err();

@@ -13,7 +13,7 @@ use muster_executor::Reaped;
 use muster_executor::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
 use muster_executor::workspace::Workspace;
 use muster_executor::{Config, Engine, Invocation, reap};
-use muster_kit::{SystemClock, Tasks};
+use muster_process::{SystemClock, Tasks};
 use muster_protocol::AttemptId;
 use uuid::Uuid;
 

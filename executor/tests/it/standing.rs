@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrol::{Membership, StoredIdentity};
+use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Error;
 use muster_executor::standing::stand;
-use muster_kit::task::Task;
-use muster_kit::{Coded as _, SystemClock, Tasks, tls};
+use muster_process::task::Task;
+use muster_process::{Coded as _, SystemClock, Tasks, tls};
 use muster_protocol::{Digest, ErrorCode};
-use muster_rpc::tls::{Callers, listen};
-use muster_rpc::{Limits, Socket};
+use muster_websocket::tls::{Callers, listen};
+use muster_websocket::{Limits, Socket};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -233,7 +233,7 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     let lease = Lease::new();
     let mut place = Place::open(&lease, 1).await;
     let mut line = place.comes().await;
-    let used = || muster_engine::lease::used(&lease.config.images.cache_dir).unwrap();
+    let used = || muster_containers::lease::used(&lease.config.images.cache_dir).unwrap();
     assert_eq!(used().len(), 0);
     let listed = |image: Digest, reference: Option<&str>| json!({"image": image, "reference": reference, "class": "always_on.test", "model": "tiny"});
     let forged = listed(Digest::of(b"another"), Some("muster/no-such-image:1"));

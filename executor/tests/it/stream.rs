@@ -14,12 +14,14 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use muster_executor::Error;
 use muster_identity::Keypair;
-use muster_kit::task::Task;
-use muster_kit::tls::TlsIdentity;
-use muster_kit::{SharedClock, SystemClock};
+use muster_process::task::Task;
+use muster_process::tls::TlsIdentity;
+use muster_process::{SharedClock, SystemClock};
 use muster_protocol::{Digest, MinerKey};
-use muster_proxy::{Asked, CheckedBody, Limits, Peer, SealedClient, certificate};
-use muster_seal::{Attestation, Bounds, Envelope, Ledger, ResponseProof, Sealable, SessionClose, StreamEnd};
+use muster_response_proof::{
+    Attestation, Bounds, Envelope, Ledger, ResponseProof, Sealable, SessionClose, StreamEnd,
+};
+use muster_sealing_proxy::{Asked, CheckedBody, Limits, Peer, SealedClient, certificate};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::oneshot;

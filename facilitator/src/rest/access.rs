@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use muster_porter::account::{Account, ApiKeySecret};
-use muster_porter::intake;
-use muster_porter::page::PageQuery;
+use muster_facilitator_core::account::{Account, ApiKeySecret};
+use muster_facilitator_core::intake;
+use muster_facilitator_core::page::PageQuery;
 use muster_protocol::rest::{ApiKey, AuditPage, CreateKey, KeyList, Login, Nonce, Token};
 use muster_protocol::{Signature, UserKey};
 

@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
-use muster_porter::live::{Cursor, Joiner};
+use muster_facilitator_core::live::{Cursor, Joiner};
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::rest::{LogEvent, ProgressEvent, StatusEntry, events};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, JobStatus};
@@ -61,7 +61,7 @@ pub(super) async fn events(
             .ok_or_else(|| {
                 Refusal::detail(
                     StatusCode::BAD_REQUEST,
-                    muster_porter::live::CursorError.to_string(),
+                    muster_facilitator_core::live::CursorError.to_string(),
                 )
             })?,
     };

@@ -34,7 +34,7 @@ const BEARER: &str = "bearer";
 
 /// Every address that the facilitator answers.
 pub(crate) fn router(door: Arc<Door>) -> Router {
-    let signed = muster_files::http::router(Arc::clone(&door.files));
+    let signed = muster_file_store::http::router(Arc::clone(&door.files));
     let (documented, document) = documented();
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
     Router::new()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::rest::{Detail, LoginError};
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{Schema, SchemaType};
@@ -16,9 +16,9 @@ use utoipa::{IntoResponses, ToSchema as _};
 
 use crate::store::OverQuota;
 
-use muster_porter::auth::IssueError;
-use muster_porter::intake::BodyRefused;
-use muster_porter::signature::SignatureRefused;
+use muster_facilitator_core::auth::IssueError;
+use muster_facilitator_core::intake::BodyRefused;
+use muster_facilitator_core::signature::SignatureRefused;
 
 /// A refusal with its status and its body.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use muster_protocol::ValidatorKey;
 use muster_protocol::wire::facilitator::{FromFacilitator, Response, ResponseStatus, ToFacilitator};
 use muster_protocol::wire::muster::ChallengeNonce;
 use muster_protocol::wire::{decode, encode};
-use muster_rpc::Peer;
+use muster_websocket::Peer;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -133,7 +133,7 @@ pub(super) enum Greeted {
 ///
 /// The signature is static: whoever has seen it can send it again and would then be given the validator's jobs and
 /// believed about them. So it is a claim only: a Muster peer is challenged next, and what a ComputeHorde peer may do
-/// with a claim is bounded by [`muster_porter::delivery`].
+/// with a claim is bounded by [`muster_facilitator_core::delivery`].
 pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> Greeted {
     let auth = match read(frame) {
         Ok(ToFacilitator::V0AuthenticationRequest(auth)) => auth,

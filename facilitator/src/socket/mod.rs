@@ -11,22 +11,22 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, Response, StatusMetadata, ToFacilitator,
 };
 use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce, GatewayNotice};
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
-use muster_rpc::{Greeting, Limits, Session, SessionError, SocketError};
+use muster_websocket::{Greeting, Limits, Session, SessionError, SocketError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::frames::{Greeted, Validator};
 use crate::door::Door;
 use crate::hub::{Notice, Seat};
 use crate::store::{Recorded, Said};
-use muster_porter::delivery::{Presence, Trust, is_remembered};
+use muster_facilitator_core::delivery::{Presence, Trust, is_remembered};
 
 /// Close code: the facilitator is stopping.
 const CLOSE_GOING_AWAY: u16 = 1001;
@@ -64,7 +64,7 @@ pub(crate) async fn upgrade(
         return response;
     };
     let tasks = door.tasks.clone();
-    muster_rpc::server::upgrade(request, peer, &LIMITS, &tasks, move |socket| {
+    muster_websocket::server::upgrade(request, peer, &LIMITS, &tasks, move |socket| {
         serve(Greeting::new(socket), door, place)
     })
     .map(Body::new)

@@ -1,7 +1,7 @@
 //! API keys, the audit log, and how many jobs an account has made.
 
-use muster_kit::store::{During as _, StoreError, json};
-use muster_porter::account::{Account, ApiKeySecret, Credential, KeyId};
+use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
+use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::rest::{ApiKey, AuditEntry};
 use muster_protocol::{Timestamp, UserKey};
 use serde::Serialize;

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use muster_facilitator_core::account::Account;
+use muster_facilitator_core::jobs::{History, Step, UpdateRefused};
+use muster_facilitator_core::page::JobFilter;
 use muster_identity::Verified;
-use muster_kit::store::{During as _, StoreError, json};
-use muster_porter::account::Account;
-use muster_porter::jobs::{History, Step, UpdateRefused};
-use muster_porter::page::JobFilter;
+use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{

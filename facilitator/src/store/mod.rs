@@ -12,8 +12,8 @@ mod validators;
 
 use std::sync::Arc;
 
-use muster_kit::store::group::Tally;
-use muster_kit::store::{During as _, StoreError, Writer, migrate, open};
+use muster_process::store::group::Tally;
+use muster_process::store::{During as _, StoreError, Writer, migrate, open};
 use muster_protocol::Timestamp;
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;

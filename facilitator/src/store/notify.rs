@@ -2,7 +2,7 @@
 //!
 //! A SQLite store belongs to one process, so there is nobody to tell.
 
-use muster_kit::store::{During as _, StoreError};
+use muster_process::store::{During as _, StoreError};
 use sqlx::postgres::PgListener;
 
 use super::Store;

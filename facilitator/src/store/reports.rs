@@ -1,6 +1,6 @@
 //! What users say about results: feedback, and reports of cheating on their way to the validator.
 
-use muster_kit::store::{During as _, StoreError, json};
+use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::rest::Feedback;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;

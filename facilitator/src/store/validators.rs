@@ -1,12 +1,12 @@
 //! Validators' signs of life, and which of the facilitators that share this store holds a validator's connection.
 //!
-//! Within one facilitator [`muster_porter::delivery`] decides which connection holds a validator's jobs. Between several the
+//! Within one facilitator [`muster_facilitator_core::delivery`] decides which connection holds a validator's jobs. Between several the
 //! row in `validators` does, by the same rules: proof takes over at once, a claim only from one that is gone or silent.
 
 use std::time::Duration;
 
-use muster_kit::store::{During as _, StoreError};
-use muster_porter::delivery::{SILENT_AFTER, Trust};
+use muster_facilitator_core::delivery::{SILENT_AFTER, Trust};
+use muster_process::store::{During as _, StoreError};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{Timestamp, ValidatorKey};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_kit::SystemClock;
+use muster_process::SystemClock;
 use muster_protocol::rest::JobView;
 use muster_protocol::{JobStatus, UserKey};
 use reqwest::{Method, StatusCode};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use muster_facilitator::{Config, Error, run};
 use muster_identity::Keypair;
-use muster_kit::task::Task;
-use muster_kit::{SharedClock, SystemClock, Tasks, ready};
+use muster_process::task::Task;
+use muster_process::{SharedClock, SystemClock, Tasks, ready};
 use muster_protocol::ValidatorKey;
 use tempfile::TempDir;
 
@@ -46,9 +46,9 @@ impl Facilitator {
             ready_file: Some(folder.path().join("ready.json")),
             store: format!("sqlite:{}", folder.path().join("store.db").display()),
             validators: vec![validator_key("Validator"), validator_key("Other")],
-            files: muster_files::Settings {
+            files: muster_file_store::Settings {
                 store: format!("file:{}", folder.path().join("files").display()),
-                ..muster_files::Settings::default()
+                ..muster_file_store::Settings::default()
             },
             ..Config::default()
         };
@@ -57,7 +57,7 @@ impl Facilitator {
     }
 
     async fn boot(config: Config, clock: SharedClock, folder: TempDir) -> Self {
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let tasks = Tasks::new();
         let serving = run(config.clone(), tasks.clone(), Arc::clone(&clock));
         let running = tasks.spawn("facilitator", serving);

@@ -104,12 +104,14 @@ async fn a_list_has_pages_and_urls_outlive_a_restart() {
 
 #[tokio::test]
 async fn what_cannot_be_announced_is_refused_with_a_reason() {
-    let facilitator =
-        Facilitator::start_with(std::sync::Arc::new(muster_kit::SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(
+        std::sync::Arc::new(muster_process::SystemClock::new()),
+        |config| {
             config.files.max_file_mib = 1;
             config.files.quota_mib = 2;
-        })
-        .await;
+        },
+    )
+    .await;
     let alice = User::login(&facilitator, "Alice").await;
     for (body, status) in [
         (json!({}), 400),

@@ -185,11 +185,13 @@ async fn what_is_said_of_another_validators_job_is_passed_over() {
 
 #[tokio::test]
 async fn a_watcher_goes_when_the_facilitator_stops_and_an_account_has_so_many() {
-    let facilitator =
-        Facilitator::start_with(std::sync::Arc::new(muster_kit::SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(
+        std::sync::Arc::new(muster_process::SystemClock::new()),
+        |config| {
             config.limits.watchers = 1;
-        })
-        .await;
+        },
+    )
+    .await;
     let _validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
     let job = user

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_kit::TestClock;
+use muster_process::TestClock;
 use muster_protocol::UserKey;
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ async fn the_api_needs_a_token() {
 #[tokio::test]
 async fn a_list_of_users_keeps_everyone_else_out() {
     let allowed = UserKey(key("User").hotkey());
-    let facilitator = Facilitator::start_with(Arc::new(muster_kit::SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(Arc::new(muster_process::SystemClock::new()), |config| {
         config.users = Some(vec![allowed]);
     })
     .await;

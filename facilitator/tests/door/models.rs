@@ -7,12 +7,12 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use futures_util::{SinkExt as _, StreamExt as _};
-use muster_kit::SystemClock;
+use muster_process::SystemClock;
 use muster_protocol::ValidatorKey;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_seal::{Envelope, GatewayToken};
+use muster_response_proof::{Envelope, GatewayToken};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -52,7 +52,7 @@ impl Gateway {
             .route("/v1/proofs/{id}", get(proof));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        muster_kit::Tasks::new().spawn("gateway", async move { axum::serve(listener, router).await });
+        muster_process::Tasks::new().spawn("gateway", async move { axum::serve(listener, router).await });
         (gateway, url)
     }
 

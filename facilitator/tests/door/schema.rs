@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_kit::SystemClock;
+use muster_process::SystemClock;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::process::Command;

@@ -119,11 +119,13 @@ async fn every_public_method_of_the_official_sdk() {
         eprintln!("skipped: the official SDK, since {VARIABLE} names no Python that has it");
         return;
     };
-    let facilitator =
-        Facilitator::start_with(std::sync::Arc::new(muster_kit::SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(
+        std::sync::Arc::new(muster_process::SystemClock::new()),
+        |config| {
             config.auth.token_lifetime_s = 3;
-        })
-        .await;
+        },
+    )
+    .await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/python/sdk_every_method.py");
     let mut command = Command::new(&python);

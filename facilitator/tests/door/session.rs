@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use muster_identity::{facilitator_auth, verify_job};
-use muster_kit::TestClock;
+use muster_process::TestClock;
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator};
 use muster_protocol::wire::{decode, encode};

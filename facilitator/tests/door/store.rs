@@ -4,13 +4,13 @@ use muster_facilitator::config::LiveConfig;
 use muster_facilitator::store::{
     Action, Actor, Cancelled, Created, Listed, OverQuota, Page, Quota, Recorded, Said, Store, Submission,
 };
+use muster_facilitator_core::account::{Account, ApiKeySecret};
+use muster_facilitator_core::delivery::Trust;
+use muster_facilitator_core::intake;
+use muster_facilitator_core::jobs::UpdateRefused;
+use muster_facilitator_core::page::JobFilter;
 use muster_identity::{Verified, sign_job, verify_job};
-use muster_kit::store::testing::{TestStore, stores};
-use muster_porter::account::{Account, ApiKeySecret};
-use muster_porter::delivery::Trust;
-use muster_porter::intake;
-use muster_porter::jobs::UpdateRefused;
-use muster_porter::page::JobFilter;
+use muster_process::store::testing::{TestStore, stores};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::executor::LogStream;

@@ -8,7 +8,7 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
-use muster_rpc::{Limits, Socket};
+use muster_websocket::{Limits, Socket};
 
 use crate::facilitator::{Facilitator, SOON, key};
 
@@ -20,7 +20,7 @@ impl Validator {
     /// Connects without saying who it is.
     pub(crate) async fn dial(facilitator: &Facilitator) -> Self {
         let limits = Limits::facilitator();
-        let socket = muster_rpc::connect(&facilitator.socket_url(), &limits)
+        let socket = muster_websocket::connect(&facilitator.socket_url(), &limits)
             .await
             .unwrap();
         Self { socket }

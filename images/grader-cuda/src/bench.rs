@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use muster_proofs::chacha::Key;
-use muster_proofs::chain::{ChainShape, ChainSpec, Numbers};
-use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_proofs::merkle::LEAF;
-use muster_proofs::prover::{Prover as _, Unwatched};
-use muster_proofs::walk::{LEAF_STATES, WORDS, WalkShape, WalkSpec};
+use muster_hardware_proof::chacha::Key;
+use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::merkle::LEAF;
+use muster_hardware_proof::prover::{Prover as _, Unwatched};
+use muster_hardware_proof::walk::{LEAF_STATES, WORDS, WalkShape, WalkSpec};
 
 use crate::device::{Device, Lane, TILE_ROWS};
 use crate::kernels::{HASH, Kernels, Span};

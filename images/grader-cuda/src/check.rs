@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use muster_proofs::chain::{Binding, ChainShape, ChainSpec, Numbers};
-use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_proofs::message::{Kind, Places, Spec, commitment_digest, frame};
-use muster_proofs::prover::{Prover, Unwatched, perform};
-use muster_proofs::session::{Action, Caps, Command, Executor, Input, Output, Task, Validator};
-use muster_proofs::walk::{StepPlace, WalkShape, WalkSpec};
-use muster_proofs::{Engine, Limits, Verdict};
+use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::message::{Kind, Places, Spec, commitment_digest, frame};
+use muster_hardware_proof::prover::{Prover, Unwatched, perform};
+use muster_hardware_proof::session::{Action, Caps, Command, Executor, Input, Output, Task, Validator};
+use muster_hardware_proof::walk::{StepPlace, WalkShape, WalkSpec};
+use muster_hardware_proof::{Engine, Limits, Verdict};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use libloading::Library;
-use muster_proofs::chain::Numbers;
+use muster_hardware_proof::chain::Numbers;
 
 use crate::cuda::Cuda;
 use crate::device::{Device as _, Lane};

@@ -12,7 +12,7 @@ use muster_image_grader_cuda::cuda::Cuda;
 use muster_image_grader_cuda::device::Device as _;
 use muster_image_grader_cuda::prover::{DeviceProver, Pace};
 use muster_image_grader_cuda::{bench, suggest};
-use muster_proofs::merkle::LEAF;
+use muster_hardware_proof::merkle::LEAF;
 
 /// Proves what this container's card can do to whoever challenges it.
 #[derive(Debug, Parser)]

@@ -8,11 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use muster_proofs::chain::{ChainShape, ChainSpec, Numbers};
-use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_proofs::message::Spec;
-use muster_proofs::session::{Action, Input, Validator};
-use muster_proofs::{Engine, Limits, Verdict};
+use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::message::Spec;
+use muster_hardware_proof::session::{Action, Input, Validator};
+use muster_hardware_proof::{Engine, Limits, Verdict};
 
 fn program() -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_muster-grader-cuda"));

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use muster_proofs::message::{Frame, Kind};
-use muster_proofs::prover::{Prover, ProverError, Watch, perform};
-use muster_proofs::session::{Caps, Command, Executor, Refusal};
+use muster_hardware_proof::message::{Frame, Kind};
+use muster_hardware_proof::prover::{Prover, ProverError, Watch, perform};
+use muster_hardware_proof::session::{Caps, Command, Executor, Refusal};
 
 /// What a message is answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A message for the validator.
     Message(Vec<u8>),
-    /// Nothing: the validator has judged. The code of [`muster_proofs::Verdict`].
+    /// Nothing: the validator has judged. The code of [`muster_hardware_proof::Verdict`].
     Judged(u16),
 }
 

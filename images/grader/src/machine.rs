@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use muster_proofs::session::Caps;
+use muster_hardware_proof::session::Caps;
 
 /// log₂ of the largest side of a CHAIN's matrices: the largest that the specification has.
 const LOG2_N: u8 = 16;

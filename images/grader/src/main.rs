@@ -2,10 +2,10 @@
 
 use anyhow::Context as _;
 use clap::Parser;
+use muster_hardware_proof::Engine;
+use muster_hardware_proof::prover::cheat::Smaller;
+use muster_hardware_proof::prover::{CpuProver, all_cores};
 use muster_image_grader::{machine, program};
-use muster_proofs::Engine;
-use muster_proofs::prover::cheat::Smaller;
-use muster_proofs::prover::{CpuProver, all_cores};
 
 /// Proves what this container's machine can do to whoever challenges it.
 #[derive(Debug, Parser)]

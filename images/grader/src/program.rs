@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use muster_proofs::prover::Prover;
-use muster_proofs::session::Caps;
+use muster_hardware_proof::prover::Prover;
+use muster_hardware_proof::session::Caps;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,4 +1,4 @@
-//! Tries what no job may do, one thing at a time, and says whether it worked. The tests of `muster-engine` run it inside
+//! Tries what no job may do, one thing at a time, and says whether it worked. The tests of `muster-containers` run it inside
 //! the sandbox, where everything must fail, and outside, where everything must work.
 //!
 //! ```sh

@@ -16,8 +16,8 @@ use muster_protocol::wire::miner::{
     StreamingJobReady, ToMiner,
 };
 use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
-use muster_proxy::certificate::digest_of_pem;
-use muster_seal::{Attestation, HashScheme, Price};
+use muster_response_proof::{Attestation, HashScheme, Price};
+use muster_sealing_proxy::certificate::digest_of_pem;
 
 pub use machine::Lease;
 

@@ -8,7 +8,7 @@ use crate::testing::{job, offer, validator_pair};
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, SealTerms, StreamingDetails};
 use muster_protocol::{Digest, ExecutorToken, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_seal::{Attestation, HashScheme, Price, SessionId, Text};
+use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 
 const PATIENCE: Patience = Patience {
     startup: Duration::from_secs(30),
@@ -307,7 +307,7 @@ fn job_id() -> JobId {
 
 /// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
 fn to_be_sealed() -> (Lease, Sealing) {
-    let client = muster_proxy::certificate::make(&["client".to_owned()]).unwrap();
+    let client = muster_sealing_proxy::certificate::make(&["client".to_owned()]).unwrap();
     let (pem, fingerprint) = (client.pem, client.identity.fingerprint());
     let image = ImageId(Digest::of(b"image"));
     let mut lease = lease_of(|offer| {

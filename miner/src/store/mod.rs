@@ -4,7 +4,7 @@ mod memory;
 
 use std::collections::HashMap;
 
-use muster_kit::store::{self, During as _, StoreError, Writer, json};
+use muster_process::store::{self, During as _, StoreError, Writer, json};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
@@ -333,7 +333,7 @@ fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
 mod tests {
     use std::time::Duration;
 
-    use muster_kit::store::testing::{TestStore, stores};
+    use muster_process::store::testing::{TestStore, stores};
     use muster_protocol::ValidatorKey;
     use uuid::Uuid;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use muster_identity::{Keypair, validator_auth};
-use muster_kit::Clock as _;
 use muster_miner::greeting::MAX_STRANGERS;
+use muster_process::Clock as _;
 use muster_protocol::volume::InlineVolume;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, MainHotkey, ToMiner, ValidatorAuth};
@@ -284,7 +284,7 @@ async fn a_token_is_good_for_one_executor() {
 
 #[tokio::test]
 async fn version_and_health_answer() {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let miner = Miner::start().await;
     let get = async |path| {
         reqwest::get(miner.url(path))

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::{Keypair, offer_receipt, validator_auth};
-use muster_kit::{Clock as _, Tasks, TestClock, ready};
 use muster_miner::manager::{ExecutorManager, Order, Running};
 use muster_miner::{Config, Error, run_with};
+use muster_process::{Clock as _, Tasks, TestClock, ready};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, StartedReceipt, StartedTag,
 };
@@ -17,7 +17,7 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
-use muster_rpc::{Closed, Limits, Socket, connect};
+use muster_websocket::{Closed, Limits, Socket, connect};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};

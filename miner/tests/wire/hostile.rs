@@ -6,7 +6,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobFinished, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobRejectionReason};
-use muster_rpc::{Limits, connect};
+use muster_websocket::{Limits, connect};
 
 use crate::harness::*;
 

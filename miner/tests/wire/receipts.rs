@@ -1,15 +1,15 @@
 //! Receipts: countersigned, served with ranges, the same after a restart, and none that is forged.
 
 use muster_identity::{Keypair, verify_receipt};
-use muster_kit::Clock as _;
 use muster_miner::pages::page_of;
+use muster_process::Clock as _;
 use muster_protocol::Receipt;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 
 use crate::harness::*;
 
 async fn page(miner: &Miner, range: Option<&str>) -> reqwest::Response {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let url = miner.url(&format!("receipts/{}.jsonl", page_of(miner.clock.now())));
     let mut request = reqwest::Client::new().get(url);
     if let Some(range) = range {

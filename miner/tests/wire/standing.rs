@@ -4,10 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrol::{Invitation, Roll, StoredIdentity};
-use muster_kit::Clock as _;
-use muster_kit::tls::{self, TlsIdentity};
+use muster_enrollment::{Invitation, Roll, StoredIdentity};
 use muster_miner::Config;
+use muster_process::Clock as _;
+use muster_process::tls::{self, TlsIdentity};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{
     EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, ProgressOf,
@@ -15,8 +15,8 @@ use muster_protocol::wire::executor::{
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
-use muster_rpc::tls::connect_known;
-use muster_rpc::{ConnectError, Limits, Socket};
+use muster_websocket::tls::connect_known;
+use muster_websocket::{ConnectError, Limits, Socket};
 
 use crate::harness::{CLASS, Executor, Miner, Party, Validator, initial, job, new_attempt, soon};
 
@@ -205,7 +205,7 @@ async fn strangers_do_not_come_in() {
         "another miner"
     );
     let plain = format!("ws://{}/v0/standing", place.address);
-    let plain = soon(muster_rpc::connect(&plain, &Limits::miner())).await;
+    let plain = soon(muster_websocket::connect(&plain, &Limits::miner())).await;
     assert!(plain.is_err(), "no TLS");
     let nobody = Place::open().await;
     let nobody = nobody.dial(&enrolled).await;

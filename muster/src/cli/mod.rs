@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use muster_enrol::Invitation;
+use muster_enrollment::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 
 pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify};

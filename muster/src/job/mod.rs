@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use muster_client::files::file_of;
 use muster_client::{Client, ClientError, News};
-use muster_kit::{SharedClock, shutdown};
+use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{JobView, events};
 use muster_protocol::{JobStatus, Timestamp};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use muster_client::{Client, ClientError};
-use muster_kit::{SharedClock, shutdown};
+use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload};
 use muster_protocol::volume::VolumePart;

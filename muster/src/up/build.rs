@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::ErrorCode;
 use tokio::process::Command;
 

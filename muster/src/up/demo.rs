@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_client::{Client, Credential, News};
 use muster_identity::Keypair;
-use muster_kit::clock::SharedClock;
+use muster_process::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, ReceiptKind, Timestamp};
 use serde::{Deserialize, Serialize};

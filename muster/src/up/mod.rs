@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use muster_chain::ChainClient;
 use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_executor::engine::Engine;
-use muster_kit::{Coded, SharedClock, Tasks, ready, shutdown};
+use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
 use self::build::Programs;

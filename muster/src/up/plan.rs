@@ -272,7 +272,7 @@ pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use muster_kit::config::{RoleConfig, parse};
+    use muster_process::config::{RoleConfig, parse};
     use muster_protocol::Digest;
 
     use super::*;

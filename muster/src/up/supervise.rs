@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use muster_kit::clock::SharedClock;
-use muster_kit::{Backoff, Tasks};
+use muster_process::clock::SharedClock;
+use muster_process::{Backoff, Tasks};
 use muster_protocol::ErrorCode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use muster_kit::{Clock as _, SystemClock};
 use muster_miner::book::Standing;
 use muster_miner::store::Store;
+use muster_process::{Clock as _, SystemClock};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::wire::decode;
 use muster_protocol::{AttemptId, JobId, JobStatus, Receipt, ReceiptKind, ReceiptPayload};
@@ -82,7 +82,7 @@ impl Column {
             None
         };
         let runtime = Runtime::new().unwrap();
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         std::fs::write(&gate, "").unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{get, put};
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

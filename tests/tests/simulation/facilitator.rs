@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_porter::delivery::{Desk, LinkId, Trust};
-use muster_porter::jobs::{History, Step};
+use muster_facilitator_core::delivery::{Desk, LinkId, Trust};
+use muster_facilitator_core::jobs::{History, Step};
 use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::{JobId, JobStatus};
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use muster_chain::Metagraph;
 use muster_gateway::host::News;
 use muster_identity::{verify_countersigned, verify_receipts};
-use muster_kit::store::StoreError;
+use muster_process::store::StoreError;
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_routing::excuse::{Refusal, excused};
 use muster_routing::{Thing, mark};
-use muster_rpc::lines::{Heard, Line};
+use muster_websocket::lines::{Heard, Line};
 
 use super::messages::{Live, Meaning, implied, meaning};
 use super::papers::Papers;

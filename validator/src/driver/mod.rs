@@ -2,7 +2,7 @@
 //! user once.
 //!
 //! Read [`conduct`] for one attempt, [`papers`] and [`messages`] for what is said about it, [`strays`] for what is said about
-//! attempts that are over. How it is carried is the business of `muster_rpc::lines`.
+//! attempts that are over. How it is carried is the business of `muster_websocket::lines`.
 
 mod conduct;
 pub mod messages;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use muster_chain::{Metagraph, Uid};
 use muster_gateway::host::News;
 use muster_identity::validator_auth;
-use muster_kit::error::Causes;
-use muster_kit::store::StoreError;
+use muster_process::error::Causes;
+use muster_process::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
@@ -26,8 +26,8 @@ use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, Manifest, MinerKey, Receipt};
 use muster_routing::retry::{self, Facts, Next};
 use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
-use muster_rpc::lines::Line;
-use muster_rpc::{Limits, connect};
+use muster_websocket::lines::Line;
+use muster_websocket::{Limits, connect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use muster_identity::verify_countersigned;
-use muster_kit::store::StoreError;
+use muster_process::store::StoreError;
 use muster_protocol::job::Event;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptKind};
-use muster_rpc::lines::Strays;
+use muster_websocket::lines::Strays;
 
 use super::messages::{Meaning, meaning};
 use super::papers::{finished, finished_frame};

@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Mutex, PoisonError};
 
 use muster_chain::BlockNumber;
-use muster_kit::store::group::{Bounds, Opening, Tally};
-use muster_kit::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
+use muster_process::store::group::{Bounds, Opening, Tally};
+use muster_process::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -245,7 +245,7 @@ pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
 
 #[cfg(test)]
 mod tests {
-    use muster_kit::store::testing::stores;
+    use muster_process::store::testing::stores;
     use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, Session};
 use crate::support::{World, while_time_passes, within};
-use muster_kit::Clock as _;
+use muster_process::Clock as _;
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStatus, ParticipantType};
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};

@@ -1,12 +1,12 @@
 //! The validator's gateway: its sessions are jobs of the validator's own.
 
 use muster_gateway::Settings;
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::miner::{SealTerms, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, Digest, ImageId};
-use muster_sessions::Service;
+use muster_session_pool::Service;
 use serde_json::{Value, json};
 
 use crate::support::World;
@@ -39,7 +39,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
         (notice.models[0].id.as_str(), notice.models[0].output_price),
         ("tiny", 7)
     );
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let ask = reqwest::Client::new()
         .post(format!("{}/v1/chat/completions", notice.url.unwrap()))
         .bearer_auth("key")

@@ -4,7 +4,7 @@ use crate::support::facilitator::job;
 use crate::support::miner::{Miner, whole};
 use crate::support::{World, while_time_passes};
 use muster_identity::{Keypair, countersign, offer_receipt};
-use muster_kit::Clock as _;
+use muster_process::Clock as _;
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, StartedReceipt, StartedTag};
 use muster_protocol::{
     AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey,

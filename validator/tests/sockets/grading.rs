@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use muster_gateway::Settings;
 use muster_grading::evidence::{BatchFile, replay};
 use muster_grading::verdict::{Judgement, Why};
-use muster_proofs::Engine;
+use muster_grading_runner::Grader;
+use muster_hardware_proof::Engine;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, ExecutorClass, ImageId, MinerKey};
-use muster_rollcall::Grader;
-use muster_sessions::Service;
+use muster_session_pool::Service;
 use serde_json::json;
 
 use crate::support::fleet::{Fate, Fleet};

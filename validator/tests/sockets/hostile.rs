@@ -4,7 +4,7 @@ use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes};
 use muster_identity::{Keypair, countersign, offer_receipt};
-use muster_kit::Clock as _;
+use muster_process::Clock as _;
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
 use muster_protocol::wire::miner::ToMiner;
@@ -64,7 +64,7 @@ async fn a_miner_that_shows_its_work_is_believed_and_not_asked_again_at_once() {
         job_uuid: AttemptId::from_uuid(Uuid::from_u128(99)),
         miner_hotkey: miner.key(),
         validator_hotkey: ValidatorKey(world.keypair.hotkey()),
-        timestamp: muster_kit::SystemClock::new().now(),
+        timestamp: muster_process::SystemClock::new().now(),
         receipt_type: StartedTag,
         executor_class: ExecutorClass::AlwaysOnTest,
         is_organic: true,
@@ -101,7 +101,7 @@ async fn excuses_of_a_miners_own_making_excuse_nothing() {
         job_uuid: AttemptId::from_uuid(Uuid::from_u128(99)),
         miner_hotkey: miner.key(),
         validator_hotkey: ValidatorKey(accomplice.hotkey()),
-        timestamp: muster_kit::SystemClock::new().now(),
+        timestamp: muster_process::SystemClock::new().now(),
         receipt_type: StartedTag,
         executor_class: ExecutorClass::AlwaysOnTest,
         is_organic: true,

@@ -6,8 +6,8 @@ use muster_grading::course::Course;
 use muster_grading::evidence::{Before, Head, ProofFile, SeatFile};
 use muster_grading::plan::{Announced, Bounds, Plan, Silent, draw};
 use muster_grading::verdict::{Absence, Judgement, Why, capacities, silence};
+use muster_grading_runner::book::Book;
 use muster_protocol::{ExecutorClass, ValidatorKey};
-use muster_rollcall::book::Book;
 
 use super::{NOW, each, hotkey, miner};
 
@@ -36,7 +36,7 @@ fn drawn(block: u64, counts: &[(u8, u32)]) -> (Head, Plan) {
 
 fn proven() -> Judgement {
     Judgement::Proven {
-        measured: muster_proofs::grade::Components::default(),
+        measured: muster_hardware_proof::grade::Components::default(),
         provisional: true,
     }
 }

@@ -13,8 +13,8 @@ mod streamed;
 
 use muster_chain::commit::{Committed, RevealedBy};
 use muster_chain::{BlockNumber, PendingReveal, Uid};
-use muster_kit::store::StoreError;
-use muster_kit::store::testing::{TestStore, stores};
+use muster_process::store::StoreError;
+use muster_process::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, Event, Outcome, Plan};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};

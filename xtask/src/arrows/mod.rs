@@ -214,9 +214,9 @@ mod tests {
             ("muster-validator", "muster-chain"),
             ("muster", "muster-validator"),
             ("muster-tests", "muster-executor"),
-            ("muster-image-grader", "muster-proofs"),
+            ("muster-image-grader", "muster-hardware-proof"),
             ("muster-image-grader-cuda", "muster-image-grader"),
-            ("muster-kit", "tokio"),
+            ("muster-process", "tokio"),
             ("muster-miner", "bollard"),
         ] {
             assert_eq!(
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn upward_and_level_arrows_are_refused() {
         refuses(
-            "muster-kit",
-            "muster-rpc",
+            "muster-process",
+            "muster-websocket",
             "arrows point down, from layer 2 not up to 3",
         );
         refuses("muster-validator", "muster-miner", "both are in layer 6");
@@ -248,8 +248,8 @@ mod tests {
     fn names_a_crate_must_not_hold_are_refused() {
         refuses("muster-protocol", "tokio-util", "no runtime, no IO");
         refuses("muster-identity", "reqwest", "never touch the network");
-        refuses("muster-proofs", "cust", "without CUDA");
-        refuses("muster-rpc", "anyhow", "errors have types");
+        refuses("muster-hardware-proof", "cust", "without CUDA");
+        refuses("muster-websocket", "anyhow", "errors have types");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         );
         assert!(check(&[tokio])[0].contains("tokio (dev-dependency)"));
         let anyhow = member(
-            "muster-rpc",
+            "muster-websocket",
             "crates/foundation/websocket",
             &[("anyhow", DependencyKind::Development)],
         );
@@ -276,7 +276,7 @@ mod tests {
         refuses("xtask", "muster-protocol", "none of our crates");
         refuses(
             "muster-image-llm",
-            "muster-rpc",
+            "muster-websocket",
             "it may use only muster-protocol",
         );
     }

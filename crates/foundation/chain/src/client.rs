@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex as Lock, PoisonError};
 
-use muster_kit::SharedClock;
-use muster_kit::clock::SystemClock;
+use muster_process::SharedClock;
+use muster_process::clock::SystemClock;
 use muster_protocol::{Hotkey, Manifest};
 use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};

@@ -6,8 +6,8 @@
 use std::sync::{Mutex as Lock, OnceLock, PoisonError};
 use std::time::Duration;
 
-use muster_kit::SharedClock;
-use muster_kit::backoff::random_jitter;
+use muster_process::SharedClock;
+use muster_process::backoff::random_jitter;
 use subxt::client::{ClientAtBlock, OnlineClientAtBlockImpl};
 use subxt::config::SubstrateConfig;
 use subxt::config::substrate::H256;
@@ -182,7 +182,7 @@ impl Endpoint {
         for _ in 1..self.urls.len() {
             match ask(self.head(doing).await?).await {
                 Err(error) if error.is_unreachable() => {
-                    tracing::warn!(error = %muster_kit::error::Causes(&error), "asking another endpoint");
+                    tracing::warn!(error = %muster_process::error::Causes(&error), "asking another endpoint");
                 }
                 done => return done,
             }

@@ -1,6 +1,6 @@
 //! What can go wrong with the chain: the address, the endpoint, the chain's answer, or its refusal.
 
-use muster_kit::error::Coded;
+use muster_process::error::Coded;
 use muster_protocol::{ErrorCode, Hotkey};
 
 use crate::refusal::Refusal;

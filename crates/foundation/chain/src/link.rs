@@ -30,7 +30,7 @@ impl Link {
     ) -> Result<Self, ChainError> {
         const DOING: &str = "connect to the chain";
         if check_address(url)? {
-            muster_kit::tls::install_provider();
+            muster_process::tls::install_provider();
         }
         let dial = async {
             let rpc = RpcClient::from_insecure_url(url)

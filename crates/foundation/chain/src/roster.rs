@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use muster_kit::backoff::Backoff;
+use muster_process::backoff::Backoff;
 use muster_protocol::Timestamp;
 
 /// The waits between two tries of one endpoint.

@@ -13,10 +13,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use muster_kit::store::group::{Bounds, Opening};
-use muster_kit::store::testing::{TestStore, sqlite, stores};
-use muster_kit::store::{During as _, Script, StoreError, Writer, open};
-use muster_kit::{Coded as _, Tasks};
+use muster_process::store::group::{Bounds, Opening};
+use muster_process::store::testing::{TestStore, sqlite, stores};
+use muster_process::store::{During as _, Script, StoreError, Writer, open};
+use muster_process::{Coded as _, Tasks};
 use muster_protocol::ErrorCode;
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Executor as _};

@@ -4,10 +4,10 @@
 
 use std::sync::LazyLock;
 
-use muster_kit::Coded;
-use muster_kit::error::Causes;
-use muster_kit::store::testing::{TestStore, stores};
-use muster_kit::store::{StoreError, begin, json, migrate, open};
+use muster_process::Coded;
+use muster_process::error::Causes;
+use muster_process::store::testing::{TestStore, stores};
+use muster_process::store::{StoreError, begin, json, migrate, open};
 use muster_protocol::ErrorCode;
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Row as _};
@@ -129,7 +129,7 @@ async fn a_transaction_is_all_or_nothing() {
 async fn numbers_drawn_in_transactions_side_by_side_are_all_different() {
     for TestStore { pool, engine, .. } in &all().await {
         insert(pool, "a", 0, None).await;
-        let tasks = muster_kit::Tasks::new();
+        let tasks = muster_process::Tasks::new();
         let draws: Vec<_> = (0..8).map(|_| tasks.spawn("draw", draw(pool.clone()))).collect();
         let mut drawn = Vec::new();
         for draw in draws {
@@ -198,7 +198,7 @@ async fn what_was_committed_is_there_after_a_restart() {
 
 #[tokio::test]
 async fn sqlite_is_durable_and_a_second_process_may_write_too() {
-    let store = muster_kit::store::testing::sqlite(&MIGRATOR).await.unwrap();
+    let store = muster_process::store::testing::sqlite(&MIGRATOR).await.unwrap();
     for (pragma, expected) in [
         ("PRAGMA synchronous", 2_i64),
         ("PRAGMA foreign_keys", 1),
@@ -216,7 +216,7 @@ async fn sqlite_is_durable_and_a_second_process_may_write_too() {
     // A second pool stands for a second process. Both read, then write: the second waits for the first.
     let other = open(&store.url).await.unwrap();
     let mut first = begin(&store.pool).await.unwrap();
-    let tasks = muster_kit::Tasks::new();
+    let tasks = muster_process::Tasks::new();
     let second = tasks.spawn("second", async move { insert(&other, "b", 0, None).await });
     sqlx::query("INSERT INTO parents (id, made_at) VALUES ('a', 0)")
         .execute(&mut *first)
@@ -253,7 +253,7 @@ async fn stores_that_cannot_be_opened_are_named() {
 
 #[tokio::test]
 async fn a_changed_migration_is_refused() {
-    let store = muster_kit::store::testing::sqlite(&MIGRATOR).await.unwrap();
+    let store = muster_process::store::testing::sqlite(&MIGRATOR).await.unwrap();
     sqlx::query("UPDATE _sqlx_migrations SET version = 99")
         .execute(&store.pool)
         .await

@@ -38,7 +38,7 @@ async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     tcp.set_nodelay(true).map_err(unreachable)?;
     let peer = tcp.peer_addr().map_err(unreachable)?;
     if target.secure {
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
     }
 
     let mut request = url

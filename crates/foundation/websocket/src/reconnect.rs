@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::future::Future;
 
-use muster_kit::backoff::{Backoff, random_jitter};
-use muster_kit::clock::SharedClock;
+use muster_process::backoff::{Backoff, random_jitter};
+use muster_process::clock::SharedClock;
 use tokio_util::sync::CancellationToken;
 
 /// What a role wants after a connection has ended.

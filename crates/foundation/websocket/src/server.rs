@@ -11,7 +11,7 @@ use hyper::header::{
 };
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use muster_kit::task::Tasks;
+use muster_process::task::Tasks;
 use muster_protocol::{MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 

@@ -1,4 +1,4 @@
-//! Websockets between parties that know each other's certificates (see [`muster_kit::tls`]): one dials, one listens.
+//! Websockets between parties that know each other's certificates (see [`muster_process::tls`]): one dials, one listens.
 
 use std::future::Future;
 use std::io;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use muster_kit::task::Tasks;
-use muster_kit::{SharedClock, tls};
+use muster_process::task::Tasks;
+use muster_process::{SharedClock, tls};
 use muster_protocol::{Digest, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use muster_kit::backoff::Backoff;
-use muster_kit::clock::{SharedClock, SystemClock, TokioClock};
+use muster_process::backoff::Backoff;
+use muster_process::clock::{SharedClock, SystemClock, TokioClock};
 use muster_protocol::Timestamp;
-use muster_rpc::reconnect::{After, Reconnecting};
-use muster_rpc::{ConnectError, Greeting, Peer, SessionError, SocketError};
+use muster_websocket::reconnect::{After, Reconnecting};
+use muster_websocket::{ConnectError, Greeting, Peer, SessionError, SocketError};
 use support::{LIMITS, Server, within};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -139,13 +139,13 @@ async fn a_connection_is_made_again_after_the_server_was_gone() {
     let mut server = Server::on(listener, LIMITS);
 
     let stop = CancellationToken::new();
-    let tasks = muster_kit::Tasks::new();
+    let tasks = muster_process::Tasks::new();
     let served = Arc::new(AtomicU32::new(0));
     let kept = {
         let (keeping, served) = (keeping(Arc::new(SystemClock::new()), &stop), Arc::clone(&served));
         tasks.spawn("client", async move {
-            let dial = || muster_rpc::connect(&url, &LIMITS);
-            let serve = |mut socket: muster_rpc::Socket| {
+            let dial = || muster_websocket::connect(&url, &LIMITS);
+            let serve = |mut socket: muster_websocket::Socket| {
                 let served = Arc::clone(&served);
                 async move {
                     served.fetch_add(1, Ordering::SeqCst);

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use muster_rpc::{Closed, ConnectError, Limits, Socket, SocketError};
+use muster_websocket::{Closed, ConnectError, Limits, Socket, SocketError};
 use support::{LIMITS, Server, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,7 +65,7 @@ async fn a_message_sent_with_the_handshake_is_not_lost() {
         tcp.write_all(&answer).await.unwrap();
         tcp
     };
-    let (client, _tcp) = tokio::join!(muster_rpc::connect(&url, &LIMITS), server);
+    let (client, _tcp) = tokio::join!(muster_websocket::connect(&url, &LIMITS), server);
     let mut client = client.unwrap();
     assert!(!client.is_muster());
     assert_eq!(within(client.recv()).await.unwrap().as_deref(), Some("hello"));
@@ -314,7 +314,11 @@ async fn a_silent_peer_is_pinged_and_then_given_up() {
 
 #[tokio::test]
 async fn what_is_no_address_or_nobody_is_named() {
-    let connect = |url: String| async move { within(muster_rpc::connect(&url, &LIMITS)).await.unwrap_err() };
+    let connect = |url: String| async move {
+        within(muster_websocket::connect(&url, &LIMITS))
+            .await
+            .unwrap_err()
+    };
     assert!(matches!(
         connect("http://127.0.0.1/".to_owned()).await,
         ConnectError::Url { .. }
@@ -351,7 +355,7 @@ async fn a_server_that_is_no_websocket_is_named() {
             let _ = tcp.read(&mut request).await.unwrap();
             tcp.write_all(answer.as_bytes()).await.unwrap();
         };
-        let (error, ()) = tokio::join!(within(muster_rpc::connect(&url, &LIMITS)), serve);
+        let (error, ()) = tokio::join!(within(muster_websocket::connect(&url, &LIMITS)), serve);
         assert!(
             matches!(error, Err(ConnectError::Handshake { .. })),
             "{answer:?}: {error:?}"
@@ -367,7 +371,7 @@ async fn a_server_that_says_nothing_is_left_in_time() {
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", listener.local_addr().unwrap());
-    let error = within(muster_rpc::connect(&url, &limits)).await;
+    let error = within(muster_websocket::connect(&url, &limits)).await;
     assert!(matches!(error, Err(ConnectError::Timeout { .. })), "{error:?}");
 }
 

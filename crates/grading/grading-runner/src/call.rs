@@ -10,7 +10,7 @@ use muster_grading::course::Course;
 use muster_grading::evidence::{Head, SeatFile};
 use muster_grading::plan::{BlockHash, Plan, Seat, Serving, draw, in_sessions};
 use muster_grading::verdict::{Capacity, Judgement, capacities, silence};
-use muster_kit::store::StoreError;
+use muster_process::store::StoreError;
 use muster_protocol::ExecutorClass;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};

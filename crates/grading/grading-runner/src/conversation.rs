@@ -11,8 +11,8 @@ use http::Method;
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
 use muster_gateway::sealed::{Line, Question, draw};
-use muster_kit::error::Causes;
-use muster_proofs::session::{Action, Input, Validator};
+use muster_hardware_proof::session::{Action, Input, Validator};
+use muster_process::error::Causes;
 use tokio::time::{Instant, timeout_at};
 
 use crate::micros;
@@ -164,7 +164,7 @@ impl Conversation {
         self.origin = Instant::now();
         self.sent = self.origin;
         let challenge = Bytes::copy_from_slice(self.machine.challenge());
-        let commitment = muster_proofs::message::Kind::Commitment as u8;
+        let commitment = muster_hardware_proof::message::Kind::Commitment as u8;
         let mut message = self.exchange(line, challenge, true).await;
         while let Some((kind, bytes)) = message {
             if kind == commitment {
@@ -181,7 +181,7 @@ impl Conversation {
     }
 
     /// Draws, and takes the opening. What was seen.
-    pub async fn open(mut self, line: &dyn Ask) -> (muster_proofs::Evidence, Besides) {
+    pub async fn open(mut self, line: &dyn Ask) -> (muster_hardware_proof::Evidence, Besides) {
         if !self.over
             && let Some(draw) = self.drawn()
         {
@@ -285,10 +285,10 @@ mod tests {
 
     use muster_grading::course::Course;
     use muster_grading::plan::Seat;
-    use muster_proofs::keys::{BatchId, Identity, Nonce};
-    use muster_proofs::prover::{CpuProver, Unwatched, perform};
-    use muster_proofs::session::{Caps, Command, Executor};
-    use muster_proofs::{Engine, Reason, Verdict};
+    use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
+    use muster_hardware_proof::prover::{CpuProver, Unwatched, perform};
+    use muster_hardware_proof::session::{Caps, Command, Executor};
+    use muster_hardware_proof::{Engine, Reason, Verdict};
     use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
 
     use super::*;

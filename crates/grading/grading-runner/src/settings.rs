@@ -7,11 +7,11 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use muster_grading::floors::FloorsFile;
 use muster_grading::{Bounds, Course};
-use muster_kit::config::Problem;
+use muster_process::config::Problem;
 use muster_protocol::{ExecutorClass, ImageId, Timestamp};
-use muster_seal::HashScheme;
-use muster_sessions::Service;
-use muster_sessions::whitelist::{EngineKind, Listen};
+use muster_response_proof::HashScheme;
+use muster_session_pool::Service;
+use muster_session_pool::whitelist::{EngineKind, Listen};
 use serde::Deserialize;
 
 /// The configuration of grading. `[grading]` in the validator's commented default explains every key.
@@ -194,7 +194,7 @@ mod tests {
         std::fs::write(&file, r#"{"format": "muster-floors/1", "classes": [7]}"#).unwrap();
         assert!(problems()[0].contains("grading.floors"), "{:?}", problems());
         let mut floors = FloorsFile::default();
-        floors.add(class, muster_proofs::grade::MachineRuns::default());
+        floors.add(class, muster_hardware_proof::grade::MachineRuns::default());
         floors.classes[0].machines.clear();
         floors.classes[0].stated.int8 = 300_000;
         std::fs::write(&file, floors.to_text()).unwrap();

@@ -1,13 +1,13 @@
 //! One batch as a machine: executors are leased so that all are there together, wait at the barrier, and are challenged at one
 //! instant, trial by trial.
 //!
-//! The conversations themselves are `muster_proofs::session`'s, one for each executor, on whoever holds the connection: nobody's
+//! The conversations themselves are `muster_hardware_proof::session`'s, one for each executor, on whoever holds the connection: nobody's
 //! silence, slowness or flood is in the way of another's clock. This machine is told how they ended.
 
 use std::collections::BTreeMap;
 
-use muster_proofs::grade::Floors;
-use muster_proofs::{Measured, Verdict};
+use muster_hardware_proof::grade::Floors;
+use muster_hardware_proof::{Measured, Verdict};
 use muster_protocol::ExecutorClass;
 
 use crate::course::Course;
@@ -446,7 +446,7 @@ pub(crate) fn marks(tried: &[Vec<Tried>]) -> Marks {
 
 /// Whether a proof that is right is less than its class asks for.
 fn below(floors: &Floors, measured: &Measured) -> bool {
-    use muster_proofs::chain::Numbers;
+    use muster_hardware_proof::chain::Numbers;
     let least = &floors.least;
     match measured {
         Measured::Chain {

@@ -1,11 +1,11 @@
 //! What a class has to prove, and how long it may take over it.
 
-use muster_proofs::Limits;
-use muster_proofs::chain::{ChainShape, ChainSpec, Numbers, SpecError};
-use muster_proofs::grade::{Challenged, Component, Components, Floors, stated};
-use muster_proofs::keys::Identity;
-use muster_proofs::message::Spec;
-use muster_proofs::walk::{WalkShape, WalkSpec};
+use muster_hardware_proof::Limits;
+use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers, SpecError};
+use muster_hardware_proof::grade::{Challenged, Component, Components, Floors, stated};
+use muster_hardware_proof::keys::Identity;
+use muster_hardware_proof::message::Spec;
+use muster_hardware_proof::walk::{WalkShape, WalkSpec};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
@@ -305,7 +305,7 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
-    use muster_proofs::keys::{BatchId, ExecutorName, Nonce};
+    use muster_hardware_proof::keys::{BatchId, ExecutorName, Nonce};
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_proofs::keys::Identity;
-use muster_proofs::message::Spec;
-use muster_proofs::{DecodeError, Engine, Evidence, MOST_BYTES};
+use muster_hardware_proof::keys::Identity;
+use muster_hardware_proof::message::Spec;
+use muster_hardware_proof::{DecodeError, Engine, Evidence, MOST_BYTES};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
@@ -288,7 +288,7 @@ fn proofs(
     asked: &Asked<'_>,
     kept: &SeatFile,
     seen: &[Evidence],
-    batch: &muster_proofs::keys::BatchId,
+    batch: &muster_hardware_proof::keys::BatchId,
     course: Option<&Course>,
     engine: Engine,
     replayed: &mut Replayed,

@@ -1,9 +1,9 @@
 //! The floors of classes as an operator keeps them in a file: what is stated, and the honest runs of machines that are known to be of the
 //! class. Whatever class the file does not name has the floors that are stated here.
 
-use muster_proofs::grade::tolerance::{LEAST_MACHINES, LEAST_RUNS};
-use muster_proofs::grade::{Calibration, Component, MachineRuns, stated};
-use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::grade::tolerance::{LEAST_MACHINES, LEAST_RUNS};
+use muster_hardware_proof::grade::{Calibration, Component, MachineRuns, stated};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! Reading order: [`plan`] (who is challenged and when, from a block's hash), [`course`] (what a class has to prove) with [`floors`] (how much, as an operator keeps it),
 //! [`batch`] (the machine: leases, the barrier, the rounds), [`verdict`] (what came of each executor, with a reason for every
 //! zero), [`evidence`] (what is kept, and judged again by anyone) with [`seals`] (who signed it). What is proven, and the conversation in which it is, are
-//! `muster-proofs`'; who sends the bytes is whoever holds the sessions.
+//! `muster-hardware-proof`'; who sends the bytes is whoever holds the sessions.
 
 pub mod batch;
 pub mod course;

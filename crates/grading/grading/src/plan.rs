@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proofs::keys::{BatchId, ExecutorName};
+use muster_hardware_proof::keys::{BatchId, ExecutorName};
 use muster_protocol::{ExecutorClass, JobId, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

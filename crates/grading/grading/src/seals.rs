@@ -3,9 +3,9 @@
 //! What is checked is that the executor whom a verdict is about said what the verdict is of. Times, draws and silence are the
 //! validator's word.
 
-use muster_proofs::Evidence;
+use muster_hardware_proof::Evidence;
 use muster_protocol::{Digest, Hotkey, JobId, Signature, ValidatorKey};
-use muster_seal::{Attestation, ChunkTree, Envelope, Ledger, ResponseProof};
+use muster_response_proof::{Attestation, ChunkTree, Envelope, Ledger, ResponseProof};
 
 use crate::evidence::SeatFile;
 use crate::plan::Seat;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use muster_proofs::grade::{Attempt, Component, Components, Grade, Shortfall, grade};
-use muster_proofs::keys::SessionId;
-use muster_proofs::message::{Frame, HEAD};
-use muster_proofs::{Engine, Evidence, Reason, Verdict};
+use muster_hardware_proof::grade::{Attempt, Component, Components, Grade, Shortfall, grade};
+use muster_hardware_proof::keys::SessionId;
+use muster_hardware_proof::message::{Frame, HEAD};
+use muster_hardware_proof::{Engine, Evidence, Reason, Verdict};
 use muster_protocol::{ExecutorClass, MinerKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

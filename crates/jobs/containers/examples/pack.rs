@@ -1,7 +1,7 @@
 //! Packs static programs and texts into an image that any Docker engine loads, without a registry and without an engine:
 //!
 //! ```sh
-//! cargo run -p muster-engine --example pack -- TAG OUT.tar /path/in/image=FILE [/other=FILE ...] [-- ARGUMENT ...]
+//! cargo run -p muster-containers --example pack -- TAG OUT.tar /path/in/image=FILE [/other=FILE ...] [-- ARGUMENT ...]
 //! ```
 //!
 //! The first file is the program; other files are executable if they are so here (a loader, for one). What stands after `--` are
@@ -9,7 +9,7 @@
 #![expect(clippy::print_stdout, reason = "the id is what was asked for")]
 
 use anyhow::{Context as _, bail};
-use muster_engine::{ImageArchive, ImageContent, ImageFile};
+use muster_containers::{ImageArchive, ImageContent, ImageFile};
 
 fn main() -> anyhow::Result<()> {
     println!("{}", pack(std::env::args().skip(1))?);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bollard::errors::Error as ApiError;
 use bollard::query_parameters::RemoveImageOptions;
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 use muster_protocol::{ImageId, Timestamp};
 use tokio::task::spawn_blocking;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::query_parameters::InspectContainerOptions;
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 
 use crate::engine::{Engine, EngineError, failed};
 

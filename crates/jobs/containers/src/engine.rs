@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use hyper::header::HeaderValue;
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::{ErrorCode, ImageId};
 use tokio::io::AsyncWrite;
 use tokio_util::io::{ReaderStream, SyncIoBridge};

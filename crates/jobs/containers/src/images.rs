@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bollard::auth::DockerCredentials;
 use indexmap::IndexMap;
-use muster_kit::SharedClock;
-use muster_kit::config::Problem;
-use muster_kit::error::{Causes, Coded};
+use muster_process::SharedClock;
+use muster_process::config::Problem;
+use muster_process::error::{Causes, Coded};
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ErrorCode, ImageId};
 use serde::Deserialize;

@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Digest, ImageId, Timestamp};
 
 /// No more names are added to a longer file: that an image has a name nobody knows only makes it stay.
@@ -249,7 +249,7 @@ fn touch(file: &File, now: Timestamp) -> io::Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use muster_kit::{Clock, TestClock};
+    use muster_process::{Clock, TestClock};
 
     use super::*;
 

@@ -9,8 +9,8 @@ use bollard::errors::Error as ApiError;
 use bollard::models::{CreateImageInfo, PushImageInfo};
 use bollard::query_parameters::{CreateImageOptions, PushImageOptions, TagImageOptions};
 use futures_util::{Stream, StreamExt};
-use muster_kit::SharedClock;
-use muster_kit::backoff::Backoff;
+use muster_process::SharedClock;
+use muster_process::backoff::Backoff;
 
 use crate::engine::{Engine, EngineError, failed};
 use crate::reference::{Pin, Reference};

@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use tokio::task::{JoinError, spawn_blocking};
 
 use crate::engine::{Engine, EngineError};

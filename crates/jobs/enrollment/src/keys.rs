@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use muster_kit::tls::TlsIdentity;
+use muster_process::tls::TlsIdentity;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn tls_takes_what_was_drawn() {
         let identity = StoredIdentity::generate("x").unwrap().open("memory").unwrap();
-        muster_kit::tls::server(&identity).unwrap();
-        muster_kit::tls::client(&identity, identity.fingerprint()).unwrap();
+        muster_process::tls::server(&identity).unwrap();
+        muster_process::tls::client(&identity, identity.fingerprint()).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::{Digest, ErrorCode};
 use serde::{Deserialize, Serialize};
 

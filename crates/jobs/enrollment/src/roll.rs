@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muster_kit::tls::TlsIdentity;
+use muster_process::tls::TlsIdentity;
 use muster_protocol::wire::executor::EnrolSecret;
 use muster_protocol::{Digest, ExecutorClass, Timestamp};
 use serde::de::DeserializeOwned;

@@ -284,7 +284,7 @@ fn remove_unused(path: &Path) -> io::Result<bool> {
 mod tests {
     use std::io::Write;
 
-    use muster_kit::{Clock, SystemClock};
+    use muster_process::{Clock, SystemClock};
 
     use super::*;
 

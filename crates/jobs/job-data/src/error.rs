@@ -2,7 +2,7 @@
 
 use std::io;
 
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use reqwest::StatusCode;

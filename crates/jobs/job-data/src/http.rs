@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_kit::tls;
+use muster_process::tls;
 use reqwest::dns::{Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};

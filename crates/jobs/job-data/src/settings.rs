@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use muster_kit::config::Problem;
+use muster_process::config::Problem;
 use serde::Deserialize;
 
 use crate::addresses::AddressRules;

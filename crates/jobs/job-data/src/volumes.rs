@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{StreamExt, stream};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::Volume;
 use muster_protocol::volume::{HuggingfaceVolume, InlineVolume, SingleFileVolume, VolumePart, ZipUrlVolume};
 use reqwest::header::HeaderValue;

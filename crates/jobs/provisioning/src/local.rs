@@ -4,7 +4,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::AttemptId;
 use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
@@ -96,7 +96,7 @@ impl ExecutorManager for LocalProcesses {
 mod tests {
     use std::sync::Arc;
 
-    use muster_kit::TestClock;
+    use muster_process::TestClock;
     use muster_protocol::{ExecutorClass, ExecutorToken};
     use uuid::Uuid;
 

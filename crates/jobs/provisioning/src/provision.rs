@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
-use muster_kit::backoff::random_jitter;
-use muster_kit::error::Causes;
-use muster_kit::{Backoff, SharedClock};
+use muster_process::backoff::random_jitter;
+use muster_process::error::Causes;
+use muster_process::{Backoff, SharedClock};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -161,7 +161,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use muster_kit::SystemClock;
+    use muster_process::SystemClock;
     use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
     use uuid::Uuid;
 
@@ -302,7 +302,7 @@ mod tests {
         let release = format!("if [ -e tried ]; then {REMOVE}; else touch tried; exit 1; fi");
         let stop = CancellationToken::new();
         stop.cancel();
-        let clock = muster_kit::TestClock::default();
+        let clock = muster_process::TestClock::default();
         let mut manager = cloud.manager(MAKE, &release);
         manager.clock = Arc::new(clock.clone());
         manager.commands.limit = Duration::from_secs(24 * 3600);

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{AttemptId, ExecutorClass};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
-use muster_kit::tls;
+use muster_process::tls;
 use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};

@@ -14,7 +14,7 @@ use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use muster_identity::{Keypair, countersign, offer_receipt};
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
 use muster_receipts::judge::{digest, read};

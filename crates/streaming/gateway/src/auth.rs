@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, header};
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_seal::{Envelope, GatewayToken};
-use muster_sessions::Refusal;
+use muster_response_proof::{Envelope, GatewayToken};
+use muster_session_pool::Refusal;
 
 /// Whoever asks, under a name that the miners may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join_all};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
-use muster_sessions::pool::{Census, UNWELL};
-use muster_sessions::{Effect, Event, Pool, Refusal, RequestNo, Service, SessionNo};
+use muster_session_pool::pool::{Census, UNWELL};
+use muster_session_pool::{Effect, Event, Pool, Refusal, RequestNo, Service, SessionNo};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;

@@ -12,12 +12,12 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use muster_identity::Keypair;
-use muster_kit::SharedClock;
-use muster_kit::error::Causes;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
 use muster_protocol::{Digest, ValidatorKey};
-use muster_proxy::headers::{CLIENT_NONCE, PROOF, end_to_end};
-use muster_seal::{Envelope, GatewayToken};
-use muster_sessions::{Meter, Refusal, Usage};
+use muster_response_proof::{Envelope, GatewayToken};
+use muster_sealing_proxy::headers::{CLIENT_NONCE, PROOF, end_to_end};
+use muster_session_pool::{Meter, Refusal, Usage};
 
 /// How long a token holds. It is made for each request, and must outlast that one's upload only.
 const TOKEN: Duration = Duration::from_secs(120);

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use muster_kit::listen::{self, BindError};
-use muster_kit::store::StoreError;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::listen::{self, BindError};
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_protocol::{Digest, JobId};
-use muster_sessions::Whitelist;
+use muster_session_pool::Whitelist;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 

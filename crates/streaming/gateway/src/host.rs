@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{JobId, MinerKey, ValidatorKey};
-use muster_sessions::Service;
+use muster_session_pool::Service;
 use tokio::sync::mpsc;
 
 /// A streaming job that a gateway wants.

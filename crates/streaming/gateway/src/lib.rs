@@ -5,7 +5,7 @@
 //! of things, `starter` and `line` for one session, `relay` for one request, `http` for the door, [`store`] for what stays.
 //! A facilitator reaches it through [`forward`].
 //!
-//! What is decided is decided in `muster-sessions`; what is proven, in `muster-seal`.
+//! What is decided is decided in `muster-session-pool`; what is proven, in `muster-response-proof`.
 
 mod auth;
 mod desk;

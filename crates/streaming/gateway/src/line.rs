@@ -8,19 +8,21 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
-use muster_kit::error::Causes;
-use muster_kit::tls::TlsIdentity;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::error::Causes;
+use muster_process::tls::TlsIdentity;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_proxy::certificate::digest_of_pem;
-use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
-use muster_proxy::{
+use muster_response_proof::{
+    Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId,
+};
+use muster_sealing_proxy::certificate::digest_of_pem;
+use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
+use muster_sealing_proxy::{
     Arriving, Asked, BESIDE, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
 };
-use muster_seal::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId};
-use muster_sessions::Service;
-use muster_sessions::whitelist::Expected;
+use muster_session_pool::Service;
+use muster_session_pool::whitelist::Expected;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;

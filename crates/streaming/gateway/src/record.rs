@@ -9,12 +9,12 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use http_body_util::{BodyExt as _, Full};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::Timestamp;
-use muster_proxy::{Asked, Checked, CheckedBody};
-use muster_seal::{
+use muster_response_proof::{
     Attestation, Bounds, Envelope, EnvelopeError, Forgery, LayoutError, Ledger, Nonce, ResponseProof,
 };
+use muster_sealing_proxy::{Asked, Checked, CheckedBody};
 use serde::{Deserialize, Serialize};
 
 use crate::http_door::ProofView;
@@ -188,7 +188,7 @@ fn as_stated(proof: &ResponseProof) -> (Asked, Checked) {
         proof: None,
         status: proof.status,
         content_type: proof.content_type.as_ref().map(ToString::to_string),
-        body: muster_proxy::digest::BodyDigest {
+        body: muster_sealing_proxy::digest::BodyDigest {
             digest: proof.output,
             chunks: proof.chunks,
             bytes: proof.output_bytes,
@@ -202,10 +202,10 @@ fn as_stated(proof: &ResponseProof) -> (Asked, Checked) {
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
-    use muster_kit::TestClock;
+    use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, ValidatorKey};
-    use muster_seal::{ChunkTree, HashScheme, Price, SessionId, StreamEnd, Text};
-    use muster_sessions::Usage;
+    use muster_response_proof::{ChunkTree, HashScheme, Price, SessionId, StreamEnd, Text};
+    use muster_session_pool::Usage;
     use uuid::Uuid;
 
     use super::*;
@@ -272,7 +272,7 @@ mod tests {
         let sealed = Envelope::new(&proof, |bytes| session.sign(bytes));
         let mut response = b": muster-wait\n: muster-wait\n".to_vec();
         response.extend_from_slice(BODY);
-        response.extend_from_slice(&muster_proxy::comment::proof_line(&sealed.to_text()));
+        response.extend_from_slice(&muster_sealing_proxy::comment::proof_line(&sealed.to_text()));
         Record {
             view: ProofView {
                 id: nonce.hex(),

@@ -12,12 +12,12 @@ use futures_util::future::OptionFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::{Digest, Timestamp};
-use muster_proxy::headers::{PROOF, end_to_end};
-use muster_proxy::{Asked, Checked, Unproven};
-use muster_seal::{Nonce, StreamEnd};
-use muster_sessions::{Meter, Refusal, SessionNo, Usage};
+use muster_response_proof::{Nonce, StreamEnd};
+use muster_sealing_proxy::headers::{PROOF, end_to_end};
+use muster_sealing_proxy::{Asked, Checked, Unproven};
+use muster_session_pool::{Meter, Refusal, SessionNo, Usage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 

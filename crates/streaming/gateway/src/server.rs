@@ -7,7 +7,7 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::{SharedClock, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 

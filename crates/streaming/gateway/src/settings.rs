@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_kit::config::Problem;
+use muster_process::config::Problem;
 use muster_protocol::{Digest, Hotkey};
-use muster_sessions::{Limits, Service, Whitelist};
+use muster_session_pool::{Limits, Service, Whitelist};
 use serde::Deserialize;
 
 /// Sessions of one model that fail one after another before those who wait are told.

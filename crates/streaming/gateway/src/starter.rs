@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_proxy::certificate;
-use muster_sessions::{Event, Service, SessionNo};
+use muster_sealing_proxy::certificate;
+use muster_session_pool::{Event, Service, SessionNo};
 use tokio::sync::{mpsc, oneshot};
 
 use muster_protocol::JobId;

@@ -3,10 +3,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_kit::store::{During as _, StoreError, begin};
+use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
-use muster_seal::SessionId;
-use muster_sessions::Usage;
+use muster_response_proof::SessionId;
+use muster_session_pool::Usage;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Decode, Row as _, Type};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use muster_protocol::{
     AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Signature, Timestamp, ValidatorKey,
 };
-use muster_seal::{
+use muster_response_proof::{
     Attestation, Bounds, ChunkTree, EngineFacts, Envelope, EnvelopeError, Exchange, Forgery, HashScheme,
     LayoutError, Ledger, Nonce, Price, ResponseProof, Sealable, SessionClose, SessionId, StreamEnd, Text,
     TokenFacts,

@@ -1,6 +1,6 @@
 //! Certificates that nobody vouches for: made for one session, known by their digest.
 
-use muster_kit::tls::{TlsIdentity, fingerprint};
+use muster_process::tls::{TlsIdentity, fingerprint};
 use muster_protocol::Digest;
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -76,7 +76,7 @@ mod tests {
             make(&names).unwrap().identity.fingerprint(),
             made.identity.fingerprint()
         );
-        muster_kit::tls::server_for(&made.identity, Digest::of(b"x"), &[b"h2"]).unwrap();
+        muster_process::tls::server_for(&made.identity, Digest::of(b"x"), &[b"h2"]).unwrap();
         for bad in ["", "-----BEGIN CERTIFICATE-----\nAA\n", &"x".repeat(MAX_PEM + 1)] {
             assert!(digest_of_pem(bad).is_err());
         }

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
-use muster_seal::{
+use muster_response_proof::{
     Bounds, Envelope, EnvelopeError, Exchange, Forgery, HashScheme, Ledger, Nonce, ResponseProof,
 };
 

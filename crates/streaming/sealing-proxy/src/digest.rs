@@ -1,7 +1,7 @@
 //! What passes is hashed on its way.
 
 use muster_protocol::Digest;
-use muster_seal::{ChunkTree, HashScheme};
+use muster_response_proof::{ChunkTree, HashScheme};
 use sha2::{Digest as _, Sha256};
 
 use crate::text::{BodyKind, TextOutput};

@@ -19,7 +19,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_write_buf;

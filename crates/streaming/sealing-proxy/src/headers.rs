@@ -5,7 +5,7 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
-use muster_seal::{MAX_TEXT, Text};
+use muster_response_proof::{MAX_TEXT, Text};
 
 use crate::text::BodyKind;
 

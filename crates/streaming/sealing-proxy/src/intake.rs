@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 use http_body::Body;
 use http_body_util::BodyExt;
 use muster_protocol::{Digest, Timestamp};
-use muster_seal::{Nonce, Text};
+use muster_response_proof::{Nonce, Text};
 use tokio::time::timeout;
 
 use crate::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};

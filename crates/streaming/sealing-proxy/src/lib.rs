@@ -6,7 +6,7 @@
 //! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), `outflow` (a stream is written), [`endpoint`] (TLS for exactly one
 //! client). Then the client's side: [`client`] and [`check`].
 //!
-//! What is signed, and by which rules it is believed, stands in [`muster_seal`] and `docs/sealed-sessions.md`.
+//! What is signed, and by which rules it is believed, stands in [`muster_response_proof`] and `docs/sealed-sessions.md`.
 
 mod answer;
 pub mod certificate;

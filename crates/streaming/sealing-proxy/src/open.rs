@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_protocol::Digest;
-use muster_seal::{StreamEnd, Text};
+use muster_response_proof::{StreamEnd, Text};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 

@@ -13,7 +13,7 @@ pub(crate) enum Refusal {
     Smuggled,
     #[error("this server takes requests to itself only")]
     Connect,
-    #[error("the request's path is longer than {} bytes", muster_seal::MAX_TEXT)]
+    #[error("the request's path is longer than {} bytes", muster_response_proof::MAX_TEXT)]
     Path,
     #[error("the request's header {0} must be 64 hex digits")]
     Nonce(&'static str),

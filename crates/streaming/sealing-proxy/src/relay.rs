@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
-use muster_seal::StreamEnd;
+use muster_response_proof::StreamEnd;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -217,9 +217,9 @@ mod tests {
 
     use http_body_util::BodyExt;
     use muster_identity::Keypair;
-    use muster_kit::clock::TokioClock;
+    use muster_process::clock::TokioClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_seal::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text};
+    use muster_response_proof::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text};
     use tokio::sync::{Semaphore, mpsc};
     use uuid::Uuid;
 

@@ -12,9 +12,9 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use muster_kit::Tasks;
-use muster_kit::error::Causes;
-use muster_seal::StreamEnd;
+use muster_process::Tasks;
+use muster_process::error::Causes;
+use muster_response_proof::StreamEnd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 

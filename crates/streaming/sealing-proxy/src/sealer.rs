@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use muster_identity::Keypair;
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
-use muster_seal::{
+use muster_response_proof::{
     Attestation, Envelope, HashScheme, LayoutError, Nonce, ResponseProof, SessionClose, StreamEnd, Text,
 };
 use tokio_util::sync::CancellationToken;

@@ -15,7 +15,7 @@ use http_body_util::Full;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use muster_protocol::Digest;
-use muster_seal::StreamEnd;
+use muster_response_proof::StreamEnd;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};

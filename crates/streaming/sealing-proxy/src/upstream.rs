@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

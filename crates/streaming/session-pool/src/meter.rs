@@ -3,7 +3,7 @@
 //! The count is ours. Where an engine reports its usage that is taken, but never for more tokens than the answer has bytes of
 //! text: a token is at least one byte, so an engine that claims more claims what nobody got.
 
-use muster_seal::Price;
+use muster_response_proof::Price;
 use serde::{Deserialize, Serialize};
 
 /// The longest line of a stream, and the longest whole answer, that is looked into. What is longer is passed on and counted by

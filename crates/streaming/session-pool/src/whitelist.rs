@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use muster_protocol::wire::miner::SealTerms;
 use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_seal::{Attestation, HashScheme, Price};
+use muster_response_proof::{Attestation, HashScheme, Price};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest model id: it travels in headers and logs.
@@ -400,7 +400,7 @@ mod scheme {
 #[cfg(test)]
 mod tests {
     use muster_protocol::{AttemptId, Hotkey};
-    use muster_seal::{SessionId, Text};
+    use muster_response_proof::{SessionId, Text};
     use uuid::Uuid;
 
     use super::*;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_protocol::{Digest, Timestamp};
-use muster_sessions::pool::Census;
-use muster_sessions::{Effect, Event, Limits, Pool, Refusal, RequestNo, SessionNo};
+use muster_session_pool::pool::Census;
+use muster_session_pool::{Effect, Event, Limits, Pool, Refusal, RequestNo, SessionNo};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_identity::{Keypair, sign_job};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::JobId;
 use muster_protocol::rest::{
     ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce,

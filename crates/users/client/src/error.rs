@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::{ErrorCode, JobId};
 use reqwest::StatusCode;
 

@@ -2,7 +2,7 @@
 //! uploaded and fetched, keys made and revoked.
 //!
 //! ```no_run
-//! # async fn example(clock: muster_kit::SharedClock) -> Result<(), muster_client::ClientError> {
+//! # async fn example(clock: muster_process::SharedClock) -> Result<(), muster_client::ClientError> {
 //! use muster_client::{Client, Credential};
 //!
 //! let credential = Credential::key("msk_…");

@@ -18,7 +18,7 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use futures_util::{StreamExt as _, stream};
 use muster_client::{Client, ClientError, Credential, News};
-use muster_kit::{SystemClock, Tasks};
+use muster_process::{SystemClock, Tasks};
 use muster_protocol::rest::FileView;
 use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ struct Script {
 type Shared = State<Arc<Script>>;
 
 async fn start(script: Script) -> (Arc<Script>, Tasks) {
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let script = Arc::new(script);
     *script.base.lock().unwrap() = format!("http://{}", listener.local_addr().unwrap());

@@ -1,7 +1,7 @@
 //! What can go wrong with a file, and whose fault it is.
 
-use muster_kit::Coded;
-use muster_kit::store::StoreError;
+use muster_process::Coded;
+use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
 
 use crate::grant::UrlRefused;

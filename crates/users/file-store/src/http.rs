@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use futures_util::StreamExt as _;
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use serde::Deserialize;
 use serde_json::json;

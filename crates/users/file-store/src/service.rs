@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use muster_kit::SharedClock;
+use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;

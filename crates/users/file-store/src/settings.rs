@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_kit::config::Problem;
+use muster_process::config::Problem;
 use serde::Deserialize;
 
 use crate::shelf::Place;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use muster_proofs::Engine;
-use muster_proofs::chacha::Key;
-use muster_proofs::chain::{ChainSpec, Generator, LEAF_ENTRIES, Numbers, Place};
-use muster_proofs::keys::{self, Purpose};
-use muster_proofs::merkle::{Hash, LEAF, Tree};
-use muster_proofs::prover::{Part, ProverError, Watch};
+use muster_hardware_proof::Engine;
+use muster_hardware_proof::chacha::Key;
+use muster_hardware_proof::chain::{ChainSpec, Generator, LEAF_ENTRIES, Numbers, Place};
+use muster_hardware_proof::keys::{self, Purpose};
+use muster_hardware_proof::merkle::{Hash, LEAF, Tree};
+use muster_hardware_proof::prover::{Part, ProverError, Watch};
 
 use super::walk::Filled;
 use super::{Pace, failed, hashes, room, stop, trees};

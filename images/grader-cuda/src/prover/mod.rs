@@ -3,10 +3,10 @@
 mod chain;
 mod walk;
 
-use muster_proofs::chain::{ChainSpec, Place};
-use muster_proofs::merkle::{Hash, Tree};
-use muster_proofs::prover::{Prover, ProverError, Watch, all_cores};
-use muster_proofs::walk::{StepPlace, WalkSpec};
+use muster_hardware_proof::chain::{ChainSpec, Place};
+use muster_hardware_proof::merkle::{Hash, Tree};
+use muster_hardware_proof::prover::{Prover, ProverError, Watch, all_cores};
+use muster_hardware_proof::walk::{StepPlace, WalkSpec};
 
 use crate::device::{Device, Fault};
 use crate::kernels::Kernels;

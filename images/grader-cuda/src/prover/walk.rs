@@ -1,9 +1,9 @@
 //! WALK on a device: a thread for every word, then a thread for every walk.
 
-use muster_proofs::chacha::Key;
-use muster_proofs::merkle::{Hash, LEAF, Tree};
-use muster_proofs::prover::{Part, ProverError, Watch};
-use muster_proofs::walk::{self, LEAF_STATES, StepPlace, WORDS, WalkSpec};
+use muster_hardware_proof::chacha::Key;
+use muster_hardware_proof::merkle::{Hash, LEAF, Tree};
+use muster_hardware_proof::prover::{Part, ProverError, Watch};
+use muster_hardware_proof::walk::{self, LEAF_STATES, StepPlace, WORDS, WalkSpec};
 
 use super::{Pace, failed, hashes, room, stop, trees};
 use crate::device::{Device, Lane};

@@ -9,9 +9,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use muster_protocol::MUSTER_PROTOCOL_HEADER;
-use muster_rpc::{Limits, Socket, server};
+use muster_websocket::{Limits, Socket, server};
 use tokio::sync::mpsc;
 
 use super::within;

@@ -5,7 +5,7 @@ use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, 
 use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
-use muster_rpc::Socket;
+use muster_websocket::Socket;
 use serde_json::json;
 use uuid::Uuid;
 

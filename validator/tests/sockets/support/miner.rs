@@ -17,7 +17,7 @@ use muster_protocol::{
     AttemptId, ExecutorClass, JobFailureReason, Manifest, MinerKey, Receipt, ReceiptPayload, Timestamp,
     ValidatorKey,
 };
-use muster_rpc::Socket;
+use muster_websocket::Socket;
 use serde_json::json;
 
 use super::door::Door;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::Keypair;
-use muster_kit::task::Task;
-use muster_kit::{SharedClock, SystemClock, Tasks, TestClock};
+use muster_process::task::Task;
+use muster_process::{SharedClock, SystemClock, Tasks, TestClock};
 use muster_validator::{Config, Error, run_on};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -209,14 +209,14 @@ impl World {
         let file = self.config.ready_file.clone().unwrap();
         let address = within("the ready file", async {
             loop {
-                if let Some(address) = muster_kit::ready::read(&file).unwrap() {
+                if let Some(address) = muster_process::ready::read(&file).unwrap() {
                     return address;
                 }
                 tokio::task::yield_now().await;
             }
         })
         .await;
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         reqwest::Client::new()
             .request(method, format!("http://{address}{path}"))
             .send()

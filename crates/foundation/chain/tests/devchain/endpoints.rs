@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, MetagraphEvent, Patience, Rao, Uid};
-use muster_kit::clock::SystemClock;
+use muster_process::clock::SystemClock;
 use muster_protocol::ErrorCode;
 use serde_json::json;
 

@@ -165,7 +165,7 @@ pub struct LeaseOver {
 pub struct SealSession {
     /// The attempt.
     pub job_uuid: AttemptId,
-    /// The bytes of `muster_seal::Attestation`, base64: what the miner is to sign.
+    /// The bytes of `muster_response_proof::Attestation`, base64: what the miner is to sign.
     pub statement: String,
 }
 
@@ -187,7 +187,7 @@ pub struct SessionSealed {
 pub struct SessionClosed {
     /// The attempt.
     pub job_uuid: AttemptId,
-    /// The text form of the signed `muster_seal::SessionClose`.
+    /// The text form of the signed `muster_response_proof::SessionClose`.
     pub close: String,
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use muster_kit::backoff::random_jitter;
-use muster_kit::clock::Sleep;
-use muster_kit::error::Causes;
+use muster_process::backoff::random_jitter;
+use muster_process::clock::Sleep;
+use muster_process::error::Causes;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::{WireError, decode};

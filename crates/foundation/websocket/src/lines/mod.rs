@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use muster_identity::Keypair;
-use muster_kit::{SharedClock, Tasks};
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};

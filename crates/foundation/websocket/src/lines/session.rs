@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::{SocketReader, SocketWriter};
-use muster_kit::backoff::{Backoff, random_jitter};
+use muster_process::backoff::{Backoff, random_jitter};
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};

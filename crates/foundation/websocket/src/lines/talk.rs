@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Limits, SocketReader, SocketWriter, connect};
 use muster_identity::validator_auth;
-use muster_kit::error::Causes;
+use muster_process::error::Causes;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use muster_identity::Keypair;
-use muster_kit::{SharedClock, Tasks, TestClock};
+use muster_process::{SharedClock, Tasks, TestClock};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{JobProgress, ProgressOf};
 use muster_protocol::wire::miner::{
@@ -18,8 +18,8 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{AttemptId, MUSTER_PROTOCOL_HEADER, Manifest, MinerKey};
-use muster_rpc::lines::{Heard, Line, Lines, Setup, Strays};
-use muster_rpc::{Limits, Socket, server};
+use muster_websocket::lines::{Heard, Line, Lines, Setup, Strays};
+use muster_websocket::{Limits, Socket, server};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use uuid::Uuid;

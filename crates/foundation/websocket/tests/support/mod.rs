@@ -7,8 +7,8 @@ use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::IntoResponse;
 use axum::routing::any;
-use muster_kit::Tasks;
-use muster_rpc::{Limits, Socket, server};
+use muster_process::Tasks;
+use muster_websocket::{Limits, Socket, server};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -65,7 +65,7 @@ impl Server {
 
     /// Both sides of a socket between two of ours.
     pub(crate) async fn with_client(&mut self, limits: &Limits) -> (Socket, Socket) {
-        let client = muster_rpc::connect(&self.url(), limits).await.unwrap();
+        let client = muster_websocket::connect(&self.url(), limits).await.unwrap();
         (client, self.socket().await)
     }
 }

@@ -17,7 +17,7 @@ use muster_grading::course::Course;
 use muster_grading::evidence::{BatchFile, replay};
 use muster_grading::plan::draw;
 use muster_grading::verdict::{Absence, Capacity, Judgement, Tried, Why, capacities};
-use muster_proofs::Engine;
+use muster_hardware_proof::Engine;
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use proptest::prelude::*;
 
@@ -449,7 +449,7 @@ proptest! {
         };
         let passed = |trial| Tried {
             trial,
-            verdict: muster_proofs::Verdict::Zero(muster_proofs::Reason::Gone),
+            verdict: muster_hardware_proof::Verdict::Zero(muster_hardware_proof::Reason::Gone),
             trouble: None,
             facts: muster_grading::verdict::Facts { session: [0; 32], roots: None, named: None },
         };

@@ -9,17 +9,17 @@ use muster_grading::evidence::{BatchFile, Before, FORMAT, Head, ProofFile, SeatF
 use muster_grading::plan::{Announced, BlockHash, Bounds, Serving, Silent, draw, in_sessions};
 use muster_grading::seals::{IN_SESSION, PATH};
 use muster_grading::verdict::{Absence, Judgement, Tried, Why, silence};
+use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
+use muster_hardware_proof::message::Kind;
+use muster_hardware_proof::prover::cheat::Smaller;
+use muster_hardware_proof::prover::{CpuProver, Prover, Unwatched, perform};
+use muster_hardware_proof::session::{self, Caps, Command, Executor, Input, Validator};
+use muster_hardware_proof::{Engine, Evidence};
 use muster_identity::Keypair;
-use muster_proofs::keys::{BatchId, Identity, Nonce};
-use muster_proofs::message::Kind;
-use muster_proofs::prover::cheat::Smaller;
-use muster_proofs::prover::{CpuProver, Prover, Unwatched, perform};
-use muster_proofs::session::{self, Caps, Command, Executor, Input, Validator};
-use muster_proofs::{Engine, Evidence};
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_seal::{
+use muster_response_proof::{
     Attestation, ChunkTree, Envelope, HashScheme, Price, ResponseProof, Sealable as _, SessionId, StreamEnd,
     Text,
 };
@@ -497,14 +497,17 @@ impl World {
             }
             if let Does::Copies(_) = does {
                 // The digest of the commitment that was sent is not the one that its machine knows.
-                let digest = muster_proofs::message::commitment_digest(&[0; 32], &message);
+                let digest = muster_hardware_proof::message::commitment_digest(&[0; 32], &message);
                 let (_, places) = (digest, spec.places(&digest, &[7; 32]));
                 let output = perform(&mut *prover, &session::Task::Open(places), &Unwatched).unwrap();
                 let session::Output::Opened(opened) = output else {
                     panic!("opened")
                 };
-                let opening =
-                    muster_proofs::message::frame(Kind::Opening, &spec.session(), &[&digest, &opened]);
+                let opening = muster_hardware_proof::message::frame(
+                    Kind::Opening,
+                    &spec.session(),
+                    &[&digest, &opened],
+                );
                 seal(&bytes, &opening);
                 assert_eq!(
                     validator.apply(Input::Message(&opening), now_us),

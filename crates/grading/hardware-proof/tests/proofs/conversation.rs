@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::{CAPS, LIMITS, at, bound_chain, chain, converse, identity, prover, walk};
-use muster_proofs::chain::Numbers;
-use muster_proofs::merkle::LEAF;
-use muster_proofs::message::{Kind, Spec};
-use muster_proofs::prover::{Part, Prover, ProverError, Unwatched, Watch, perform};
-use muster_proofs::session::{Action, Command, Executor, Input, Refusal, Task, Validator};
-use muster_proofs::{DecodeError, Ending, Engine, Evidence, Measured, Reason, Verdict};
+use muster_hardware_proof::chain::Numbers;
+use muster_hardware_proof::merkle::LEAF;
+use muster_hardware_proof::message::{Kind, Spec};
+use muster_hardware_proof::prover::{Part, Prover, ProverError, Unwatched, Watch, perform};
+use muster_hardware_proof::session::{Action, Command, Executor, Input, Refusal, Task, Validator};
+use muster_hardware_proof::{DecodeError, Ending, Engine, Evidence, Measured, Reason, Verdict};
 
 /// Where the first opening begins in a message: head, digest.
 const FIRST: usize = 36 + 32;
@@ -167,7 +167,11 @@ fn each_alteration_of_a_chain_has_its_own_reason() -> anyhow::Result<()> {
     // The same transcript under another nonce, another executor or another draw.
     let shape = *spec.shape();
     let mut nonce = honest.clone();
-    nonce.spec = Spec::Chain(muster_proofs::chain::ChainSpec::new(identity(99), shape, None)?);
+    nonce.spec = Spec::Chain(muster_hardware_proof::chain::ChainSpec::new(
+        identity(99),
+        shape,
+        None,
+    )?);
     assert_eq!(reason(&nonce), Some(Reason::OtherSession));
     let mut draw = honest.clone();
     draw.draw
@@ -429,7 +433,7 @@ fn an_executor_takes_only_what_belongs_to_its_conversation() -> anyhow::Result<(
     assert!(matches!(fresh().message(&longer), Err(Refusal::Malformed(_))));
     assert!(matches!(fresh().message(&[]), Err(Refusal::Malformed(_))));
     // More than it offers.
-    let small = muster_proofs::session::Caps {
+    let small = muster_hardware_proof::session::Caps {
         log2_n: 7,
         memory_bytes: 1 << 10,
         ..CAPS
@@ -443,10 +447,10 @@ fn an_executor_takes_only_what_belongs_to_its_conversation() -> anyhow::Result<(
         Executor::new(small).message(&fill),
         Err(Refusal::TooMuch("memory"))
     );
-    let slow = muster_proofs::session::Caps { work: 1, ..CAPS };
+    let slow = muster_hardware_proof::session::Caps { work: 1, ..CAPS };
     assert_eq!(Executor::new(slow).message(&fill), Err(Refusal::TooMuch("work")));
     // A verdict ends it at any time.
-    let verdict = muster_proofs::message::frame(Kind::Verdict, &spec.session(), &[&[13, 0, 0, 0]]);
+    let verdict = muster_hardware_proof::message::frame(Kind::Verdict, &spec.session(), &[&[13, 0, 0, 0]]);
     let mut judged = fresh();
     judged.message(&challenge)?;
     assert_eq!(judged.message(&verdict)?, Command::End(13));
@@ -458,7 +462,7 @@ fn an_executor_takes_only_what_belongs_to_its_conversation() -> anyhow::Result<(
 fn parsers_take_anything() -> anyhow::Result<()> {
     let evidence = honest(Spec::Walk(walk(4)?))?.to_bytes();
     let spec = chain(Numbers::Fp16, 3, 9)?.to_bytes();
-    let mut random = muster_proofs::Draws::new(muster_proofs::chacha::Key([8; 32]));
+    let mut random = muster_hardware_proof::Draws::new(muster_hardware_proof::chacha::Key([8; 32]));
     for _ in 0..20_000 {
         for sample in [&spec, &evidence] {
             let mut bytes = sample.clone();
@@ -491,7 +495,7 @@ fn parsers_take_anything() -> anyhow::Result<()> {
 #[test]
 fn damaged_evidence_is_judged() -> anyhow::Result<()> {
     let whole = honest(Spec::Chain(chain(Numbers::Int8, 2, 4)?))?;
-    let mut random = muster_proofs::Draws::new(muster_proofs::chacha::Key([9; 32]));
+    let mut random = muster_hardware_proof::Draws::new(muster_hardware_proof::chacha::Key([9; 32]));
     for _ in 0..300 {
         let mut damaged = whole.clone();
         if let Some(opening) = &mut damaged.opening {

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::{LIMITS, chain, converse, walk as walk_spec};
 use anyhow::Context as _;
-use muster_proofs::chacha::Key;
-use muster_proofs::chain::{ChainSpec, Generator, Numbers, Place};
-use muster_proofs::merkle::{self, Hash, LEAF, Tree};
-use muster_proofs::message::{Kind, Places, Spec, commitment_digest, frame};
-use muster_proofs::prover::{Prover, ProverError, Unwatched, Watch, perform};
-use muster_proofs::session::{Output, Task};
-use muster_proofs::walk::{self, StepPlace, WalkSpec};
-use muster_proofs::{Draws, Ending, Engine, Evidence, Reason, Received, Sent, Verdict, label_block};
+use muster_hardware_proof::chacha::Key;
+use muster_hardware_proof::chain::{ChainSpec, Generator, Numbers, Place};
+use muster_hardware_proof::merkle::{self, Hash, LEAF, Tree};
+use muster_hardware_proof::message::{Kind, Places, Spec, commitment_digest, frame};
+use muster_hardware_proof::prover::{Prover, ProverError, Unwatched, Watch, perform};
+use muster_hardware_proof::session::{Output, Task};
+use muster_hardware_proof::walk::{self, StepPlace, WalkSpec};
+use muster_hardware_proof::{Draws, Ending, Engine, Evidence, Reason, Received, Sent, Verdict, label_block};
 
 /// A CHAIN prover that keeps everything and may lie about single leaves or whole rounds before it commits.
 struct Liar {

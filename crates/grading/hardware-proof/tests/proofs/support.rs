@@ -3,13 +3,13 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, bail};
-use muster_proofs::chain::{Binding, ChainShape, ChainSpec, Numbers};
-use muster_proofs::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_proofs::message::{Kind, Spec};
-use muster_proofs::prover::{CpuProver, Prover, Unwatched, perform};
-use muster_proofs::session::{Action, Caps, Command, Executor, Input, Validator};
-use muster_proofs::walk::{WalkShape, WalkSpec};
-use muster_proofs::{Engine, Evidence, Limits};
+use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::message::{Kind, Spec};
+use muster_hardware_proof::prover::{CpuProver, Prover, Unwatched, perform};
+use muster_hardware_proof::session::{Action, Caps, Command, Executor, Input, Validator};
+use muster_hardware_proof::walk::{WalkShape, WalkSpec};
+use muster_hardware_proof::{Engine, Evidence, Limits};
 
 pub(crate) const LIMITS: Limits = Limits {
     fill_us: 1_000_000,

@@ -2,15 +2,15 @@
 
 use crate::support::prover;
 use anyhow::Context;
-use muster_proofs::chacha::{self, Key};
-use muster_proofs::chain::{ChainSpec, Generator, Place};
-use muster_proofs::keys;
-use muster_proofs::merkle::{self, LEAF, Tree};
-use muster_proofs::message::{self, Kind, Places, Spec, commitment_digest};
-use muster_proofs::prover::{Prover, Unwatched, perform};
-use muster_proofs::session::{Output, Task};
-use muster_proofs::walk::{self, StepPlace, WalkSpec};
-use muster_proofs::{Draws, Engine, label_block};
+use muster_hardware_proof::chacha::{self, Key};
+use muster_hardware_proof::chain::{ChainSpec, Generator, Place};
+use muster_hardware_proof::keys;
+use muster_hardware_proof::merkle::{self, LEAF, Tree};
+use muster_hardware_proof::message::{self, Kind, Places, Spec, commitment_digest};
+use muster_hardware_proof::prover::{Prover, Unwatched, perform};
+use muster_hardware_proof::session::{Output, Task};
+use muster_hardware_proof::walk::{self, StepPlace, WalkSpec};
+use muster_hardware_proof::{Draws, Engine, label_block};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use muster_engine::Engine;
-use muster_engine::cache::{Collected, collect};
-use muster_engine::images::{ImageSettings, Resolved, ensure};
+use muster_containers::Engine;
+use muster_containers::cache::{Collected, collect};
+use muster_containers::images::{ImageSettings, Resolved, ensure};
 use muster_protocol::ImageId;
 
 use crate::support::{clock, engine, image, unwatched};

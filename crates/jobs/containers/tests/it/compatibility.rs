@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
-use muster_engine::home::bare_home;
-use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_engine::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_containers::home::bare_home;
+use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use uuid::Uuid;
 
 use crate::support::{LABEL, clock, engine, have, image};
@@ -161,7 +161,7 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
     };
     engine.create(&name, sandbox.container().unwrap()).await.unwrap();
     engine.start(&name).await.unwrap();
-    let watch = muster_engine::disk::watch_root(engine.clone(), name.clone(), 3 << 20, clock());
+    let watch = muster_containers::disk::watch_root(engine.clone(), name.clone(), 3 << 20, clock());
     tokio::time::timeout(crate::support::PATIENCE, watch)
         .await
         .expect("4 MiB are more than 3");

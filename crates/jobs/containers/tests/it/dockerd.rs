@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
-use muster_engine::Engine;
-use muster_engine::images::{ImageError, ImageSettings, ensure};
-use muster_engine::pull::PullError;
-use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
+use muster_containers::Engine;
+use muster_containers::images::{ImageError, ImageSettings, ensure};
+use muster_containers::pull::PullError;
+use muster_containers::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
 use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
@@ -104,7 +104,7 @@ async fn a_full_disk_is_named_and_survived() {
     std::fs::write(&path, &large.bytes).unwrap();
     let error = small_disk.load_untagged(&path).await.unwrap_err();
     assert!(
-        muster_kit::error::Causes(&error)
+        muster_process::error::Causes(&error)
             .to_string()
             .contains("no space left"),
         "{error:?}"

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use muster_engine::cache::{Collected, collect};
-use muster_engine::images::{ImageSettings, find_or_load, preload};
-use muster_engine::lease::Lease;
+use muster_containers::cache::{Collected, collect};
+use muster_containers::images::{ImageSettings, find_or_load, preload};
+use muster_containers::lease::Lease;
 
 use crate::support::{clock, engine, image};
 
@@ -42,11 +42,11 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
     let Some(engine) = engine().await else { return };
     let (helper, theirs) = image::unique(100).unwrap();
     engine.load(theirs.bytes.clone()).await.unwrap();
-    let content = muster_engine::ImageContent {
+    let content = muster_containers::ImageContent {
         tag: helper.clone(),
         ..Default::default()
     };
-    let evil = muster_engine::ImageArchive::new(&content).unwrap();
+    let evil = muster_containers::ImageArchive::new(&content).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let settings = ImageSettings {
         preload: vec![

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
-use muster_engine::archive::images_in;
-use muster_engine::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
-use muster_engine::{Engine, LocalImage};
+use muster_containers::archive::images_in;
+use muster_containers::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
+use muster_containers::{Engine, LocalImage};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;

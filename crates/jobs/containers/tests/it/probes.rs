@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use bollard::models::{ContainerCreateBody, DeviceMapping, HostConfig, Mount, MountType};
 use futures_util::StreamExt;
-use muster_engine::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_engine::{Engine, LocalImage};
-use muster_kit::Tasks;
+use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
+use muster_containers::{Engine, LocalImage};
+use muster_process::Tasks;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UdpSocket};
 use uuid::Uuid;
@@ -359,7 +359,7 @@ async fn the_report_names_every_probe() {
     let all: Vec<_> = list(&program).into_iter().map(|probe| probe.name).collect();
     assert_eq!(
         named, all,
-        "write it anew: cargo test -p muster-engine --test it -- --ignored write_the_report"
+        "write it anew: cargo test -p muster-containers --test it -- --ignored write_the_report"
     );
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use muster_engine::credentials::Login;
-use muster_engine::images::{ImageError, ImageSettings, ensure};
-use muster_engine::pull::PullError;
-use muster_engine::{Engine, ImageArchive};
-use muster_kit::Coded;
+use muster_containers::credentials::Login;
+use muster_containers::images::{ImageError, ImageSettings, ensure};
+use muster_containers::pull::PullError;
+use muster_containers::{Engine, ImageArchive};
+use muster_process::Coded;
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ErrorCode, ImageId};
 

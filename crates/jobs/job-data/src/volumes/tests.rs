@@ -6,7 +6,7 @@ use std::io::{Cursor, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::LazyLock;
 
-use muster_kit::{Coded, SystemClock};
+use muster_process::{Coded, SystemClock};
 use muster_protocol::ErrorCode;
 use muster_protocol::volume::MultiVolume;
 use zip::ZipWriter;

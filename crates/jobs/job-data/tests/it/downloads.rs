@@ -4,7 +4,7 @@ use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use serde_json::json;
@@ -143,7 +143,7 @@ async fn passing_failures_are_tried_again_and_lasting_ones_are_not() {
         (Some(ErrorCode::InputUnreachable), Fault::Network)
     );
     assert_eq!(server.seen().len(), 4 + 6, "one try and five more");
-    let text = muster_kit::error::Causes(&error).to_string();
+    let text = muster_process::error::Causes(&error).to_string();
     assert!(
         text.contains("500") && text.contains("6 tries") && !text.contains("secret"),
         "{text}"
@@ -278,7 +278,7 @@ async fn a_job_that_is_called_off_waits_for_nobody() {
         called_off.cancel();
     });
     assert!(
-        matches!(outcome, Err(muster_transfer::VolumeError::CalledOff)),
+        matches!(outcome, Err(muster_job_data::VolumeError::CalledOff)),
         "{outcome:?}"
     );
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use muster_kit::Coded;
+use muster_job_data::volumes::UnpackLimits;
+use muster_job_data::{HttpError, Pace, VolumeError};
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
-use muster_transfer::volumes::UnpackLimits;
-use muster_transfer::{HttpError, Pace, VolumeError};
 use serde_json::{Value, json};
 
 use crate::server::{Server, Step, answer, head};

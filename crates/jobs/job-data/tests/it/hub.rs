@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ async fn a_token_goes_to_the_hub_and_nowhere_else() {
     };
     let hub = Hub::start(gated.clone()).await;
     let error = room(&hub).place(volume(json!({}))).await.unwrap_err();
-    let text = muster_kit::error::Causes(&error).to_string();
+    let text = muster_process::error::Causes(&error).to_string();
     assert_eq!(error.code(), Some(ErrorCode::InputDenied));
     assert!(text.contains("401 Unauthorized (GatedRepo)"), "{text}");
     // Its own, inside a multi_volume too, or the operator's.
@@ -161,7 +161,7 @@ async fn what_is_no_repository_is_never_asked_for() {
         .await
         .unwrap_err();
     assert!(
-        muster_kit::error::Causes(&error)
+        muster_process::error::Causes(&error)
             .to_string()
             .contains("RevisionNotFound"),
         "{error:?}"

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_kit::SystemClock;
+use muster_job_data::volumes::{UnpackLimits, only_one};
+use muster_job_data::{Fetcher, Pace, Settings, UploadError, Uploaded, Uploader, VolumeError};
+use muster_process::SystemClock;
 use muster_protocol::{OutputUpload, Volume};
-use muster_transfer::volumes::{UnpackLimits, only_one};
-use muster_transfer::{Fetcher, Pace, Settings, UploadError, Uploaded, Uploader, VolumeError};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

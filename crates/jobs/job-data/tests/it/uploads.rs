@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Cursor, Read};
 
-use muster_kit::Coded;
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use serde_json::{Value, json};
@@ -202,7 +202,7 @@ async fn a_refusal_is_final_and_named() {
         .upload(put(&server.url("/o?X-Amz-Signature=secret")), &[("o.bin", b"x")])
         .await
         .unwrap_err();
-    let text = muster_kit::error::Causes(&error).to_string();
+    let text = muster_process::error::Causes(&error).to_string();
     assert_eq!(
         (error.code(), error.fault()),
         (Some(ErrorCode::UploadRefused), Fault::User)

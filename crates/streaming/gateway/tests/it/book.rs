@@ -1,10 +1,10 @@
 //! What a gateway keeps, on every engine at hand.
 
 use muster_gateway::store::{Book, Pair, ResponseRow, SessionRow};
-use muster_kit::store::testing::stores;
+use muster_process::store::testing::stores;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
-use muster_seal::SessionId;
-use muster_sessions::Usage;
+use muster_response_proof::SessionId;
+use muster_session_pool::Usage;
 use uuid::Uuid;
 
 use crate::rig::MIGRATIONS;

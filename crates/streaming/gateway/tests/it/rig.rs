@@ -18,14 +18,14 @@ use muster_gateway::host::{Host, News, Order};
 use muster_gateway::store::Book;
 use muster_gateway::{Gateway, Parts, Settings};
 use muster_identity::{Keypair, sign_streaming_ready};
-use muster_kit::store::testing::{TestStore, stores};
-use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_process::store::testing::{TestStore, stores};
+use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
-use muster_seal::{Attestation, Envelope, SessionId, Text};
-use muster_sessions::Service;
+use muster_response_proof::{Attestation, Envelope, SessionId, Text};
+use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_session_pool::Service;
 use sqlx::migrate::Migrator;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, UnixListener};
@@ -159,7 +159,7 @@ impl World {
 
     /// One that goes by this clock, its gateway as its sessions.
     pub(crate) async fn at(clock: SharedClock, change: impl FnOnce(&mut Settings)) -> Self {
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let mut settings = settings();
         change(&mut settings);
         let tasks = Tasks::new();
@@ -367,7 +367,7 @@ impl Subnet {
         let socket = JobSocket::new(self.engine.folder.path(), "http.sock", Listener::Trusted).unwrap();
         let limits = Limits::default();
         let endpoint = if fate == Fate::CannotSeal {
-            let tls = muster_kit::tls::server(&server.identity).unwrap();
+            let tls = muster_process::tls::server(&server.identity).unwrap();
             tasks.spawn("plain proxy", plain(listener, Arc::new(tls)));
             None
         } else {
@@ -477,13 +477,13 @@ async fn plain(listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
 #[derive(Debug)]
 struct Ahead(SharedClock, i64);
 
-impl muster_kit::Clock for Ahead {
+impl muster_process::Clock for Ahead {
     fn now(&self) -> Timestamp {
         let now = self.0.now();
         Timestamp::from_micros(now.micros() + self.1 * 1_000_000)
     }
 
-    fn sleep_until(&self, deadline: Timestamp) -> muster_kit::clock::Sleep {
+    fn sleep_until(&self, deadline: Timestamp) -> muster_process::clock::Sleep {
         self.0
             .sleep_until(Timestamp::from_micros(deadline.micros() - self.1 * 1_000_000))
     }

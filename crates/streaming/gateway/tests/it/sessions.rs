@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_gateway::record::{Record, Words};
 use muster_gateway::sealed::Line;
-use muster_kit::clock::TestClock;
-use muster_kit::{Clock as _, SystemClock};
+use muster_process::clock::TestClock;
+use muster_process::{Clock as _, SystemClock};
 use serde_json::Value;
 
 use crate::rig::{Fate, World, read_until, until};

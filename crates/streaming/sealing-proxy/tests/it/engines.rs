@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use muster_protocol::Digest;
-use muster_proxy::headers::PROOF;
-use muster_proxy::{EngineAddress, Limits};
-use muster_seal::StreamEnd;
+use muster_response_proof::StreamEnd;
+use muster_sealing_proxy::headers::PROOF;
+use muster_sealing_proxy::{EngineAddress, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use muster_kit::Tasks;
-use muster_proxy::headers::{CLIENT_NONCE, GATEWAY_NONCE};
-use muster_proxy::{Asked, Unproven};
-use muster_seal::{Forgery, Ledger, Nonce};
+use muster_process::Tasks;
+use muster_response_proof::{Forgery, Ledger, Nonce};
+use muster_sealing_proxy::headers::{CLIENT_NONCE, GATEWAY_NONCE};
+use muster_sealing_proxy::{Asked, Unproven};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 

@@ -11,17 +11,17 @@ use http::response::Parts;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use muster_identity::Keypair;
-use muster_kit::tls::TlsIdentity;
-use muster_kit::{SharedClock, SystemClock, Tasks};
+use muster_process::tls::TlsIdentity;
+use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_proxy::socket::{JobSocket, Listener};
-use muster_proxy::{
-    Asked, Beside, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer,
-    Unproven, Upstream, certificate,
-};
-use muster_seal::{
+use muster_response_proof::{
     Attestation, Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId, StreamEnd,
     Text,
+};
+use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealing_proxy::{
+    Asked, Beside, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer,
+    Unproven, Upstream, certificate,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixListener, UnixStream};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use http::Request;
 use http_body_util::BodyExt;
-use muster_kit::Tasks;
+use muster_process::Tasks;
 use muster_protocol::Digest;
-use muster_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
-use muster_seal::{Forgery, HashScheme, StreamEnd};
+use muster_response_proof::{Forgery, HashScheme, StreamEnd};
+use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;

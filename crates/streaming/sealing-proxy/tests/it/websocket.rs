@@ -2,8 +2,8 @@
 
 use futures_util::{SinkExt, StreamExt};
 use http::Request;
-use muster_kit::Tasks;
-use muster_seal::{Envelope, StreamEnd};
+use muster_process::Tasks;
+use muster_response_proof::{Envelope, StreamEnd};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::time::timeout;
@@ -27,12 +27,12 @@ async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
             }
         }
     });
-    let socket = muster_proxy::socket::JobSocket::new(
+    let socket = muster_sealing_proxy::socket::JobSocket::new(
         folder.path(),
         "engine.sock",
-        muster_proxy::socket::Listener::Trusted,
+        muster_sealing_proxy::socket::Listener::Trusted,
     );
-    let address = muster_proxy::EngineAddress::Socket(socket.unwrap());
+    let address = muster_sealing_proxy::EngineAddress::Socket(socket.unwrap());
     let rig = Rig::new(tasks, address, Kind::default()).await;
     let tls = tls(&rig, &rig.identity, &[]).await.unwrap();
     let (mut socket, answer) = client_async("ws://localhost/talk", tls).await.unwrap();

@@ -4,7 +4,7 @@
 //! A segment's row is written before its object, and marked once the object is durable. So every object that there can be
 //! has a row, and what no file refers to is found by rows alone.
 
-use muster_kit::store::{During as _, StoreError, begin, json};
+use muster_process::store::{During as _, StoreError, begin, json};
 use muster_protocol::{Digest, Timestamp};
 use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;

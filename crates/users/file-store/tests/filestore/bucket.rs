@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use muster_files::Shelf;
-use muster_files::shelf::Credentials;
-use muster_kit::store::testing::sqlite;
+use muster_file_store::Shelf;
+use muster_file_store::shelf::Credentials;
+use muster_process::store::testing::sqlite;
 use muster_protocol::Digest;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -96,7 +96,7 @@ async fn a_bucket_keeps_files_as_a_folder_does() {
     let Some(mut bucket) = Bucket::start().await else {
         return;
     };
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let shelf = Shelf::open_as(&bucket.address(), credentials()).await.unwrap();
     let tables = sqlite(&MIGRATIONS).await.unwrap();
     let store = Store::over(tables, shelf, tempfile::tempdir().unwrap()).await;
@@ -125,7 +125,7 @@ async fn a_bucket_that_is_not_there_is_said_at_the_start() {
     let Some(bucket) = Bucket::start().await else {
         return;
     };
-    muster_kit::tls::install_provider();
+    muster_process::tls::install_provider();
     let address = bucket.address().replace("jobs", "nobodys");
     let error = Shelf::open_as(&address, credentials()).await.unwrap_err();
     let text = error.to_string();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_files::{Deed, FileError, NewFile};
+use muster_file_store::{Deed, FileError, NewFile};
 use muster_protocol::Digest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_files::{Catalogue, Deed, FileService, NewFile, Settings, Shelf, StoredFile, UrlKey};
-use muster_kit::store::testing::{TestStore, stores};
-use muster_kit::{Tasks, TestClock};
+use muster_file_store::{Catalogue, Deed, FileService, NewFile, Settings, Shelf, StoredFile, UrlKey};
+use muster_process::store::testing::{TestStore, stores};
+use muster_process::{Tasks, TestClock};
 use muster_protocol::Digest;
 use reqwest::{Client, Response};
 use sqlx::migrate::Migrator;
@@ -51,7 +51,7 @@ pub(crate) async fn each() -> Vec<Store> {
 
 impl Store {
     pub(crate) async fn over(tables: TestStore, shelf: Shelf, folder: TempDir) -> Self {
-        muster_kit::tls::install_provider();
+        muster_process::tls::install_provider();
         let clock = TestClock::default();
         let service = Arc::new(FileService::new(
             Catalogue::new(tables.pool.clone()),
@@ -63,7 +63,7 @@ impl Store {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let tasks = Tasks::new();
-        let app = muster_files::http::router(Arc::clone(&service));
+        let app = muster_file_store::http::router(Arc::clone(&service));
         tasks.spawn("serve", async move { axum::serve(listener, app).await });
         Self {
             service,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_files::FileError;
+use muster_file_store::FileError;
 use uuid::Uuid;
 
 use crate::support::{MIB, each};
@@ -57,7 +57,7 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
     for store in each().await {
         let file = store.announce(10, None).await;
         assert_eq!(store.part(&file, b"01234", 0, "10").await.status(), 202);
-        let catalogue = muster_files::Catalogue::new(store.tables.pool.clone());
+        let catalogue = muster_file_store::Catalogue::new(store.tables.pool.clone());
         let upload = catalogue
             .file(file.id)
             .await

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use muster_engine::{Engine, ImageArchive, ImageContent, ImageFile};
+use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile};
 use uuid::Uuid;
 
 use super::PATIENCE;
@@ -80,7 +80,7 @@ pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> 
 
 /// Debian's Python and shell and a package installed by pip, run by root: made of this machine's own packages in seconds, and
 /// kept by the engine. `None`, with the reason on stderr, where it cannot be made.
-pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_engine::LocalImage>> {
+pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_containers::LocalImage>> {
     let name = "muster/engine-test-python:2";
     if engine.image(name).await?.is_none() {
         let Some(archive) = tokio::task::spawn_blocking(python_root).await?? else {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use muster_engine::Engine;
-use muster_engine::pull::Progress;
-use muster_kit::{SharedClock, SystemClock};
+use muster_containers::Engine;
+use muster_containers::pull::Progress;
+use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
 pub(crate) const LABEL: &str = "muster.engine-test";
