@@ -1,11 +1,12 @@
-//! `cargo xtask arrows`: crates depend downwards only, as [`table`] says.
+//! `cargo xtask arrows`: a crate uses what its folder may use, as [`table`] says.
 //!
-//! Read from `cargo metadata --no-deps`, normal, build and dev-dependencies alike. Architecture that is not checked is
-//! a wish.
+//! The dependencies are read from `cargo metadata --no-deps`, normal, build and dev-dependencies alike. Architecture
+//! that is not checked is a wish.
 
 mod table;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,10 +14,7 @@ use std::{
 use cargo_metadata::{DependencyKind, Metadata};
 
 use crate::workspace::Workspace;
-use table::{
-    Room::{Apart, Layer},
-    Row, find,
-};
+use table::{ARROWS, Arrow, Group, PROGRAMS, TEST_ARROWS, never_of};
 
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";
@@ -33,11 +31,21 @@ struct Crate {
     dependencies: Vec<Dependency>,
 }
 
+impl Crate {
+    fn folder(&self) -> &str {
+        self.manifest.parent().and_then(Path::to_str).unwrap_or_default()
+    }
+
+    fn group(&self) -> Option<Group> {
+        Group::of(self.folder())
+    }
+}
+
 #[derive(Debug)]
 struct Dependency {
     name: String,
     kind: DependencyKind,
-    /// Where it lies, if it is not from a registry; relative to the root.
+    /// The folder of a dependency that is not from a registry, relative to the root.
     folder: Option<PathBuf>,
 }
 
@@ -49,7 +57,8 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
             crates.extend(read(workspace, manifest)?);
         }
     }
-    let faults = check(&crates);
+    let mut faults = check(&crates);
+    faults.extend(unused(&crates));
     for fault in &faults {
         eprintln!("{fault}");
     }
@@ -83,33 +92,60 @@ fn crates_of(metadata: Metadata, root: &Path) -> Vec<Crate> {
         .collect()
 }
 
-/// Every forbidden arrow and every crate the table does not know, one line each.
+/// Every forbidden arrow and every crate in no known folder, one line each.
 fn check(crates: &[Crate]) -> Vec<String> {
+    let by_name: BTreeMap<&str, &Crate> = crates.iter().map(|one| (one.name.as_str(), one)).collect();
     let mut faults = Vec::new();
     for member in crates {
-        let manifest = member.manifest.display();
-        if member.manifest.starts_with("devchain") {
-            for dependency in &member.dependencies {
-                if let Some(why) = refused_for_devchain(dependency) {
-                    faults.push(arrow(member, dependency, &why));
-                }
-            }
-            continue;
-        }
-        let Some(row) = find(&member.name) else {
-            let name = &member.name;
-            faults.push(format!(
-                "{manifest}: {name} is in no layer; add it to TABLE in xtask/src/arrows/table.rs"
-            ));
-            continue;
-        };
+        faults.extend(misplaced(member));
         for dependency in &member.dependencies {
-            if let Some(why) = refused(row, dependency) {
+            if let Some(why) = refused(member, dependency, &by_name) {
                 faults.push(arrow(member, dependency, &why));
             }
         }
     }
     faults
+}
+
+/// Why a crate does not belong in its folder, if it does not.
+fn misplaced(member: &Crate) -> Option<String> {
+    let (name, folder) = (&member.name, member.folder());
+    if folder.starts_with("devchain") {
+        return None;
+    }
+    let manifest = member.manifest.display();
+    let Some(group) = member.group() else {
+        return Some(format!(
+            "{manifest}: {name} lies in no known folder; crates go to crates/<group>/<name>, the groups are in \
+             xtask/src/arrows/table.rs"
+        ));
+    };
+    let last = folder.rsplit('/').next().unwrap_or(folder);
+    (group.is_library() && *name != format!("muster-{last}"))
+        .then(|| format!("{manifest}: {name} lies in a folder of another name; call the crate muster-{last}"))
+}
+
+/// The listed arrows that no Cargo.toml uses, one line each.
+fn unused(crates: &[Crate]) -> Vec<String> {
+    let used = |arrow: &&Arrow, development: bool| {
+        crates.iter().any(|member| {
+            member.name == arrow.from
+                && member.dependencies.iter().any(|found| {
+                    found.name == arrow.to && (found.kind == DependencyKind::Development) == development
+                })
+        })
+    };
+    let normal = ARROWS.iter().filter(|arrow| !used(arrow, false));
+    let tests = TEST_ARROWS.iter().filter(|arrow| !used(arrow, true));
+    normal
+        .chain(tests)
+        .map(|arrow| {
+            format!(
+                "xtask/src/arrows/table.rs: the arrow {} -> {} is listed ({}) and not used; remove it",
+                arrow.from, arrow.to, arrow.because
+            )
+        })
+        .collect()
 }
 
 fn arrow(from: &Crate, to: &Dependency, why: &str) -> String {
@@ -127,53 +163,110 @@ fn arrow(from: &Crate, to: &Dependency, why: &str) -> String {
 }
 
 /// Why `from` may not have this dependency, if it may not.
-fn refused(from: &Row, to: &Dependency) -> Option<String> {
-    if from.forbids(&to.name) {
-        return Some(from.because.to_owned());
+fn refused(from: &Crate, to: &Dependency, by_name: &BTreeMap<&str, &Crate>) -> Option<String> {
+    let lies_in_devchain = |folder: &Option<PathBuf>| {
+        folder
+            .as_ref()
+            .is_some_and(|folder| folder.starts_with("devchain"))
+    };
+    let target = by_name.get(to.name.as_str());
+    let ours = target.is_some() || to.folder.is_some();
+    if from.manifest.starts_with("devchain") {
+        let outside = ours && !lies_in_devchain(&to.folder);
+        return outside
+            .then(|| "devchain imports nobody of ours: it stands for a chain we did not write".to_owned());
     }
-    let library = matches!(from.room, Layer(1..=4));
-    if library && to.name == "anyhow" && to.kind != DependencyKind::Development {
-        return Some("a library's errors have types; anyhow is for binaries, xtask and tests".to_owned());
+    if let Some(never) = never_of(&from.name).find(|never| never.forbids(&to.name)) {
+        return Some(never.because.to_owned());
     }
-    if to
-        .folder
-        .as_ref()
-        .is_some_and(|folder| folder.starts_with("devchain"))
-    {
+    let group = from.group()?;
+    let development = to.kind == DependencyKind::Development;
+    if group.is_library() && to.name == "anyhow" && !development {
+        return Some(
+            "a library's errors have types; anyhow is for roles, binaries, xtask and tests".to_owned(),
+        );
+    }
+    if lies_in_devchain(&to.folder) {
         return Some("devchain is reached by its RPC, never imported".to_owned());
     }
-    let Some(target) = find(&to.name) else {
-        let ours = to.folder.is_some();
-        return ours.then(|| "it is in no layer; add it to TABLE in xtask/src/arrows/table.rs".to_owned());
-    };
-    match (&from.room, &target.room) {
-        (Apart(may), _) if may.contains(&target.name) => None,
-        (_, Apart(_)) => Some("it is a program of its own that nobody imports".to_owned()),
-        (Layer(above), Layer(below)) if below < above => None,
-        (Layer(one), Layer(other)) if one == other => Some(format!(
-            "both are in layer {one}, and crates of one layer never import one another"
-        )),
-        (Layer(below), Layer(above)) => {
-            Some(format!("arrows point down, from layer {below} not up to {above}"))
-        }
-        (Apart([]), Layer(_)) => Some("it is a program of its own that uses none of our crates".to_owned()),
-        (Apart(may), Layer(_)) => Some(format!("it may use only {}", may.join(", "))),
+    if !ours {
+        return None;
     }
+    let Some(below) = target.and_then(|target| target.group()) else {
+        return Some("it lies in no known folder".to_owned());
+    };
+    if group == Group::Program {
+        return refused_for_program(&from.name, &to.name);
+    }
+    let listed = |list: &[Arrow]| {
+        list.iter()
+            .any(|arrow| arrow.from == from.name && arrow.to == to.name)
+    };
+    if group.may_use().contains(&below) || listed(ARROWS) || (development && listed(TEST_ARROWS)) {
+        return None;
+    }
+    Some(if matches!(below, Group::Program | Group::Binary) {
+        "it is a program that nobody imports".to_owned()
+    } else if below != group {
+        format!("{} must not use {}", group.name(), below.name())
+    } else if group == Group::Role {
+        "roles never import one another; they talk over sockets".to_owned()
+    } else {
+        format!(
+            "an arrow inside {} is listed with its reason in xtask/src/arrows/table.rs",
+            group.name()
+        )
+    })
 }
 
-/// devchain's crates may use one another and no other crate of this repository.
-fn refused_for_devchain(to: &Dependency) -> Option<String> {
-    let ours = find(&to.name).is_some()
-        || to
-            .folder
-            .as_ref()
-            .is_some_and(|folder| !folder.starts_with("devchain"));
-    ours.then(|| "devchain imports nobody of ours: it stands for a chain we did not write".to_owned())
+/// Why a program of its own may not use one of our crates, if it may not.
+fn refused_for_program(from: &str, to: &str) -> Option<String> {
+    let may = PROGRAMS
+        .iter()
+        .find(|(name, _)| *name == from)
+        .map_or(&[][..], |(_, may)| *may);
+    match may {
+        [] => Some("it is a program of its own that uses none of our crates".to_owned()),
+        _ => (!may.contains(&to)).then(|| format!("it may use only {}", may.join(", "))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where the crates of these tests lie.
+    const PLACES: &[(&str, &str)] = &[
+        ("muster-protocol", "crates/foundation/protocol"),
+        ("muster-identity", "crates/foundation/identity"),
+        ("muster-process", "crates/foundation/process"),
+        ("muster-websocket", "crates/foundation/websocket"),
+        ("muster-chain", "crates/foundation/chain"),
+        ("muster-routing", "crates/jobs/routing"),
+        ("muster-containers", "crates/jobs/containers"),
+        ("muster-session-pool", "crates/streaming/session-pool"),
+        ("muster-hardware-proof", "crates/grading/hardware-proof"),
+        ("muster-grading", "crates/grading/grading"),
+        ("muster-client", "crates/users/client"),
+        ("muster-validator", "validator"),
+        ("muster-miner", "miner"),
+        ("muster-executor", "executor"),
+        ("muster", "muster"),
+        ("muster-tests", "tests"),
+        ("xtask", "xtask"),
+        ("muster-image-hello", "images/hello"),
+        ("muster-image-grader", "images/grader"),
+        ("muster-image-grader-cuda", "images/grader-cuda"),
+        ("muster-image-llm", "images/llm"),
+        ("muster-devchain-runtime", "devchain/runtime"),
+    ];
+
+    fn place(name: &str) -> Option<&'static str> {
+        PLACES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, folder)| *folder)
+    }
 
     fn member(name: &str, folder: &str, dependencies: &[(&str, DependencyKind)]) -> Crate {
         let dependencies = dependencies
@@ -181,7 +274,7 @@ mod tests {
             .map(|(name, kind)| Dependency {
                 name: (*name).to_owned(),
                 kind: *kind,
-                folder: None,
+                folder: place(name).map(PathBuf::from),
             })
             .collect();
         Crate {
@@ -191,26 +284,39 @@ mod tests {
         }
     }
 
+    /// The faults of one crate among all the others.
+    fn faults_of(one: Crate) -> Vec<String> {
+        let mut crates: Vec<Crate> = PLACES
+            .iter()
+            .filter(|(name, _)| *name != one.name)
+            .map(|(name, folder)| member(name, folder, &[]))
+            .collect();
+        crates.push(one);
+        check(&crates)
+    }
+
     /// The faults of one crate with one normal dependency.
     fn faults(name: &str, dependency: &str) -> Vec<String> {
-        check(&[member(name, "somewhere", &[(dependency, DependencyKind::Normal)])])
+        let folder = place(name).unwrap();
+        faults_of(member(name, folder, &[(dependency, DependencyKind::Normal)]))
     }
 
     #[track_caller]
     fn refuses(name: &str, dependency: &str, why: &str) {
         let faults = faults(name, dependency);
         assert_eq!(faults.len(), 1, "{name} -> {dependency}: {faults:?}");
-        assert!(
-            faults[0].starts_with(&format!("somewhere/Cargo.toml: {name} -> {dependency}")),
-            "{faults:?}"
-        );
+        let start = format!("{}/Cargo.toml: {name} -> {dependency}", place(name).unwrap());
+        assert!(faults[0].starts_with(&start), "{faults:?}");
         assert!(faults[0].contains(why), "{faults:?}");
     }
 
     #[test]
-    fn downward_arrows_are_allowed() {
+    fn arrows_of_the_folders_and_listed_ones_are_allowed() {
         for (name, dependency) in [
             ("muster-identity", "muster-protocol"),
+            ("muster-routing", "muster-protocol"),
+            ("muster-grading", "muster-session-pool"),
+            ("muster-grading", "muster-routing"),
             ("muster-validator", "muster-chain"),
             ("muster", "muster-validator"),
             ("muster-tests", "muster-executor"),
@@ -228,14 +334,62 @@ mod tests {
     }
 
     #[test]
-    fn upward_and_level_arrows_are_refused() {
+    fn arrows_against_the_folders_are_refused() {
+        refuses("muster-process", "muster-routing", "foundation must not use jobs");
         refuses(
-            "muster-process",
-            "muster-websocket",
-            "arrows point down, from layer 2 not up to 3",
+            "muster-routing",
+            "muster-session-pool",
+            "jobs must not use streaming",
         );
-        refuses("muster-validator", "muster-miner", "both are in layer 6");
-        refuses("muster-tests", "muster", "both are in layer 7");
+        refuses(
+            "muster-session-pool",
+            "muster-grading",
+            "streaming must not use grading",
+        );
+        refuses("muster-client", "muster-routing", "users must not use jobs");
+        refuses(
+            "muster-grading",
+            "muster-validator",
+            "grading must not use the roles",
+        );
+        refuses(
+            "muster-validator",
+            "muster-miner",
+            "roles never import one another",
+        );
+        refuses("muster-tests", "muster", "a program that nobody imports");
+    }
+
+    #[test]
+    fn an_arrow_inside_a_folder_must_be_listed() {
+        refuses(
+            "muster-routing",
+            "muster-containers",
+            "an arrow inside jobs is listed",
+        );
+        refuses(
+            "muster-protocol",
+            "muster-identity",
+            "an arrow inside foundation is listed",
+        );
+    }
+
+    #[test]
+    fn a_listed_arrow_that_nobody_uses_is_a_fault() {
+        let all = unused(&[]);
+        assert_eq!(all.len(), ARROWS.len() + TEST_ARROWS.len());
+        let used = member(
+            "muster-identity",
+            "crates/foundation/identity",
+            &[("muster-protocol", DependencyKind::Normal)],
+        );
+        assert_eq!(unused(&[used]).len(), all.len() - 1);
+        let only_tests = member(
+            "muster-identity",
+            "crates/foundation/identity",
+            &[("muster-protocol", DependencyKind::Development)],
+        );
+        assert_eq!(unused(&[only_tests]).len(), all.len());
     }
 
     #[test]
@@ -254,18 +408,13 @@ mod tests {
 
     #[test]
     fn dev_dependencies_count_except_for_anyhow() {
-        let tokio = member(
-            "muster-protocol",
-            "crates/foundation/protocol",
-            &[("tokio", DependencyKind::Development)],
-        );
-        assert!(check(&[tokio])[0].contains("tokio (dev-dependency)"));
-        let anyhow = member(
-            "muster-websocket",
-            "crates/foundation/websocket",
-            &[("anyhow", DependencyKind::Development)],
-        );
-        assert!(check(&[anyhow]).is_empty());
+        let development = |name: &str, dependency: &str| {
+            let dependency = [(dependency, DependencyKind::Development)];
+            faults_of(member(name, place(name).unwrap(), &dependency))
+        };
+        assert!(development("muster-protocol", "tokio")[0].contains("tokio (dev-dependency)"));
+        assert!(development("muster-websocket", "anyhow").is_empty());
+        assert!(development("muster-protocol", "muster-routing")[0].contains("(dev-dependency)"));
     }
 
     #[test]
@@ -275,80 +424,63 @@ mod tests {
         refuses("muster-tests", "muster-image-grader", "nobody imports");
         refuses("xtask", "muster-protocol", "none of our crates");
         refuses(
-            "muster-image-llm",
+            "muster-image-grader",
             "muster-websocket",
-            "it may use only muster-protocol",
+            "it may use only muster-hardware-proof",
         );
     }
 
     #[test]
     fn devchain_imports_nobody_and_is_imported_by_nobody() {
-        let node = member(
-            "muster-devchain",
-            "devchain/node",
-            &[("muster-protocol", DependencyKind::Normal)],
-        );
-        assert!(check(&[node])[0].contains("devchain imports nobody"));
-        let mut inner = member(
-            "muster-devchain",
-            "devchain/node",
-            &[("muster-devchain-runtime", DependencyKind::Normal)],
-        );
-        inner.dependencies[0].folder = Some("devchain/runtime".into());
-        assert!(check(&[inner]).is_empty());
-        let mut tests = member(
-            "muster-tests",
-            "tests",
-            &[("muster-devchain-runtime", DependencyKind::Normal)],
-        );
-        tests.dependencies[0].folder = Some("devchain/runtime".into());
-        assert!(check(&[tests])[0].contains("reached by its RPC"));
+        let node = |dependency: &str| {
+            faults_of(member(
+                "muster-devchain",
+                "devchain/node",
+                &[(dependency, DependencyKind::Normal)],
+            ))
+        };
+        assert!(node("muster-protocol")[0].contains("devchain imports nobody"));
+        assert!(node("muster-devchain-runtime").is_empty());
+        refuses("muster-tests", "muster-devchain-runtime", "reached by its RPC");
     }
 
     #[test]
-    fn a_crate_without_a_layer_must_be_given_one() {
-        let unknown = member("muster-novelty", "crates/novelty", &[]);
+    fn a_crate_lies_in_a_known_folder_of_its_own_name() {
+        let lost = faults_of(member("muster-novelty", "crates/novelty", &[]));
         assert!(
-            check(&[unknown])[0]
-                .contains("crates/novelty/Cargo.toml: muster-novelty is in no layer; add it to TABLE")
+            lost[0].contains("crates/novelty/Cargo.toml: muster-novelty lies in no known folder"),
+            "{lost:?}"
         );
-        let mut user = member(
-            "muster-miner",
-            "miner",
-            &[("muster-novelty", DependencyKind::Normal)],
+        let misnamed = faults_of(member("muster-novelty", "crates/jobs/novelties", &[]));
+        assert!(
+            misnamed[0].contains("call the crate muster-novelties"),
+            "{misnamed:?}"
         );
-        user.dependencies[0].folder = Some("crates/novelty".into());
-        assert!(check(&[user])[0].contains("it is in no layer"));
     }
 
     #[test]
     fn cargo_metadata_is_read_with_all_kinds_of_dependencies() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("src")).unwrap();
-        std::fs::write(folder.path().join("src/lib.rs"), "").unwrap();
+        let home = folder.path().join("crates/foundation/protocol");
+        std::fs::create_dir_all(home.join("src")).unwrap();
+        std::fs::write(home.join("src/lib.rs"), "").unwrap();
         let manifest = "[package]\nname = \"muster-protocol\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n\
             [dependencies]\nserde = \"1\"\n[dev-dependencies]\ntokio = \"1\"\n[build-dependencies]\naxum = \"0.8\"\n";
-        std::fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(home.join("Cargo.toml"), manifest).unwrap();
         let metadata = cargo_metadata::MetadataCommand::new()
-            .manifest_path(folder.path().join("Cargo.toml"))
+            .manifest_path(home.join("Cargo.toml"))
             .no_deps()
             .exec()
             .unwrap();
         let crates = crates_of(metadata, folder.path());
-        assert_eq!(crates[0].manifest, Path::new("Cargo.toml"));
+        assert_eq!(
+            crates[0].manifest,
+            Path::new("crates/foundation/protocol/Cargo.toml")
+        );
         let faults = check(&crates);
         assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(
-            faults
-                .iter()
-                .any(|fault| fault.contains("tokio (dev-dependency)")),
-            "{faults:?}"
-        );
-        assert!(
-            faults
-                .iter()
-                .any(|fault| fault.contains("axum (build-dependency)")),
-            "{faults:?}"
-        );
+        for kind in ["tokio (dev-dependency)", "axum (build-dependency)"] {
+            assert!(faults.iter().any(|fault| fault.contains(kind)), "{faults:?}");
+        }
     }
 }

@@ -1,95 +1,192 @@
-//! The layer table: every crate of this repository and what it may use.
+//! The rules about arrows: which folder may use which, the arrows inside a folder, and what a crate must never hold.
 
-use Room::{Apart, Layer};
+use Group::{Binary, Foundation, Grading, Jobs, Market, Program, Role, Streaming, Users};
 
-/// Where a crate stands.
-pub(super) enum Room {
-    /// May use every lower layer and nothing of its own; the lowest is 1.
-    Layer(u8),
-    /// A program of its own that may use these of ours, and that nobody imports who does not name it.
-    Apart(&'static [&'static str]),
+/// The part of the repository in which a crate lies, read from its folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    /// `crates/foundation`: what every role needs and what knows no job.
+    Foundation,
+    /// `crates/jobs`: from a job's order to its receipt.
+    Jobs,
+    /// `crates/streaming`: sessions whose answers are signed.
+    Streaming,
+    /// `crates/grading`: proofs of hardware, and scores.
+    Grading,
+    /// `crates/users`: accounts, files and the users' client.
+    Users,
+    /// `crates/market`: arrays, offers and contracts, the ledger.
+    Market,
+    /// `validator`, `miner`, `executor`, `facilitator`.
+    Role,
+    /// `muster`, `tests`, `bench`: they put the roles together, and nobody imports them.
+    Binary,
+    /// `images/*`, `xtask`, fuzz targets: programs that nobody imports and that use only what [`PROGRAMS`] lists.
+    Program,
 }
-/// A crate and what it may use.
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) room: Room,
-    /// Dependencies it must not have although its layer would allow them; `x*` is a prefix.
-    never: &'static [&'static str],
-    pub(super) because: &'static str,
-}
 
-impl Row {
-    /// Whether the crate must not have this dependency whatever its layer.
-    pub(super) fn forbids(&self, dependency: &str) -> bool {
-        self.never.iter().any(|pattern| matches(pattern, dependency))
+impl Group {
+    /// The group of a crate by its folder, relative to the root of the repository.
+    pub(super) fn of(folder: &str) -> Option<Self> {
+        let mut parts = folder.split('/');
+        let group = match (parts.next()?, parts.next()) {
+            (_, _) if folder.ends_with("/fuzz") => Program,
+            ("crates", Some("foundation")) => Foundation,
+            ("crates", Some("jobs")) => Jobs,
+            ("crates", Some("streaming")) => Streaming,
+            ("crates", Some("grading")) => Grading,
+            ("crates", Some("users")) => Users,
+            ("crates", Some("market")) => Market,
+            ("validator" | "miner" | "executor" | "facilitator", None) => Role,
+            ("muster" | "tests" | "bench", None) => Binary,
+            ("images", Some(_)) | ("xtask", None) => Program,
+            _ => return None,
+        };
+        Some(group)
+    }
+
+    /// The groups that a crate of this group may use without a listed arrow.
+    pub(super) fn may_use(self) -> &'static [Self] {
+        match self {
+            Foundation | Program => &[],
+            Jobs | Streaming | Users => &[Foundation],
+            Grading => &[Foundation, Jobs, Streaming],
+            Market => &[Foundation, Jobs, Grading],
+            Role => &[Foundation, Jobs, Streaming, Grading, Users, Market],
+            Binary => &[Foundation, Jobs, Streaming, Grading, Users, Market, Role],
+        }
+    }
+
+    /// Whether the crates of this group are libraries, whose errors have types.
+    pub(super) fn is_library(self) -> bool {
+        match self {
+            Foundation | Jobs | Streaming | Grading | Users | Market => true,
+            Role | Binary | Program => false,
+        }
+    }
+
+    /// The name under which an error message speaks of the group.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Foundation => "foundation",
+            Jobs => "jobs",
+            Streaming => "streaming",
+            Grading => "grading",
+            Users => "users",
+            Market => "market",
+            Role => "the roles",
+            Binary => "the binaries",
+            Program => "the programs",
+        }
     }
 }
 
-const IMAGES: &[&str] = &[
-    "muster-protocol",
-    "muster-identity",
-    "muster-process",
-    "muster-sealing-proxy",
-    "muster-hardware-proof",
+/// One allowed arrow that the rule of the groups does not give.
+pub(super) struct Arrow {
+    pub(super) from: &'static str,
+    pub(super) to: &'static str,
+    /// Why the arrow is there.
+    pub(super) because: &'static str,
+}
+
+/// Arrows inside a folder, and single arrows between folders. An entry that no Cargo.toml uses is a fault.
+#[rustfmt::skip]
+pub(super) const ARROWS: &[Arrow] = &[
+    arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
+    arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
+    arrow("muster-websocket", "muster-protocol", "frames carry the vocabulary's messages"),
+    arrow("muster-websocket", "muster-identity", "a session begins with a signed greeting"),
+    arrow("muster-websocket", "muster-process", "clocks, tasks and TLS come from the process"),
+    arrow("muster-chain", "muster-protocol", "the chain's facts are words of the vocabulary"),
+    arrow("muster-chain", "muster-identity", "extrinsics are signed by a hotkey"),
+    arrow("muster-chain", "muster-process", "clocks and backoff come from the process"),
+    arrow("muster-session-pool", "muster-response-proof", "the pool is told which proofs a session has given"),
+    arrow("muster-sealing-proxy", "muster-response-proof", "the proxy signs response proofs"),
+    arrow("muster-gateway", "muster-response-proof", "the gateway checks and keeps response proofs"),
+    arrow("muster-gateway", "muster-session-pool", "the gateway carries out what the pool decides"),
+    arrow("muster-gateway", "muster-sealing-proxy", "the gateway's client side of a sealed session lies there"),
+    arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
+    arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
+    arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];
+
+/// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
+pub(super) const TEST_ARROWS: &[Arrow] = &[];
+
+/// What programs of their own may use of our crates.
+#[rustfmt::skip]
+pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
+    ("muster-image-grader", &["muster-hardware-proof"]),
+    ("muster-image-grader-cuda", &["muster-hardware-proof", "muster-image-grader"]),
+    ("muster-protocol-fuzz", &["muster-protocol"]),
+];
+
+/// Dependencies that a crate must not have although the arrows would allow them.
+pub(super) struct Never {
+    pub(super) name: &'static str,
+    /// Names of crates; `x*` is a prefix.
+    patterns: &'static [&'static str],
+    pub(super) because: &'static str,
+}
+
+impl Never {
+    /// Whether the crate must not have this dependency.
+    pub(super) fn forbids(&self, dependency: &str) -> bool {
+        self.patterns.iter().any(|pattern| matches(pattern, dependency))
+    }
+}
+
 const NETWORK: &[&str] = &[
     "tokio*", "hyper*", "reqwest", "axum*", "rustls*", "bollard*", "subxt*", "sqlx*",
 ];
 
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
-    row("muster-protocol",    Layer(1), NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
-    row("muster-identity",    Layer(2), NETWORK, "keys and signatures never touch the network"),
-    row("muster-response-proof",        Layer(2), NETWORK, "what a sealed stream's parties sign is a value, and checking it a function"),
-    row("muster-process",         Layer(2), &["bollard*", "subxt*", "sp-*"], "the kit holds no domain rules, so it knows no engine and no chain"),
-    row("muster-routing",     Layer(2), NETWORK, "who gets a job is decided without a clock, a store or a socket"),
-    row("muster-scoring",     Layer(2), NETWORK, "who earned what is decided without a clock, a store or a chain"),
-    row("muster-doctor",      Layer(2), NETWORK, "verdicts are pure; facts are gathered by whoever asks"),
-    row("muster-chain",       Layer(3), &["bollard*", "sqlx*"], "the chain client stores nothing and runs nothing"),
-    row("muster-websocket",         Layer(3), &["bollard*", "subxt*", "sqlx*"], "sessions carry messages and do not know what they mean"),
-    row("muster-containers",      Layer(3), &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),
-    row("muster-job-data",    Layer(3), &["bollard*", "subxt*", "sqlx*"], "a job's data comes and goes without an engine"),
-    row("muster-enrollment",        Layer(3), &["bollard*", "subxt*", "sqlx*", "tokio-tungstenite"], "how an executor and its miner come to know each other needs no job, no engine and no store"),
-    row("muster-provisioning",    Layer(3), &["bollard*", "subxt*", "sqlx*", "hyper*"], "bringing executors up knows neither what they run nor who asks"),
-    row("muster-facilitator-core",      Layer(3), NETWORK, "who is let in at the users' door is decided without a socket and without a store"),
-    row("muster-session-pool",    Layer(3), NETWORK, "who is served by which session is decided without a clock, a store or a socket"),
-    row("muster-receipts",    Layer(3), &["bollard*", "subxt*", "sqlx*"], "pages are fetched and checked without a store and without a chain"),
-    row("muster-file-store",       Layer(3), &["bollard*", "subxt*"], "files know no job, no engine and no chain"),
-    row("muster-client",      Layer(3), &["bollard*", "subxt*", "sqlx*"], "a user's program needs no store, no engine and no chain"),
-    row("muster-sealing-proxy",       Layer(3), &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),
-    row("muster-hardware-proof",      Layer(3), &["bollard*", "cust*", "cudarc", "tch", "subxt*", "sqlx*"], "challenges are verified without Docker and without CUDA"),
-    row("muster-gateway",     Layer(4), &["bollard*", "subxt*"], "a gateway knows sessions and clients, and neither a chain nor an engine"),
-    row("muster-grading",     Layer(4), NETWORK, "who is challenged, and what an answer is worth, is decided without a clock, a store or a socket"),
-    row("muster-grading-runner",    Layer(5), &["bollard*", "subxt*"], "a batch knows sessions and jobs, and neither a chain nor an engine"),
-    row("muster-executor",    Layer(6), &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
-    row("muster-miner",       Layer(6), &["subxt*"], "the chain is reached through muster-chain"),
-    row("muster-validator",   Layer(6), &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),
-    row("muster-facilitator", Layer(6), &["bollard*", "subxt*"], "the users' door runs nothing and writes nothing on chain"),
-    row("muster",             Layer(7), &[], ""),
-    row("muster-tests",       Layer(7), &[], ""),
-    row("muster-bench",       Layer(7), &[], ""),
-    row("muster-image-hello",   Apart(IMAGES), &[], ""),
-    row("muster-image-probe",   Apart(&[]), &[], ""),
-    row("muster-hold",          Apart(&[]), NETWORK, "it stands inside other people's containers and does one thing"),
-    row("muster-image-grader",  Apart(IMAGES), &[], ""),
-    row("muster-image-grader-cuda", Apart(&["muster-hardware-proof", "muster-image-grader"]), &[], ""),
-    row("muster-image-llm",     Apart(IMAGES), &[], ""),
-    row("muster-protocol-fuzz", Apart(&["muster-protocol"]), &[], ""),
-    row("xtask",                Apart(&[]), &[], ""),
+const NEVER: &[Never] = &[
+    never("muster-protocol",    NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
+    never("muster-identity",    NETWORK, "keys and signatures never touch the network"),
+    never("muster-process",     &["bollard*", "subxt*", "sp-*"], "the process crate holds no domain rules, so it knows no engine and no chain"),
+    never("muster-websocket",   &["bollard*", "subxt*", "sqlx*"], "sessions carry messages and do not know what they mean"),
+    never("muster-chain",       &["bollard*", "sqlx*"], "the chain client stores nothing and runs nothing"),
+    never("muster-routing",     NETWORK, "routing decides without a clock, a store or a socket"),
+    never("muster-enrollment",  &["bollard*", "subxt*", "sqlx*", "tokio-tungstenite"], "enrollment of an executor needs no job, no engine and no store"),
+    never("muster-provisioning", &["bollard*", "subxt*", "sqlx*", "hyper*"], "provisioning knows neither what executors run nor for which validator"),
+    never("muster-containers",  &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),
+    never("muster-job-data",    &["bollard*", "subxt*", "sqlx*"], "a job's data comes and goes without an engine"),
+    never("muster-receipts",    &["bollard*", "subxt*", "sqlx*"], "pages are fetched and checked without a store and without a chain"),
+    never("muster-response-proof", NETWORK, "the statements of a sealed stream are values, and checking one is a function"),
+    never("muster-session-pool", NETWORK, "the pool decides which session serves a request without a clock, a store or a socket"),
+    never("muster-sealing-proxy", &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),
+    never("muster-gateway",     &["bollard*", "subxt*"], "a gateway knows sessions and clients, and neither a chain nor an engine"),
+    never("muster-hardware-proof", &["bollard*", "cust*", "cudarc", "tch", "subxt*", "sqlx*"], "challenges are verified without Docker and without CUDA"),
+    never("muster-grading",     NETWORK, "a batch is planned and judged without a clock, a store or a socket"),
+    never("muster-grading-runner", &["bollard*", "subxt*"], "a batch knows sessions and jobs, and neither a chain nor an engine"),
+    never("muster-scoring",     NETWORK, "scores are decided without a clock, a store or a chain"),
+    never("muster-facilitator-core", NETWORK, "admission at the users' door is decided without a socket and without a store"),
+    never("muster-file-store",  &["bollard*", "subxt*"], "files know no job, no engine and no chain"),
+    never("muster-client",      &["bollard*", "subxt*", "sqlx*"], "a user's program needs no store, no engine and no chain"),
+    never("muster-doctor",      NETWORK, "verdicts are pure; the caller gathers the facts"),
+    never("muster-executor",    &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
+    never("muster-miner",       &["subxt*"], "the chain is reached through muster-chain"),
+    never("muster-validator",   &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),
+    never("muster-facilitator", &["bollard*", "subxt*"], "the users' door runs nothing and writes nothing on chain"),
+    never("muster-hold",        NETWORK, "it stands inside other people's containers and does one thing"),
 ];
 
-const fn row(name: &'static str, room: Room, never: &'static [&'static str], because: &'static str) -> Row {
-    Row {
+const fn arrow(from: &'static str, to: &'static str, because: &'static str) -> Arrow {
+    Arrow { from, to, because }
+}
+
+const fn never(name: &'static str, patterns: &'static [&'static str], because: &'static str) -> Never {
+    Never {
         name,
-        room,
-        never,
+        patterns,
         because,
     }
 }
 
-/// The row of one of our crates.
-pub(super) fn find(name: &str) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.name == name)
+/// What this crate must never hold.
+pub(super) fn never_of(name: &str) -> impl Iterator<Item = &'static Never> + '_ {
+    NEVER.iter().filter(move |never| never.name == name)
 }
 
 fn matches(pattern: &str, name: &str) -> bool {

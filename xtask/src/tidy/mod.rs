@@ -3,10 +3,13 @@
 //! The files are read once into a [`Tree`]; every rule is a function of it, so a test is a few lines of text.
 
 mod marks;
+mod names;
 mod pages;
+mod prose;
 mod ptx;
 mod shape;
 mod sleeping;
+mod source;
 mod wire_hash;
 
 use std::{
@@ -34,6 +37,17 @@ const RULES: &[Rule] = &[
     marks::words,
     marks::ignored,
     sleeping::check,
+];
+
+/// Rules that fail nothing yet: the names and the sentences are being rewritten a crate at a time.
+const PENDING: &[Rule] = &[
+    shape::functions,
+    shape::purposes,
+    names::bare,
+    names::homonyms,
+    prose::riddles,
+    prose::fillers,
+    prose::columns,
 ];
 
 /// The text files of the checkout by path, relative to the root and with `/`. What git ignores is absent.
@@ -147,7 +161,12 @@ pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> 
         println!("tidy: wrote the wire hash into {path}");
         tree.0.insert(path.to_owned(), text);
     }
-    let findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    let pending = PENDING.iter().flat_map(|rule| rule(&tree));
+    findings.extend(pending.map(|finding| Finding {
+        note: true,
+        ..finding
+    }));
     for finding in &findings {
         eprintln!("{finding}");
     }

@@ -1,14 +1,18 @@
-//! The shape of the source: files that fit a head, crates that fit an afternoon, a purpose at the head of each file.
+//! The shape of the source: files and functions that fit a head, crates with one purpose, a purpose in each file.
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Tree};
+use super::{Finding, Tree, source};
 
 /// Longer files are read less often than they are scrolled through.
 const SOFT_LINES: usize = 400;
 const HARD_LINES: usize = 800;
-/// Beyond this a crate is two crates.
-const FILES_PER_CRATE: usize = 25;
+/// Lines of code without tests; beyond this a crate is two crates.
+const LINES_PER_CRATE: usize = 8_000;
+/// From the line with `fn` to its closing brace, tests excepted.
+const LINES_PER_FUNCTION: usize = 80;
+/// The page whose table says what each crate is for.
+const ARCHITECTURE: &str = "docs/architecture.md";
 
 /// Lines per file.
 pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
@@ -27,36 +31,109 @@ pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
     tree.rust().filter_map(judge).collect()
 }
 
-/// Source files per crate: what lies below `src/` of the nearest Cargo.toml.
+/// Lines of code per crate, without tests.
 pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (path, _) in tree.rust() {
-        if let Some(folder) = crate_of(tree, path)
-            && path
-                .strip_prefix(folder)
-                .is_some_and(|rest| rest.trim_start_matches('/').starts_with("src/"))
-        {
-            *counts.entry(folder).or_default() += 1;
+    for (path, text) in tree.rust().filter(|(path, _)| source::is_code(path)) {
+        if let Some(folder) = source::crate_of(tree, path) {
+            *counts.entry(folder).or_default() += source::code_lines(text).count();
         }
     }
     let judge = |(folder, count): (&str, usize)| {
         let manifest = format!("{folder}/Cargo.toml");
-        let says = || format!("{count} source files, at most {FILES_PER_CRATE}: it is two crates");
-        (count > FILES_PER_CRATE).then(|| Finding::fault(manifest.trim_start_matches('/'), None, says()))
+        let says = || format!("{count} lines of code, at most {LINES_PER_CRATE}: it is two crates");
+        (count > LINES_PER_CRATE).then(|| Finding::fault(manifest.trim_start_matches('/'), None, says()))
     };
     counts.into_iter().filter_map(judge).collect()
 }
 
-/// The folder of the nearest Cargo.toml above a file; empty for the root.
-fn crate_of<'a>(tree: &Tree, path: &'a str) -> Option<&'a str> {
-    let mut folder = path;
-    while let Some((above, _)) = folder.rsplit_once('/') {
-        folder = above;
-        if tree.get(&format!("{folder}/Cargo.toml")).is_some() {
-            return Some(folder);
+/// Lines per function that is not a test.
+pub(super) fn functions(tree: &Tree) -> Vec<Finding> {
+    tree.rust()
+        .filter(|(path, _)| source::is_code(path))
+        .flat_map(|(path, text)| {
+            long_functions(text).map(move |(line, name, lines)| {
+                let says = format!("`{name}` has {lines} lines, at most {LINES_PER_FUNCTION}: split it");
+                Finding::fault(path, line, says)
+            })
+        })
+        .collect()
+}
+
+/// Line, name and length of every function that is too long. rustfmt puts the closing brace under the `fn`.
+fn long_functions(text: &str) -> impl Iterator<Item = (usize, &str, usize)> {
+    let lines: Vec<(usize, &str)> = source::code_lines(text).collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut found = Vec::new();
+    for (index, (number, line)) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else {
+            continue;
+        };
+        let ends = |(_, other): &(usize, &str)| {
+            indent(other) == indent(line) && (other.trim_start() == "}" || other.ends_with([';', '}']))
+        };
+        let length = lines.iter().skip(index).position(ends).map_or(0, |last| last + 1);
+        if length > LINES_PER_FUNCTION {
+            found.push((*number, name, length));
         }
     }
-    tree.get("Cargo.toml").map(|_| "")
+    found.into_iter()
+}
+
+/// The name of the function whose definition begins on this line.
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(scope) => scope.split_once(") ")?.1,
+            None => after.trim_start(),
+        };
+    }
+    while let Some(after) = ["const ", "async ", "unsafe "]
+        .iter()
+        .find_map(|word| rest.strip_prefix(word))
+    {
+        rest = after;
+    }
+    let rest = rest.strip_prefix("fn ")?;
+    let end = rest
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(rest.len());
+    rest.get(..end)
+}
+
+/// Every crate says in one sentence what it is for, and docs/architecture.md says the same.
+pub(super) fn purposes(tree: &Tree) -> Vec<Finding> {
+    let page = tree.get(ARCHITECTURE).unwrap_or_default();
+    tree.files()
+        .filter(|(path, text)| is_listed(path) && text.contains("[package]"))
+        .filter_map(|(path, text)| {
+            let description = text
+                .lines()
+                .find_map(|line| line.strip_prefix("description = \"")?.strip_suffix('"'));
+            let Some(description) = description else {
+                return Some(Finding::fault(
+                    path,
+                    None,
+                    "a crate says its purpose: `description = \"…\"`",
+                ));
+            };
+            let folder = path.trim_end_matches("/Cargo.toml");
+            let row = format!("| `{folder}` | {description} |");
+            (!page.lines().any(|line| line == row))
+                .then(|| Finding::fault(ARCHITECTURE, None, format!("a row is missing or differs: {row}")))
+        })
+        .collect()
+}
+
+/// Whether a manifest is of a crate that the page's table lists.
+fn is_listed(path: &str) -> bool {
+    let role = ["muster", "validator", "miner", "executor", "facilitator"]
+        .iter()
+        .any(|role| path == format!("{role}/Cargo.toml"));
+    role || (path.starts_with("crates/")
+        && path.ends_with("/Cargo.toml")
+        && !path.ends_with("/fuzz/Cargo.toml"))
 }
 
 /// Every file says at its head what it is for.
@@ -94,33 +171,65 @@ mod tests {
     }
 
     #[test]
-    fn the_twenty_sixth_source_file_of_a_crate_fails() {
+    fn a_crate_of_more_than_eight_thousand_lines_of_code_fails() {
         let mut tree = Tree::of(&[
             ("Cargo.toml", ""),
             ("crates/a/Cargo.toml", ""),
-            ("crates/a/tests/it.rs", ""),
+            ("crates/a/tests/it.rs", &lines(700)),
         ]);
-        for number in 1..=25 {
-            tree.0
-                .insert(format!("crates/a/src/deep/f{number}.rs"), String::new());
+        for number in 1..=10 {
+            let text = lines(800) + "#[cfg(test)]\nmod tests {\n}\n";
+            tree.0.insert(format!("crates/a/src/deep/f{number}.rs"), text);
         }
-        assert!(crates(&tree).is_empty(), "25 files and a test");
-        tree.0.insert("crates/a/src/lib.rs".into(), String::new());
+        assert!(crates(&tree).is_empty(), "8,000 lines and tests");
+        tree.0.insert("crates/a/src/lib.rs".into(), lines(1));
         let findings = crates(&tree);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].path, "crates/a/Cargo.toml");
     }
 
     #[test]
-    fn files_belong_to_the_nearest_crate() {
-        let tree = Tree::of(&[
-            ("Cargo.toml", ""),
-            ("a/Cargo.toml", ""),
-            ("a/fuzz/Cargo.toml", ""),
-        ]);
-        assert_eq!(crate_of(&tree, "a/fuzz/src/one.rs"), Some("a/fuzz"));
-        assert_eq!(crate_of(&tree, "a/src/lib.rs"), Some("a"));
-        assert_eq!(crate_of(&tree, "src/lib.rs"), Some(""));
+    fn a_function_of_more_than_eighty_lines_fails() {
+        let function =
+            |head: &str, body: usize| format!("//! x\n{head} {{\n{}}}\n", "    x();\n".repeat(body));
+        let judge = |text: &str| functions(&Tree::of(&[("Cargo.toml", ""), ("src/lib.rs", text)]));
+        assert!(judge(&function("pub(crate) async fn short()", 78)).is_empty());
+        let found = judge(&function("pub(crate) async fn long()", 79));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            found[0].to_string(),
+            "src/lib.rs:2: `long` has 81 lines, at most 80: split it"
+        );
+        let declared = format!(
+            "//! x\ntrait A {{\n    fn declared();\n{}}}\n",
+            "    // x\n".repeat(90)
+        );
+        assert!(judge(&declared).is_empty(), "a declaration has no body");
+        let tested = format!(
+            "//! x\n#[cfg(test)]\nmod tests {{\n{}}}\n",
+            function("fn long()", 90)
+        );
+        assert!(judge(&tested).is_empty(), "tests may be long");
+    }
+
+    #[test]
+    fn a_crates_purpose_is_said_in_its_manifest_and_in_the_page() {
+        let manifest = |line: &str| format!("[package]\nname = \"muster-a\"\n{line}\n");
+        let judge = |manifest: &str, page: &str| {
+            purposes(&Tree::of(&[
+                ("crates/jobs/a/Cargo.toml", manifest),
+                (ARCHITECTURE, page),
+            ]))
+        };
+        let silent = judge(&manifest(""), "");
+        assert!(silent[0].says.contains("says its purpose"), "{silent:?}");
+        let said = manifest("description = \"Does a.\"");
+        assert!(judge(&said, "| `crates/jobs/a` | Does a. |\n").is_empty());
+        let differs = judge(&said, "| `crates/jobs/a` | Does b. |\n");
+        assert!(
+            differs[0].says.contains("| `crates/jobs/a` | Does a. |"),
+            "{differs:?}"
+        );
     }
 
     #[test]
