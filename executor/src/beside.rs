@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -68,7 +68,7 @@ pub(crate) struct Grader(Arc<Inner>);
 struct Inner {
     plan: Plan,
     state: Mutex<State>,
-    used: std::sync::Mutex<Timestamp>,
+    used: parking_lot::Mutex<Timestamp>,
 }
 
 enum State {
@@ -91,7 +91,7 @@ pub(crate) fn name(container: &str) -> String {
 
 impl Grader {
     pub(crate) fn new(plan: Plan) -> Self {
-        let used = std::sync::Mutex::new(plan.clock.now());
+        let used = parking_lot::Mutex::new(plan.clock.now());
         Self(Arc::new(Inner {
             plan,
             state: Mutex::new(State::Away),
@@ -104,7 +104,7 @@ impl Grader {
         let clock = &self.0.plan.clock;
         loop {
             clock.sleep(LINGER / 4).await;
-            let used = *self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = *self.0.used.lock();
             if clock.now().since(used) < LINGER {
                 continue;
             }
@@ -138,7 +138,7 @@ impl Beside for Grader {
         // On a task of its own: whoever asked may go, and what is being made then must not be lost sight of.
         let coming = self.0.plan.tasks.spawn("grader beside a session", async move {
             let up = inner.up().await;
-            *inner.used.lock().unwrap_or_else(PoisonError::into_inner) = inner.plan.clock.now();
+            *inner.used.lock() = inner.plan.clock.now();
             up
         });
         Box::pin(async move {

@@ -4,7 +4,7 @@
 //! offset of the next one shows the gap. The whole is in the result.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -13,6 +13,7 @@ use muster_protocol::AttemptId;
 use muster_protocol::wire::executor::{JobLog, JobProgress, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf};
 use muster_protocol::wire::miner::FromMiner;
 use muster_websocket::session::Sender;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::line::Miner;
@@ -111,7 +112,7 @@ impl Live {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting.lock()
     }
 }
 

@@ -2,11 +2,12 @@
 //! of a job is in here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use muster_containers::{Engine, EngineError};
 use muster_process::SharedClock;
 use muster_protocol::ImageId;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::retry;
 
@@ -61,6 +62,6 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,6 +21,7 @@ use indexmap::IndexMap;
 use muster_protocol::wire::executor::LogStream;
 use muster_websocket::Limits;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::live::Live;
@@ -241,7 +242,7 @@ impl Capture {
     }
 
     fn lock(&self) -> MutexGuard<'_, Streams> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,7 +4,7 @@
 //! A connection that is lost takes its leases with it, containers included; the miner has given them up by then.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -22,6 +22,7 @@ use muster_websocket::reconnect::{After, Reconnecting};
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::tls::connect_known;
 use muster_websocket::{ConnectError, Greeting, Limits, Session, Socket};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -179,7 +180,7 @@ pub async fn stand(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         warm.close().await;
     }
     dialled?;
-    let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let refused = refused.lock().take();
     refused.map_or(Ok(()), |reason| Err(Error::StruckOff(reason)))
 }
 
@@ -282,7 +283,7 @@ impl Stand {
     }
 
     fn refuse(&self, reason: String) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        *self.refused.lock() = Some(reason);
     }
 }
 

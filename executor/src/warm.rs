@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::models::{ContainerCreateBody, Mount, MountType};
@@ -19,6 +19,7 @@ use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::{AttemptId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
@@ -391,7 +392,7 @@ impl Warm {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_core::account::{Account, Credential};
@@ -16,6 +16,7 @@ use muster_identity::Keypair;
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Timestamp, UserKey, ValidatorKey};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::background::Background;
@@ -213,13 +214,13 @@ impl Door {
 impl Paces {
     /// Takes in one request of an account, or says how long it has to wait.
     pub(crate) fn caller(&self, account: &Account, now: Timestamp) -> Result<(), Duration> {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts.lock();
         accounts.take(account.clone(), now)
     }
 
     /// Takes in one request from an address, or says how long it has to wait.
     pub(crate) fn stranger(&self, address: IpAddr, now: Timestamp) -> Result<(), Duration> {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.addresses.lock();
         addresses.take(address, now)
     }
 }
@@ -227,7 +228,7 @@ impl Paces {
 impl Places {
     /// A place for one more stream, if the account has one left.
     pub(crate) fn enter(&self, account: &Account) -> Option<Watching> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let count = taken.entry(account.clone()).or_default();
         if *count >= self.most {
             return None;
@@ -242,7 +243,7 @@ impl Places {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.taken.lock();
         if let Some(count) = taken.get_mut(&self.account) {
             *count = count.saturating_sub(1);
             if *count == 0 {

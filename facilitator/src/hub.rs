@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use muster_facilitator_core::delivery::{Desk, LinkId, Trust};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 /// More errands than this wait for nobody: the session looks at everything instead.
@@ -179,7 +180,7 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No holder leaves it half changed.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -284,7 +285,7 @@ impl Watchers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<JobId, watch::Sender<()>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock()
     }
 }
 

@@ -1,13 +1,14 @@
 //! Which validators are served: those with a permit on the chain, as last read, and those of the configuration.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, Metagraph, Netuid};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::ValidatorKey;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 /// How soon a failed reading is tried again.
@@ -33,19 +34,14 @@ impl Roll {
 
     /// Whether this validator is served.
     pub fn admits(&self, validator: ValidatorKey) -> bool {
-        self.configured.contains(&validator)
-            || self
-                .permitted
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&validator)
+        self.configured.contains(&validator) || self.permitted.read().contains(&validator)
     }
 
     /// Takes the permits of a newer metagraph.
     pub fn update(&self, metagraph: &Metagraph) {
         let permitted = permits(metagraph);
         tracing::debug!(block = %metagraph.block, validators = permitted.len(), "read the validators' permits");
-        *self.permitted.write().unwrap_or_else(PoisonError::into_inner) = permitted;
+        *self.permitted.write() = permitted;
     }
 }
 

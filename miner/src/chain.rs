@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, Metagraph, Netuid, Patience};
@@ -12,6 +12,7 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{MinerKey, ValidatorKey};
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 /// How a chain that does not answer is tried again.
@@ -148,7 +149,7 @@ impl Served {
             return Standing::Served;
         }
         // The map is whole between any two statements, so a panic elsewhere cannot have spoilt it.
-        let metagraph = self.metagraph.read().unwrap_or_else(PoisonError::into_inner);
+        let metagraph = self.metagraph.read();
         match metagraph.get(&validator) {
             Some(true) => Standing::Served,
             Some(false) => Standing::Inactive,
@@ -159,7 +160,7 @@ impl Served {
     /// Takes a fresh metagraph: hotkeys, each with whether it has a permit.
     pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, bool)>) {
         let fresh = hotkeys.into_iter().collect();
-        *self.metagraph.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.metagraph.write() = fresh;
     }
 }
 

@@ -1,13 +1,14 @@
 //! What every session of this miner shares.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_protocol::{Hotkey, MinerKey, ValidatorKey};
 use muster_websocket::Limits;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +80,7 @@ impl Seats {
     /// A further session of `validator`; `None` if it has [`MAX_SESSIONS`].
     pub fn take(&self, validator: ValidatorKey) -> Option<Seat> {
         // A count is whole between any two statements, so a panic elsewhere cannot have spoilt it.
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.0.lock();
         let count = taken.entry(validator).or_default();
         if *count >= MAX_SESSIONS {
             return None;
@@ -101,7 +102,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut taken = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.seats.0.lock();
         if let Some(count) = taken.get_mut(&self.validator) {
             *count -= 1;
             if *count == 0 {
@@ -125,6 +126,6 @@ mod tests {
         held.pop();
         assert!(seats.take(key(1)).is_some());
         held.clear();
-        assert!(seats.0.lock().unwrap().is_empty(), "who left is forgotten");
+        assert!(seats.0.lock().is_empty(), "who left is forgotten");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -282,7 +282,7 @@ impl Jobs {
         let request = session_job(shared, &order);
         let now = shared.clock.now();
         if let Some(miner) = order.on {
-            let mut pins = shared.pins.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pins = shared.pins.lock();
             pins.insert(order.job, miner);
         }
         shared.news.send_modify(|listeners| {

@@ -23,7 +23,7 @@ pub mod store;
 mod weights;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use muster_chain::ChainError;
@@ -36,6 +36,7 @@ use muster_process::store::StoreError;
 use muster_process::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
 use muster_websocket::lines::{Lines, Setup, Strays};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -195,7 +196,7 @@ async fn serve(
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
     }
     shared.store.close().await;
-    let fatal = shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let fatal = shared.fatal.lock().take();
     match fatal {
         Some(error) => Err(error),
         None => served,

@@ -1,7 +1,7 @@
 //! What the parts of one validator share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use muster_chain::BlockNumber;
@@ -14,6 +14,7 @@ use muster_process::{SharedClock, Tasks};
 use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_routing::{Ledger, Windows};
 use muster_websocket::lines::Lines;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 
@@ -82,7 +83,7 @@ impl Shared {
 
     /// Stops the validator over what no waiting mends. What cannot be made durable must not be said.
     pub(crate) fn fail(&self, error: impl Into<Error>) {
-        let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fatal = self.fatal.lock();
         if fatal.is_none() {
             *fatal = Some(error.into());
         }
@@ -105,17 +106,14 @@ impl Shared {
 
     /// What is known of the miners. No lock of it outlives a statement or two.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     /// Registers the driver of a job, which hears of a cancellation from here on; `called_off` if there was one before.
     pub(crate) fn listen_for_cancel(self: &Arc<Self>, job: JobId, called_off: Option<String>) -> CancelEar {
         let sender = watch::Sender::new(called_off);
         let heard = sender.subscribe();
-        self.cancels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(job, sender);
+        self.cancels.lock().insert(job, sender);
         CancelEar {
             shared: Arc::clone(self),
             job,
@@ -125,7 +123,7 @@ impl Shared {
 
     /// Whether a job has its driver: then it is known, whoever hands it over.
     pub(crate) fn is_driven(&self, job: JobId) -> bool {
-        let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        let cancels = self.cancels.lock();
         cancels.contains_key(&job)
     }
 
@@ -136,7 +134,7 @@ impl Shared {
 
     /// The only miner that may run this job, if there is only one.
     pub(crate) fn pinned(&self, job: JobId) -> Option<MinerKey> {
-        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let pins = self.pins.lock();
         pins.get(&job).copied()
     }
 
@@ -164,10 +162,7 @@ impl Shared {
             }
         });
         if let News::Ended(_) = &news {
-            self.pins
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&job);
+            self.pins.lock().remove(&job);
         }
         if let Some(listener) = listener {
             // A listener that has gone does not want to know; one has place for more news than a job has.
@@ -177,7 +172,7 @@ impl Shared {
 
     /// Tells a job's driver, if there is one, that its user called it off.
     pub(crate) fn call_off(&self, job: JobId, reason: &str) {
-        let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        let cancels = self.cancels.lock();
         if let Some(driver) = cancels.get(&job) {
             driver.send_replace(Some(reason.to_owned()));
         }
@@ -214,11 +209,7 @@ impl CancelEar {
 
 impl Drop for CancelEar {
     fn drop(&mut self) {
-        self.shared
-            .cancels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.job);
+        self.shared.cancels.lock().remove(&self.job);
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -37,6 +37,7 @@ use muster_protocol::{
 };
 use muster_validator::chain::{Blocks, Chain};
 use muster_websocket::{Limits, Socket, connect, server};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -405,7 +406,7 @@ async fn facilitate(
         .await?;
     socket.recv().await?;
     socket.send(encode(&Answer::success())).await?;
-    let taken = jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = jobs.lock().take();
     let mut jobs = taken.context("a second validator")?;
     let (mut reader, writer) = socket.split();
     loop {

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -38,6 +38,7 @@ use muster_sealing_proxy::netns::Namespace;
 use muster_sealing_proxy::{
     Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
 };
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -217,7 +218,7 @@ impl Ask for Honest {
         Box::pin(async move {
             begun(Instant::now());
             let history = {
-                let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut said = self.said.lock();
                 if message.get(1) == Some(&1) {
                     said.clear();
                 }

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -37,6 +37,7 @@ use muster_sealing_proxy::{
 };
 use muster_validator::store::MIGRATIONS;
 use muster_websocket::Socket;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -223,7 +224,7 @@ impl Jobs {
             .try_send(news)
             .ok()
             .context("nobody hears of the job")?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.push((endpoint, order.news));
         Ok(())
     }

@@ -9,10 +9,11 @@ mod door;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{ExecutorClass, Manifest};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -164,7 +165,7 @@ impl Pool {
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
         // The seats are whole between any two statements, so a panic elsewhere cannot have spoilt them.
-        self.0.seats.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.seats.lock()
     }
 }
 

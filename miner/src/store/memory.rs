@@ -2,12 +2,13 @@
 //! database's sockets and threads would not let run in one thread and in their own time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, ValidatorKey};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::PageLine;
 use crate::book::{Record, Standing, Write};
@@ -35,7 +36,7 @@ struct Lease {
 impl Memory {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         // Every change is made on a copy that replaces the whole, so a panic elsewhere cannot have spoilt it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn records(&self) -> Vec<Record> {

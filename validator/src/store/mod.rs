@@ -12,12 +12,12 @@ mod outbox;
 mod receipts;
 
 use std::sync::atomic::AtomicI64;
-use std::sync::{Mutex, PoisonError};
 
 use muster_chain::BlockNumber;
 use muster_process::store::group::{Bounds, Opening, Tally};
 use muster_process::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;
@@ -132,7 +132,7 @@ impl Store {
             );
             draft.place_receipts(genesis, head);
             // Every later draft sees this chain; if this one fails the process ends.
-            *self.chain.lock().unwrap_or_else(PoisonError::into_inner) = ChainOf {
+            *self.chain.lock() = ChainOf {
                 genesis: genesis.to_owned(),
                 head: Some(head),
             };
@@ -141,7 +141,7 @@ impl Store {
     }
 
     fn chain(&self) -> ChainOf {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.chain.lock().clone()
     }
 
     async fn write(&self) -> Result<Write> {

@@ -1,11 +1,12 @@
 //! Reading the chain.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::sync::Arc;
 
 use muster_process::SharedClock;
 use muster_process::clock::SystemClock;
 use muster_protocol::{Hotkey, Manifest};
+use parking_lot::Mutex as Lock;
 use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
@@ -136,14 +137,14 @@ impl ChainClient {
         let graph = Metagraph::from_value(netuid, BlockNumber(head.at.block_number()), &answer)
             .map_err(|what| ChainError::Answer { doing: DOING, what })?;
         let graph = Arc::new(graph);
-        let mut metagraphs = self.metagraphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metagraphs = self.metagraphs.lock();
         metagraphs.truncate(CACHED - 1);
         metagraphs.push_front((hash, netuid, Arc::clone(&graph)));
         Ok(graph)
     }
 
     fn cached(&self, hash: H256, netuid: Netuid) -> Option<Arc<Metagraph>> {
-        let metagraphs = self.metagraphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let metagraphs = self.metagraphs.lock();
         let known = metagraphs
             .iter()
             .find(|known| known.0 == hash && known.1 == netuid)?;

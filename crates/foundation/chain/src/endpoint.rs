@@ -3,11 +3,12 @@
 //! Each operation begins with the last finalised block of one endpoint and stays with that endpoint, so that what belongs
 //! together is read from one place; if the endpoint fails on the way, the operation begins again at the next.
 
-use std::sync::{Mutex as Lock, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_process::backoff::random_jitter;
+use parking_lot::Mutex as Lock;
 use subxt::client::{ClientAtBlock, OnlineClientAtBlockImpl};
 use subxt::config::SubstrateConfig;
 use subxt::config::substrate::H256;
@@ -268,7 +269,7 @@ impl Endpoint {
         self.clock.sleep(MOMENT.min(self.patience.read)).await;
     }
 
-    fn roster(&self) -> std::sync::MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    fn roster(&self) -> parking_lot::MutexGuard<'_, Roster> {
+        self.roster.lock()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -133,7 +134,7 @@ impl Tasks {
 
     /// Names of the tasks that run now, each once, in order.
     pub fn running(&self) -> Vec<&'static str> {
-        let running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.shared.running.lock();
         running.keys().copied().collect()
     }
 }
@@ -163,19 +164,14 @@ struct Running {
 
 impl Running {
     fn new(name: &'static str, shared: Arc<Shared>) -> Self {
-        *shared
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(name)
-            .or_default() += 1;
+        *shared.running.lock().entry(name).or_default() += 1;
         Self { name, shared }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.shared.running.lock();
         if let Some(count) = running.get_mut(self.name) {
             *count -= 1;
             if *count == 0 {

@@ -1,6 +1,6 @@
 //! One executor in a batch: leased, brought to the barrier, challenged when the batch says so, given back.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_gateway::host::{News, Order};
@@ -17,6 +17,7 @@ use muster_hardware_proof::{Engine, Verdict};
 use muster_protocol::JobId;
 use muster_sealing_proxy::certificate;
 use muster_session_pool::Service;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -102,7 +103,7 @@ impl Stand {
         };
         match leased {
             Ok(line) => {
-                if let Some(job) = *job.lock().unwrap_or_else(PoisonError::into_inner) {
+                if let Some(job) = *job.lock() {
                     self.tell(Told::Session(job, line.attestation.clone()));
                 }
                 self.tell(Told::Event(Event::Ready));
@@ -143,7 +144,7 @@ impl Stand {
     }
 
     async fn give_back(&self, job: &Mutex<Option<JobId>>, why: &'static str) {
-        let job = *job.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = *job.lock();
         if let Some(job) = job {
             self.core.host.end(job, why).await;
         }
@@ -154,7 +155,7 @@ impl Stand {
         let mut pauses = PAUSES.into_iter();
         loop {
             let id = JobId::from_uuid(Uuid::new_v4());
-            *job.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+            *job.lock() = Some(id);
             let (news, mut heard) = mpsc::channel(NEWS);
             let leased = self.try_lease(id, news, &mut heard).await;
             let pause = match &leased {

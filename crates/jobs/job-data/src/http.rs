@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_process::tls;
+use parking_lot::Mutex;
 use reqwest::dns::{Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
@@ -163,8 +164,8 @@ impl Http {
         Ok(Some(from.redirected(location, &self.rules)?))
     }
 
-    fn places(&self) -> std::sync::MutexGuard<'_, HashMap<(String, u16), Client>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> parking_lot::MutexGuard<'_, HashMap<(String, u16), Client>> {
+        self.places.lock()
     }
 }
 

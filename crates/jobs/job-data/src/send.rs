@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use indexmap::IndexMap;
+use parking_lot::Mutex;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Body, Method, Response};
 use tokio::task::spawn_blocking;
@@ -81,7 +82,7 @@ impl Gone {
 
     /// So many bytes of it have gone. Fewer than before where it is sent again.
     fn are(&self, sent: u64, len: u64) {
-        let mut parcels = self.tally.parcels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parcels = self.tally.parcels.lock();
         if let Some(parcel) = parcels.get_mut(self.index) {
             *parcel = Some((sent, len));
         }
@@ -295,7 +296,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let progress: Progress = {
             let told = Arc::clone(&told);
-            Arc::new(move |done, total| told.lock().unwrap().push((done, total)))
+            Arc::new(move |done, total| told.lock().push((done, total)))
         };
         let tally = Arc::new(Tally::new(2, progress));
         let (one, two) = (Gone::new(0, &tally), Gone::new(1, &tally));
@@ -305,7 +306,7 @@ mod tests {
         // Sent again from its beginning.
         two.are(0, 100);
         assert_eq!(
-            *told.lock().unwrap(),
+            *told.lock(),
             [(5, None), (6, Some(110)), (11, Some(110)), (10, Some(110))]
         );
     }

@@ -1,7 +1,6 @@
 //! One sealed session as its gateway holds it: the connection, the attestation, and the ledger of its proofs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +22,7 @@ use muster_sealing_proxy::{
 };
 use muster_session_pool::Service;
 use muster_session_pool::whitelist::Expected;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -469,7 +469,7 @@ impl Line {
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
         // The ledger is whole between any two statements.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 }
 

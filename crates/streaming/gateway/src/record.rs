@@ -1,6 +1,6 @@
 //! A proof as its client keeps it: with what was asked and what came, checked without asking anybody.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -15,6 +15,7 @@ use muster_response_proof::{
     Attestation, Bounds, Envelope, EnvelopeError, Forgery, LayoutError, Ledger, Nonce, ResponseProof,
 };
 use muster_sealing_proxy::{Asked, Checked, CheckedBody};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::http_door::ProofView;
@@ -162,12 +163,12 @@ impl Words {
         let kept = Arc::new(Mutex::new(None));
         let keep = Arc::clone(&kept);
         let report = move |checked: Checked| {
-            *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(checked);
+            *keep.lock() = Some(checked);
         };
         let passing = CheckedBody::over(answer, proof.scheme, clock, report);
         // A body in memory does not break off.
         let _ = passing.into_body().collect().await;
-        let checked = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let checked = kept.lock().take();
         let mut checked = checked.ok_or(Worthless::Words("response"))?;
         checked.ended = self.ended_at;
         Ok((asked, checked))

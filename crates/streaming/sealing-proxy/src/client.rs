@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use muster_process::Tasks;
 use muster_process::tls::{TlsIdentity, client};
 use muster_protocol::Digest;
 use muster_response_proof::{Attestation, Envelope, EnvelopeError, ResponseProof, SessionClose};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -78,12 +79,12 @@ struct Stamp(Arc<Mutex<Option<Instant>>>);
 
 impl Stamp {
     fn set(&self) {
-        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.0.lock();
         first.get_or_insert_with(Instant::now);
     }
 
     fn take(&self) -> Option<Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

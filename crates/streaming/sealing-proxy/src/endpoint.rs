@@ -6,8 +6,8 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use muster_process::tls::{TlsIdentity, server_for};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::Digest;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
@@ -329,7 +330,7 @@ type Connected = Watched<TokioIo<Box<TlsStream<TcpStream>>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whole between any two statements.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// A connection whose client must take what waits for it in time: one that does not has gone, whatever TCP says.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use muster_identity::Keypair;
 use muster_process::SharedClock;
@@ -10,6 +10,7 @@ use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{
     Attestation, Envelope, HashScheme, LayoutError, Nonce, ResponseProof, SessionClose, StreamEnd, Text,
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -254,7 +255,7 @@ impl Sealer {
 
     fn chain(&self) -> MutexGuard<'_, Chain> {
         // It is whole between any two statements.
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chain.lock()
     }
 }
 

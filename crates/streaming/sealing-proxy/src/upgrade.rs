@@ -5,7 +5,6 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, UPGRADE};
@@ -16,6 +15,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use muster_protocol::Digest;
 use muster_response_proof::StreamEnd;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -89,7 +89,7 @@ async fn join(client: Upgraded, (engine, said): (Line, Bytes), open: Open, limit
             hear(&heard);
         }));
         let down = pin!(copy(from_engine, to_client, limits, |bytes| {
-            open.lock().unwrap_or_else(PoisonError::into_inner).pass(bytes);
+            open.lock().pass(bytes);
             hear(&heard);
         }));
         tokio::select! {
@@ -107,19 +107,19 @@ async fn join(client: Upgraded, (engine, said): (Line, Bytes), open: Open, limit
             () = silence(&heard, limits) => StreamEnd::EngineSilent,
         }
     };
-    let mut open = open.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut open = open.into_inner();
     open.input(Digest::from_bytes(input.finalize().into()));
     open.finish(end);
 }
 
 fn hear(heard: &Mutex<Instant>) {
-    *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    *heard.lock() = Instant::now();
 }
 
 /// Ends once neither side has said anything for too long.
 async fn silence(heard: &Mutex<Instant>, limits: &Limits) {
     loop {
-        let deadline = *heard.lock().unwrap_or_else(PoisonError::into_inner) + limits.silence;
+        let deadline = *heard.lock() + limits.silence;
         if deadline <= Instant::now() {
             return;
         }

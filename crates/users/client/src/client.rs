@@ -1,7 +1,6 @@
 //! Requests to a facilitator, in the name of a hotkey or of an API key.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_identity::{Keypair, sign_job};
@@ -11,6 +10,7 @@ use muster_protocol::rest::{
     ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce,
     Token, headers,
 };
+use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -133,7 +133,7 @@ impl Client {
                 token.token
             }
         };
-        *self.bearer.lock().unwrap_or_else(PoisonError::into_inner) = bearer;
+        *self.bearer.lock() = bearer;
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Client {
 
     /// A request with our credential and no limit of time.
     pub(crate) fn open(&self, method: Method, path: &str) -> RequestBuilder {
-        let bearer = self.bearer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bearer = self.bearer.lock().clone();
         self.http
             .request(method, format!("{}{path}", self.base))
             .bearer_auth(bearer)

@@ -1,10 +1,11 @@
 //! A websocket in front of the chain that spoils what it passes on, as the test says.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
 use muster_process::Tasks;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -72,8 +73,8 @@ impl Proxy {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(seen: &Mutex<Seen>) -> parking_lot::MutexGuard<'_, Seen> {
+    seen.lock()
 }
 
 async fn pass(socket: TcpStream, to: String, seen: Arc<Mutex<Seen>>) {

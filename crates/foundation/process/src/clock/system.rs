@@ -1,9 +1,10 @@
 //! The machine's own clock, kept from running backwards.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_protocol::Timestamp;
+use parking_lot::Mutex;
 
 use super::{Clock, Sleep};
 
@@ -45,7 +46,7 @@ fn forward(told: Timestamp, elapsed: Duration, wall: Timestamp) -> Timestamp {
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         // The value is whole between any two statements, so a panic of another holder cannot have spoilt it.
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let (wall, instant) = Self::read();
         let now = match *told {
             None => wall,

@@ -14,8 +14,8 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sqlx::any::Any;
@@ -61,7 +61,7 @@ pub struct Writer {
 enum Way {
     /// In shared transactions, one after another. Locked from making a script to queueing it, so that what is made later stands
     /// behind what was made before.
-    Together(mpsc::Sender<Turn>, Arc<std::sync::Mutex<()>>),
+    Together(mpsc::Sender<Turn>, Arc<parking_lot::Mutex<()>>),
     /// Each in a transaction and on a connection of its own.
     Apart(AnyPool),
 }
@@ -263,7 +263,7 @@ impl Writer {
         let (done, committed) = oneshot::channel();
         let place = turns.reserve().await.map_err(|_| closed(operation))?;
         {
-            let _order = order.lock().unwrap_or_else(PoisonError::into_inner);
+            let _order = order.lock();
             let (script, rows) = make();
             place.send(Turn::Carried(Carried {
                 script,

@@ -19,13 +19,14 @@ mod talk;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 pub use line::{Heard, Line};
@@ -125,7 +126,7 @@ impl Lines {
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Place, Arc<Session>>> {
         // Nothing of it is halfway between two statements.
-        self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.sessions.lock()
     }
 
     /// An attempt is over.

@@ -2,7 +2,7 @@
 //! an attempt for its next item.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use crate::{SocketReader, SocketWriter};
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +122,7 @@ impl Session {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing of it is halfway between two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     // === for attempts ===

@@ -154,7 +154,7 @@ impl Prover for CpuProver {
         blocks.resize(count, [0; LEAF]);
         let (key, work) = (spec.memory().label_key(), spec.shape().work);
         // Every piece owns its run of blocks: taken out under a lock that nobody holds for longer than that.
-        let runs: Vec<_> = blocks.chunks_mut(RUN).map(std::sync::Mutex::new).collect();
+        let runs: Vec<_> = blocks.chunks_mut(RUN).map(parking_lot::Mutex::new).collect();
         numbered(
             self.threads,
             runs.len() as u64,
@@ -164,7 +164,7 @@ impl Prover for CpuProver {
                 let run = runs
                     .get(number as usize)
                     .ok_or(ProverError::OutOfOrder("a run of blocks"))?;
-                let mut run = run.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut run = run.lock();
                 for (index, block) in (number * RUN as u64..).zip(run.iter_mut()) {
                     simd::label_block(self.engine, &key, index, work, block);
                 }
