@@ -413,7 +413,11 @@ async fn announced(shared: &Arc<Shared>) -> Roll {
     let asking = stream::iter(miners).map(|(miner, address)| {
         let shared = Arc::clone(shared);
         async move {
-            let heard = timeout(patience, driver::manifest(&shared, miner, address)).await;
+            let heard = timeout(
+                patience,
+                driver::fetch_manifest(&shared.keypair, &shared.clock, miner, address),
+            )
+            .await;
             let seconds = patience.as_secs();
             let heard = match heard {
                 Ok(heard) => heard.map_err(|why| said(&format!("at {address}: {why}"))),

@@ -5,29 +5,25 @@
 //! attempts that are over. How it is carried is the business of `muster_websocket::lines`.
 
 mod conduct;
+mod manifest;
 pub mod messages;
 mod papers;
 mod strays;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
 use muster_gateway::host::News;
-use muster_identity::validator_auth;
-use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::job::{Attempt, Outcome, Plan};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
-use muster_protocol::wire::miner::{ExecutorTiming, ToMiner};
-use muster_protocol::wire::{decode, encode};
-use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, Manifest, MinerKey, Receipt};
+use muster_protocol::wire::miner::ExecutorTiming;
+use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
 use muster_routing::retry::{self, Facts, Next};
 use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
 use muster_websocket::lines::Line;
-use muster_websocket::{Limits, connect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -35,7 +31,7 @@ use crate::report::{self, Tried, in_words, metadata, of_our_own, with_complaint}
 use crate::shared::{CancelEar, Shared};
 use crate::store::{Beginning, OwnReceipt, StoredAttempt};
 use conduct::{Conduct, Flow};
-use messages::Meaning;
+pub(crate) use manifest::fetch_manifest;
 pub(crate) use papers::GRADING;
 use papers::Papers;
 pub(crate) use strays::run as look_at_strays;
@@ -72,39 +68,6 @@ pub(crate) fn withdraw(shared: &Shared, attempt: &StoredAttempt) {
     shared
         .ledger()
         .withdrawn(attempt.miner, class, attempt.started_at);
-}
-
-/// What a miner says that it has, once it is greeted; else what was seen, in words. It is asked on a connection of its own: on the
-/// others it says so only when they begin.
-pub(crate) async fn manifest(
-    shared: &Shared,
-    miner: MinerKey,
-    address: SocketAddr,
-) -> Result<Manifest, String> {
-    let url = format!("ws://{address}/v0.1/validator_interface/{}", shared.me());
-    let why = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
-    let mut socket = connect(&url, &Limits::miner())
-        .await
-        .map_err(|error| why(&error))?;
-    let now = shared.clock.now();
-    let greeting = ToMiner::ValidatorAuthForMiner(validator_auth(&shared.keypair, miner, now));
-    socket
-        .send(encode(&greeting))
-        .await
-        .map_err(|error| why(&error))?;
-    loop {
-        match socket.recv().await {
-            Ok(Some(frame)) => {
-                if let Ok(message) = decode(&frame)
-                    && let Meaning::Manifest(manifest) = messages::meaning(message)
-                {
-                    return Ok(manifest);
-                }
-            }
-            Ok(None) => return Err("it hung up before it sent its manifest".to_owned()),
-            Err(error) => return Err(why(&error)),
-        }
-    }
 }
 
 /// A line for an attempt. Nothing is dialled yet.
