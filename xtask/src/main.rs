@@ -35,11 +35,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check that crates depend only downwards (the layer table is in xtask/src/arrows/table.rs)
+    /// Check that a crate uses only what its folder may use (the rules are in xtask/src/arrows/table.rs)
     Arrows,
-    /// Check sizes, headers, the wire hash, error pages, ADR numbers and forbidden words
+    /// Check sizes, names, sentences, the purposes of crates, the wire hash, error pages, ADR numbers, forbidden words
     Tidy {
-        /// Rewrite the wire hash in docs/protocol.md
+        /// Rewrite the wire hash in docs/protocol.md and the table of crates in docs/architecture.md
         #[arg(long)]
         fix: bool,
     },

@@ -23,8 +23,8 @@ pub(super) struct Step {
 pub(super) const STEPS: &[Step] = &[
     Step { name: "install", about: "what the tests need from apt, or what is missing", needs: &[], run: install },
     Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], run: fmt },
-    Step { name: "arrows", about: "crates depend downwards only", needs: &[], run: |run| own(run, &["arrows"]) },
-    Step { name: "tidy", about: "sizes, headers, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
+    Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], run: |run| own(run, &["arrows"]) },
+    Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
     Step { name: "deny", about: "licences, advisories and sources of dependencies", needs: &[], run: deny },
     Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
     Step { name: "images", about: "the job images, static", needs: &[], run: images },

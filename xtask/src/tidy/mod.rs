@@ -7,6 +7,7 @@ mod names;
 mod pages;
 mod prose;
 mod ptx;
+mod purposes;
 mod shape;
 mod sleeping;
 mod source;
@@ -42,7 +43,7 @@ const RULES: &[Rule] = &[
 /// Rules that fail nothing yet: the names and the sentences are being rewritten a crate at a time.
 const PENDING: &[Rule] = &[
     shape::functions,
-    shape::purposes,
+    purposes::check,
     names::bare,
     names::homonyms,
     prose::riddles,
@@ -156,10 +157,19 @@ impl fmt::Display for Finding {
 /// Prints every finding; fails if one of them is a fault.
 pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> {
     let mut tree = Tree::read(workspace.root())?;
-    if fix && let Some((path, text)) = wire_hash::fix(&tree)? {
-        std::fs::write(workspace.root().join(path), &text).with_context(|| format!("write {path}"))?;
-        println!("tidy: wrote the wire hash into {path}");
-        tree.0.insert(path.to_owned(), text);
+    if fix {
+        let made = [
+            ("the wire hash", wire_hash::fix(&tree)?),
+            ("the table of crates", purposes::fix(&tree)),
+        ];
+        for (what, made) in made {
+            if let Some((path, text)) = made {
+                std::fs::write(workspace.root().join(path), &text)
+                    .with_context(|| format!("write {path}"))?;
+                println!("tidy: wrote {what} into {path}");
+                tree.0.insert(path.to_owned(), text);
+            }
+        }
     }
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     let pending = PENDING.iter().flat_map(|rule| rule(&tree));

@@ -36,6 +36,9 @@ const FILLER_WORDS: usize = 2;
 /// Headings of rustdoc, which stand alone.
 const HEADINGS: &[&str] = &["Errors", "Panics", "Safety", "Examples", "Example", "Source"];
 
+/// Headings of every error page. People look for these words.
+const PAGE_HEADINGS: &[&str] = &["What happened", "Whose fault", "What to do"];
+
 /// One paragraph or one cell of prose: joined lines, each with its number.
 struct Passage {
     line: usize,
@@ -249,7 +252,8 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
 
 /// The opener with which a sentence hides its subject.
 fn riddle(sentence: &str) -> Option<&'static str> {
-    if sentence.trim_end_matches(['*', '_', ')', '»']).ends_with('?') {
+    let question = sentence.trim_end_matches(['*', '_', ')', '»']).ends_with('?');
+    if question || PAGE_HEADINGS.contains(&sentence) {
         return None;
     }
     OPENERS.iter().copied().find(|opener| {
@@ -303,6 +307,7 @@ mod tests {
             ("a.rs", "// Who runs it? An operator.\n"),
             ("a.rs", "// The miner\n// Who is a band.\n"),
             ("a.rs", "/// Whole files.\n"),
+            ("a.md", "## Whose fault\n\nThe user's.\n"),
             ("a.rs", "let who = \"Who\";\n"),
             ("a.md", "```\nWhat is this\n```\n"),
             ("a/migrations/1.md", "What is stored.\n"),

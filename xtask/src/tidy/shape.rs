@@ -11,8 +11,6 @@ const HARD_LINES: usize = 800;
 const LINES_PER_CRATE: usize = 8_000;
 /// From the line with `fn` to its closing brace, tests excepted.
 const LINES_PER_FUNCTION: usize = 80;
-/// The page whose table says what each crate is for.
-const ARCHITECTURE: &str = "docs/architecture.md";
 
 /// Lines per file.
 pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
@@ -102,40 +100,6 @@ fn function_name(line: &str) -> Option<&str> {
     rest.get(..end)
 }
 
-/// Every crate says in one sentence what it is for, and docs/architecture.md says the same.
-pub(super) fn purposes(tree: &Tree) -> Vec<Finding> {
-    let page = tree.get(ARCHITECTURE).unwrap_or_default();
-    tree.files()
-        .filter(|(path, text)| is_listed(path) && text.contains("[package]"))
-        .filter_map(|(path, text)| {
-            let description = text
-                .lines()
-                .find_map(|line| line.strip_prefix("description = \"")?.strip_suffix('"'));
-            let Some(description) = description else {
-                return Some(Finding::fault(
-                    path,
-                    None,
-                    "a crate says its purpose: `description = \"…\"`",
-                ));
-            };
-            let folder = path.trim_end_matches("/Cargo.toml");
-            let row = format!("| `{folder}` | {description} |");
-            (!page.lines().any(|line| line == row))
-                .then(|| Finding::fault(ARCHITECTURE, None, format!("a row is missing or differs: {row}")))
-        })
-        .collect()
-}
-
-/// Whether a manifest is of a crate that the page's table lists.
-fn is_listed(path: &str) -> bool {
-    let role = ["muster", "validator", "miner", "executor", "facilitator"]
-        .iter()
-        .any(|role| path == format!("{role}/Cargo.toml"));
-    role || (path.starts_with("crates/")
-        && path.ends_with("/Cargo.toml")
-        && !path.ends_with("/fuzz/Cargo.toml"))
-}
-
 /// Every file says at its head what it is for.
 pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     tree.rust()
@@ -210,26 +174,6 @@ mod tests {
             function("fn long()", 90)
         );
         assert!(judge(&tested).is_empty(), "tests may be long");
-    }
-
-    #[test]
-    fn a_crates_purpose_is_said_in_its_manifest_and_in_the_page() {
-        let manifest = |line: &str| format!("[package]\nname = \"muster-a\"\n{line}\n");
-        let judge = |manifest: &str, page: &str| {
-            purposes(&Tree::of(&[
-                ("crates/jobs/a/Cargo.toml", manifest),
-                (ARCHITECTURE, page),
-            ]))
-        };
-        let silent = judge(&manifest(""), "");
-        assert!(silent[0].says.contains("says its purpose"), "{silent:?}");
-        let said = manifest("description = \"Does a.\"");
-        assert!(judge(&said, "| `crates/jobs/a` | Does a. |\n").is_empty());
-        let differs = judge(&said, "| `crates/jobs/a` | Does b. |\n");
-        assert!(
-            differs[0].says.contains("| `crates/jobs/a` | Does a. |"),
-            "{differs:?}"
-        );
     }
 
     #[test]
