@@ -18,9 +18,9 @@ pub use report::{Direction, Report, Row};
 /// Samples of both sides, in the order they were taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turns {
-    /// Ours.
+    /// Our samples, in the unit of the measurement.
     pub ours: Vec<f64>,
-    /// The peer's.
+    /// The peer's samples, in the same unit.
     pub peer: Vec<f64>,
 }
 
@@ -43,7 +43,7 @@ pub fn take_turns(
     Ok(turns)
 }
 
-/// What something returns and how long it took, by the machine's monotonic clock.
+/// The result of some work and its duration, by the machine's monotonic clock.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     #[expect(
         clippy::disallowed_methods,

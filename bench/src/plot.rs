@@ -14,15 +14,15 @@ const COLOURS: [&str; 4] = ["#1b6ca8", "#b5472f", "#4c8c2b", "#7a4fa3"];
 
 /// One line of a picture.
 #[derive(Clone, Debug)]
-pub struct Line {
-    /// Whose.
+pub struct Curve {
+    /// The name in the legend.
     pub name: String,
     /// Not in any order.
     pub samples: Vec<f64>,
 }
 
 /// The lines over a logarithmic axis, as SVG. `unit` stands below it.
-pub fn distributions(title: &str, unit: &str, lines: &[Line]) -> String {
+pub fn distributions(title: &str, unit: &str, lines: &[Curve]) -> String {
     let bounds = |share| {
         lines
             .iter()
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_line_is_drawn_within_the_picture() {
-        let line = |name: &str, samples: &[f64]| Line {
+        let line = |name: &str, samples: &[f64]| Curve {
             name: name.to_owned(),
             samples: samples.to_vec(),
         };

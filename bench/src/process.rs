@@ -273,7 +273,7 @@ pub fn write_identity(folder: &Path, name: &str) -> Result<()> {
     Ok(fs::write(folder.join(format!("{name}.key.pem")), pem)?)
 }
 
-/// Reads them.
+/// Reads a certificate and its key from a folder.
 ///
 /// # Errors
 /// There are none.

@@ -17,7 +17,7 @@ pub struct Record {
     pub date: String,
     /// Processor and number of cores.
     pub machine: String,
-    /// What was found.
+    /// The rows to publish.
     pub report: Report,
 }
 

@@ -1,4 +1,4 @@
-//! What a bench found, with everything needed to doubt it.
+//! The result of a bench, with everything needed to doubt it.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,13 @@ pub enum Direction {
 /// One comparison, or one figure that stands alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was measured, in words.
+    /// The measured quantity, in words.
     pub what: String,
     /// The unit of the samples.
     pub unit: String,
     /// Which way is better.
     pub direction: Direction,
-    /// Who the peer is, with its version; empty where the figure stands alone.
+    /// The peer with its version; empty where the figure stands alone.
     #[serde(default)]
     pub peer: String,
     /// Our samples, in the order they were taken.
@@ -31,7 +31,7 @@ pub struct Row {
     /// The peer's samples, in the order they were taken.
     #[serde(default)]
     pub theirs: Vec<f64>,
-    /// What the ratio (or, without a peer, the median) is to reach.
+    /// The target of the ratio or, without a peer, of the median.
     #[serde(default)]
     pub target: Option<f64>,
 }
@@ -98,7 +98,7 @@ impl Row {
 pub struct Report {
     /// In the order of the table.
     pub rows: Vec<Row>,
-    /// What a reader must know to judge them: sizes, threads, what stood in for what.
+    /// Facts that a reader needs to judge the rows: sizes, threads, stand-ins.
     #[serde(default)]
     pub notes: Vec<String>,
 }

@@ -32,19 +32,19 @@ const FILLING: &str = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstu
 /// No client waits longer for a stream.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a stream is to be like. On the wire: OpenAI's `max_tokens` and `seed`, so that it passes through anybody's gateway.
+/// The parameters of a stream. On the wire: OpenAI's `max_tokens` and `seed`, so that it passes through anybody's gateway.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
-    /// Events.
+pub struct StreamParameters {
+    /// The number of events.
     pub events: u32,
     /// Microseconds before each.
     pub pause_us: u32,
 }
 
-/// What was heard of one stream.
+/// The observations of one stream.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
-    /// Events.
+pub struct StreamObservation {
+    /// The number of events that arrived.
     pub events: u64,
     /// Microseconds from the request to the first byte of the body.
     pub first_us: f64,
@@ -109,11 +109,11 @@ fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, tasks: 
             .and_then(|body| serde_json::from_slice(&body).ok())
             .unwrap_or_default();
         let number = |name: &str| asked.get(name).and_then(Value::as_u64).unwrap_or_default();
-        let wish = Wish {
+        let parameters = StreamParameters {
             events: u32::try_from(number("max_tokens")).unwrap_or(u32::MAX),
             pause_us: u32::try_from(number("seed")).unwrap_or(u32::MAX),
         };
-        let mut response = Response::new(StreamBody::new(events(wish)));
+        let mut response = Response::new(StreamBody::new(events(parameters)));
         let kind = HeaderValue::from_static("text/event-stream");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         Ok::<_, Infallible>(response)
@@ -125,16 +125,16 @@ fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, tasks: 
     });
 }
 
-fn events(wish: Wish) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+fn events(parameters: StreamParameters) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
     stream::unfold(0, move |said| async move {
-        if said > wish.events {
+        if said > parameters.events {
             return None;
         }
-        if said == wish.events {
+        if said == parameters.events {
             return Some((Ok(Frame::data(Bytes::from_static(b"data: [DONE]\n\n"))), said + 1));
         }
-        if wish.pause_us > 0 && said > 0 {
-            tokio::time::sleep(Duration::from_micros(wish.pause_us.into())).await;
+        if parameters.pause_us > 0 && said > 0 {
+            tokio::time::sleep(Duration::from_micros(parameters.pause_us.into())).await;
         }
         let content = format!("{MARK}{}@{FILLING}", now_us());
         let event = format!(
@@ -150,9 +150,9 @@ fn events(wish: Wish) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + 
 ///
 /// # Errors
 /// The path is none.
-pub fn request(path: &str, host: &str, wish: Wish) -> Result<Request<Full<Bytes>>> {
+pub fn request(path: &str, host: &str, parameters: StreamParameters) -> Result<Request<Full<Bytes>>> {
     let body = json!({
-        "model": "bench", "stream": true, "max_tokens": wish.events, "seed": wish.pause_us,
+        "model": "bench", "stream": true, "max_tokens": parameters.events, "seed": parameters.pause_us,
         "messages": [{"role": "user", "content": "say it"}],
     });
     let request = Request::post(path)
@@ -165,12 +165,12 @@ pub fn request(path: &str, host: &str, wish: Wish) -> Result<Request<Full<Bytes>
 ///
 /// # Errors
 /// It breaks off, or does not end.
-pub async fn hear<B>(mut body: B, sent_us: i64, timed: bool) -> Result<Heard>
+pub async fn hear<B>(mut body: B, sent_us: i64, timed: bool) -> Result<StreamObservation>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let mut heard = Heard::default();
+    let mut heard = StreamObservation::default();
     let (mut last, mut marks) = (None, Marks::default());
     let hearing = async {
         while let Some(frame) = body.frame().await {
@@ -204,7 +204,7 @@ struct Marks {
 }
 
 impl Marks {
-    fn note(&mut self, data: &[u8], now: i64, timed: bool, heard: &mut Heard) {
+    fn note(&mut self, data: &[u8], now: i64, timed: bool, heard: &mut StreamObservation) {
         let joined = (!self.carry.is_empty()).then(|| [&self.carry, data].concat());
         let data = joined.as_deref().unwrap_or(data);
         let mut rest = data.len().saturating_sub(MARK.len() - 1);
@@ -252,7 +252,7 @@ mod tests {
     fn marks_are_found_wherever_they_stand_and_are_cut() {
         let text = format!("data: @T100@{FILLING}\n\ndata: @T250@{FILLING}\n\n");
         for cut in 0..text.len() {
-            let (mut heard, mut marks) = (Heard::default(), Marks::default());
+            let (mut heard, mut marks) = (StreamObservation::default(), Marks::default());
             for part in [&text[..cut], &text[cut..]] {
                 marks.note(part.as_bytes(), 300, true, &mut heard);
             }
@@ -284,13 +284,13 @@ mod tests {
         tasks.spawn("client", async move {
             let _ = connection.await;
         });
-        let wish = Wish {
+        let parameters = StreamParameters {
             events: 5,
             pause_us: 0,
         };
         let sent = now_us();
         let response = sender
-            .send_request(request("/v1/chat/completions", "bench", wish).unwrap())
+            .send_request(request("/v1/chat/completions", "bench", parameters).unwrap())
             .await
             .unwrap();
         let heard = hear(response.into_body(), sent, true).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the CUDA prover needs of a machine without CUDA: PTX made of its kernels, and a libcuda to link with.
+//! Stand-ins for CUDA on a machine without it: PTX made of the prover's kernels, and a libcuda to link with.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ const COMPILER: [&str; 4] = [
 /// No instruction of the kernels is younger, so that drivers from CUDA 11.1 on read it; the compiler itself writes 9.0. ptxas
 /// refuses what the version does not have.
 const VERSION: &str = "7.1";
-/// What the assembler is asked about: A100, RTX 3090, RTX 4090, H100, B200, RTX 5090.
+/// The cards that the assembler reports on: A100, RTX 3090, RTX 4090, H100, B200, RTX 5090.
 const CARDS: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
 
 /// Whether a file of the folder is compiled into the PTX.
@@ -195,7 +195,7 @@ pub(crate) fn stub(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .arg(&library)
         .arg(folder.join("stub.c"));
     output(&mut gcc)?;
-    // What the linker looks for; the program then asks for the other name.
+    // The linker looks for this name; the program then asks for the other one.
     fs::copy(&library, libraries.join("libcuda.so"))?;
     Ok(folder)
 }

@@ -1,6 +1,6 @@
 //! The repository's own commands: `cargo xtask arrows | tidy | test | bench | ptx`.
 //!
-//! Whatever a reviewer would otherwise have to remember is checked here. xtask uses none of our crates, so that it
+//! The commands check the rules that a reviewer would otherwise have to remember. xtask uses none of our crates, so that it
 //! still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
 
 #![expect(

@@ -62,7 +62,7 @@ impl Workspace {
         self.target.join("static")
     }
 
-    /// What end-to-end tests, and the `muster up` that they start, must know to find the builds of this run.
+    /// The variables by which end-to-end tests, and the `muster up` that they start, find the builds of this run.
     ///
     /// A build of `muster` alone would take other features of shared dependencies, and so compile them once more.
     pub(crate) fn shared_variables(&self) -> [(&'static str, PathBuf); 2] {

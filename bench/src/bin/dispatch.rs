@@ -131,7 +131,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What one thing took where it is on disk, and where it is in memory.
+/// The times of one operation, on disk and in memory.
 #[derive(Default)]
 struct Sides([Turns; 2]);
 
@@ -206,8 +206,8 @@ impl Stage {
         let (validator, miner, user) = (key("//Validator")?, key("//Miner")?, key("//User")?);
         let (offer, offers) = mpsc::unbounded_channel();
         let (facilitator, jobs) = mpsc::unbounded_channel();
-        let miner_address = open(&tasks, Door::Miner(offer)).await?;
-        let door = open(&tasks, Door::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
+        let miner_address = open(&tasks, Listener::Miner(offer)).await?;
+        let door = open(&tasks, Listener::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
         let mut config = muster_validator::Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             ready_file: Some(folder.join("validator.ready")),
@@ -283,7 +283,7 @@ impl Stage {
     /// Ends it, so that only one is left whose rest can be counted.
     async fn ended(self) {
         self.tasks.shutdown();
-        // What does not end in time is counted with the rest.
+        // A job that does not end in time is counted with the others.
         let _ = self.tasks.wait(Duration::from_secs(20)).await;
     }
 
@@ -318,20 +318,20 @@ impl Stage {
     }
 }
 
-/// Who listens, and what it knows.
+/// The listening side, and its state.
 #[derive(Clone)]
-enum Door {
+enum Listener {
     Miner(mpsc::UnboundedSender<(AttemptId, Instant)>),
     Facilitator(Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>),
 }
 
 #[derive(Clone)]
 struct Served {
-    door: Door,
+    door: Listener,
     tasks: Tasks,
 }
 
-async fn open(tasks: &Tasks, door: Door) -> Result<SocketAddr> {
+async fn open(tasks: &Tasks, door: Listener) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let served = Served {
@@ -353,10 +353,10 @@ async fn ring(
 ) -> Response {
     let door = served.door.clone();
     let on_socket = move |socket| async move {
-        // Whoever hangs up has had enough.
+        // A peer that closes the connection has what it needs.
         let _ = match door {
-            Door::Miner(offers) => mine(socket, offers).await,
-            Door::Facilitator(jobs) => facilitate(socket, jobs).await,
+            Listener::Miner(offers) => mine(socket, offers).await,
+            Listener::Facilitator(jobs) => facilitate(socket, jobs).await,
         };
     };
     server::upgrade(request, peer, &Limits::miner(), &served.tasks, on_socket).map(Body::new)
@@ -484,12 +484,12 @@ fn metagraph(validator: &Keypair, miner: &Keypair, address: SocketAddr) -> Metag
 
 // === the peer ===
 
-/// What the peer's Redis answers for.
+/// The point at which the peer's Redis acknowledges a write.
 #[derive(Clone, Copy)]
 enum Redis {
-    /// What it holds.
+    /// Once it is in memory.
     InMemory,
-    /// What it has flushed.
+    /// Once it is flushed to disk.
     OnDisk,
 }
 
@@ -662,7 +662,7 @@ fn status(file: &Path, name: &str) -> Result<f64> {
     Ok(field.split_whitespace().next().unwrap_or_default().parse()?)
 }
 
-/// In KiB.
+/// The resident memory of a process, in KiB.
 fn resident(pid: u32) -> Result<f64> {
     status(Path::new(&format!("/proc/{pid}/status")), "VmRSS")
 }
@@ -676,7 +676,7 @@ fn switches(pid: u32) -> Result<f64> {
     Ok(sum)
 }
 
-/// Wake-ups a second of a process that is left alone. Whoever polls shows here.
+/// Wake-ups a second of a process that is left alone. A process that polls shows here.
 fn wakeups(pid: u32, runtime: &Runtime) -> Result<f64> {
     let before = switches(pid)?;
     // A runtime that sleeps is woken once for it.

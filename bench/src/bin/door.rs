@@ -74,7 +74,10 @@ async fn measure() -> anyhow::Result<()> {
     let watchers = WATCHERS.min(jobs);
     let folder = tempfile::tempdir()?;
     let sqlite = format!("sqlite:{}", folder.path().join("door.db").display());
-    let mut ours = vec![("SQLite", Door::start(folder.path(), "sqlite", &sqlite).await?)];
+    let mut ours = vec![(
+        "SQLite",
+        DoorServer::start(folder.path(), "sqlite", &sqlite).await?,
+    )];
     let mut peer = None;
     let mut notes = vec![format!(
         "{jobs} jobs a round, {AT_ONCE} at a time, signed and checked, delivered to a connected validator; the peer checks and delivers nothing"
@@ -82,7 +85,10 @@ async fn measure() -> anyhow::Result<()> {
     match std::env::var("MUSTER_TEST_POSTGRES_URL") {
         Ok(server) => {
             let url = schema(&server).await?;
-            ours.push(("PostgreSQL", Door::start(folder.path(), "postgres", &url).await?));
+            ours.push((
+                "PostgreSQL",
+                DoorServer::start(folder.path(), "postgres", &url).await?,
+            ));
             match std::env::var("MUSTER_BENCH_FASTAPI_PYTHON") {
                 Ok(python) => peer = Some(Peer::start(&python, &server).await?),
                 Err(_) => notes.push("no peer: MUSTER_BENCH_FASTAPI_PYTHON is not set".to_owned()),
@@ -199,10 +205,10 @@ async fn schema(server: &str) -> anyhow::Result<String> {
     Ok(format!("{server}{separator}options[search_path]={name}"))
 }
 
-/// What one round of jobs took.
+/// The time of one round of jobs.
 struct Load {
     rate: f64,
-    /// Milliseconds, sorted.
+    /// The time of each job in milliseconds, sorted.
     each: Vec<f64>,
 }
 
@@ -319,7 +325,7 @@ impl Drop for Server {
 }
 
 /// A facilitator with a user and a validator.
-struct Door {
+struct DoorServer {
     server: Server,
     store: String,
     user: Keypair,
@@ -328,7 +334,7 @@ struct Door {
     _reading: tokio::task::JoinHandle<()>,
 }
 
-impl Door {
+impl DoorServer {
     async fn start(folder: &Path, name: &str, store: &str) -> anyhow::Result<Self> {
         let (user, keys) = (Keypair::from_uri("//User")?, Keypair::from_uri("//Validator")?);
         let validator = ValidatorKey(keys.hotkey());
@@ -583,7 +589,7 @@ impl Peer {
     }
 }
 
-/// What something returns and how many milliseconds it took.
+/// The result of some work and its time in milliseconds.
 async fn clocked<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<(T, f64)> {
     let clock = SystemClock::new();
     let began = muster_process::Clock::now(&clock);

@@ -1,4 +1,4 @@
-//! What the sandbox and the check of an image add to the bare engine's API.
+//! The time that the sandbox and the check of an image add to the bare engine's API.
 //!
 //! The peer is the client library alone: create, start, wait and remove a container of the same image with the engine's
 //! defaults and no network; and one look at the image.

@@ -286,8 +286,8 @@ fn course() -> Result<Course> {
     })
 }
 
-/// What one executor's conversation told.
-enum Told {
+/// The outcome of one executor's conversation.
+enum ConversationOutcome {
     Committed(usize, Box<Conversation>),
     Judged(usize, Tried),
 }
@@ -351,7 +351,8 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                         tasks.spawn("conversation", async move {
                             let mut conversation = conversation;
                             conversation.commit(&*executor).await;
-                            let _ = telling.send(Told::Committed(place, Box::new(conversation)));
+                            let _ =
+                                telling.send(ConversationOutcome::Committed(place, Box::new(conversation)));
                         });
                     }
                 }
@@ -377,7 +378,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                             if let Ok((tried, took)) = judged.await {
                                 let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
                                 verifying.fetch_add(took, Ordering::Relaxed);
-                                let _ = telling.send(Told::Judged(place, tried));
+                                let _ = telling.send(ConversationOutcome::Judged(place, tried));
                             }
                         });
                     }
@@ -388,11 +389,13 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
         }
         if next.is_empty() && !finished {
             next = match told.recv().await.context("nobody is left")? {
-                Told::Committed(place, conversation) => {
+                ConversationOutcome::Committed(place, conversation) => {
                     conversations.insert(place, (trial, *conversation));
                     batch.apply(place, Event::Committed, at())
                 }
-                Told::Judged(place, tried) => batch.apply(place, Event::Judged(Box::new(tried)), at()),
+                ConversationOutcome::Judged(place, tried) => {
+                    batch.apply(place, Event::Judged(Box::new(tried)), at())
+                }
             };
         }
         actions = next;

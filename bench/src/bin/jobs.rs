@@ -164,10 +164,10 @@ async fn one_waits(docker: &Docker, work: &Path) -> anyhow::Result<()> {
         .context("no container waits")?
 }
 
-/// What a process holds.
+/// The resources of a process.
 struct Left {
     files: usize,
-    /// KiB.
+    /// Resident memory in KiB.
     resident: u64,
     folders: usize,
 }
@@ -193,7 +193,7 @@ fn millis(runtime: &Runtime, job: impl Future<Output = anyhow::Result<()>>) -> a
     Ok(spent.as_secs_f64() * 1e3)
 }
 
-/// What any program would ask of the engine.
+/// The requests to the engine that any program would make.
 async fn bare(docker: &Docker, image: &str) -> anyhow::Result<()> {
     let name = format!("muster-bench-{}", Uuid::new_v4());
     let body = ContainerCreateBody {

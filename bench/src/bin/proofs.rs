@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
     report.print()
 }
 
-/// What one core checks with one engine.
+/// The checks per minute of one core with one implementation.
 fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result<Vec<Row>> {
     let name = engine.name();
     let Spec::Chain(spec) = chain.spec else {
@@ -268,7 +268,7 @@ fn prover() -> CpuProver {
     CpuProver::new(Engine::best(), NonZeroUsize::MIN)
 }
 
-/// What a validator would have stored of an honest proof.
+/// The evidence that a validator would have stored of an honest proof.
 fn evidence(
     spec: Spec,
     prover: &mut dyn Prover,

@@ -14,11 +14,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures_util::future::try_join_all;
 use http_body_util::BodyExt as _;
-use muster_bench::plot::{Line, distributions};
+use muster_bench::plot::{Curve, distributions};
 use muster_bench::process::{
     CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
 };
-use muster_bench::streams::{Heard, Wish, hear, now_us, quantile, request, serve_engine};
+use muster_bench::streams::{
+    StreamObservation, StreamParameters, hear, now_us, quantile, request, serve_engine,
+};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
@@ -35,35 +37,35 @@ use uuid::Uuid;
 const PATH: &str = "/v1/chat/completions";
 
 /// As fast as it goes, many at once.
-const FAST: Wish = Wish {
+const FAST: StreamParameters = StreamParameters {
     events: 2_000,
     pause_us: 0,
 };
 const FAST_STREAMS: usize = 64;
 /// Each event by itself, as many at once.
-const PACED: Wish = Wish {
+const PACED: StreamParameters = StreamParameters {
     events: 300,
     pause_us: 5_000,
 };
 /// As an engine speaks, a few at once.
-const CALM: Wish = Wish {
+const CALM: StreamParameters = StreamParameters {
     events: 100,
     pause_us: 10_000,
 };
 const CALM_STREAMS: usize = 16;
 /// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
-const SHORT: Wish = Wish {
+const SHORT: StreamParameters = StreamParameters {
     events: 2,
     pause_us: 2_000,
 };
 const SHORT_STREAMS: usize = 200;
 /// One event, then nothing for a while.
-const WAITING: Wish = Wish {
+const WAITING: StreamParameters = StreamParameters {
     events: 2,
     pause_us: 60_000_000,
 };
 /// Many at once.
-const CROWD: Wish = Wish {
+const CROWD: StreamParameters = StreamParameters {
     events: 20,
     pause_us: 200_000,
 };
@@ -139,7 +141,7 @@ fn attestation(key: &Keypair, now: Timestamp, server: Digest, client: Digest) ->
 
 // === the clients ===
 
-/// Whoever is asked.
+/// The server under load.
 #[derive(Clone)]
 enum Target {
     /// Ours or nginx.
@@ -160,16 +162,16 @@ impl Target {
         Ok(Self::Tls(client, address.to_owned()))
     }
 
-    async fn stream(&self, wish: Wish, timed: bool) -> Result<Heard> {
+    async fn stream(&self, parameters: StreamParameters, timed: bool) -> Result<StreamObservation> {
         let sent = now_us();
-        hear(self.open(wish).await?, sent, timed).await
+        hear(self.open(parameters).await?, sent, timed).await
     }
 
-    async fn open(&self, wish: Wish) -> Result<Arriving> {
+    async fn open(&self, parameters: StreamParameters) -> Result<Arriving> {
         let response = match self {
-            Self::Tls(client, host) => client.send(request(PATH, host, wish)?).await?,
-            Self::Direct(upstream) => upstream.send(request(PATH, "engine", wish)?).await?,
-            Self::Plain(upstream, host) => upstream.send(request(PATH, host, wish)?).await?,
+            Self::Tls(client, host) => client.send(request(PATH, host, parameters)?).await?,
+            Self::Direct(upstream) => upstream.send(request(PATH, "engine", parameters)?).await?,
+            Self::Plain(upstream, host) => upstream.send(request(PATH, host, parameters)?).await?,
         };
         if !response.status().is_success() {
             bail!("a proxy answered {}", response.status());
@@ -177,11 +179,18 @@ impl Target {
         Ok(response.into_body())
     }
 
-    async fn many(&self, count: usize, wish: Wish, timed: bool) -> Result<Vec<Heard>> {
-        let all = try_join_all((0..count).map(|_| self.stream(wish, timed))).await?;
-        let short = all.iter().find(|heard| heard.events != u64::from(wish.events));
+    async fn many(
+        &self,
+        count: usize,
+        parameters: StreamParameters,
+        timed: bool,
+    ) -> Result<Vec<StreamObservation>> {
+        let all = try_join_all((0..count).map(|_| self.stream(parameters, timed))).await?;
+        let short = all
+            .iter()
+            .find(|heard| heard.events != u64::from(parameters.events));
         match short {
-            Some(heard) => bail!("a stream had {} events of {}", heard.events, wish.events),
+            Some(heard) => bail!("a stream had {} events of {}", heard.events, parameters.events),
             None => Ok(all),
         }
     }
@@ -197,7 +206,7 @@ impl Target {
 
 // === what is measured ===
 
-/// One proxy.
+/// One proxy under measurement.
 struct Side {
     name: &'static str,
     process: Process,
@@ -205,7 +214,7 @@ struct Side {
     found: Found,
 }
 
-/// What was found of one, a sample a round.
+/// The samples of one proxy, one a round.
 #[derive(Clone, Default)]
 struct Found {
     per_event_us: Vec<f64>,
@@ -288,7 +297,7 @@ fn measure(runtime: &Runtime) -> Result<()> {
     let mut report = rows(&sides, crowd);
     if let (Ok(program), Some(ours)) = (std::env::var("MUSTER_BENCH_LITELLM"), sides.first()) {
         let gateway = Process::litellm(folder, &program, &engine.address)?;
-        // What was found before is not lost with it.
+        // Earlier results are not lost with it.
         match beside_litellm(runtime, &gateway, &ours.target, &direct, &tasks) {
             Ok(row) => report.rows.push(row),
             Err(error) => report.notes.push(format!("LiteLLM: {error:#}")),
@@ -298,11 +307,11 @@ fn measure(runtime: &Runtime) -> Result<()> {
 }
 
 fn draw(direct: Vec<f64>, sides: &[Side]) -> Result<()> {
-    let mut lines = vec![Line {
+    let mut lines = vec![Curve {
         name: "no proxy".to_owned(),
         samples: direct,
     }];
-    lines.extend(sides.iter().map(|side| Line {
+    lines.extend(sides.iter().map(|side| Curve {
         name: side.name.to_owned(),
         samples: side.found.all_late.clone(),
     }));
@@ -385,7 +394,7 @@ impl Found {
     }
 }
 
-fn events(streams: &[Heard]) -> f64 {
+fn events(streams: &[StreamObservation]) -> f64 {
     streams.iter().map(|heard| heard.events as f64).sum()
 }
 

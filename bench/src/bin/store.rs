@@ -17,7 +17,7 @@ const AT_ONCE: usize = 64;
 
 /// How a task writes.
 #[derive(Clone)]
-enum Way {
+enum CommitWay {
     Together(Writer),
     Apart(AnyPool),
 }
@@ -51,8 +51,8 @@ fn main() -> anyhow::Result<()> {
         })?;
         let turns = take_turns(
             ROUNDS,
-            || runtime.block_on(rate(&Way::Together(writer.clone()), writes)),
-            || runtime.block_on(rate(&Way::Apart(pool.clone()), writes)),
+            || runtime.block_on(rate(&CommitWay::Together(writer.clone()), writes)),
+            || runtime.block_on(rate(&CommitWay::Apart(pool.clone()), writes)),
         )?;
         let tally = writer.tally();
         notes.push(format!(
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Durable rows a second.
-async fn rate(way: &Way, writes: usize) -> anyhow::Result<f64> {
+async fn rate(way: &CommitWay, writes: usize) -> anyhow::Result<f64> {
     let (clock, tasks) = (SystemClock::new(), Tasks::new());
     let began = clock.now();
     let writing: Vec<_> = (0..AT_ONCE)
@@ -98,7 +98,7 @@ async fn rate(way: &Way, writes: usize) -> anyhow::Result<f64> {
     Ok(writes as f64 / clock.now().since(began).as_secs_f64())
 }
 
-impl Way {
+impl CommitWay {
     async fn write(&self) -> anyhow::Result<()> {
         const INSERT: &str = "INSERT INTO bench_rows (id, body) VALUES ($1, $2)";
         let query = sqlx::query(INSERT)

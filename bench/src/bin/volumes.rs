@@ -133,7 +133,7 @@ fn ours(url: &str, folder: &Path) -> anyhow::Result<f64> {
     Ok(spent.as_secs_f64())
 }
 
-/// Seconds.
+/// The time of the peer in seconds.
 fn theirs(url: &str, folder: &Path) -> anyhow::Result<f64> {
     fs::create_dir(folder)?;
     let (archive, target) = (folder.join("volume.zip"), folder.join("volume"));

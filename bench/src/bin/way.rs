@@ -1,7 +1,7 @@
 //! The whole way of a user's stream, beside one hop of nginx: client, facilitator's `/v1`, validator's gateway, sealed endpoint,
-//! engine. What it adds to the first byte and to each event, and what all of it together spends on each event.
+//! engine. It measures the time that the way adds to the first byte and to each event, and the processor time of all hops per event.
 //!
-//! The facilitator is a process of its own, gateway and endpoint share one; whatever passes streams on has a core for itself, the
+//! The facilitator is a process of its own, gateway and endpoint share one; the processes that pass streams on have a core for themselves, the
 //! engine and all clients the other. `MUSTER_BENCH_ROUNDS` (default 5) makes it small; `MUSTER_BENCH_NGINX` as for `proxy`.
 
 use std::fs;
@@ -12,11 +12,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{BoxFuture, try_join_all};
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use muster_bench::plot::{Line, distributions};
+use muster_bench::plot::{Curve, distributions};
 use muster_bench::process::{
     CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
 };
-use muster_bench::streams::{Heard, Wish, hear, now_us, quantile, request, serve_engine};
+use muster_bench::streams::{
+    StreamObservation, StreamParameters, hear, now_us, quantile, request, serve_engine,
+};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_facilitator::Config;
 use muster_gateway::host::{Host, News, Order};
@@ -47,25 +49,25 @@ use uuid::Uuid;
 const VOUCHES: &str = "facilitator.hotkey";
 const PATH: &str = "/v1/chat/completions";
 /// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
-const SHORT: Wish = Wish {
+const SHORT: StreamParameters = StreamParameters {
     events: 2,
     pause_us: 2_000,
 };
 const SHORT_STREAMS: usize = 100;
 /// As an engine speaks, a few at once.
-const CALM: Wish = Wish {
+const CALM: StreamParameters = StreamParameters {
     events: 100,
     pause_us: 10_000,
 };
 const CALM_STREAMS: usize = 16;
 /// Each event by itself, many at once.
-const PACED: Wish = Wish {
+const PACED: StreamParameters = StreamParameters {
     events: 200,
     pause_us: 10_000,
 };
 const PACED_STREAMS: usize = 64;
 /// As fast as it goes, many at once.
-const FAST: Wish = Wish {
+const FAST: StreamParameters = StreamParameters {
     events: 500,
     pause_us: 0,
 };
@@ -319,7 +321,7 @@ async fn keep(mut socket: Socket, notice: GatewayNotice) {
 
 // === the clients ===
 
-/// Whoever is asked.
+/// The server under load.
 enum Target {
     /// The engine itself, or the facilitator with a token.
     Plain(Upstream, Option<HeaderValue>),
@@ -327,8 +329,8 @@ enum Target {
 }
 
 impl Target {
-    async fn stream(&self, wish: Wish, timed: bool) -> Result<Heard> {
-        let (sent, mut request) = (now_us(), request(PATH, "bench", wish)?);
+    async fn stream(&self, parameters: StreamParameters, timed: bool) -> Result<StreamObservation> {
+        let (sent, mut request) = (now_us(), request(PATH, "bench", parameters)?);
         let response = match self {
             Self::Plain(upstream, token) => {
                 if let Some(token) = token {
@@ -341,16 +343,21 @@ impl Target {
         ensure!(response.status().is_success(), "answered {}", response.status());
         let heard = hear(response.into_body(), sent, timed).await?;
         ensure!(
-            heard.events == u64::from(wish.events),
+            heard.events == u64::from(parameters.events),
             "{} events of {}",
             heard.events,
-            wish.events
+            parameters.events
         );
         Ok(heard)
     }
 
-    async fn many(&self, count: usize, wish: Wish, timed: bool) -> Result<Vec<Heard>> {
-        try_join_all((0..count).map(|_| self.stream(wish, timed))).await
+    async fn many(
+        &self,
+        count: usize,
+        parameters: StreamParameters,
+        timed: bool,
+    ) -> Result<Vec<StreamObservation>> {
+        try_join_all((0..count).map(|_| self.stream(parameters, timed))).await
     }
 
     async fn first_bytes(&self) -> Result<Vec<f64>> {
@@ -429,7 +436,7 @@ fn measure(runtime: &Runtime) -> Result<()> {
 }
 
 fn draw(direct: Vec<f64>, nginx: &Found, ours: &Found) -> Result<()> {
-    let line = |name: &str, samples: Vec<f64>| Line {
+    let line = |name: &str, samples: Vec<f64>| Curve {
         name: name.to_owned(),
         samples,
     };
@@ -446,7 +453,7 @@ fn draw(direct: Vec<f64>, nginx: &Found, ours: &Found) -> Result<()> {
     fs::write(&docs, picture).with_context(|| format!("cannot write {}", docs.display()))
 }
 
-fn lateness(heard: Vec<Heard>) -> Vec<f64> {
+fn lateness(heard: Vec<StreamObservation>) -> Vec<f64> {
     heard.into_iter().flat_map(|heard| heard.late_us).collect()
 }
 
@@ -475,7 +482,7 @@ impl Found {
 }
 
 /// Microseconds of processor time of these processes for each event.
-async fn cost(processes: &[&Process], target: &Target, wish: Wish) -> Result<f64> {
+async fn cost(processes: &[&Process], target: &Target, parameters: StreamParameters) -> Result<f64> {
     let spent = || {
         processes
             .iter()
@@ -483,7 +490,7 @@ async fn cost(processes: &[&Process], target: &Target, wish: Wish) -> Result<f64
             .sum::<Result<f64>>()
     };
     let before = spent()?;
-    let heard = target.many(PACED_STREAMS, wish, false).await?;
+    let heard = target.many(PACED_STREAMS, parameters, false).await?;
     let events: f64 = heard.iter().map(|heard| heard.events as f64).sum();
     Ok((spent()? - before) * 1e6 / events)
 }
@@ -511,7 +518,7 @@ fn rows(ours: Found, nginx: Found) -> Report {
         ],
         notes: vec![
             "client, facilitator's /v1 (HTTP), gateway (HTTP), sealed endpoint (TLS 1.3, client's certificate pinned, hashed and signed, checked by the gateway), engine; nginx: TLS 1.3, one hop".to_owned(),
-            "whatever passes streams on is on core 0, engine and clients on core 1; processor time is of all hops together".to_owned(),
+            "the processes that pass streams on are on core 0, engine and clients on core 1; processor time is of all hops together".to_owned(),
         ],
     }
 }

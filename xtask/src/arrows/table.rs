@@ -113,7 +113,7 @@ pub(super) const ARROWS: &[Arrow] = &[
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
 pub(super) const TEST_ARROWS: &[Arrow] = &[];
 
-/// What programs of their own may use of our crates.
+/// The crates of ours that programs of their own may use.
 #[rustfmt::skip]
 pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
     ("muster-image-grader", &["muster-hardware-proof"]),
@@ -184,7 +184,7 @@ const fn never(name: &'static str, patterns: &'static [&'static str], because: &
     }
 }
 
-/// What this crate must never hold.
+/// The dependencies that this crate must never have.
 pub(super) fn never_of(name: &str) -> impl Iterator<Item = &'static Never> + '_ {
     NEVER.iter().filter(move |never| never.name == name)
 }

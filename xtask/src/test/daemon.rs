@@ -98,7 +98,7 @@ mod tests {
         let pid = Pid::from_raw(i32::try_from(daemon.child.id()).unwrap());
         drop(daemon);
         assert!(kill(pid, None).is_err(), "{script} lives on");
-        // What the deaf one started; the obedient one left nothing.
+        // The child of the deaf process; the obedient process left nothing.
         let _ = killpg(pid, Signal::SIGKILL);
     }
 

@@ -28,11 +28,11 @@ const SOCKET: &str = "/var/run/docker.sock";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An engine that we started, and that stops with us; or nothing, where one ran already.
-pub(super) struct Engine {
+pub(super) struct TestEngine {
     _daemon: Option<(Daemon, TempDir)>,
 }
 
-impl Engine {
+impl TestEngine {
     /// Finds the engine that answers or starts one.
     pub(super) fn find_or_start() -> anyhow::Result<Self> {
         if answers() {

@@ -1,5 +1,5 @@
-//! What the tests need from the machine: installed with apt where we are root on Debian, otherwise named with the command
-//! that brings it.
+//! Programs that the tests need: installed with apt for root on Debian, otherwise named with the command that installs
+//! them.
 
 use std::{path::Path, process::Command};
 
@@ -13,7 +13,7 @@ use super::{
 struct Need {
     what: &'static str,
     present: fn() -> bool,
-    /// Debian's packages.
+    /// The names of Debian's packages that bring it.
     packages: &'static [&'static str],
 }
 
@@ -44,7 +44,7 @@ const NEEDS: &[Need] = &[
         packages: &["docker-registry"],
     },
     Need {
-        what: "what test images are made of",
+        what: "the programs inside test images",
         present: || on_path("busybox") && Path::new("/usr/bin/python3").exists(),
         packages: &["busybox-static", "python3"],
     },

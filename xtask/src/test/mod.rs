@@ -34,7 +34,7 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// What the steps share.
+/// The state that the steps share.
 struct Run {
     workspace: Workspace,
     interrupt: Interrupt,

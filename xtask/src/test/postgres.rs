@@ -195,7 +195,7 @@ fn give(path: &Path, user: Option<&User>) -> anyhow::Result<()> {
         .with_context(|| format!("give {} to {}", path.display(), user.name))
 }
 
-/// Whoever else is on this machine can reach the port, and a superuser of PostgreSQL can run programs.
+/// A password, because every user of this machine can reach the port and a superuser of PostgreSQL can run programs.
 fn password() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("read random bytes: {error}"))?;

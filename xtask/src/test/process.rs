@@ -26,10 +26,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Remembers ctrl-c and SIGTERM and passes them on, so that the services of a run are stopped and removed.
 #[derive(Clone)]
-pub(super) struct Interrupt(Arc<Shared>);
+pub(super) struct Interrupt(Arc<RunningProcesses>);
 
 #[derive(Default)]
-struct Shared {
+struct RunningProcesses {
     requested: AtomicBool,
     /// The process group in the foreground.
     foreground: Mutex<Option<Pid>>,

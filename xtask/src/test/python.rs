@@ -77,7 +77,7 @@ pub(super) const CLIENTS: &[Client] = &[
     Client {
         requirements: &[
             "openai==3.54.0",
-            // What that client speaks HTTP with; our scripts, too.
+            // The HTTP library of that client and of our scripts.
             "httpx2==2.16.2",
             "xllamacpp==2026.10.11549",
             "gguf==0.19.0",
@@ -89,7 +89,7 @@ pub(super) const CLIENTS: &[Client] = &[
 ];
 
 impl Client {
-    /// `compute-horde-sdk==0.0.18`
+    /// The requirement as pip reads it, such as `compute-horde-sdk==0.0.18`.
     pub(super) fn requirement(&self) -> String {
         let all: Vec<_> = self.alone.iter().chain(self.requirements).copied().collect();
         all.join(" ")
@@ -101,7 +101,7 @@ impl Client {
         if self.alone.is_empty() {
             return plain(&self.requirements.join("-"));
         }
-        // What stands alone names it; of what it needs the versions are enough, a name of a folder has its limits.
+        // The first package names the folder; its dependencies show by their versions only, because a folder's name has limits.
         let versions = self
             .requirements
             .iter()

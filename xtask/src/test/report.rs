@@ -1,4 +1,4 @@
-//! What came of each step, as a table for people and one plain line for everybody else.
+//! The outcome of each step, as a table for people and one plain line for programs.
 
 use std::{fmt, time::Duration};
 
@@ -34,7 +34,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// A check that held; counts as one.

@@ -1,10 +1,10 @@
-//! What runs beside the tests, and the variables by which they find it.
+//! The services that run beside the tests, and the variables by which the tests find them.
 //!
 //! A service that cannot be had leaves its variable unset: the tests that need it fail by name and say why.
 
 use std::ffi::OsString;
 
-use super::{docker::Engine, postgres::Postgres, process::Interrupt, python::CLIENTS, report::Outcome};
+use super::{docker::TestEngine, postgres::Postgres, process::Interrupt, python::CLIENTS, report::Outcome};
 
 /// Where the stores' tests find PostgreSQL.
 const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
@@ -13,7 +13,7 @@ const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
 #[derive(Default)]
 pub(super) struct Services {
     postgres: Option<Postgres>,
-    engine: Option<Engine>,
+    engine: Option<TestEngine>,
     variables: Vec<(&'static str, OsString)>,
 }
 
@@ -33,7 +33,7 @@ impl Services {
             }
             Err(error) => note("PostgreSQL", error),
         }
-        match Engine::find_or_start() {
+        match TestEngine::find_or_start() {
             Ok(engine) => {
                 println!(
                     "Docker: {}",

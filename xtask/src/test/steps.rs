@@ -21,7 +21,7 @@ pub(super) struct Step {
 
 #[rustfmt::skip]
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "install", about: "what the tests need from apt, or what is missing", needs: &[], run: install },
+    Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], run: install },
     Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], run: fmt },
     Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], run: |run| own(run, &["arrows"]) },
     Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
@@ -45,7 +45,7 @@ pub(super) const STEPS: &[Step] = &[
 ];
 
 const FUZZ: &str = "crates/foundation/protocol/fuzz/Cargo.toml";
-/// What an image must be to run without any base: no loader, no libraries.
+/// The compiler flags of a program that runs in an image without a base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
 
 fn install(run: &mut Run) -> anyhow::Result<Outcome> {
@@ -237,7 +237,7 @@ fn llm_tests(run: &mut Run) -> anyhow::Result<Outcome> {
 
 const LLM_PEERS: &str = "MUSTER_TEST_OPENAI_PYTHON";
 
-/// What becomes of ignored tests.
+/// The treatment of ignored tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ignored {
     StayIgnored,

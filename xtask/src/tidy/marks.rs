@@ -18,8 +18,8 @@ const SOURCES: &[&str] = &[
     ".ci/run",
 ];
 
-/// What may stand in no text of the repository.
-struct Word {
+/// A text that may stand nowhere in the repository.
+struct ForbiddenText {
     text: &'static str,
     why: &'static str,
     /// Folders where it means something else.
@@ -27,15 +27,15 @@ struct Word {
 }
 
 #[rustfmt::skip]
-const WORDS: &[Word] = &[
+const WORDS: &[ForbiddenText] = &[
     // In the sandbox and in images it is the home of a container's user.
-    Word { text: concat!("/ro", "ot/"), why: "a path of one machine", except: &["executor/", "images/"] },
-    Word { text: concat!("/Use", "rs/"), why: "a path of one machine", except: &[] },
-    Word { text: concat!("C:\\", "Users"), why: "a path of one machine", except: &[] },
-    Word { text: concat!("<<<<", "<<< "), why: "a merge that was not finished", except: &[] },
-    Word { text: concat!(">>>>", ">>> "), why: "a merge that was not finished", except: &[] },
-    Word { text: concat!("-----BEGIN OPENSSH ", "PRIVATE KEY"), why: "a secret", except: &[] },
-    Word { text: concat!("-----BEGIN RSA ", "PRIVATE KEY"), why: "a secret", except: &[] },
+    ForbiddenText { text: concat!("/ro", "ot/"), why: "a path of one machine", except: &["executor/", "images/"] },
+    ForbiddenText { text: concat!("/Use", "rs/"), why: "a path of one machine", except: &[] },
+    ForbiddenText { text: concat!("C:\\", "Users"), why: "a path of one machine", except: &[] },
+    ForbiddenText { text: concat!("<<<<", "<<< "), why: "a merge that was not finished", except: &[] },
+    ForbiddenText { text: concat!(">>>>", ">>> "), why: "a merge that was not finished", except: &[] },
+    ForbiddenText { text: concat!("-----BEGIN OPENSSH ", "PRIVATE KEY"), why: "a secret", except: &[] },
+    ForbiddenText { text: concat!("-----BEGIN RSA ", "PRIVATE KEY"), why: "a secret", except: &[] },
 ];
 
 /// Work is done or absent; what is missing is an issue, not a remark.
@@ -52,7 +52,7 @@ pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
 
 /// The words of the table, anywhere but in their exceptions.
 pub(super) fn words(tree: &Tree) -> Vec<Finding> {
-    let search = |Word { text, why, except }: &'static Word| {
+    let search = |ForbiddenText { text, why, except }: &'static ForbiddenText| {
         let files = tree
             .files()
             .filter(|(path, _)| !except.iter().any(|folder| path.starts_with(folder)));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_word_of_the_table_fails_everywhere_but_in_its_exceptions() {
-        for Word { text, except, .. } in WORDS {
+        for ForbiddenText { text, except, .. } in WORDS {
             let line = format!("see {text}x");
             assert_eq!(words(&Tree::of(&[("README.md", &line)])).len(), 1, "{text}");
             for folder in *except {

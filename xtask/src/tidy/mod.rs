@@ -51,7 +51,7 @@ const PENDING: &[Rule] = &[
     prose::columns,
 ];
 
-/// The text files of the checkout by path, relative to the root and with `/`. What git ignores is absent.
+/// The text files of the checkout by path, relative to the root and with `/`. Ignored files are absent.
 #[derive(Default)]
 struct Tree(BTreeMap<String, String>);
 
@@ -113,7 +113,7 @@ impl Tree {
     }
 }
 
-/// What a rule has to say about a file.
+/// A rule's remark about a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,

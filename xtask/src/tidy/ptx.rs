@@ -39,7 +39,7 @@ mod tests {
             digest([("a.cu", "one")].into_iter())
         );
         let found = |text: &str| {
-            // What only the emulator compiles does not count.
+            // Sources that only the emulator compiles do not count.
             let other = format!("{KERNELS}emulator.cpp");
             check(&Tree::of(&[(&kernel, text), (&ptx, &right), (&other, "any")])).len()
         };

@@ -3,7 +3,7 @@
 use super::{Finding, Tree};
 
 const CALL: &str = concat!("sle", "ep(");
-/// What makes it no pause at all, written on the same line.
+/// Marks on the same line that show that the call is no pause.
 const EXCUSES: &[&str] = &["// paused time", "// polls until"];
 
 /// No call to sleep in test folders and test modules, unless time is paused or injected.

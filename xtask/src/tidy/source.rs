@@ -1,4 +1,4 @@
-//! What the rules know about Rust source: which lines are code, which are tests, and which crate a file belongs to.
+//! Facts about Rust source that the rules share: the lines of code, the tests, and the crate of a file.
 
 use super::Tree;
 
