@@ -122,8 +122,8 @@ mod tests {
         let advice = advice(&missing, &packages(&missing));
         assert_eq!(
             advice,
-            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine, a registry of images, what test images are \
-             made of, gVisor. On Debian, as root: apt-get update && apt-get install postgresql python3 python3-venv \
+            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine, a registry of images, the programs inside \
+             test images, gVisor. On Debian, as root: apt-get update && apt-get install postgresql python3 python3-venv \
              docker.io containerd runc iptables docker-registry busybox-static python3 runsc"
         );
     }
