@@ -94,6 +94,7 @@ pub(super) struct Arrow {
 pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
     arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
+    arrow("muster-http", "muster-process", "clocks and tasks of servers come from the process"),
     arrow("muster-websocket", "muster-protocol", "frames carry the vocabulary's messages"),
     arrow("muster-websocket", "muster-identity", "a session begins with a signed greeting"),
     arrow("muster-websocket", "muster-process", "clocks, tasks and TLS come from the process"),
@@ -145,6 +146,7 @@ const NEVER: &[Never] = &[
     never("muster-protocol",    NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
     never("muster-identity",    NETWORK, "keys and signatures never touch the network"),
     never("muster-process",     &["bollard*", "subxt*", "sp-*"], "the process crate holds no domain rules, so it knows no engine and no chain"),
+    never("muster-http",        &["bollard*", "subxt*", "sqlx*", "axum*"], "HTTP knows no routes, no store and no chain"),
     never("muster-websocket",   &["bollard*", "subxt*", "sqlx*"], "sessions carry messages and do not know what they mean"),
     never("muster-chain",       &["bollard*", "sqlx*"], "the chain client stores nothing and runs nothing"),
     never("muster-routing",     NETWORK, "routing decides without a clock, a store or a socket"),
