@@ -13,8 +13,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use muster_process::certificate;
 use muster_process::tls::TlsIdentity;
-use muster_sealing_proxy::certificate;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::streams::now_us;
@@ -261,7 +261,7 @@ fn free_port() -> Result<u16> {
 /// # Errors
 /// The folder is gone.
 pub fn write_identity(folder: &Path, name: &str) -> Result<()> {
-    let made = certificate::make(&["localhost".to_owned()])?;
+    let made = certificate::make_self_signed(&["localhost".to_owned()])?;
     let key = made.identity.key.secret_der();
     fs::write(folder.join(format!("{name}.der")), &made.identity.certificate)?;
     fs::write(folder.join(format!("{name}.key.der")), key)?;

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::Keypair;
 use muster_process::error::Causes;
-use muster_process::{SharedClock, Tasks};
+use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::{SealSession, SessionSealed};
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails};
@@ -21,7 +21,7 @@ use muster_protocol::{
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
 use muster_sealing_proxy::netns::Namespace;
 use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_sealing_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
 use muster_websocket::session::Sender;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -126,7 +126,7 @@ async fn opened(opening: Opening) -> Result<Open, Failure> {
         .into_iter()
         .chain(opening.details.executor_ip.clone())
         .collect::<Vec<_>>();
-    let made = certificate::make(&names).map_err(|error| unfit(&error))?;
+    let made = certificate::make_self_signed(&names).map_err(|error| unfit(&error))?;
     let key = Keypair::generate();
     let stated = statement(&opening, &key, port, made.identity.fingerprint(), client)?;
     let idle = opening

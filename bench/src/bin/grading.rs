@@ -29,15 +29,13 @@ use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
 use muster_hardware_proof::prover::{CpuProver, Unwatched, perform};
 use muster_hardware_proof::session::{Caps, Command, Executor, Validator};
 use muster_identity::Keypair;
-use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
 use muster_sealing_proxy::netns::Namespace;
-use muster_sealing_proxy::{
-    Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
-};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -143,10 +141,13 @@ async fn barrier() -> Result<Vec<Row>> {
 }
 
 /// A sealed endpoint that answers anything with a few bytes.
-async fn endpoint(tasks: &Tasks) -> Result<(String, Digest, certificate::Made)> {
+async fn endpoint(tasks: &Tasks) -> Result<(String, Digest, certificate::SelfSigned)> {
     let clock: SharedClock = Arc::new(SystemClock::new());
     let names = ["localhost".to_owned()];
-    let (server, client) = (certificate::make(&names)?, certificate::make(&names)?);
+    let (server, client) = (
+        certificate::make_self_signed(&names)?,
+        certificate::make_self_signed(&names)?,
+    );
     let engine = TcpListener::bind("127.0.0.1:0").await?;
     let port = engine.local_addr()?.port();
     let serving = tasks.clone();

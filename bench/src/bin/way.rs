@@ -25,7 +25,7 @@ use muster_gateway::host::{Host, News, Order};
 use muster_gateway::{Gateway, Parts, Settings};
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_streaming_ready};
 use muster_process::store::migrate;
-use muster_process::{SharedClock, SystemClock, Tasks, ready, tls};
+use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
 use muster_protocol::rest::Token;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::StreamingJobReady;
@@ -34,9 +34,7 @@ use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, SessionId, Text};
 use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{
-    Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream, certificate,
-};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
 use muster_validator::store::MIGRATIONS;
 use muster_websocket::Socket;
 use parking_lot::Mutex;
@@ -176,7 +174,7 @@ impl Host for Jobs {
 
 impl Jobs {
     async fn run(&self, order: Order) -> Result<()> {
-        let server = certificate::make(&["localhost".to_owned()])?;
+        let server = certificate::make_self_signed(&["localhost".to_owned()])?;
         let client = certificate::digest_of_pem(&order.certificate)?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

@@ -16,12 +16,12 @@ use muster_executor::Error;
 use muster_identity::Keypair;
 use muster_process::task::Task;
 use muster_process::tls::TlsIdentity;
-use muster_process::{SharedClock, SystemClock};
+use muster_process::{SharedClock, SystemClock, certificate};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{
     Attestation, Bounds, Envelope, Ledger, ResponseProof, Sealable, SessionClose, StreamEnd,
 };
-use muster_sealing_proxy::{Asked, CheckedBody, Limits, Peer, SealedClient, certificate};
+use muster_sealing_proxy::{Asked, CheckedBody, Limits, Peer, SealedClient};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::oneshot;
@@ -46,7 +46,7 @@ struct Client {
 
 impl Client {
     fn new() -> Self {
-        let made = certificate::make(&["localhost".to_owned()]).unwrap();
+        let made = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
         Self {
             identity: made.identity,
             pem: made.pem,

@@ -10,6 +10,7 @@ mod tests;
 
 use std::time::Duration;
 
+use muster_process::certificate::digest_of_pem;
 use muster_protocol::wire::executor::SessionClosed;
 use muster_protocol::wire::miner::{
     FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
@@ -17,7 +18,6 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price};
-use muster_sealing_proxy::certificate::digest_of_pem;
 
 pub use machine::Lease;
 

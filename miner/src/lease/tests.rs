@@ -307,7 +307,7 @@ fn job_id() -> JobId {
 
 /// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
 fn to_be_sealed() -> (Lease, Sealing) {
-    let client = muster_sealing_proxy::certificate::make(&["client".to_owned()]).unwrap();
+    let client = muster_process::certificate::make_self_signed(&["client".to_owned()]).unwrap();
     let (pem, fingerprint) = (client.pem, client.identity.fingerprint());
     let image = ImageId(Digest::of(b"image"));
     let mut lease = lease_of(|offer| {

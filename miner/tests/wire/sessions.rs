@@ -32,7 +32,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
     let mut miner = Miner::start_with(|config| config.executor.max_skew_ms = 700).await;
     let mut validator = Validator::connect(&miner).await;
     let (attempt, job_id) = (new_attempt(), JobId::from_uuid(Uuid::new_v4()));
-    let client = muster_sealing_proxy::certificate::make(&["client".to_owned()]).unwrap();
+    let client = muster_process::certificate::make_self_signed(&["client".to_owned()]).unwrap();
     let image = ImageId(Digest::of(b"image"));
     let mut offer = initial(attempt, validator.now);
     offer.streaming_details = Some(StreamingDetails {

@@ -3,6 +3,7 @@
 //! Time and randomness come in through here, so that a test can hold them still. No domain rules live here.
 
 pub mod backoff;
+pub mod certificate;
 pub mod clock;
 pub mod config;
 pub mod error;

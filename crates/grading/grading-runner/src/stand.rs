@@ -14,8 +14,8 @@ use muster_grading::verdict::{Absence, Tried, said};
 use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
 use muster_hardware_proof::session::Validator;
 use muster_hardware_proof::{Engine, Verdict};
+use muster_process::certificate;
 use muster_protocol::JobId;
-use muster_sealing_proxy::certificate;
 use muster_session_pool::Service;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -183,7 +183,7 @@ impl Stand {
         let service = core.settings.service(self.seat.class);
         let service: Service = service.ok_or_else(|| void(&"no grader for its class"))?;
         let names = ["muster-grading".to_owned()];
-        let made = certificate::make(&names).map_err(|error| void(&error))?;
+        let made = certificate::make_self_signed(&names).map_err(|error| void(&error))?;
         let order = Order {
             job,
             service: service.clone(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
+use muster_process::certificate::digest_of_pem;
 use muster_process::error::Causes;
 use muster_process::tls::TlsIdentity;
 use muster_process::{SharedClock, Tasks};
@@ -15,7 +16,6 @@ use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timesta
 use muster_response_proof::{
     Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId,
 };
-use muster_sealing_proxy::certificate::digest_of_pem;
 use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
 use muster_sealing_proxy::{
     Arriving, Asked, BESIDE, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_sealing_proxy::certificate;
 use muster_session_pool::{Event, Service, SessionNo};
 use tokio::sync::{mpsc, oneshot};
 
+use muster_process::certificate;
 use muster_protocol::JobId;
 
 use crate::desk::Word;
@@ -85,7 +85,7 @@ impl Started {
         heard: &mut mpsc::Receiver<News>,
     ) -> Result<Line, String> {
         let names = ["muster-gateway".to_owned()];
-        let made = certificate::make(&names).map_err(|error| error.to_string())?;
+        let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
         let settings = &self.core.settings;
         self.core
             .host

@@ -9,7 +9,6 @@
 //! What is signed, and by which rules it is believed, stands in [`muster_response_proof`] and `docs/sealed-sessions.md`.
 
 mod answer;
-pub mod certificate;
 pub mod check;
 pub mod client;
 pub mod comment;

@@ -19,12 +19,12 @@ use muster_gateway::store::Book;
 use muster_gateway::{Gateway, Parts, Settings};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::store::testing::{TestStore, stores};
-use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, SessionId, Text};
 use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream, certificate};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
 use muster_session_pool::Service;
 use sqlx::migrate::Migrator;
 use tempfile::TempDir;
@@ -329,7 +329,7 @@ impl Subnet {
             | Fate::Fails => 0,
         };
         let clock: SharedClock = Arc::new(Ahead(Arc::clone(&self.clock), ahead));
-        let server = certificate::make(&["localhost".to_owned()]).unwrap();
+        let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let attempt = AttemptId::first_of(order.job);

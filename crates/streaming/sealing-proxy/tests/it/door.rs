@@ -11,12 +11,12 @@ use http::uri::PathAndQuery;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use muster_process::Tasks;
 use muster_process::tls::{TlsIdentity, client};
+use muster_process::{Tasks, certificate};
 use muster_protocol::Digest;
 use muster_response_proof::StreamEnd;
 use muster_sealing_proxy::headers::PROOF;
-use muster_sealing_proxy::{BESIDE, Beside, ClientError, Limits, Peer, SealedClient, Upstream, certificate};
+use muster_sealing_proxy::{BESIDE, Beside, ClientError, Limits, Peer, SealedClient, Upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -64,7 +64,9 @@ async fn only_the_one_certificate_gets_in_and_only_the_one_answers() {
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     assert_eq!(rig.ask(Request::get("/"), "").await.body, "hello");
     // Another client, whose certificate is as good as any.
-    let other = certificate::make(&["client".to_owned()]).unwrap().identity;
+    let other = certificate::make_self_signed(&["client".to_owned()])
+        .unwrap()
+        .identity;
     let limits = Limits::default();
     let stranger = SealedClient::new(rig.client.peer().clone(), &other, &limits, &tasks).unwrap();
     let refused = stranger

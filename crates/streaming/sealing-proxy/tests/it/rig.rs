@@ -12,7 +12,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use muster_identity::Keypair;
 use muster_process::tls::TlsIdentity;
-use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
     Attestation, Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId, StreamEnd,
@@ -21,7 +21,7 @@ use muster_response_proof::{
 use muster_sealing_proxy::socket::{JobSocket, Listener};
 use muster_sealing_proxy::{
     Asked, Beside, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer,
-    Unproven, Upstream, certificate,
+    Unproven, Upstream,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -217,8 +217,8 @@ impl Rig {
         kind: Kind,
     ) -> Self {
         let clock: SharedClock = Arc::new(SystemClock::new());
-        let server = certificate::make(&["localhost".to_owned()]).unwrap();
-        let own = certificate::make(&["client".to_owned()]).unwrap();
+        let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
+        let own = certificate::make_self_signed(&["client".to_owned()]).unwrap();
         let (server_digest, client_digest) = (server.identity.fingerprint(), own.identity.fingerprint());
         let stated = attestation(&key(), clock.now(), &kind, server_digest, client_digest);
         let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));

@@ -1,40 +1,41 @@
-//! Certificates that nobody vouches for: made for one session, known by their digest.
+//! Self-signed certificates for one session. The other side knows such a certificate by its SHA-256 digest.
 
-use muster_process::tls::{TlsIdentity, fingerprint};
 use muster_protocol::Digest;
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The longest certificate that is read, PEM.
+use crate::tls::{TlsIdentity, fingerprint};
+
+/// The longest certificate that is read, in bytes of PEM.
 const MAX_PEM: usize = 64 * 1024;
 
-/// A certificate that cannot be made or read.
+/// Why a certificate cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// No randomness, or a name that no certificate may hold.
+    /// The system has no randomness, or a name is not allowed in a certificate.
     #[error("a certificate cannot be made")]
     Make(#[from] rcgen::Error),
-    /// Not a certificate.
+    /// The text holds no certificate in PEM.
     #[error("not a certificate in PEM")]
     Read,
 }
 
-/// A key of one's own and its certificate.
+/// A self-signed certificate, its private key and its text form.
 #[derive(Debug)]
-pub struct Made {
-    /// For TLS.
+pub struct SelfSigned {
+    /// Certificate and key, as TLS uses them.
     pub identity: TlsIdentity,
-    /// The certificate as it travels, PEM.
+    /// The certificate in PEM, as messages carry it.
     pub pem: String,
 }
 
-/// Draws a key and certifies it with itself for these names and addresses, of which the first is the subject. Clients that
-/// check names find theirs.
+/// Draws a new key and signs a certificate for these names and addresses with it. The first name is the subject; all of them
+/// stand in the certificate for clients that check names.
 ///
 /// # Errors
 /// See [`CertificateError::Make`].
-pub fn make(names: &[String]) -> Result<Made, CertificateError> {
+pub fn make_self_signed(names: &[String]) -> Result<SelfSigned, CertificateError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::new(names.to_vec())?;
     let subject = names.first().map_or("muster", String::as_str);
@@ -42,7 +43,7 @@ pub fn make(names: &[String]) -> Result<Made, CertificateError> {
     params.distinguished_name.push(DnType::CommonName, subject);
     let certificate = params.self_signed(&key)?;
     let pem = certificate.pem();
-    Ok(Made {
+    Ok(SelfSigned {
         identity: TlsIdentity {
             certificate: certificate.der().clone(),
             key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
@@ -51,7 +52,7 @@ pub fn make(names: &[String]) -> Result<Made, CertificateError> {
     })
 }
 
-/// The digest by which a certificate in PEM is known; of the first one if there are more.
+/// The SHA-256 digest of a certificate in PEM; of the first certificate if the text holds more.
 ///
 /// # Errors
 /// [`CertificateError::Read`].
@@ -70,13 +71,13 @@ mod tests {
     #[test]
     fn a_certificate_is_known_by_one_digest_in_both_forms() {
         let names = ["localhost".to_owned(), "192.0.2.1".to_owned()];
-        let made = make(&names).unwrap();
+        let made = make_self_signed(&names).unwrap();
         assert_eq!(digest_of_pem(&made.pem).unwrap(), made.identity.fingerprint());
         assert_ne!(
-            make(&names).unwrap().identity.fingerprint(),
+            make_self_signed(&names).unwrap().identity.fingerprint(),
             made.identity.fingerprint()
         );
-        muster_process::tls::server_for(&made.identity, Digest::of(b"x"), &[b"h2"]).unwrap();
+        crate::tls::server_for(&made.identity, Digest::of(b"x"), &[b"h2"]).unwrap();
         for bad in ["", "-----BEGIN CERTIFICATE-----\nAA\n", &"x".repeat(MAX_PEM + 1)] {
             assert!(digest_of_pem(bad).is_err());
         }
