@@ -18,10 +18,10 @@ use muster_facilitator_core::account::Account;
 use muster_facilitator_core::delivery::Presence;
 use muster_gateway::forward::{Ask, Target};
 use muster_gateway::{bearer, collect, refuse};
+use muster_openai::OpenAiError;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::ValidatorKey;
-use muster_session_pool::Refusal as OpenAi;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -60,7 +60,7 @@ pub(super) fn routes() -> Router<Arc<Door>> {
         .route("/v1/proofs/{id}", get(proof))
         .route("/v1/{*anything}", any(unknown))
         .method_not_allowed_fallback(async |method: Method| {
-            refuse(&OpenAi::UnknownMethod(method.to_string()))
+            refuse(&OpenAiError::MethodNotAllowed(method.to_string()))
         })
         .layer(from_fn(cross_origin))
 }
@@ -88,7 +88,7 @@ async fn cross_origin(request: Request, next: Next) -> Response {
 }
 
 /// Whoever asks, if they may.
-async fn admitted(door: &Arc<Door>, parts: &mut Parts) -> Result<Account, OpenAi> {
+async fn admitted(door: &Arc<Door>, parts: &mut Parts) -> Result<Account, OpenAiError> {
     bearer(&parts.headers)?;
     match Caller::from_request_parts(parts, door).await {
         Ok(caller) => Ok(caller.account().clone()),
@@ -97,23 +97,23 @@ async fn admitted(door: &Arc<Door>, parts: &mut Parts) -> Result<Account, OpenAi
 }
 
 /// A refusal of the door in OpenAI's words.
-fn translated(refusal: &Refusal) -> OpenAi {
+fn translated(refusal: &Refusal) -> OpenAiError {
     let message = refusal.words();
     let retry_after = refusal.retry_after().unwrap_or(Duration::from_secs(1));
     match refusal.status() {
-        StatusCode::UNAUTHORIZED => OpenAi::BadKey(message),
-        StatusCode::FORBIDDEN => OpenAi::Forbidden(message),
-        StatusCode::TOO_MANY_REQUESTS => OpenAi::TooOften { message, retry_after },
-        _ => OpenAi::Unavailable { message, retry_after },
+        StatusCode::UNAUTHORIZED => OpenAiError::InvalidKey(message),
+        StatusCode::FORBIDDEN => OpenAiError::Forbidden(message),
+        StatusCode::TOO_MANY_REQUESTS => OpenAiError::RateLimited { message, retry_after },
+        _ => OpenAiError::Unavailable { message, retry_after },
     }
 }
 
-fn unreadable(error: StoreError) -> OpenAi {
+fn unreadable(error: StoreError) -> OpenAiError {
     translated(&Refusal::from(error))
 }
 
 async fn unknown(request: Request) -> Response {
-    refuse(&OpenAi::UnknownUrl(
+    refuse(&OpenAiError::UnknownUrl(
         request.uri().path().chars().take(200).collect(),
     ))
 }
@@ -124,7 +124,7 @@ async fn pass_on(State(door): State<Arc<Door>>, request: Request) -> Response {
         .unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenAi> {
+async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenAiError> {
     let (mut parts, body) = request.into_parts();
     let account = admitted(door, &mut parts).await?;
     within_quota(door, &account).await?;
@@ -137,12 +137,12 @@ async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenA
         .collect();
     if serving.is_empty() {
         return Err(if gateways.is_empty() {
-            OpenAi::Unavailable {
+            OpenAiError::Unavailable {
                 message: "no validator with a gateway is connected".to_owned(),
                 retry_after: Duration::from_secs(5),
             }
         } else {
-            OpenAi::UnknownModel(model)
+            OpenAiError::UnknownModel(model)
         });
     }
     let ask = Ask {
@@ -174,10 +174,10 @@ async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenA
             Err(refusal) => last = Some(refusal),
         }
     }
-    Err(last.unwrap_or(OpenAi::UnknownModel(model)))
+    Err(last.unwrap_or(OpenAiError::UnknownModel(model)))
 }
 
-async fn within_quota(door: &Door, account: &Account) -> Result<(), OpenAi> {
+async fn within_quota(door: &Door, account: &Account) -> Result<(), OpenAiError> {
     let Some(most) = door.daily_tokens else {
         return Ok(());
     };
@@ -187,7 +187,7 @@ async fn within_quota(door: &Door, account: &Account) -> Result<(), OpenAi> {
         return Ok(());
     }
     let left = DAY - now.secs().rem_euclid(DAY);
-    Err(OpenAi::QuotaUsedUp {
+    Err(OpenAiError::QuotaExceeded {
         message: format!(
             "the account has used {used} of the {most} tokens that it has a day; the count begins anew at midnight, UTC"
         ),
@@ -196,15 +196,16 @@ async fn within_quota(door: &Door, account: &Account) -> Result<(), OpenAi> {
 }
 
 /// The model that a body asks for. Everything else in it is the gateway's to judge.
-fn asked_for(body: &[u8]) -> Result<String, OpenAi> {
-    let value: Value = serde_json::from_slice(body).map_err(|error| OpenAi::BadRequest(error.to_string()))?;
+fn asked_for(body: &[u8]) -> Result<String, OpenAiError> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
     match value.get("model") {
         Some(Value::String(model)) if !model.is_empty() => Ok(model.clone()),
-        Some(_) => Err(OpenAi::BadParameter {
+        Some(_) => Err(OpenAiError::BadParameter {
             parameter: "model",
             message: "`model` must be the id of a model".to_owned(),
         }),
-        None => Err(OpenAi::BadParameter {
+        None => Err(OpenAiError::BadParameter {
             parameter: "model",
             message: "you must provide a model parameter".to_owned(),
         }),
@@ -212,7 +213,7 @@ fn asked_for(body: &[u8]) -> Result<String, OpenAi> {
 }
 
 /// The gateways that can be asked now, the validator that the client named or all of them.
-async fn gateways(door: &Door, parts: &Parts) -> Result<Vec<Announced>, OpenAi> {
+async fn gateways(door: &Door, parts: &Parts) -> Result<Vec<Announced>, OpenAiError> {
     let wanted = match parts.headers.get(VALIDATOR) {
         None => None,
         Some(named) => {
@@ -220,7 +221,7 @@ async fn gateways(door: &Door, parts: &Parts) -> Result<Vec<Announced>, OpenAi> 
                 .to_str()
                 .ok()
                 .and_then(|text| text.parse::<ValidatorKey>().ok());
-            Some(named.ok_or(OpenAi::BadParameter {
+            Some(named.ok_or(OpenAiError::BadParameter {
                 parameter: "muster-validator",
                 message: "the header muster-validator is the ss58 address of a validator".to_owned(),
             })?)
@@ -261,14 +262,14 @@ async fn model(State(door): State<Arc<Door>>, request: Request) -> Response {
     match described(&door, request).await {
         Ok(all) => match all.into_iter().find(|one| one["id"] == id) {
             Some(found) => Json(found).into_response(),
-            None => refuse(&OpenAi::UnknownModel(id.chars().take(200).collect())),
+            None => refuse(&OpenAiError::UnknownModel(id.chars().take(200).collect())),
         },
         Err(refusal) => refuse(&refusal),
     }
 }
 
 /// Every model that some gateway serves, once.
-async fn described(door: &Arc<Door>, request: Request) -> Result<Vec<Value>, OpenAi> {
+async fn described(door: &Arc<Door>, request: Request) -> Result<Vec<Value>, OpenAiError> {
     let (mut parts, _) = request.into_parts();
     admitted(door, &mut parts).await?;
     let mut all: Vec<Value> = Vec::new();
@@ -292,10 +293,10 @@ async fn proof(State(door): State<Arc<Door>>, request: Request) -> Response {
         .unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-async fn proven(door: &Arc<Door>, request: Request) -> Result<Response, OpenAi> {
+async fn proven(door: &Arc<Door>, request: Request) -> Result<Response, OpenAiError> {
     let (mut parts, _) = request.into_parts();
     let account = admitted(door, &mut parts).await?;
-    let mut last = OpenAi::UnknownProof;
+    let mut last = OpenAiError::UnknownProof;
     for gateway in gateways(door, &parts).await? {
         let ask = Ask {
             client: door.pseudonym(&account),
@@ -352,6 +353,6 @@ mod tests {
             ("rate_limit_error", Some(3))
         );
         let refusal = translated(&Refusal::detail(StatusCode::UNAUTHORIZED, "Invalid API key."));
-        assert_eq!(refusal, OpenAi::BadKey("Invalid API key.".to_owned()));
+        assert_eq!(refusal, OpenAiError::InvalidKey("Invalid API key.".to_owned()));
     }
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::{HeaderMap, header};
+use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
-use muster_session_pool::Refusal;
 
 /// Whoever asks, under a name that the miners may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub(crate) struct Porter {
 
 impl Porter {
     /// Whom the request's bearer names.
-    pub(crate) fn admit(&self, headers: &HeaderMap, now: Timestamp) -> Result<Client, Refusal> {
+    pub(crate) fn admit(&self, headers: &HeaderMap, now: Timestamp) -> Result<Client, OpenAiError> {
         let bearer = bearer(headers)?;
         // Whoever compares digests learns nothing from how long it takes.
         if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
             return Ok(Client(pseudonym(b"own", name.as_bytes())));
         }
-        let refuse = |why: &str| Refusal::BadKey(why.to_owned());
+        let refuse = |why: &str| OpenAiError::InvalidKey(why.to_owned());
         let envelope = Envelope::<GatewayToken>::from_text(bearer)
             .map_err(|_| refuse("the API key is unknown, or was revoked"))?;
         let token = envelope.statement().map_err(|error| refuse(&error.to_string()))?;
@@ -56,8 +56,10 @@ impl Porter {
 ///
 /// # Errors
 /// There is none.
-pub fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
-    let value = headers.get(header::AUTHORIZATION).ok_or(Refusal::NoKey)?;
+pub fn bearer(headers: &HeaderMap) -> Result<&str, OpenAiError> {
+    let value = headers
+        .get(header::AUTHORIZATION)
+        .ok_or(OpenAiError::MissingKey)?;
     value
         .to_str()
         .ok()
@@ -65,7 +67,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, key)| key.trim())
         .filter(|key| !key.is_empty())
-        .ok_or(Refusal::NoKey)
+        .ok_or(OpenAiError::MissingKey)
 }
 
 fn pseudonym(who: &[u8], name: &[u8]) -> Digest {
@@ -118,8 +120,14 @@ mod tests {
         let own = porter.admit(&with("bearer secret"), NOW()).unwrap();
         let theirs = porter.admit(&token(&listed, |_| ()), NOW()).unwrap();
         assert_ne!(own, theirs);
-        assert_eq!(porter.admit(&HeaderMap::new(), NOW()), Err(Refusal::NoKey));
-        assert_eq!(porter.admit(&with("Basic secret"), NOW()), Err(Refusal::NoKey));
+        assert_eq!(
+            porter.admit(&HeaderMap::new(), NOW()),
+            Err(OpenAiError::MissingKey)
+        );
+        assert_eq!(
+            porter.admit(&with("Basic secret"), NOW()),
+            Err(OpenAiError::MissingKey)
+        );
         let mut tampered = token(&listed, |_| ());
         let text = tampered[header::AUTHORIZATION]
             .to_str()

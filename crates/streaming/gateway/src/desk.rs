@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join_all};
+use muster_openai::OpenAiError;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
 use muster_session_pool::pool::{Census, UNWELL};
-use muster_session_pool::{Effect, Event, Pool, Refusal, RequestNo, Service, SessionNo};
+use muster_session_pool::{Effect, Event, Pool, RequestNo, Service, SessionNo};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -28,7 +29,7 @@ pub(crate) enum Turn {
     /// This session serves it.
     Yours(SessionNo, Arc<Line>),
     /// Nobody will.
-    Refused(Refusal),
+    Refused(OpenAiError),
     /// The session that serves it is taken for dead, and its answer has begun.
     Broken,
 }
@@ -160,7 +161,7 @@ impl Ticket {
     /// What the desk says next.
     pub(crate) async fn next(&mut self) -> Turn {
         self.turns.recv().await.unwrap_or_else(|| {
-            Turn::Refused(Refusal::Unavailable {
+            Turn::Refused(OpenAiError::Unavailable {
                 message: "the gateway is stopping".to_owned(),
                 retry_after: Duration::from_secs(5),
             })

@@ -12,12 +12,12 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use muster_identity::Keypair;
+use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
 use muster_sealing_proxy::headers::{CLIENT_NONCE, PROOF, end_to_end};
-use muster_session_pool::{Meter, Refusal, Usage};
 
 /// How long a token holds. It is made for each request, and must outlast that one's upload only.
 const TOKEN: Duration = Duration::from_secs(120);
@@ -59,7 +59,7 @@ pub struct Passed {
     /// The status that the gateway answered.
     pub status: StatusCode,
     /// Tokens that passed, by the facilitator's own count; none if it was refused.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Bytes of the answer.
     pub bytes: u64,
 }
@@ -97,7 +97,7 @@ impl Way {
         target: &Target,
         ask: Ask,
         report: impl FnOnce(Passed) + Send + 'static,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, OpenAiError> {
         let url = format!("{}{}", target.url.trim_end_matches('/'), ask.path);
         let size = ask.body.len();
         let mut request = self
@@ -114,7 +114,7 @@ impl Way {
         }
         let answered = request.send().await.map_err(|error| {
             tracing::warn!(validator = %target.validator, url = target.url, error = %Causes(&error), "a gateway is not reached");
-            Refusal::Unavailable {
+            OpenAiError::Unavailable {
                 message: "the validator's gateway cannot be reached".to_owned(),
                 retry_after: Duration::from_secs(5),
             }
@@ -130,7 +130,7 @@ impl Way {
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let metered = Metered {
             status: head.status,
-            meter: Meter::new(kind, size),
+            meter: TokenMeter::new(kind, size),
             inner: body,
             report: Some(Box::new(report)),
         };
@@ -164,7 +164,7 @@ impl fmt::Debug for Way {
 /// A body that is counted while it passes, and reports once how it ended.
 struct Metered {
     status: StatusCode,
-    meter: Meter,
+    meter: TokenMeter,
     inner: reqwest::Body,
     report: Option<Box<dyn FnOnce(Passed) + Send>>,
 }
@@ -175,7 +175,7 @@ impl Metered {
             let usage = if self.status.is_success() {
                 self.meter.usage()
             } else {
-                Usage::default()
+                TokenUsage::default()
             };
             report(Passed {
                 status: self.status,

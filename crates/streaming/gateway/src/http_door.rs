@@ -11,10 +11,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
+use muster_openai::{OpenAiError, TokenUsage};
 use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::Nonce;
 use muster_sealing_proxy::headers::CLIENT_NONCE;
-use muster_session_pool::{Refusal, Service, Usage};
+use muster_session_pool::Service;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -58,7 +59,7 @@ pub struct ProofView {
     /// Bytes of the answer.
     pub bytes: u64,
     /// Tokens, by the gateway's own count.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// What it cost, in rao.
     pub cost: u64,
     /// The session's word: base64 of the statement and its signature.
@@ -87,9 +88,13 @@ pub(crate) fn router(core: Arc<Core>) -> Router {
         // Ids of models have slashes in them as often as not.
         .route("/v1/models/{*id}", get(model))
         .route("/v1/proofs/{id}", get(proof))
-        .fallback(async |uri: Uri| refuse(&Refusal::UnknownUrl(uri.path().chars().take(MAX_SHOWN).collect())))
+        .fallback(async |uri: Uri| {
+            refuse(&OpenAiError::UnknownUrl(
+                uri.path().chars().take(MAX_SHOWN).collect(),
+            ))
+        })
         .method_not_allowed_fallback(async |method: Method| {
-            refuse(&Refusal::UnknownMethod(method.to_string()))
+            refuse(&OpenAiError::MethodNotAllowed(method.to_string()))
         })
         .with_state(core)
 }
@@ -125,10 +130,10 @@ async fn asked(
     path: &'static str,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, OpenAiError> {
     let Client(client) = core.porter.admit(headers, core.clock.now())?;
     let Ok(permit) = Arc::clone(&core.permits).try_acquire_owned() else {
-        return Err(Refusal::QueueFull {
+        return Err(OpenAiError::QueueFull {
             message: "the gateway serves as many requests as it may".to_owned(),
             retry_after: Duration::from_secs(1),
         });
@@ -140,8 +145,8 @@ async fn asked(
     let pool = services
         .iter()
         .position(|service| service.model == model)
-        .ok_or_else(|| Refusal::UnknownModel(model.chars().take(MAX_SHOWN).collect()))?;
-    let nonce = draw().map_err(|error| Refusal::Internal(error.to_string()))?;
+        .ok_or_else(|| OpenAiError::UnknownModel(model.chars().take(MAX_SHOWN).collect()))?;
+    let nonce = draw().map_err(|error| OpenAiError::Internal(error.to_string()))?;
     let asking = Asking {
         path,
         body,
@@ -160,31 +165,31 @@ async fn asked(
     Ok(reply(from, streams, heartbeat, relay::id(&nonce)).await)
 }
 
-fn client_nonce(headers: &HeaderMap) -> Result<Option<Nonce>, Refusal> {
+fn client_nonce(headers: &HeaderMap) -> Result<Option<Nonce>, OpenAiError> {
     let Some(value) = headers.get(CLIENT_NONCE) else {
         return Ok(None);
     };
     let nonce = value.to_str().ok().and_then(Nonce::from_hex);
-    nonce.map(Some).ok_or(Refusal::BadParameter {
+    nonce.map(Some).ok_or(OpenAiError::BadParameter {
         parameter: "muster-client-nonce",
         message: "the header muster-client-nonce has 64 hex digits".to_owned(),
     })
 }
 
 /// The model that is asked for, and whether the answer is to be a stream.
-fn read(body: &[u8]) -> Result<(String, bool), Refusal> {
+fn read(body: &[u8]) -> Result<(String, bool), OpenAiError> {
     let asked: Asked =
-        serde_json::from_slice(body).map_err(|error| Refusal::BadRequest(error.to_string()))?;
+        serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
     let model = match asked.model {
         Some(Value::String(model)) if !model.is_empty() => model,
         Some(_) => {
-            return Err(Refusal::BadParameter {
+            return Err(OpenAiError::BadParameter {
                 parameter: "model",
                 message: "`model` must be the id of a model".to_owned(),
             });
         }
         None => {
-            return Err(Refusal::BadParameter {
+            return Err(OpenAiError::BadParameter {
                 parameter: "model",
                 message: "you must provide a model parameter".to_owned(),
             });
@@ -194,7 +199,7 @@ fn read(body: &[u8]) -> Result<(String, bool), Refusal> {
         None | Some(Value::Null | Value::Bool(false)) => false,
         Some(Value::Bool(true)) => true,
         Some(_) => {
-            return Err(Refusal::BadParameter {
+            return Err(OpenAiError::BadParameter {
                 parameter: "stream",
                 message: "`stream` must be true or false".to_owned(),
             });
@@ -207,16 +212,16 @@ fn read(body: &[u8]) -> Result<(String, bool), Refusal> {
 ///
 /// # Errors
 /// It is larger, breaks off, or takes too long.
-pub async fn collect(body: Body, most: usize) -> Result<Bytes, Refusal> {
+pub async fn collect(body: Body, most: usize) -> Result<Bytes, OpenAiError> {
     tokio::time::timeout(UPLOAD, whole(body, most))
         .await
-        .map_err(|_| Refusal::TooSlow)?
+        .map_err(|_| OpenAiError::UploadTimeout)?
 }
 
-async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
+async fn whole(mut body: Body, most: usize) -> Result<Bytes, OpenAiError> {
     let (mut kept, mut size) = (BytesMut::new(), 0_usize);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::BadRequest("it broke off".to_owned()))?;
+        let frame = frame.map_err(|_| OpenAiError::BadRequest("it broke off".to_owned()))?;
         let Ok(data) = frame.into_data() else { continue };
         size = size.saturating_add(data.len());
         if size <= most {
@@ -230,7 +235,7 @@ async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
         }
     }
     if size > most {
-        return Err(Refusal::TooLarge(most));
+        return Err(OpenAiError::TooLarge(most));
     }
     Ok(kept.freeze())
 }
@@ -254,7 +259,7 @@ async fn model(State(core): Shared, headers: HeaderMap, Path(id): Path<String>) 
     }
     match core.whitelist.of_model(&id) {
         Ok(service) => Json(described(&core, service)).into_response(),
-        Err(_) => refuse(&Refusal::UnknownModel(id.chars().take(MAX_SHOWN).collect())),
+        Err(_) => refuse(&OpenAiError::UnknownModel(id.chars().take(MAX_SHOWN).collect())),
     }
 }
 
@@ -293,10 +298,10 @@ async fn proof(State(core): Shared, headers: HeaderMap, Path(id): Path<String>) 
             attestation: session.attestation,
         })
         .into_response(),
-        Ok(Some(_) | None) => refuse(&Refusal::UnknownProof),
+        Ok(Some(_) | None) => refuse(&OpenAiError::UnknownProof),
         Err(error) => {
             tracing::error!(%error, "a proof cannot be read");
-            refuse(&Refusal::Internal(
+            refuse(&OpenAiError::Internal(
                 "the gateway's store does not answer".to_owned(),
             ))
         }
@@ -334,6 +339,6 @@ mod tests {
     async fn what_is_too_large_is_not_kept() {
         let body = || Body::from(vec![b'x'; 100]);
         assert_eq!(collect(body(), 100).await.unwrap().len(), 100);
-        assert_eq!(collect(body(), 99).await, Err(Refusal::TooLarge(99)));
+        assert_eq!(collect(body(), 99).await, Err(OpenAiError::TooLarge(99)));
     }
 }

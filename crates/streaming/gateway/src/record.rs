@@ -203,10 +203,10 @@ fn as_stated(proof: &ResponseProof) -> (Asked, Checked) {
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
+    use muster_openai::TokenUsage;
     use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, ValidatorKey};
     use muster_response_proof::{ChunkTree, HashScheme, Price, SessionId, StreamEnd, Text};
-    use muster_session_pool::Usage;
     use uuid::Uuid;
 
     use super::*;
@@ -286,7 +286,7 @@ mod tests {
                 first_byte_at: Some(at(101)),
                 ended_at: at(102),
                 bytes: BODY.len() as u64,
-                usage: Usage::default(),
+                usage: TokenUsage::default(),
                 cost: 0,
                 proof: Some(sealed.to_text()),
                 attestation: attested.to_text(),

@@ -12,12 +12,13 @@ use futures_util::future::OptionFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt as _;
+use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{Nonce, StreamEnd};
 use muster_sealing_proxy::headers::{PROOF, end_to_end};
 use muster_sealing_proxy::{Asked, Checked, Unproven};
-use muster_session_pool::{Meter, Refusal, SessionNo, Usage};
+use muster_session_pool::SessionNo;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -56,7 +57,7 @@ pub(crate) enum Part {
     /// What follows on its body.
     Trailers(HeaderMap),
     /// There is no answer; nothing has been sent.
-    Refused(Refusal),
+    Refused(OpenAiError),
     /// It broke off, and nothing can be said about it inside the body.
     Cut,
 }
@@ -106,7 +107,7 @@ pub(crate) async fn run(core: Arc<Core>, mut ticket: Ticket, asking: Asking, to:
                 return;
             }
             Turn::Broken => {
-                let refusal = Refusal::Upstream("the session is gone".to_owned());
+                let refusal = OpenAiError::UpstreamFailed("the session is gone".to_owned());
                 let _ = client.give(Part::Refused(refusal)).await;
                 return;
             }
@@ -173,7 +174,7 @@ async fn attempt(
     }
     head.headers.insert(REQUEST_ID, id(&asking.nonce));
     let mut passage = Passage {
-        meter: Meter::new(content_type.as_deref(), asking.body.len()),
+        meter: TokenMeter::new(content_type.as_deref(), asking.body.len()),
         kept: drawn(&asking.nonce, core.settings.sample_percent).then(Vec::new),
         first_byte: None,
     };
@@ -254,7 +255,7 @@ async fn attempt(
             | StreamEnd::EngineFailed
             | StreamEnd::EngineSilent
             | StreamEnd::Oversize
-            | StreamEnd::SessionClosed => Refusal::Upstream(format!(
+            | StreamEnd::SessionClosed => OpenAiError::UpstreamFailed(format!(
                 "the answer broke off: {}; what came is proven as such",
                 end.name()
             )),
@@ -273,7 +274,7 @@ async fn attempt(
 
 /// What is noted while an answer passes.
 struct Passage {
-    meter: Meter,
+    meter: TokenMeter,
     /// What has passed, if it was drawn for a later check and is not too large for one.
     kept: Option<Vec<u8>>,
     first_byte: Option<Timestamp>,
@@ -315,7 +316,7 @@ impl Passage {
             Some(checked) => line.verdict(checked, asked).await,
             None => Err(Unproven::Absent),
         };
-        let usage: Usage = self.meter.usage();
+        let usage: TokenUsage = self.meter.usage();
         let (end, words, proof, sequence) = match verdict {
             Ok((stated, envelope)) => (
                 stated.end.name(),
@@ -337,7 +338,7 @@ impl Passage {
         };
         let proven = sequence.is_some();
         let earned = if proven && judged.status.is_success() {
-            usage.cost(line.price())
+            line.service.cost(usage)
         } else {
             0
         };

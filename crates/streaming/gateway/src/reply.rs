@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
-use muster_session_pool::Refusal;
+use muster_openai::OpenAiError;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -24,7 +24,7 @@ const WAIT: &[u8] = b": muster-wait\n";
 const MAX_ERROR: usize = 64 * 1024;
 
 /// A refusal as an answer.
-pub fn refuse(refusal: &Refusal) -> Response {
+pub fn refuse(refusal: &OpenAiError) -> Response {
     let mut response = (refusal.status(), Json(refusal.body())).into_response();
     let headers = response.headers_mut();
     if let Some(seconds) = refusal.retry_after() {
@@ -57,9 +57,9 @@ pub(crate) async fn reply(
             response
         }
         Some(Some(Part::Refused(refusal))) => refuse(&refusal),
-        Some(Some(Part::Data(_) | Part::Trailers(_) | Part::Cut) | None) => {
-            refuse(&Refusal::Internal("the answer was lost on its way".to_owned()))
-        }
+        Some(Some(Part::Data(_) | Part::Trailers(_) | Part::Cut) | None) => refuse(&OpenAiError::Internal(
+            "the answer was lost on its way".to_owned(),
+        )),
         None => {
             let mut ticks = interval(heartbeat);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -141,7 +141,9 @@ impl http_body::Body for Passing {
                     let json = std::mem::take(body);
                     let told = match serde_json::from_slice::<serde_json::Value>(&json) {
                         Ok(json) => format!("data: {json}\n\n"),
-                        Err(_) => Refusal::Upstream("the session refused the request".to_owned()).event(),
+                        Err(_) => {
+                            OpenAiError::UpstreamFailed("the session refused the request".to_owned()).event()
+                        }
                     };
                     return this.last(told);
                 }
@@ -229,7 +231,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_error_after_the_wait_is_told_inside_the_stream() {
         let late = Duration::from_secs(15);
-        let refusal = || Refusal::Upstream("gone".to_owned());
+        let refusal = || OpenAiError::UpstreamFailed("gone".to_owned());
         let (status, body) = collected(vec![Part::Refused(refusal())], true, late).await;
         assert_eq!(status, StatusCode::OK);
         assert!(body.ends_with(&refusal().event()), "{body}");

@@ -3,10 +3,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use muster_openai::TokenUsage;
 use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
-use muster_session_pool::Usage;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Decode, Row as _, Type};
@@ -72,7 +72,7 @@ pub struct ResponseRow {
     /// Bytes of the body.
     pub bytes: u64,
     /// Tokens, by the gateway's own count.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// What the miner has earned with it, in rao: nothing without a proof.
     pub earned: u64,
 }
@@ -100,7 +100,7 @@ pub struct Account {
     /// Without.
     pub unproven: u64,
     /// Tokens of the proven ones.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Rao earned.
     pub earned: u64,
 }
@@ -323,7 +323,7 @@ impl Book {
                 model: column(row, "model")?,
                 proven: unsigned(row, "proven")?,
                 unproven: unsigned(row, "unproven")?,
-                usage: Usage {
+                usage: TokenUsage {
                     input: unsigned(row, "input")?,
                     output: unsigned(row, "output")?,
                 },
@@ -367,7 +367,7 @@ fn response(row: &AnyRow) -> Result<ResponseRow> {
         proof: column(row, "proof")?,
         sequence: sequence.map(|number| u64::try_from(number).unwrap_or(0)),
         bytes: unsigned(row, "bytes")?,
-        usage: Usage {
+        usage: TokenUsage {
             input: unsigned(row, "input_tokens")?,
             output: unsigned(row, "output_tokens")?,
         },

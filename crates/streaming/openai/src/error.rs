@@ -1,157 +1,157 @@
-//! How a client of an OpenAI-compatible door is told that something cannot be: in the shape that its library reads.
+//! Errors of an OpenAI-compatible interface, in the shape that OpenAI's client libraries read.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-/// A refusal with the status, the type and the code that OpenAI's clients look for.
+/// An error with the status, the type and the code that OpenAI's clients look for. Its text is shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The body is no JSON, or none that a request can be.
+pub enum OpenAiError {
+    /// The body is not JSON, or not the JSON of a request.
     #[error("the request's body cannot be read: {0}")]
     BadRequest(String),
-    /// A part of the request is missing or wrong.
+    /// A parameter or header of the request is missing or wrong.
     #[error("{message}")]
     BadParameter {
-        /// Which.
+        /// The name of the parameter or header.
         parameter: &'static str,
-        /// What is wrong with it.
+        /// The reason, in words for the client.
         message: String,
     },
-    /// The body is larger than it may be.
+    /// The body has more bytes than this.
     #[error("the request's body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     #[error("the request's body did not arrive in time")]
-    TooSlow,
-    /// No such address.
+    UploadTimeout,
+    /// No route has this path.
     #[error("unknown request URL: {0}")]
     UnknownUrl(String),
-    /// The address is known, but not this way of asking.
-    #[error("{0} is not how this is asked for")]
-    UnknownMethod(String),
-    /// No such model here.
+    /// The path has a route, but not for this method.
+    #[error("the method {0} is not allowed here")]
+    MethodNotAllowed(String),
+    /// No session serves this model.
     #[error("the model `{0}` does not exist or is not served here")]
     UnknownModel(String),
-    /// No such proof here.
-    #[error("no proof of this id is known here")]
+    /// No proof of this id is stored, or it belongs to another client.
+    #[error("no proof with this id is known here")]
     UnknownProof,
-    /// Nobody said who asks.
+    /// The request carries no API key.
     #[error("no API key was provided; send it as `Authorization: Bearer KEY`")]
-    NoKey,
-    /// The key is unknown, was revoked, or holds no longer.
+    MissingKey,
+    /// The API key or token is unknown, was revoked, or has expired; the reason, in words for the client.
     #[error("{0}")]
-    BadKey(String),
-    /// Who asks may not.
+    InvalidKey(String),
+    /// The account may not do this; the reason, in words for the client.
     #[error("{0}")]
     Forbidden(String),
-    /// What the account may use is used up.
+    /// The account has used up its quota.
     #[error("{message}")]
-    QuotaUsedUp {
+    QuotaExceeded {
         /// Which quota, and when it begins anew.
         message: String,
-        /// When it is worth asking again.
+        /// Time until the quota begins anew.
         retry_after: Duration,
     },
-    /// Too many requests of one account in a short time.
+    /// The account sent too many requests in a short time.
     #[error("{message}")]
-    TooOften {
-        /// Why.
+    RateLimited {
+        /// Which limit was reached.
         message: String,
-        /// When it is worth asking again.
+        /// Time until a request is admitted again.
         retry_after: Duration,
     },
-    /// The queue is full.
+    /// The queue, or the client's share of it, is full.
     #[error("{message}")]
     QueueFull {
-        /// Whose.
+        /// Which of the two is full.
         message: String,
-        /// When it is worth asking again.
+        /// Time after which a place is likely.
         retry_after: Duration,
     },
-    /// Nothing can serve it now.
+    /// No session can serve the request now.
     #[error("{message}")]
     Unavailable {
-        /// Why.
+        /// The reason, in words for the client.
         message: String,
-        /// When it is worth asking again.
+        /// Time after which a session is likely.
         retry_after: Duration,
     },
-    /// The session died, or what it said could not be used.
+    /// The session failed, or its response could not be used.
     #[error("{0}")]
-    Upstream(String),
-    /// A defect or a fault of ours.
+    UpstreamFailed(String),
+    /// A defect or a fault of this program.
     #[error("{0}")]
     Internal(String),
 }
 
-impl Refusal {
-    /// The HTTP status, where there still is one to be sent.
+impl OpenAiError {
+    /// The HTTP status, for a response that has not begun.
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::BadParameter { .. } => StatusCode::BAD_REQUEST,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::UploadTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownUrl(_) | Self::UnknownModel(_) | Self::UnknownProof => StatusCode::NOT_FOUND,
-            Self::UnknownMethod(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoKey | Self::BadKey(_) => StatusCode::UNAUTHORIZED,
+            Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::MissingKey | Self::InvalidKey(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::QuotaUsedUp { .. } | Self::TooOften { .. } | Self::QueueFull { .. } => {
+            Self::QuotaExceeded { .. } | Self::RateLimited { .. } | Self::QueueFull { .. } => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Upstream(_) => StatusCode::BAD_GATEWAY,
+            Self::UpstreamFailed(_) => StatusCode::BAD_GATEWAY,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
-    /// OpenAI's word for the kind of error.
+    /// OpenAI's `type` of the error.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::BadRequest(_)
             | Self::BadParameter { .. }
             | Self::TooLarge(_)
-            | Self::TooSlow
+            | Self::UploadTimeout
             | Self::UnknownUrl(_)
-            | Self::UnknownMethod(_)
+            | Self::MethodNotAllowed(_)
             | Self::UnknownModel(_)
             | Self::UnknownProof => "invalid_request_error",
-            Self::NoKey | Self::BadKey(_) => "authentication_error",
+            Self::MissingKey | Self::InvalidKey(_) => "authentication_error",
             Self::Forbidden(_) => "permission_error",
-            Self::QuotaUsedUp { .. } => "insufficient_quota",
-            Self::TooOften { .. } | Self::QueueFull { .. } => "rate_limit_error",
-            Self::Unavailable { .. } | Self::Upstream(_) | Self::Internal(_) => "server_error",
+            Self::QuotaExceeded { .. } => "insufficient_quota",
+            Self::RateLimited { .. } | Self::QueueFull { .. } => "rate_limit_error",
+            Self::Unavailable { .. } | Self::UpstreamFailed(_) | Self::Internal(_) => "server_error",
         }
     }
 
-    /// OpenAI's code, or ours where it has none.
+    /// OpenAI's `code` of the error, or ours where OpenAI has none.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::BadRequest(_) => "invalid_json",
             Self::BadParameter { .. } => "invalid_value",
             Self::TooLarge(_) => "request_too_large",
-            Self::TooSlow => "request_timeout",
+            Self::UploadTimeout => "request_timeout",
             Self::UnknownUrl(_) => "unknown_url",
-            Self::UnknownMethod(_) => "method_not_allowed",
+            Self::MethodNotAllowed(_) => "method_not_allowed",
             Self::UnknownModel(_) => "model_not_found",
             Self::UnknownProof => "proof_not_found",
-            Self::NoKey | Self::BadKey(_) => "invalid_api_key",
+            Self::MissingKey | Self::InvalidKey(_) => "invalid_api_key",
             Self::Forbidden(_) => "forbidden",
-            Self::QuotaUsedUp { .. } => "insufficient_quota",
-            Self::TooOften { .. } => "rate_limit_exceeded",
+            Self::QuotaExceeded { .. } => "insufficient_quota",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::QueueFull { .. } => "queue_full",
             Self::Unavailable { .. } => "no_session",
-            Self::Upstream(_) => "upstream_failed",
+            Self::UpstreamFailed(_) => "upstream_failed",
             Self::Internal(_) => "internal_error",
         }
     }
 
-    /// Whole seconds after which it is worth asking again, at least one.
+    /// Whole seconds after which a retry may succeed, at least 1; the value of `Retry-After`.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::QuotaUsedUp { retry_after, .. }
-            | Self::TooOften { retry_after, .. }
+            Self::QuotaExceeded { retry_after, .. }
+            | Self::RateLimited { retry_after, .. }
             | Self::QueueFull { retry_after, .. }
             | Self::Unavailable { retry_after, .. } => {
                 let rounded_up = u64::from(retry_after.subsec_nanos() > 0);
@@ -160,15 +160,15 @@ impl Refusal {
             Self::BadRequest(_)
             | Self::BadParameter { .. }
             | Self::TooLarge(_)
-            | Self::TooSlow
+            | Self::UploadTimeout
             | Self::UnknownUrl(_)
-            | Self::UnknownMethod(_)
+            | Self::MethodNotAllowed(_)
             | Self::UnknownModel(_)
             | Self::UnknownProof
-            | Self::NoKey
-            | Self::BadKey(_)
+            | Self::MissingKey
+            | Self::InvalidKey(_)
             | Self::Forbidden(_)
-            | Self::Upstream(_)
+            | Self::UpstreamFailed(_)
             | Self::Internal(_) => None,
         }
     }
@@ -180,29 +180,32 @@ impl Refusal {
             Self::UnknownModel(_) => Some("model"),
             Self::BadRequest(_)
             | Self::TooLarge(_)
-            | Self::TooSlow
+            | Self::UploadTimeout
             | Self::UnknownUrl(_)
-            | Self::UnknownMethod(_)
+            | Self::MethodNotAllowed(_)
             | Self::UnknownProof
-            | Self::NoKey
-            | Self::BadKey(_)
+            | Self::MissingKey
+            | Self::InvalidKey(_)
             | Self::Forbidden(_)
-            | Self::QuotaUsedUp { .. }
-            | Self::TooOften { .. }
+            | Self::QuotaExceeded { .. }
+            | Self::RateLimited { .. }
             | Self::QueueFull { .. }
             | Self::Unavailable { .. }
-            | Self::Upstream(_)
+            | Self::UpstreamFailed(_)
             | Self::Internal(_) => None,
         };
-        json!({ "error": {
-            "message": self.to_string(), "type": self.kind(), "param": parameter, "code": self.code(),
-        }})
+        error_body(self.kind(), self.code(), parameter, &self.to_string())
     }
 
-    /// The event that tells a client whose stream has begun. OpenAI's clients raise what is under `error`.
+    /// The event that carries the error inside a stream that has begun. OpenAI's clients raise the member `error`.
     pub fn event(&self) -> String {
         format!("data: {}\n\n", self.body())
     }
+}
+
+/// The body of an error response: `{"error": {"message", "type", "param", "code"}}`.
+pub fn error_body(kind: &str, code: &str, parameter: Option<&str>, message: &str) -> Value {
+    json!({ "error": { "message": message, "type": kind, "param": parameter, "code": code } })
 }
 
 #[cfg(test)]
@@ -210,27 +213,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_the_shape_that_clients_read() {
-        let refusal = Refusal::UnknownModel("gpt".to_owned());
+    fn an_error_has_the_shape_that_clients_read() {
+        let error = OpenAiError::UnknownModel("gpt".to_owned());
         assert_eq!(
-            refusal.body(),
+            error.body(),
             json!({"error": {
                 "message": "the model `gpt` does not exist or is not served here",
                 "type": "invalid_request_error", "param": "model", "code": "model_not_found",
             }})
         );
-        assert_eq!(refusal.status(), StatusCode::NOT_FOUND);
-        assert!(refusal.event().starts_with("data: {") && refusal.event().ends_with("}\n\n"));
+        assert_eq!(error.status(), StatusCode::NOT_FOUND);
+        assert!(error.event().starts_with("data: {") && error.event().ends_with("}\n\n"));
     }
 
     #[test]
-    fn who_is_to_come_back_is_told_when_and_never_at_once() {
-        let full = |millis| Refusal::QueueFull {
+    fn retry_after_is_rounded_up_to_whole_seconds_and_is_never_zero() {
+        let full = |millis| OpenAiError::QueueFull {
             message: "full".to_owned(),
             retry_after: Duration::from_millis(millis),
         };
         assert_eq!(full(0).retry_after(), Some(1));
         assert_eq!(full(1_500).retry_after(), Some(2));
-        assert_eq!(Refusal::NoKey.retry_after(), None);
+        assert_eq!(OpenAiError::MissingKey.retry_after(), None);
     }
 }

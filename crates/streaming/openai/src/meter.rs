@@ -1,67 +1,52 @@
-//! What came through: tokens as far as they can be counted by whoever passes the bytes on, and what they cost.
+//! Counts the tokens of a response while it passes.
 //!
-//! The count is ours. Where an engine reports its usage that is taken, but never for more tokens than the answer has bytes of
-//! text: a token is at least one byte, so an engine that claims more claims what nobody got.
+//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the request has bytes or the
+//! response has bytes of text: a token is at least one byte, so a larger report claims tokens that nobody received.
 
-use muster_response_proof::Price;
 use serde::{Deserialize, Serialize};
 
-/// The longest line of a stream, and the longest whole answer, that is looked into. What is longer is passed on and counted by
-/// its bytes only.
-const MAX_LINE: usize = 1024 * 1024;
+use crate::stream::{BodyKind, JsonReader};
+
+/// Bytes of the longest event, and of the longest response in one document, that is read. A longer one counts no tokens.
+const MAX_JSON: usize = 1024 * 1024;
 
 /// Tokens of one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Of the input.
+pub struct TokenUsage {
+    /// Tokens of the request.
     pub input: u64,
-    /// Of the output.
+    /// Tokens of the response.
     pub output: u64,
 }
 
-impl Usage {
-    /// What it costs, in rao, rounded up.
-    pub fn cost(self, price: Price) -> u64 {
-        let part = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
-        let millionths = part(self.input, price.input) + part(self.output, price.output);
-        u64::try_from(millionths.div_ceil(1_000_000)).unwrap_or(u64::MAX)
-    }
-}
-
-/// How the body is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// Server-sent events.
-    Events,
-    /// One JSON document.
-    Document,
-    /// Something else: only bytes are counted.
-    Opaque,
-}
-
-/// Reads along while an answer passes.
+/// Counts the tokens of one response while it passes.
 #[derive(Debug)]
-pub struct Meter {
-    form: Form,
-    /// Bytes of text in the request: what its tokens cannot exceed.
-    asked: u64,
-    line: Vec<u8>,
-    overlong: bool,
-    /// Pieces of text that came, and their bytes.
+pub struct TokenMeter {
+    reader: Option<JsonReader>,
+    count: TokenCount,
+}
+
+#[derive(Debug)]
+struct TokenCount {
+    /// Bytes of the request, an upper bound of its tokens.
+    request_bytes: u64,
+    /// Pieces of text in the response. Engines send one token in each event.
     pieces: u64,
-    text: u64,
-    reported: Option<Usage>,
+    /// Bytes of text in the response, an upper bound of its tokens.
+    text_bytes: u64,
+    reported: Option<TokenUsage>,
+    /// Bytes of the response's body.
     bytes: u64,
-    /// Whether an error was among the events.
-    failed: bool,
+    /// The engine sent an error inside its stream.
+    saw_error: bool,
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct ResponseUsage {
     #[serde(default)]
     choices: Vec<Choice>,
     #[serde(default)]
-    usage: Option<Reported>,
+    usage: Option<ReportedUsage>,
     #[serde(default)]
     error: Option<serde::de::IgnoredAny>,
 }
@@ -87,133 +72,89 @@ struct Message {
 }
 
 #[derive(Deserialize)]
-struct Reported {
+struct ReportedUsage {
     #[serde(default)]
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
 }
 
-impl Meter {
-    /// For an answer of this content type to a request whose body has so many bytes.
+impl TokenMeter {
+    /// For a response of this content type to a request whose body has `request_bytes` bytes.
     pub fn new(content_type: Option<&str>, request_bytes: usize) -> Self {
-        let kind = content_type
-            .and_then(|kind| kind.split(';').next())
-            .unwrap_or_default()
-            .trim()
-            .to_ascii_lowercase();
         Self {
-            form: match kind.as_str() {
-                "text/event-stream" => Form::Events,
-                "application/json" => Form::Document,
-                _ => Form::Opaque,
+            reader: JsonReader::new(BodyKind::of(content_type), MAX_JSON),
+            count: TokenCount {
+                request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
+                pieces: 0,
+                text_bytes: 0,
+                reported: None,
+                bytes: 0,
+                saw_error: false,
             },
-            asked: u64::try_from(request_bytes).unwrap_or(u64::MAX),
-            line: Vec::new(),
-            overlong: false,
-            pieces: 0,
-            text: 0,
-            reported: None,
-            bytes: 0,
-            failed: false,
         }
     }
 
-    /// Takes the next bytes of the body. They need not end where a line does.
+    /// Takes the next bytes of the body, which may end anywhere.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.bytes = self
-            .bytes
-            .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        match self.form {
-            Form::Opaque => {}
-            Form::Document => self.keep(bytes),
-            Form::Events => {
-                let mut rest = bytes;
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let (head, tail) = rest.split_at(end);
-                    self.keep(head);
-                    self.end_line();
-                    rest = tail.get(1..).unwrap_or_default();
-                }
-                self.keep(rest);
-            }
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.count.bytes = self.count.bytes.saturating_add(length);
+        if let Some(reader) = &mut self.reader {
+            reader.update(bytes, |json| self.count.read(json));
         }
     }
 
     /// Bytes that have passed.
     pub const fn bytes(&self) -> u64 {
-        self.bytes
+        self.count.bytes
     }
 
     /// Whether the engine reported an error inside its stream.
     pub const fn saw_error(&self) -> bool {
-        self.failed
+        self.count.saw_error
     }
 
-    /// What has passed until now. At the end of the answer this is what is paid for and charged.
-    pub fn usage(&mut self) -> Usage {
-        match self.form {
-            Form::Document | Form::Events => self.end_line(),
-            Form::Opaque => {}
+    /// The tokens that have passed until now. At the end of the response they are what is paid for and charged.
+    pub fn usage(&mut self) -> TokenUsage {
+        if let Some(reader) = &mut self.reader {
+            reader.end(|json| self.count.read(json));
         }
-        let counted = Usage {
-            // Without a report: four bytes a token, what an English tokenizer comes to.
-            input: self.asked.div_ceil(4),
+        self.count.usage()
+    }
+}
+
+impl TokenCount {
+    fn usage(&self) -> TokenUsage {
+        let counted = TokenUsage {
+            // Without a report: four bytes a token, the average of English text.
+            input: self.request_bytes.div_ceil(4),
             output: self.pieces,
         };
         let usage = self.reported.unwrap_or(counted);
-        Usage {
-            input: usage.input.min(self.asked),
-            output: usage.output.min(self.text),
+        TokenUsage {
+            input: usage.input.min(self.request_bytes),
+            output: usage.output.min(self.text_bytes),
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.line.len().saturating_add(bytes.len()) > MAX_LINE {
-            self.overlong = true;
-            self.line.clear();
-        }
-        if !self.overlong {
-            self.line.extend_from_slice(bytes);
-        }
-    }
-
-    fn end_line(&mut self) {
-        let mut line = std::mem::take(&mut self.line);
-        if !std::mem::take(&mut self.overlong) {
-            self.read(&line);
-        }
-        line.clear();
-        // The buffer is used again: a stream has thousands of lines.
-        self.line = line;
-    }
-
-    fn read(&mut self, line: &[u8]) {
-        let json = match self.form {
-            Form::Document => line,
-            Form::Events => match line.strip_prefix(b"data:") {
-                Some(data) => data,
-                None => return,
-            },
-            Form::Opaque => return,
-        };
-        let Ok(chunk) = serde_json::from_slice::<Chunk>(json) else {
+    fn read(&mut self, json: &[u8]) {
+        let Ok(read) = serde_json::from_slice::<ResponseUsage>(json) else {
             return;
         };
-        self.failed |= chunk.error.is_some();
-        for choice in &chunk.choices {
-            let bytes = choice.bytes();
+        self.saw_error |= read.error.is_some();
+        for choice in &read.choices {
+            let bytes = choice.text_bytes();
             if bytes > 0 {
                 self.pieces = self.pieces.saturating_add(1);
-                self.text = self.text.saturating_add(bytes);
+                self.text_bytes = self.text_bytes.saturating_add(bytes);
             }
         }
-        if let Some(usage) = chunk.usage {
-            if chunk.choices.is_empty() && self.text == 0 {
-                // Embeddings have no text; their output is the document.
-                self.text = usage.completion_tokens.min(self.bytes);
+        if let Some(usage) = read.usage {
+            if read.choices.is_empty() && self.text_bytes == 0 {
+                // A response without choices, such as one of embeddings, has no text: its own bytes are the bound.
+                self.text_bytes = usage.completion_tokens.min(self.bytes);
             }
-            self.reported = Some(Usage {
+            self.reported = Some(TokenUsage {
                 input: usage.prompt_tokens,
                 output: usage.completion_tokens,
             });
@@ -222,7 +163,7 @@ impl Meter {
 }
 
 impl Choice {
-    fn bytes(&self) -> u64 {
+    fn text_bytes(&self) -> u64 {
         let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let mut bytes = of(&self.text);
         for message in self.delta.iter().chain(&self.message) {
@@ -258,8 +199,8 @@ mod tests {
         body + "data: [DONE]\n\n"
     }
 
-    fn measured(body: &str, content_type: Option<&str>) -> Usage {
-        let mut meter = Meter::new(content_type, 40);
+    fn measured(body: &str, content_type: Option<&str>) -> TokenUsage {
+        let mut meter = TokenMeter::new(content_type, 40);
         meter.update(body.as_bytes());
         meter.usage()
     }
@@ -267,11 +208,11 @@ mod tests {
     #[test]
     fn a_report_is_taken_and_a_claim_of_more_than_there_is_text_is_not() {
         let body = stream(&["ab", "cd"], Some((7, 3)));
-        assert_eq!(measured(&body, EVENTS), Usage { input: 7, output: 3 });
+        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 7, output: 3 });
         let body = stream(&["ab", "cd"], Some((7_000, 3_000)));
-        assert_eq!(measured(&body, EVENTS), Usage { input: 40, output: 4 });
+        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 40, output: 4 });
         let silent = stream(&["ab", "cd"], None);
-        assert_eq!(measured(&silent, EVENTS), Usage { input: 10, output: 2 });
+        assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 10, output: 2 });
     }
 
     #[test]
@@ -279,58 +220,36 @@ mod tests {
         let body = r#"{"choices":[{"message":{"content":"abc"}}],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#;
         assert_eq!(
             measured(body, Some("application/json")),
-            Usage { input: 5, output: 2 }
+            TokenUsage { input: 5, output: 2 }
         );
-        assert_eq!(measured(body, Some("image/png")), Usage { input: 10, output: 0 });
+        assert_eq!(
+            measured(body, Some("image/png")),
+            TokenUsage { input: 10, output: 0 }
+        );
         let embedding = r#"{"data":[{"embedding":[1]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         assert_eq!(
             measured(embedding, Some("application/json")),
-            Usage { input: 5, output: 0 }
+            TokenUsage { input: 5, output: 0 }
         );
     }
 
     #[test]
-    fn what_is_too_long_to_be_read_is_not_kept() {
-        let mut meter = Meter::new(EVENTS, 4);
-        let long = vec![b'x'; MAX_LINE / 2 + 1];
-        for _ in 0..8 {
-            meter.update(&long);
-            assert!(meter.line.capacity() <= MAX_LINE, "memory is bounded");
-        }
+    fn an_overlong_line_counts_nothing_and_the_next_one_does() {
+        let mut meter = TokenMeter::new(EVENTS, 4);
+        meter.update(&vec![b'x'; MAX_JSON + 1]);
         meter.update(b"\ndata: {\"choices\":[{\"text\":\"a\"}]}\n");
-        assert_eq!(meter.usage().output, 1, "after an overlong line it goes on");
+        assert_eq!(meter.usage().output, 1);
     }
 
     #[test]
     fn an_error_in_the_stream_is_seen() {
-        let mut meter = Meter::new(EVENTS, 4);
+        let mut meter = TokenMeter::new(EVENTS, 4);
         meter.update(b"data: {\"error\":{\"message\":\"no\"}}\n\n");
         assert!(meter.saw_error());
     }
 
-    #[test]
-    fn a_cost_is_rounded_up_and_never_overflows() {
-        let price = Price {
-            input: 1,
-            output: 2_000_000,
-        };
-        assert_eq!(Usage { input: 1, output: 0 }.cost(price), 1);
-        assert_eq!(Usage { input: 0, output: 3 }.cost(price), 6);
-        let most = Usage {
-            input: u64::MAX,
-            output: u64::MAX,
-        };
-        assert_eq!(
-            most.cost(Price {
-                input: u64::MAX,
-                output: 0
-            }),
-            u64::MAX
-        );
-    }
-
     proptest! {
-        /// However a network cuts it.
+        /// The network may cut the body anywhere.
         #[test]
         fn cuts_change_nothing(
             words in proptest::collection::vec("[a-z]{1,9}", 0..20),
@@ -339,7 +258,7 @@ mod tests {
         ) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let body = stream(&words, usage);
-            let mut meter = Meter::new(EVENTS, 40);
+            let mut meter = TokenMeter::new(EVENTS, 40);
             let mut rest = body.as_bytes();
             for cut in cuts {
                 let (head, tail) = rest.split_at(cut.min(rest.len()));
@@ -353,7 +272,7 @@ mod tests {
         #[test]
         fn no_bytes_bring_it_down(body in proptest::collection::vec(any::<u8>(), 0..400), kind in 0..3) {
             let kind = [EVENTS, Some("application/json"), None][usize::try_from(kind).unwrap()];
-            let mut meter = Meter::new(kind, 4);
+            let mut meter = TokenMeter::new(kind, 4);
             meter.update(&body);
             prop_assert!(meter.usage().output <= meter.bytes());
         }

@@ -1,57 +1,32 @@
-//! The hash scheme `text`: the words that went in and the words that came out, whatever JSON carried them.
+//! The hash scheme `text`: digests over the text of a request and of its response, whatever JSON carried it.
 //!
-//! Input: SHA-256 over each message's role and text, or over each prompt, each behind its length in four bytes. Output:
-//! SHA-256 over each choice's index in four bytes and the SHA-256 of its text, in the order of their indices. A body that
-//! holds no such words has none of these digests: it is hashed as it is.
+//! Input: SHA-256 over each message's role and text, or over each prompt, each preceded by its length in four bytes. Output:
+//! SHA-256 over each choice's index in four bytes and the SHA-256 of its text, in the order of the indices. A body without
+//! such text has neither digest; it is hashed byte by byte instead.
 //!
-//! In a stream of events each line that begins with `data:` is an event of its own, as the engines write it. A line that is no
-//! JSON, or too long, holds no words. Both ends read the same bytes by this code, so they agree on what they do not
-//! understand.
+//! A document that is not valid JSON, is longer than [`MAX_JSON`], or has a field of another type than OpenAI's, holds no text.
+//! The executor and the validator read the same bytes with this code, so they agree on malformed bodies too.
 
 use std::collections::BTreeMap;
 
-use memchr::memchr2;
 use muster_protocol::Digest;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-/// The longest event, and the longest answer in one piece, whose words are read.
+use crate::stream::{BodyKind, JsonReader};
+
+/// Bytes of the longest event, and of the longest response in one document, whose text is read.
 pub const MAX_JSON: usize = 4 * 1024 * 1024;
-/// Choices beyond that many are not read.
+/// Choices of one response whose text is read; further ones are ignored.
 const MAX_CHOICES: usize = 128;
 
-/// What a body is, as far as anybody here looks into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyKind {
-    /// A stream of events, which takes comments of ours.
-    Events,
-    /// One JSON document.
-    Json,
-    /// Anything else.
-    Other,
-}
-
-impl BodyKind {
-    /// By the type that stands in the answer's head.
-    pub fn of(content_type: Option<&str>) -> Self {
-        let essence = content_type
-            .and_then(|value| value.split(';').next())
-            .map(str::trim);
-        match essence {
-            Some(essence) if essence.eq_ignore_ascii_case("text/event-stream") => Self::Events,
-            Some(essence) if essence.eq_ignore_ascii_case("application/json") => Self::Json,
-            Some(_) | None => Self::Other,
-        }
-    }
-}
-
-// === what goes in ===
+// === requests ===
 
 #[derive(Deserialize)]
-struct Input<'a> {
+struct RequestText<'a> {
     #[serde(borrow, default)]
-    messages: Option<Vec<Message<'a>>>,
+    messages: Option<Vec<RequestMessage<'a>>>,
     #[serde(borrow, default)]
     prompt: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -59,7 +34,7 @@ struct Input<'a> {
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct RequestMessage<'a> {
     #[serde(default)]
     role: String,
     #[serde(borrow, default)]
@@ -67,37 +42,38 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct ContentPart {
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]
     text: Option<String>,
 }
 
-/// The digest of a request's words; `None` if there are none.
-pub fn input(body: &[u8]) -> Option<Digest> {
-    let read: Input<'_> = serde_json::from_slice(body).ok()?;
+/// The digest of a request's text; `None` if the body has none.
+pub fn digest_input(body: &[u8]) -> Option<Digest> {
+    let read: RequestText<'_> = serde_json::from_slice(body).ok()?;
     let mut hash = Sha256::new();
     if let Some(messages) = read.messages {
         for message in &messages {
-            counted(&mut hash, message.role.as_bytes());
-            counted(&mut hash, words(message.content).as_bytes());
+            hash_with_length(&mut hash, message.role.as_bytes());
+            hash_with_length(&mut hash, content_text(message.content).as_bytes());
         }
         return Some(Digest::from_bytes(hash.finalize().into()));
     }
     let prompt = read.prompt.or(read.input)?.get();
     if let Ok(one) = serde_json::from_str::<String>(prompt) {
-        counted(&mut hash, one.as_bytes());
+        hash_with_length(&mut hash, one.as_bytes());
     } else {
         for each in serde_json::from_str::<Vec<&RawValue>>(prompt).ok()? {
-            counted(&mut hash, prompt_text(each).as_bytes());
+            hash_with_length(&mut hash, prompt_text(each).as_bytes());
         }
     }
     Some(Digest::from_bytes(hash.finalize().into()))
 }
 
-/// A text, or the texts of parts one after another. What is no text stands as its JSON, so that nothing goes unsigned.
-fn words(content: Option<&RawValue>) -> String {
+/// A message's text, or the texts of its parts one after another. Content of any other type is taken as its JSON, so that
+/// nothing is left unsigned.
+fn content_text(content: Option<&RawValue>) -> String {
     let Some(content) = content.map(RawValue::get) else {
         return String::new();
     };
@@ -109,8 +85,8 @@ fn words(content: Option<&RawValue>) -> String {
     let Some(parts) = parts.filter(|parts| parts.iter().all(is_part)) else {
         return content.to_owned();
     };
-    let part = |part: &&RawValue| match serde_json::from_str::<Part>(part.get()) {
-        Ok(Part {
+    let part = |part: &&RawValue| match serde_json::from_str::<ContentPart>(part.get()) {
+        Ok(ContentPart {
             kind,
             text: Some(text),
         }) if kind == "text" => text,
@@ -119,20 +95,20 @@ fn words(content: Option<&RawValue>) -> String {
     parts.iter().map(part).collect()
 }
 
-/// A prompt's text, or its tokens as their JSON.
+/// A prompt's text; a prompt of token numbers is taken as its JSON.
 fn prompt_text(prompt: &RawValue) -> String {
     serde_json::from_str(prompt.get()).unwrap_or_else(|_| prompt.get().to_owned())
 }
 
-fn counted(hash: &mut Sha256, bytes: &[u8]) {
+fn hash_with_length(hash: &mut Sha256, bytes: &[u8]) {
     hash.update(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
     hash.update(bytes);
 }
 
-// === what comes out ===
+// === responses ===
 
 #[derive(Deserialize)]
-struct Output {
+struct ResponseText {
     #[serde(default)]
     choices: Vec<Choice>,
 }
@@ -144,13 +120,13 @@ struct Choice {
     #[serde(default)]
     text: Option<String>,
     #[serde(default)]
-    delta: Option<Said>,
+    delta: Option<ResponseMessage>,
     #[serde(default)]
-    message: Option<Said>,
+    message: Option<ResponseMessage>,
 }
 
 #[derive(Default, Deserialize)]
-struct Said {
+struct ResponseMessage {
     #[serde(default)]
     reasoning_content: Option<String>,
     #[serde(default)]
@@ -164,116 +140,68 @@ struct Said {
 #[derive(Deserialize)]
 struct ToolCall {
     #[serde(default)]
-    function: Option<Function>,
+    function: Option<CalledFunction>,
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct CalledFunction {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     arguments: Option<String>,
 }
 
-/// Reads an answer's words while it passes. Its memory is one event, or one answer in one piece: [`MAX_JSON`] at most.
+/// Hashes a response's text while it passes. It holds one event, or one whole document: [`MAX_JSON`] bytes at most.
 #[derive(Debug)]
-pub struct TextOutput {
-    events: bool,
-    /// The line or document that has not ended yet.
-    open: Vec<u8>,
-    /// It is longer than is read.
-    too_long: bool,
-    choices: BTreeMap<u32, Sha256>,
+pub struct TextDigest {
+    reader: JsonReader,
+    choices: ChoiceDigests,
 }
 
-impl TextOutput {
-    /// `None` for a body that is never looked into.
+impl TextDigest {
+    /// `None` for a body whose text is never read.
     pub fn new(kind: BodyKind) -> Option<Self> {
-        let events = match kind {
-            BodyKind::Events => true,
-            BodyKind::Json => false,
-            BodyKind::Other => return None,
-        };
         Some(Self {
-            events,
-            open: Vec::new(),
-            too_long: false,
-            choices: BTreeMap::new(),
+            reader: JsonReader::new(kind, MAX_JSON)?,
+            choices: ChoiceDigests::default(),
         })
     }
 
-    /// The next bytes.
-    pub fn update(&mut self, mut bytes: &[u8]) {
-        while self.events {
-            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
-                break;
-            };
-            let (line, rest) = bytes.split_at(end);
-            if self.open.is_empty() && !self.too_long {
-                // Whole in what came: nothing is copied.
-                self.read(line);
-            } else {
-                self.keep(line);
-                self.read_open();
-            }
-            bytes = rest.get(1..).unwrap_or_default();
-        }
-        self.keep(bytes);
+    /// Takes the next bytes of the body.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.reader.update(bytes, |json| self.choices.read(json));
     }
 
-    /// That was all. `None` if there were no words.
+    /// The digest of the whole body; `None` if it had no text.
     pub fn finish(mut self) -> Option<Digest> {
-        self.read_open();
-        if self.choices.is_empty() {
+        self.reader.end(|json| self.choices.read(json));
+        if self.choices.by_index.is_empty() {
             return None;
         }
         let mut hash = Sha256::new();
-        for (index, text) in self.choices {
+        for (index, text) in self.choices.by_index {
             hash.update(index.to_be_bytes());
             hash.update(text.finalize());
         }
         Some(Digest::from_bytes(hash.finalize().into()))
     }
+}
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.open.len() + bytes.len() > MAX_JSON {
-            self.too_long = true;
-            self.open = Vec::new();
-        } else if !self.too_long {
-            self.open.extend_from_slice(bytes);
-        }
-    }
+#[derive(Debug, Default)]
+struct ChoiceDigests {
+    by_index: BTreeMap<u32, Sha256>,
+}
 
-    fn read_open(&mut self) {
-        let mut open = std::mem::take(&mut self.open);
-        if !std::mem::take(&mut self.too_long) {
-            self.read(&open);
-        }
-        // Its room serves the next line.
-        open.clear();
-        if self.events {
-            self.open = open;
-        }
-    }
-
-    /// One line, or the one document.
-    fn read(&mut self, text: &[u8]) {
-        if text.len() > MAX_JSON {
-            return;
-        }
-        let json = if self.events {
-            text.strip_prefix(b"data:")
-        } else {
-            Some(text)
-        };
-        let Some(read) = json.and_then(|json| serde_json::from_slice::<Output>(json).ok()) else {
+impl ChoiceDigests {
+    fn read(&mut self, json: &[u8]) {
+        let Ok(read) = serde_json::from_slice::<ResponseText>(json) else {
             return;
         };
         for choice in read.choices {
-            if self.choices.len() >= MAX_CHOICES && !self.choices.contains_key(&choice.index) {
+            if self.by_index.len() >= MAX_CHOICES && !self.by_index.contains_key(&choice.index) {
                 continue;
             }
-            let hash = self.choices.entry(choice.index).or_default();
+            let hash = self.by_index.entry(choice.index).or_default();
             choice.each_text(|text| hash.update(text));
         }
     }
@@ -281,19 +209,19 @@ impl TextOutput {
 
 impl Choice {
     fn each_text(&self, mut each: impl FnMut(&str)) {
-        let said = [&self.delta, &self.message].into_iter().flatten();
+        let messages = [&self.delta, &self.message].into_iter().flatten();
         for text in self
             .text
             .iter()
             .map(String::as_str)
-            .chain(said.flat_map(Said::texts))
+            .chain(messages.flat_map(ResponseMessage::texts))
         {
             each(text);
         }
     }
 }
 
-impl Said {
+impl ResponseMessage {
     fn texts(&self) -> impl Iterator<Item = &str> {
         let calls = self
             .tool_calls
@@ -317,7 +245,7 @@ mod tests {
     use super::*;
 
     fn output<'a>(kind: BodyKind, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Digest> {
-        let mut output = TextOutput::new(kind).unwrap();
+        let mut output = TextDigest::new(kind).unwrap();
         for part in parts {
             output.update(part);
         }
@@ -383,9 +311,9 @@ mod tests {
             "{\"prompt\":{}}",
             "nonsense",
         ] {
-            assert_eq!(input(body.as_bytes()), None, "{body}");
+            assert_eq!(digest_input(body.as_bytes()), None, "{body}");
         }
-        assert!(TextOutput::new(BodyKind::Other).is_none());
+        assert!(TextDigest::new(BodyKind::Other).is_none());
     }
 
     #[test]
@@ -399,15 +327,24 @@ mod tests {
             Some(Digest::of(&bytes))
         };
         let chat = r#"{"model":"m","messages":[{"role":"user","content":"Hi é"}],"stream":true}"#;
-        assert_eq!(input(chat.as_bytes()), expected(&["user", "Hi é"]));
+        assert_eq!(digest_input(chat.as_bytes()), expected(&["user", "Hi é"]));
         let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
         let image = r#"{"type":"image_url","image_url":{"url":"x"}}"#;
-        assert_eq!(input(parts.as_bytes()), expected(&["user", &format!("a{image}")]));
-        assert_eq!(input(br#"{"prompt":"one"}"#), expected(&["one"]));
-        assert_eq!(input(br#"{"prompt":["one","two"]}"#), expected(&["one", "two"]));
-        assert_eq!(input(br#"{"prompt":[[1,2]]}"#), expected(&["[1,2]"]));
-        assert_eq!(input(br#"{"input":"embed"}"#), expected(&["embed"]));
-        assert_ne!(input(br#"{"prompt":["ab"]}"#), input(br#"{"prompt":["a","b"]}"#));
+        assert_eq!(
+            digest_input(parts.as_bytes()),
+            expected(&["user", &format!("a{image}")])
+        );
+        assert_eq!(digest_input(br#"{"prompt":"one"}"#), expected(&["one"]));
+        assert_eq!(
+            digest_input(br#"{"prompt":["one","two"]}"#),
+            expected(&["one", "two"])
+        );
+        assert_eq!(digest_input(br#"{"prompt":[[1,2]]}"#), expected(&["[1,2]"]));
+        assert_eq!(digest_input(br#"{"input":"embed"}"#), expected(&["embed"]));
+        assert_ne!(
+            digest_input(br#"{"prompt":["ab"]}"#),
+            digest_input(br#"{"prompt":["a","b"]}"#)
+        );
     }
 
     #[test]
@@ -455,7 +392,7 @@ mod tests {
             }
             parts.push(rest);
             prop_assert_eq!(output(BodyKind::Events, parts), output(BodyKind::Events, [body.as_slice()]));
-            let _ = (input(&body), output(BodyKind::Json, [body.as_slice()]));
+            let _ = (digest_input(&body), output(BodyKind::Json, [body.as_slice()]));
         }
     }
 }

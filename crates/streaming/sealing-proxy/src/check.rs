@@ -20,7 +20,7 @@ use muster_response_proof::{
 use crate::comment::{MAX_LINE, PREFIX, Piece, Scanner, proof_of};
 use crate::digest::{BodyDigest, BodyHash, input_digest};
 use crate::headers::{PROOF, body_kind, content_type};
-use crate::text::BodyKind;
+use muster_openai::BodyKind;
 
 /// What was asked, as the checker keeps it until the answer is over.
 #[derive(Clone, Debug, PartialEq, Eq)]

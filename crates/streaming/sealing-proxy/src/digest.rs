@@ -4,7 +4,7 @@ use muster_protocol::Digest;
 use muster_response_proof::{ChunkTree, HashScheme};
 use sha2::{Digest as _, Sha256};
 
-use crate::text::{BodyKind, TextOutput};
+use muster_openai::{BodyKind, TextDigest, text};
 
 /// What is known of a body once it has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +17,13 @@ pub struct BodyDigest {
     pub bytes: u64,
 }
 
-/// Hashes an answer while it passes. Its memory does not grow with the body, but for words: see [`TextOutput`].
+/// Hashes an answer while it passes. Its memory does not grow with the body, but for words: see [`TextDigest`].
 #[derive(Debug, Default)]
 pub struct BodyHash {
     whole: Sha256,
     chunks: ChunkTree,
     bytes: u64,
-    words: Option<Box<TextOutput>>,
+    words: Option<Box<TextDigest>>,
 }
 
 impl BodyHash {
@@ -31,7 +31,7 @@ impl BodyHash {
     pub fn new(scheme: HashScheme, kind: BodyKind) -> Self {
         let words = match scheme {
             HashScheme::RawHttp => None,
-            HashScheme::Text => TextOutput::new(kind).map(Box::new),
+            HashScheme::Text => TextDigest::new(kind).map(Box::new),
         };
         Self {
             words,
@@ -71,7 +71,7 @@ impl BodyHash {
 pub fn input_digest(scheme: HashScheme, body: &[u8]) -> Digest {
     let words = match scheme {
         HashScheme::RawHttp => None,
-        HashScheme::Text => crate::text::input(body),
+        HashScheme::Text => text::digest_input(body),
     };
     words.unwrap_or_else(|| Digest::of(body))
 }

@@ -7,7 +7,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use muster_response_proof::{MAX_TEXT, Text};
 
-use crate::text::BodyKind;
+use muster_openai::BodyKind;
 
 /// On an answer that was held back until it was signed, and in the trailer of one that was not: the proof, base64.
 pub const PROOF: HeaderName = HeaderName::from_static("muster-proof");

@@ -1,7 +1,7 @@
 //! The data path of sealed streams: passes bytes on as they arrive, hashes them, signs how they ended; and the other end,
 //! which checks what was signed.
 //!
-//! Reading order: [`digest`], [`comment`], [`text`], [`headers`], `framing` (pure), [`sealer`] (numbers, chains and signs),
+//! Reading order: [`digest`], [`comment`], [`headers`], `framing` (pure), [`sealer`] (numbers, chains and signs),
 //! `intake` (a request comes in), `exchange` (connections to whoever answers), [`upstream`] with [`socket`] and [`netns`] (the
 //! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), `outflow` (a stream is written), [`endpoint`] (TLS for exactly one
 //! client). Then the client's side: [`client`] and [`check`].
@@ -27,7 +27,6 @@ mod relay;
 pub mod seal;
 pub mod sealer;
 pub mod socket;
-pub mod text;
 mod upgrade;
 pub mod upstream;
 mod wellknown;
@@ -39,7 +38,7 @@ pub use endpoint::{Endpoint, EndpointError};
 pub use exchange::{Arriving, BrokenOff};
 pub use framing::Malformed;
 pub use limits::Limits;
-pub use refusal::openai_error;
+
 pub use seal::{Beside, Seal};
 pub use sealer::Sealer;
 pub use upstream::{EngineAddress, Upstream, UpstreamError};

@@ -9,7 +9,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::digest::BodyHash;
 use crate::sealer::{Asking, Facts, Sealer};
-use crate::text::BodyKind;
+use muster_openai::BodyKind;
 
 /// Between a request's head and the signature over its answer. Dropping one that has not ended signs that its client went
 /// away: nothing else drops it.

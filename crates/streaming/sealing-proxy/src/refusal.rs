@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde_json::json;
+use muster_openai::error_body;
 
 /// A request that never reached the engine. It carries no proof: nothing was asked, nothing answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -80,14 +80,11 @@ impl Refusal {
     }
 }
 
-/// The JSON of an error as OpenAI's API has it.
-pub fn openai_error(kind: &str, code: &str, message: &str) -> String {
-    json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
-}
-
 /// An answer that is such an error.
 pub(crate) fn error(status: StatusCode, kind: &str, code: &str, message: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(openai_error(kind, code, message).into()));
+    let mut response = Response::new(Full::new(
+        error_body(kind, code, None, message).to_string().into(),
+    ));
     *response.status_mut() = status;
     response
         .headers_mut()

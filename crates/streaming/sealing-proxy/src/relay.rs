@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::comment::proof_of;
     use crate::sealer::{Asking, Sealer};
-    use crate::text::BodyKind;
+    use muster_openai::BodyKind;
 
     const START: i64 = 1_769_000_000;
 

@@ -30,10 +30,10 @@ use crate::open::Open;
 use crate::refusal::{Refusal, error};
 use crate::relay::{Relay, Terms};
 use crate::sealer::{Asking, Sealer};
-use crate::text::BodyKind;
 use crate::upgrade;
 use crate::upstream::Upstream;
 use crate::wellknown;
+use muster_openai::BodyKind;
 
 /// Requests at a time for whoever stands beside the engine: one is under way, and one may ask whether it is well.
 const BESIDE_IN_FLIGHT: usize = 2;
@@ -356,7 +356,7 @@ impl Seal {
                 StreamEnd::SessionClosed,
             ),
         };
-        let body = crate::refusal::openai_error("server_error", code, message);
+        let body = muster_openai::error_body("server_error", code, None, message).to_string();
         let mut response = error(status, "server_error", code, message);
         let content_type = signed_content_type(response.headers_mut());
         open.head(status.as_u16(), content_type, BodyKind::Json);

@@ -26,7 +26,7 @@ use crate::headers::{end_to_end, signed_content_type, to_engine, upgrades_to};
 use crate::limits::Limits;
 use crate::open::Open;
 use crate::seal::{Client, Seal};
-use crate::text::BodyKind;
+use muster_openai::BodyKind;
 
 /// Bytes that wait, of each direction.
 const BUFFER: usize = 16 * 1024;

@@ -13,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Timestamp};
 
 use crate::queue::{FairQueue, Full};
-use crate::refusal::Refusal;
 
 /// Why a session is closed that fails its health checks; whatever else a pool closes one for is no fault of the session's.
 pub const UNWELL: &str = "it does not answer health checks";
@@ -98,7 +98,7 @@ pub enum Effect {
     /// Give the request to the session.
     Route(RequestNo, SessionNo),
     /// Tell the client why not.
-    Refuse(RequestNo, Refusal),
+    Refuse(RequestNo, OpenAiError),
     /// The answer has begun and its session is taken for dead: whoever passes it on gives it up unless it goes on, and says so
     /// inside the stream.
     BreakOff(RequestNo),
@@ -315,7 +315,7 @@ impl Pool {
             };
             effects.push(Effect::Refuse(
                 request,
-                Refusal::QueueFull {
+                OpenAiError::QueueFull {
                     message: format!("{whose}; come back later"),
                     retry_after: self.limits.patience / 4,
                 },
@@ -381,7 +381,7 @@ impl Pool {
                 let tries = known.tries;
                 self.requests.remove(&request);
                 let message = format!("{tries} sessions failed before they answered");
-                effects.push(Effect::Refuse(request, Refusal::Upstream(message)));
+                effects.push(Effect::Refuse(request, OpenAiError::UpstreamFailed(message)));
             }
             Place::With { begun: false, .. } => {
                 known.place = Place::Waiting { since: now };
@@ -624,15 +624,15 @@ impl Pool {
         effects.push(Effect::Start(number));
     }
 
-    fn refuse_all(&mut self, refusal: &Refusal, effects: &mut Vec<Effect>) {
+    fn refuse_all(&mut self, refusal: &OpenAiError, effects: &mut Vec<Effect>) {
         while let Some(request) = self.queue.take() {
             self.requests.remove(&request);
             effects.push(Effect::Refuse(request, refusal.clone()));
         }
     }
 
-    fn unavailable(&self, why: &str) -> Refusal {
-        Refusal::Unavailable {
+    fn unavailable(&self, why: &str) -> OpenAiError {
+        OpenAiError::Unavailable {
             message: why.to_owned(),
             retry_after: self.limits.backoff,
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use muster_openai::TokenUsage;
 use muster_protocol::wire::miner::SealTerms;
 use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
@@ -225,6 +226,13 @@ impl Service {
             input: self.input_price,
             output: self.output_price,
         }
+    }
+
+    /// The price of a response, in rao, rounded up.
+    pub fn cost(&self, usage: TokenUsage) -> u64 {
+        let part = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+        let millionths = part(usage.input, self.input_price) + part(usage.output, self.output_price);
+        u64::try_from(millionths.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
     /// What an engine is given to find the image by.
@@ -504,6 +512,20 @@ mod tests {
             "the measured skew is said: {ahead}"
         );
         assert_eq!(judge(|_| (), 94), Err(ahead));
+    }
+
+    #[test]
+    fn a_cost_is_rounded_up_and_never_overflows() {
+        let mut service = service();
+        (service.input_price, service.output_price) = (1, 2_000_000);
+        assert_eq!(service.cost(TokenUsage { input: 1, output: 0 }), 1);
+        assert_eq!(service.cost(TokenUsage { input: 0, output: 3 }), 6);
+        (service.input_price, service.output_price) = (u64::MAX, 0);
+        let most = TokenUsage {
+            input: u64::MAX,
+            output: u64::MAX,
+        };
+        assert_eq!(service.cost(most), u64::MAX);
     }
 
     #[test]

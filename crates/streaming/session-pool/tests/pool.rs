@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::{Digest, Timestamp};
 use muster_session_pool::pool::Census;
-use muster_session_pool::{Effect, Event, Limits, Pool, Refusal, RequestNo, SessionNo};
+use muster_session_pool::{Effect, Event, Limits, OpenAiError, Pool, RequestNo, SessionNo};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -90,7 +90,7 @@ fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_t
         [route(2, 1)]
     );
     let effects = pool.apply(Event::Broke(RequestNo(2), SessionNo(1)), at(5));
-    let refused = Refusal::Upstream("2 sessions failed before they answered".to_owned());
+    let refused = OpenAiError::UpstreamFailed("2 sessions failed before they answered".to_owned());
     assert_eq!(effects, [Effect::Refuse(RequestNo(2), refused)]);
 }
 
@@ -136,7 +136,7 @@ fn one_user_cannot_fill_the_queue_and_turns_are_taken() {
     let effects = pool.apply(arrived(20, 3), at(0));
     assert!(matches!(
         effects.as_slice(),
-        [Effect::Refuse(_, Refusal::QueueFull { .. })]
+        [Effect::Refuse(_, OpenAiError::QueueFull { .. })]
     ));
     let effects = pool.apply(Event::Ready(SessionNo(0), at(10_000)), at(1));
     assert_eq!(effects, [route(0, 0), route(10, 0)], "one of each");

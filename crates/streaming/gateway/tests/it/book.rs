@@ -1,10 +1,10 @@
 //! What a gateway keeps, on every engine at hand.
 
 use muster_gateway::store::{Book, Pair, ResponseRow, SessionRow};
+use muster_openai::TokenUsage;
 use muster_process::store::testing::stores;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
-use muster_session_pool::Usage;
 use uuid::Uuid;
 
 use crate::rig::MIGRATIONS;
@@ -44,7 +44,7 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
         proof: Some("proof".to_owned()),
         sequence: (verdict == "proven").then_some(7),
         bytes: 9,
-        usage: Usage { input: 3, output: 4 },
+        usage: TokenUsage { input: 3, output: 4 },
         earned,
     }
 }
@@ -85,7 +85,7 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
         assert_eq!((account.proven, account.unproven, account.earned), (1, 1, 11));
         assert_eq!(
             account.usage,
-            Usage { input: 3, output: 4 },
+            TokenUsage { input: 3, output: 4 },
             "only what is proven counts"
         );
         assert_eq!(again.accounts(at(23)).await.unwrap(), []);

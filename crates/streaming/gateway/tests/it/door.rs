@@ -6,10 +6,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::handshake;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use muster_gateway::forward::{Ask, Passed, Target, Way};
+use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
-use muster_session_pool::Usage;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -160,7 +160,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
         .to_bytes();
     assert!(String::from_utf8_lossy(&text).contains("[DONE]"));
     let passed = told.await.unwrap();
-    assert_eq!(passed.usage, Usage { input: 5, output: 2 });
+    assert_eq!(passed.usage, TokenUsage { input: 5, output: 2 });
     assert_eq!(passed.bytes, text.len() as u64);
     // Its own client may see the proof, another one may not.
     for (client, status) in [(&b"alice"[..], 200), (b"bob", 404)] {
