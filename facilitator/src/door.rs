@@ -11,7 +11,7 @@ use muster_facilitator_core::delivery::Presence;
 use muster_facilitator_core::rate::Buckets;
 use muster_facilitator_core::signature::Freshness;
 use muster_file_store::FileService;
-use muster_gateway::forward::Way;
+use muster_gateway_client::GatewayClient;
 use muster_identity::Keypair;
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
@@ -39,7 +39,7 @@ pub(crate) struct Door {
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) roll: Roll,
     /// The way to validators' gateways.
-    pub(crate) way: Way,
+    pub(crate) way: GatewayClient,
     /// Tokens that an account may have a day; `None` for no limit.
     pub(crate) daily_tokens: Option<u64>,
     /// What the names are made with under which gateways know our accounts.
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
     pub(crate) files: Arc<FileService>,
     pub(crate) issuer: Issuer,
     pub(crate) keypair: Keypair,
-    pub(crate) way: Way,
+    pub(crate) way: GatewayClient,
     pub(crate) client_secret: Vec<u8>,
     pub(crate) background: Background,
     pub(crate) tasks: Tasks,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
-use muster_gateway::forward::Way;
+use muster_gateway_client::GatewayClient;
 use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::ready::{self, ReadyError};
@@ -63,7 +63,7 @@ pub enum Error {
     Randomness(getrandom::Error),
     /// The way to gateways cannot be made.
     #[error("cannot make connections to validators' gateways")]
-    Way(#[source] muster_gateway::forward::WayError),
+    Way(#[source] muster_gateway_client::ClientSetupError),
     /// Serving failed.
     #[error("cannot serve requests any longer")]
     Serve(#[source] io::Error),
@@ -100,7 +100,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
     let (background, inbox) = Background::new();
     let parts = Parts {
-        way: Way::new(keypair.clone(), Arc::clone(&clock)).map_err(Error::Way)?,
+        way: GatewayClient::new(keypair.clone(), Arc::clone(&clock)).map_err(Error::Way)?,
         client_secret: store.secret("clients", draw()?).await?,
         store: store.clone(),
         files,

@@ -16,8 +16,9 @@ use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::delivery::Presence;
-use muster_gateway::forward::{Ask, Target};
-use muster_gateway::{bearer, collect, refuse};
+use muster_gateway_client::{
+    ForwardReport, ForwardRequest, GatewayTarget, bearer_token, collect_body, error_response,
+};
 use muster_openai::OpenAiError;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
@@ -60,7 +61,7 @@ pub(super) fn routes() -> Router<Arc<Door>> {
         .route("/v1/proofs/{id}", get(proof))
         .route("/v1/{*anything}", any(unknown))
         .method_not_allowed_fallback(async |method: Method| {
-            refuse(&OpenAiError::MethodNotAllowed(method.to_string()))
+            error_response(&OpenAiError::MethodNotAllowed(method.to_string()))
         })
         .layer(from_fn(cross_origin))
 }
@@ -89,7 +90,7 @@ async fn cross_origin(request: Request, next: Next) -> Response {
 
 /// Whoever asks, if they may.
 async fn admitted(door: &Arc<Door>, parts: &mut Parts) -> Result<Account, OpenAiError> {
-    bearer(&parts.headers)?;
+    bearer_token(&parts.headers)?;
     match Caller::from_request_parts(parts, door).await {
         Ok(caller) => Ok(caller.account().clone()),
         Err(refusal) => Err(translated(&refusal)),
@@ -113,7 +114,7 @@ fn unreadable(error: StoreError) -> OpenAiError {
 }
 
 async fn unknown(request: Request) -> Response {
-    refuse(&OpenAiError::UnknownUrl(
+    error_response(&OpenAiError::UnknownUrl(
         request.uri().path().chars().take(200).collect(),
     ))
 }
@@ -121,14 +122,14 @@ async fn unknown(request: Request) -> Response {
 async fn pass_on(State(door): State<Arc<Door>>, request: Request) -> Response {
     passed_on(&door, request)
         .await
-        .unwrap_or_else(|refusal| refuse(&refusal))
+        .unwrap_or_else(|refusal| error_response(&refusal))
 }
 
 async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenAiError> {
     let (mut parts, body) = request.into_parts();
     let account = admitted(door, &mut parts).await?;
     within_quota(door, &account).await?;
-    let body = collect(body, MAX_BODY).await?;
+    let body = collect_body(body, MAX_BODY).await?;
     let model = asked_for(&body)?;
     let gateways = gateways(door, &parts).await?;
     let serving: Vec<&Announced> = gateways
@@ -145,7 +146,7 @@ async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenA
             OpenAiError::UnknownModel(model)
         });
     }
-    let ask = Ask {
+    let ask = ForwardRequest {
         client: door.pseudonym(&account),
         method: parts.method,
         path: path(&parts.uri),
@@ -155,7 +156,7 @@ async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenA
     let mut last = None;
     for gateway in serving {
         let (counting, account, model) = (Arc::clone(door), account.clone(), model.clone());
-        let report = move |passed: muster_gateway::forward::Passed| {
+        let report = move |passed: ForwardReport| {
             if !passed.status.is_success() {
                 return;
             }
@@ -168,7 +169,7 @@ async fn passed_on(door: &Arc<Door>, request: Request) -> Result<Response, OpenA
                 }
             }));
         };
-        match door.way.pass(&target(gateway), ask.clone(), report).await {
+        match door.way.forward(&target(gateway), ask.clone(), report).await {
             Ok(response) => return Ok(response.map(Body::new)),
             // It is not there: another one may be.
             Err(refusal) => last = Some(refusal),
@@ -238,8 +239,8 @@ async fn gateways(door: &Door, parts: &Parts) -> Result<Vec<Announced>, OpenAiEr
     Ok(all)
 }
 
-fn target(gateway: &Announced) -> Target {
-    Target {
+fn target(gateway: &Announced) -> GatewayTarget {
+    GatewayTarget {
         validator: gateway.validator,
         url: gateway.notice.url.clone().unwrap_or_default(),
     }
@@ -253,7 +254,7 @@ fn path(uri: &axum::http::Uri) -> String {
 async fn models(State(door): State<Arc<Door>>, request: Request) -> Response {
     match described(&door, request).await {
         Ok(all) => Json(json!({ "object": "list", "data": all })).into_response(),
-        Err(refusal) => refuse(&refusal),
+        Err(refusal) => error_response(&refusal),
     }
 }
 
@@ -262,9 +263,9 @@ async fn model(State(door): State<Arc<Door>>, request: Request) -> Response {
     match described(&door, request).await {
         Ok(all) => match all.into_iter().find(|one| one["id"] == id) {
             Some(found) => Json(found).into_response(),
-            None => refuse(&OpenAiError::UnknownModel(id.chars().take(200).collect())),
+            None => error_response(&OpenAiError::UnknownModel(id.chars().take(200).collect())),
         },
-        Err(refusal) => refuse(&refusal),
+        Err(refusal) => error_response(&refusal),
     }
 }
 
@@ -290,7 +291,7 @@ async fn described(door: &Arc<Door>, request: Request) -> Result<Vec<Value>, Ope
 async fn proof(State(door): State<Arc<Door>>, request: Request) -> Response {
     proven(&door, request)
         .await
-        .unwrap_or_else(|refusal| refuse(&refusal))
+        .unwrap_or_else(|refusal| error_response(&refusal))
 }
 
 async fn proven(door: &Arc<Door>, request: Request) -> Result<Response, OpenAiError> {
@@ -298,14 +299,14 @@ async fn proven(door: &Arc<Door>, request: Request) -> Result<Response, OpenAiEr
     let account = admitted(door, &mut parts).await?;
     let mut last = OpenAiError::UnknownProof;
     for gateway in gateways(door, &parts).await? {
-        let ask = Ask {
+        let ask = ForwardRequest {
             client: door.pseudonym(&account),
             method: Method::GET,
             path: path(&parts.uri),
             headers: parts.headers.clone(),
             body: axum::body::Bytes::new(),
         };
-        match door.way.pass(&target(&gateway), ask, |_| ()).await {
+        match door.way.forward(&target(&gateway), ask, |_| ()).await {
             Ok(response) if response.status() == StatusCode::NOT_FOUND => {}
             Ok(response) => return Ok(response.map(Body::new)),
             Err(refusal) => last = refusal,

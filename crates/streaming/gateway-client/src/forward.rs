@@ -1,5 +1,6 @@
-//! The way from a facilitator to a validator's gateway: its clients' requests with its word for them, and the answers back as
-//! they arrive.
+//! Forwards the requests of a facilitator's clients to a validator's gateway.
+//!
+//! Each request carries a signed token that names the client by a pseudonym. The response's body is passed on as it arrives.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use muster_identity::Keypair;
 use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
@@ -19,67 +20,69 @@ use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
 use muster_sealing_proxy::headers::{CLIENT_NONCE, PROOF, end_to_end};
 
-/// How long a token holds. It is made for each request, and must outlast that one's upload only.
-const TOKEN: Duration = Duration::from_secs(120);
-/// To reach a gateway.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Headers of a request that go on.
-const PASSED: [http::HeaderName; 3] = [ACCEPT, CONTENT_TYPE, CLIENT_NONCE];
+/// How long a token is valid. It is made for one request and must outlast its upload only.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(120);
+/// Limit for connecting to a gateway.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after which a client may retry if the gateway was not reached.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// The request headers that are forwarded.
+const FORWARDED_HEADERS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, CLIENT_NONCE];
 
-/// Connections cannot be made at all.
-pub type WayError = reqwest::Error;
+/// TLS cannot be set up on this machine.
+pub type ClientSetupError = reqwest::Error;
 
-/// A validator's gateway.
+/// The gateway that serves a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Whose.
+pub struct GatewayTarget {
+    /// The validator that runs the gateway; the token is valid for it alone.
     pub validator: ValidatorKey,
     /// `http://` or `https://`, host and port.
     pub url: String,
 }
 
-/// A request of one client.
+/// A client's request, as the facilitator received it.
 #[derive(Clone, Debug)]
-pub struct Ask {
-    /// Its name, which only the facilitator can resolve.
+pub struct ForwardRequest {
+    /// The client's pseudonym, which only the facilitator can resolve.
     pub client: Digest,
-    /// As it came.
+    /// The request's method.
     pub method: Method,
-    /// Path and query, as they came.
+    /// Path and query.
     pub path: String,
-    /// As they came.
+    /// All headers of the request; few are forwarded.
     pub headers: HeaderMap,
-    /// As it came.
+    /// The whole body.
     pub body: Bytes,
 }
 
-/// What came of a request.
+/// The facilitator's own count of a response, once it has ended or its client has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct ForwardReport {
     /// The status that the gateway answered.
     pub status: StatusCode,
-    /// Tokens that passed, by the facilitator's own count; none if it was refused.
+    /// Tokens that passed; zero unless `status` is a success.
     pub usage: TokenUsage,
-    /// Bytes of the answer.
+    /// Bytes of the response's body that passed.
     pub bytes: u64,
 }
 
-/// Connections to gateways, and the key that vouches.
+/// Connections to gateways, and the key that signs tokens for them.
 #[derive(Clone)]
-pub struct Way {
+pub struct GatewayClient {
     http: reqwest::Client,
     keypair: Keypair,
     clock: SharedClock,
 }
 
-impl Way {
-    /// For a facilitator with this key.
+impl GatewayClient {
+    /// A client for the facilitator with this key.
     ///
     /// # Errors
-    /// No TLS.
-    pub fn new(keypair: Keypair, clock: SharedClock) -> Result<Self, WayError> {
+    /// TLS cannot be set up.
+    pub fn new(keypair: Keypair, clock: SharedClock) -> Result<Self, ClientSetupError> {
         let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
             .no_proxy()
@@ -87,39 +90,40 @@ impl Way {
         Ok(Self { http, keypair, clock })
     }
 
-    /// Passes a request on. The answer's body comes as it arrives; `report` is called once, when it is over or its client
-    /// has gone.
+    /// Forwards a request. The response's body passes as it arrives; `report` is called once, when the body has ended or its
+    /// client has gone.
     ///
     /// # Errors
-    /// The gateway cannot be reached. `report` is then not called.
-    pub async fn pass(
+    /// [`OpenAiError::Unavailable`] if the gateway cannot be reached. `report` is then not called.
+    pub async fn forward(
         &self,
-        target: &Target,
-        ask: Ask,
-        report: impl FnOnce(Passed) + Send + 'static,
+        target: &GatewayTarget,
+        request: ForwardRequest,
+        report: impl FnOnce(ForwardReport) + Send + 'static,
     ) -> Result<Response<Body>, OpenAiError> {
-        let url = format!("{}{}", target.url.trim_end_matches('/'), ask.path);
-        let size = ask.body.len();
-        let mut request = self
+        let url = format!("{}{}", target.url.trim_end_matches('/'), request.path);
+        let request_bytes = request.body.len();
+        let mut forwarded = self
             .http
-            .request(ask.method, &url)
-            .header(AUTHORIZATION, self.token(target.validator, ask.client));
-        for name in PASSED {
-            if let Some(value) = ask.headers.get(&name) {
-                request = request.header(name, value);
+            .request(request.method, &url)
+            .header(AUTHORIZATION, self.token(target.validator, request.client));
+        for name in FORWARDED_HEADERS {
+            if let Some(value) = request.headers.get(&name) {
+                forwarded = forwarded.header(name, value);
             }
         }
-        if size > 0 {
-            request = request.body(ask.body);
+        if request_bytes > 0 {
+            forwarded = forwarded.body(request.body);
         }
-        let answered = request.send().await.map_err(|error| {
-            tracing::warn!(validator = %target.validator, url = target.url, error = %Causes(&error), "a gateway is not reached");
+        let response = forwarded.send().await.map_err(|error| {
+            tracing::warn!(validator = %target.validator, url = target.url, error = %Causes(&error),
+                "a gateway cannot be reached");
             OpenAiError::Unavailable {
                 message: "the validator's gateway cannot be reached".to_owned(),
-                retry_after: Duration::from_secs(5),
+                retry_after: RETRY_AFTER,
             }
         })?;
-        let (mut head, body) = Response::<reqwest::Body>::from(answered).into_parts();
+        let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
         let proof = head.headers.remove(PROOF);
         end_to_end(&mut head.headers);
         if let Some(proof) = proof {
@@ -128,9 +132,9 @@ impl Way {
         head.headers.remove(HOST);
         head.extensions.clear();
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let metered = Metered {
+        let metered = MeteredBody {
             status: head.status,
-            meter: TokenMeter::new(kind, size),
+            meter: TokenMeter::new(kind, request_bytes),
             inner: body,
             report: Some(Box::new(report)),
         };
@@ -144,40 +148,40 @@ impl Way {
             audience,
             client,
             not_before: now,
-            not_after: now.plus(TOKEN),
+            not_after: now.plus(TOKEN_LIFETIME),
         };
         let signed = Envelope::new(&token, |bytes| self.keypair.sign(bytes));
         let mut value = HeaderValue::try_from(format!("Bearer {}", signed.to_text()))
-            // Base64 is a header's value.
+            // Base64 is always a valid header value.
             .unwrap_or_else(|_| HeaderValue::from_static(""));
         value.set_sensitive(true);
         value
     }
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for GatewayClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Way({})", self.keypair.hotkey())
+        write!(f, "GatewayClient({})", self.keypair.hotkey())
     }
 }
 
-/// A body that is counted while it passes, and reports once how it ended.
-struct Metered {
+/// A body whose tokens are counted while it passes. It reports exactly once, when it ends or is dropped.
+struct MeteredBody {
     status: StatusCode,
     meter: TokenMeter,
     inner: reqwest::Body,
-    report: Option<Box<dyn FnOnce(Passed) + Send>>,
+    report: Option<Box<dyn FnOnce(ForwardReport) + Send>>,
 }
 
-impl Metered {
-    fn end(&mut self) {
+impl MeteredBody {
+    fn report_end(&mut self) {
         if let Some(report) = self.report.take() {
             let usage = if self.status.is_success() {
                 self.meter.usage()
             } else {
                 TokenUsage::default()
             };
-            report(Passed {
+            report(ForwardReport {
                 status: self.status,
                 usage,
                 bytes: self.meter.bytes(),
@@ -186,7 +190,7 @@ impl Metered {
     }
 }
 
-impl http_body::Body for Metered {
+impl http_body::Body for MeteredBody {
     type Data = Bytes;
     type Error = reqwest::Error;
 
@@ -203,7 +207,7 @@ impl http_body::Body for Metered {
                     this.meter.update(data);
                 }
             }
-            Poll::Ready(None | Some(Err(_))) => this.end(),
+            Poll::Ready(None | Some(Err(_))) => this.report_end(),
         }
         polled
     }
@@ -217,8 +221,8 @@ impl http_body::Body for Metered {
     }
 }
 
-impl Drop for Metered {
+impl Drop for MeteredBody {
     fn drop(&mut self) {
-        self.end();
+        self.report_end();
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use http::{HeaderMap, header};
+use http::HeaderMap;
+use muster_gateway_client::bearer_token;
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
@@ -25,7 +26,7 @@ pub(crate) struct Porter {
 impl Porter {
     /// Whom the request's bearer names.
     pub(crate) fn admit(&self, headers: &HeaderMap, now: Timestamp) -> Result<Client, OpenAiError> {
-        let bearer = bearer(headers)?;
+        let bearer = bearer_token(headers)?;
         // Whoever compares digests learns nothing from how long it takes.
         if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
             return Ok(Client(pseudonym(b"own", name.as_bytes())));
@@ -52,24 +53,6 @@ impl Porter {
     }
 }
 
-/// The text behind `Bearer`.
-///
-/// # Errors
-/// There is none.
-pub fn bearer(headers: &HeaderMap) -> Result<&str, OpenAiError> {
-    let value = headers
-        .get(header::AUTHORIZATION)
-        .ok_or(OpenAiError::MissingKey)?;
-    value
-        .to_str()
-        .ok()
-        .and_then(|text| text.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, key)| key.trim())
-        .filter(|key| !key.is_empty())
-        .ok_or(OpenAiError::MissingKey)
-}
-
 fn pseudonym(who: &[u8], name: &[u8]) -> Digest {
     let mut bytes = b"muster/gateway-client/1".to_vec();
     bytes.extend_from_slice(Digest::of(who).as_bytes());
@@ -79,6 +62,7 @@ fn pseudonym(who: &[u8], name: &[u8]) -> Digest {
 
 #[cfg(test)]
 mod tests {
+    use http::header;
     use muster_identity::Keypair;
 
     use super::*;

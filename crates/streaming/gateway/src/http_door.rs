@@ -9,8 +9,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt as _;
+use muster_gateway_client::{collect_body, error_response};
 use muster_openai::{OpenAiError, TokenUsage};
 use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::Nonce;
@@ -24,14 +23,10 @@ use crate::auth::Client;
 use crate::gateway::Core;
 use crate::line::draw;
 use crate::relay::{self, Asking};
-use crate::reply::{refuse, reply};
+use crate::reply::reply;
 
-/// How long a client may take to send a request.
-const UPLOAD: Duration = Duration::from_secs(60);
 /// Pieces of an answer that wait for a client that reads slowly. It holds up its own session's connection and no other.
 const AHEAD: usize = 4;
-/// How many times as much as may be is read of a request that is too large.
-const DISCARDED: usize = 4;
 /// The longest model id that is repeated in an error.
 const MAX_SHOWN: usize = 200;
 
@@ -89,12 +84,12 @@ pub(crate) fn router(core: Arc<Core>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/proofs/{id}", get(proof))
         .fallback(async |uri: Uri| {
-            refuse(&OpenAiError::UnknownUrl(
+            error_response(&OpenAiError::UnknownUrl(
                 uri.path().chars().take(MAX_SHOWN).collect(),
             ))
         })
         .method_not_allowed_fallback(async |method: Method| {
-            refuse(&OpenAiError::MethodNotAllowed(method.to_string()))
+            error_response(&OpenAiError::MethodNotAllowed(method.to_string()))
         })
         .with_state(core)
 }
@@ -120,7 +115,7 @@ async fn ask(State(core): Shared, path: &'static str, headers: HeaderMap, body: 
         Ok(response) => response,
         Err(refusal) => {
             metrics::counter!("muster_gateway_refused_total", "code" => refusal.code()).increment(1);
-            refuse(&refusal)
+            error_response(&refusal)
         }
     }
 }
@@ -139,7 +134,7 @@ async fn asked(
         });
     };
     let client_nonce = client_nonce(headers)?;
-    let body = collect(body, core.settings.max_body()).await?;
+    let body = collect_body(body, core.settings.max_body()).await?;
     let (model, streams) = read(&body)?;
     let services = core.whitelist.services();
     let pool = services
@@ -208,41 +203,9 @@ fn read(body: &[u8]) -> Result<(String, bool), OpenAiError> {
     Ok((model, streams))
 }
 
-/// The whole body of a request, of at most so many bytes.
-///
-/// # Errors
-/// It is larger, breaks off, or takes too long.
-pub async fn collect(body: Body, most: usize) -> Result<Bytes, OpenAiError> {
-    tokio::time::timeout(UPLOAD, whole(body, most))
-        .await
-        .map_err(|_| OpenAiError::UploadTimeout)?
-}
-
-async fn whole(mut body: Body, most: usize) -> Result<Bytes, OpenAiError> {
-    let (mut kept, mut size) = (BytesMut::new(), 0_usize);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| OpenAiError::BadRequest("it broke off".to_owned()))?;
-        let Ok(data) = frame.into_data() else { continue };
-        size = size.saturating_add(data.len());
-        if size <= most {
-            kept.extend_from_slice(&data);
-        } else {
-            // A client that is cut off while it still sends never sees our answer; so some of it is thrown away.
-            kept = BytesMut::new();
-            if size > most.saturating_mul(DISCARDED) {
-                break;
-            }
-        }
-    }
-    if size > most {
-        return Err(OpenAiError::TooLarge(most));
-    }
-    Ok(kept.freeze())
-}
-
 async fn models(State(core): Shared, headers: HeaderMap) -> Response {
     if let Err(refusal) = core.porter.admit(&headers, core.clock.now()) {
-        return refuse(&refusal);
+        return error_response(&refusal);
     }
     let all: Vec<Value> = core
         .whitelist
@@ -255,11 +218,11 @@ async fn models(State(core): Shared, headers: HeaderMap) -> Response {
 
 async fn model(State(core): Shared, headers: HeaderMap, Path(id): Path<String>) -> Response {
     if let Err(refusal) = core.porter.admit(&headers, core.clock.now()) {
-        return refuse(&refusal);
+        return error_response(&refusal);
     }
     match core.whitelist.of_model(&id) {
         Ok(service) => Json(described(&core, service)).into_response(),
-        Err(_) => refuse(&OpenAiError::UnknownModel(id.chars().take(MAX_SHOWN).collect())),
+        Err(_) => error_response(&OpenAiError::UnknownModel(id.chars().take(MAX_SHOWN).collect())),
     }
 }
 
@@ -277,7 +240,7 @@ fn described(core: &Core, service: &Service) -> Value {
 async fn proof(State(core): Shared, headers: HeaderMap, Path(id): Path<String>) -> Response {
     let client = match core.porter.admit(&headers, core.clock.now()) {
         Ok(client) => client,
-        Err(refusal) => return refuse(&refusal),
+        Err(refusal) => return error_response(&refusal),
     };
     match core.book.response(&id).await {
         // Another client's is not there for this one.
@@ -298,10 +261,10 @@ async fn proof(State(core): Shared, headers: HeaderMap, Path(id): Path<String>) 
             attestation: session.attestation,
         })
         .into_response(),
-        Ok(Some(_) | None) => refuse(&OpenAiError::UnknownProof),
+        Ok(Some(_) | None) => error_response(&OpenAiError::UnknownProof),
         Err(error) => {
             tracing::error!(%error, "a proof cannot be read");
-            refuse(&OpenAiError::Internal(
+            error_response(&OpenAiError::Internal(
                 "the gateway's store does not answer".to_owned(),
             ))
         }
@@ -333,12 +296,5 @@ mod tests {
             let refusal = read(body).unwrap_err();
             assert_eq!((refusal.code(), refusal.status().as_u16()), (code, 400));
         }
-    }
-
-    #[tokio::test]
-    async fn what_is_too_large_is_not_kept() {
-        let body = || Body::from(vec![b'x'; 100]);
-        assert_eq!(collect(body(), 100).await.unwrap().len(), 100);
-        assert_eq!(collect(body(), 99).await, Err(OpenAiError::TooLarge(99)));
     }
 }

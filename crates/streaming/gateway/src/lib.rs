@@ -3,13 +3,12 @@
 //! A validator opens a [`Gateway`]: it keeps sessions of the whitelisted services alive as streaming jobs, lets clients in,
 //! passes each request to a session and its answer back as it arrives, and keeps what was proven. Read `desk` for the order
 //! of things, `starter` and `line` for one session, `relay` for one request, `http` for the door, [`store`] for what stays.
-//! A facilitator reaches it through [`forward`].
+//! A facilitator reaches it through `muster-gateway-client`.
 //!
 //! What is decided is decided in `muster-session-pool`; what is proven, in `muster-response-proof`.
 
 mod auth;
 mod desk;
-pub mod forward;
 mod gateway;
 pub mod host;
 mod http_door;
@@ -22,7 +21,6 @@ mod settings;
 mod starter;
 pub mod store;
 
-pub use auth::bearer;
 pub use desk::{LineView, View};
 pub use gateway::{Gateway, GatewayError, Parts};
 /// One sealed session, for whoever asks without a door.
@@ -30,6 +28,5 @@ pub mod sealed {
     pub use crate::line::{Answer, Line, Opening, Question, Report, draw};
 }
 
-pub use http_door::{ProofView, collect};
-pub use reply::refuse;
+pub use http_door::ProofView;
 pub use settings::Settings;

@@ -4,13 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
+use muster_gateway_client::error_response;
 use muster_openai::OpenAiError;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -22,19 +22,6 @@ use crate::relay::{Part, REQUEST_ID, is_events};
 const WAIT: &[u8] = b": muster-wait\n";
 /// The most of a session's error that is told inside a stream that has begun without it.
 const MAX_ERROR: usize = 64 * 1024;
-
-/// A refusal as an answer.
-pub fn refuse(refusal: &OpenAiError) -> Response {
-    let mut response = (refusal.status(), Json(refusal.body())).into_response();
-    let headers = response.headers_mut();
-    if let Some(seconds) = refusal.retry_after() {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if refusal.status() == StatusCode::UNAUTHORIZED {
-        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    response
-}
 
 /// Waits for the head of an answer and passes it on. A client that wants a stream is given the beginning of one after
 /// `heartbeat`, with a comment as often as that, so that nobody between takes the connection for dead.
@@ -56,10 +43,10 @@ pub(crate) async fn reply(
             *response.headers_mut() = headers;
             response
         }
-        Some(Some(Part::Refused(refusal))) => refuse(&refusal),
-        Some(Some(Part::Data(_) | Part::Trailers(_) | Part::Cut) | None) => refuse(&OpenAiError::Internal(
-            "the answer was lost on its way".to_owned(),
-        )),
+        Some(Some(Part::Refused(refusal))) => error_response(&refusal),
+        Some(Some(Part::Data(_) | Part::Trailers(_) | Part::Cut) | None) => error_response(
+            &OpenAiError::Internal("the answer was lost on its way".to_owned()),
+        ),
         None => {
             let mut ticks = interval(heartbeat);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

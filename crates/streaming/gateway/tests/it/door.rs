@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::handshake;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use muster_gateway::forward::{Ask, Passed, Target, Way};
+use muster_gateway_client::{ForwardReport, ForwardRequest, GatewayClient, GatewayTarget};
 use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
@@ -126,12 +126,12 @@ async fn a_full_queue_says_when_to_come_back() {
 #[tokio::test]
 async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() {
     let world = World::new(|_| ()).await;
-    let way = Way::new(facilitator(), std::sync::Arc::new(SystemClock::new())).unwrap();
-    let target = Target {
+    let client = GatewayClient::new(facilitator(), std::sync::Arc::new(SystemClock::new())).unwrap();
+    let target = GatewayTarget {
         validator: ValidatorKey(validator().hotkey()),
         url: world.base.clone(),
     };
-    let ask = |client: &[u8], method: &str, path: &str, body: Value| Ask {
+    let ask = |client: &[u8], method: &str, path: &str, body: Value| ForwardRequest {
         client: Digest::of(client),
         method: method.parse().unwrap(),
         path: path.to_owned(),
@@ -144,9 +144,9 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     };
     let (tell, told) = oneshot::channel();
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});
-    let report = move |passed: Passed| tell.send(passed).unwrap();
-    let answer = way
-        .pass(
+    let report = move |passed: ForwardReport| tell.send(passed).unwrap();
+    let answer = client
+        .forward(
             &target,
             ask(b"alice", "POST", "/v1/chat/completions", body),
             report,
@@ -165,19 +165,19 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     // Its own client may see the proof, another one may not.
     for (client, status) in [(&b"alice"[..], 200), (b"bob", 404)] {
         let path = format!("/v1/proofs/{id}");
-        let answer = way
-            .pass(&target, ask(client, "GET", &path, Value::Null), |_| ())
+        let answer = client
+            .forward(&target, ask(client, "GET", &path, Value::Null), |_| ())
             .await
             .unwrap();
         assert_eq!(answer.status().as_u16(), status);
     }
     // A gateway that is not there is told as what it is.
-    let nowhere = Target {
+    let nowhere = GatewayTarget {
         url: "http://127.0.0.1:1".to_owned(),
         ..target
     };
-    let refused = way
-        .pass(&nowhere, ask(b"a", "GET", "/v1/models", Value::Null), |_| ())
+    let refused = client
+        .forward(&nowhere, ask(b"a", "GET", "/v1/models", Value::Null), |_| ())
         .await
         .unwrap_err();
     assert_eq!(refused.status().as_u16(), 503);
