@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use muster_gateway_client::error_response;
 use muster_openai::OpenAiError;
@@ -169,7 +169,7 @@ impl http_body::Body for Passing {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
+    use http::{HeaderMap, StatusCode};
     use http_body_util::BodyExt as _;
 
     use super::*;

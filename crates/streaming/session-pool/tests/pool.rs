@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Timestamp};
 use muster_session_pool::pool::Census;
-use muster_session_pool::{Effect, Event, Limits, OpenAiError, Pool, RequestNo, SessionNo};
+use muster_session_pool::{Effect, Event, Limits, Pool, RequestNo, SessionNo};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {

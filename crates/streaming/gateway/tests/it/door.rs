@@ -163,10 +163,10 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     assert_eq!(passed.usage, TokenUsage { input: 5, output: 2 });
     assert_eq!(passed.bytes, text.len() as u64);
     // Its own client may see the proof, another one may not.
-    for (client, status) in [(&b"alice"[..], 200), (b"bob", 404)] {
+    for (name, status) in [(&b"alice"[..], 200), (b"bob", 404)] {
         let path = format!("/v1/proofs/{id}");
         let answer = client
-            .forward(&target, ask(client, "GET", &path, Value::Null), |_| ())
+            .forward(&target, ask(name, "GET", &path, Value::Null), |_| ())
             .await
             .unwrap();
         assert_eq!(answer.status().as_u16(), status);
