@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_chain::weights::to_u16;
 use muster_chain::{Metagraph, Uid};
-use muster_grading::verdict::Capacity;
+use muster_grading::settlement::Capacity;
 use muster_protocol::ValidatorKey;
 use muster_scoring::{Neuron, Paid, Proven, Score, Scores, Snapshot, Streamed, score, zeros};
 

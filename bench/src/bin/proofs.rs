@@ -16,13 +16,14 @@ use muster_bench::{Direction, Report, Row, take_turns};
 use muster_hardware_proof::{
     Ending, Engine, Evidence, Limits, Received, Sent, Verdict,
     chacha::{self, Key},
-    chain::{ChainShape, ChainSpec, Generator, Numbers, Place},
+    chain::{ChainShape, ChainSpec, Generator, Place},
     keys::{BatchId, ExecutorName, Identity, Nonce},
     label_block,
     merkle::LEAF,
     message::{Kind, Spec, commitment_digest, frame},
     prover::{CpuProver, Product, Prover, Unwatched, perform},
     session::{Output, Task},
+    spec::{Memory, Numbers},
     walk::{self, WalkShape, WalkSpec},
 };
 
@@ -92,7 +93,7 @@ fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result
     })?;
     let mut rows = vec![rate(&format!("entries at n = 8192 ({name})"), "1/s", entries)];
     for work in [16, 256] {
-        let memory = walk::Memory {
+        let memory = Memory {
             session: spec.session(),
             blocks: 1024,
             work,

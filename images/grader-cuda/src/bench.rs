@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::chain::{ChainShape, ChainSpec};
 use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
 use muster_hardware_proof::merkle::LEAF;
 use muster_hardware_proof::prover::{Prover as _, Unwatched};
-use muster_hardware_proof::walk::{LEAF_STATES, WORDS, WalkShape, WalkSpec};
+use muster_hardware_proof::spec::Numbers;
+use muster_hardware_proof::spec::WORDS;
+use muster_hardware_proof::walk::{LEAF_STATES, WalkShape, WalkSpec};
 
 use crate::device::{Device, Lane, TILE_ROWS};
 use crate::kernels::{HASH, Kernels, Span};

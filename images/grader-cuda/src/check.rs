@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec};
 use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
 use muster_hardware_proof::message::{Kind, Places, Spec, commitment_digest, frame};
 use muster_hardware_proof::prover::{Prover, Unwatched, perform};
 use muster_hardware_proof::session::{Action, Caps, Command, Executor, Input, Output, Task, Validator};
+use muster_hardware_proof::spec::Numbers;
 use muster_hardware_proof::walk::{StepPlace, WalkShape, WalkSpec};
 use muster_hardware_proof::{Engine, Limits, Verdict};
 use serde_json::Value;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use libloading::Library;
-use muster_hardware_proof::chain::Numbers;
+use muster_hardware_proof::spec::Numbers;
 
-use crate::cuda::Cuda;
+use crate::cuda::{Cuda, Memory};
 use crate::device::{Device as _, Lane};
 
 const NAMES: [&str; 4] = [
@@ -141,10 +141,11 @@ impl CublasLt {
         })
     }
 
-    /// Seconds of one product of side n with the algorithm that the library prefers: the median of `repeat`.
+    /// Seconds of one product of side n with the algorithm that the library prefers: the median of `repeat` runs, after one that
+    /// does not count.
     ///
     /// # Errors
-    /// The library refuses, or there is no room.
+    /// The library fails or has no algorithm, or the card has no room for the matrices.
     pub fn seconds(
         &self,
         cuda: &Cuda,
@@ -152,23 +153,34 @@ impl CublasLt {
         repeat: usize,
         clock: &dyn Fn() -> Duration,
     ) -> anyhow::Result<f64> {
+        let matmul = self.prepare(cuda, numbers, n)?;
+        let multiply: Multiply = self.symbol("cublasLtMatmul")?;
+        matmul.run(cuda, multiply)?;
+        let mut times = Vec::new();
+        for _ in 0..repeat.max(1) {
+            let before = clock();
+            matmul.run(cuda, multiply)?;
+            times.push(clock().saturating_sub(before).as_secs_f64());
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        times
+            .get(times.len() / 2)
+            .copied()
+            .context("nothing was measured")
+    }
+
+    /// Allocates the matrices and describes their product to the library.
+    fn prepare(&self, cuda: &Cuda, numbers: Numbers, n: u64) -> anyhow::Result<Matmul<'_>> {
         let (compute, entry, sum) = types(numbers);
         let (create, describe): (Create, DescribeProduct) = (
             self.symbol("cublasLtCreate")?,
             self.symbol("cublasLtMatmulDescCreate")?,
         );
-        let (matrix, prefer): (DescribeMatrix, Create) = (
-            self.symbol("cublasLtMatrixLayoutCreate")?,
-            self.symbol("cublasLtMatmulPreferenceCreate")?,
-        );
-        let (choose, multiply): (Choose, Multiply) = (
-            self.symbol("cublasLtMatmulAlgoGetHeuristic")?,
-            self.symbol("cublasLtMatmul")?,
-        );
+        let matrix: DescribeMatrix = self.symbol("cublasLtMatrixLayoutCreate")?;
         // The kernels' own arrangement: rows of A and columns of B lie whole, so A is given as the transpose of its columns.
         let a = cuda.allocate(n * n * numbers.width() as u64)?;
         let b = cuda.allocate(n * n * numbers.width() as u64)?;
-        let (c, space) = (cuda.allocate(n * n * 4)?, cuda.allocate(WORKSPACE)?);
+        let (c, workspace) = (cuda.allocate(n * n * 4)?, cuda.allocate(WORKSPACE)?);
         // SAFETY: each function writes one handle to the place it is given.
         let library = self.make("cublasLtCreate", "cublasLtDestroy", |to| unsafe { create(to) })?;
         let product = self.make(
@@ -184,16 +196,47 @@ impl CublasLt {
             )
         };
         let (entries, sums) = (layout(entry)?, layout(sum)?);
-        let preference = self.make(
-            "cublasLtMatmulPreferenceCreate",
-            "cublasLtMatmulPreferenceDestroy",
-            |to| unsafe { prefer(to) },
-        )?;
         self.set(
             "cublasLtMatmulDescSetAttribute",
             &product,
             TRANSPOSE_A,
             &TRANSPOSED.to_ne_bytes(),
+        )?;
+        let algorithm = self.choose(&library, &product, &entries, &sums)?;
+        Ok(Matmul {
+            product,
+            entries,
+            sums,
+            library,
+            a,
+            b,
+            c,
+            workspace,
+            algorithm,
+            one: match numbers {
+                Numbers::Int8 => 1,
+                Numbers::Fp16 => 1f32.to_bits(),
+            },
+        })
+    }
+
+    /// The algorithm that the library prefers for a product.
+    fn choose(
+        &self,
+        library: &Made<'_>,
+        product: &Made<'_>,
+        entries: &Made<'_>,
+        sums: &Made<'_>,
+    ) -> anyhow::Result<[u64; 8]> {
+        let (prefer, choose): (Create, Choose) = (
+            self.symbol("cublasLtMatmulPreferenceCreate")?,
+            self.symbol("cublasLtMatmulAlgoGetHeuristic")?,
+        );
+        let preference = self.make(
+            "cublasLtMatmulPreferenceCreate",
+            "cublasLtMatmulPreferenceDestroy",
+            // SAFETY: the function writes one handle to the place it is given.
+            |to| unsafe { prefer(to) },
         )?;
         self.set(
             "cublasLtMatmulPreferenceSetAttribute",
@@ -226,48 +269,54 @@ impl CublasLt {
         };
         done("cublasLtMatmulAlgoGetHeuristic", chosen)?;
         ensure!(count > 0, "cuBLASLt has no algorithm for this product");
-        let (one, zero) = match numbers {
-            Numbers::Int8 => (1u32, 0u32),
-            Numbers::Fp16 => (1f32.to_bits(), 0),
+        Ok(found.algorithm)
+    }
+}
+
+/// A product that is described to the library and can be run.
+struct Matmul<'a> {
+    // Dropped in this order: the descriptions go before the library's handle.
+    product: Made<'a>,
+    entries: Made<'a>,
+    sums: Made<'a>,
+    library: Made<'a>,
+    a: Memory,
+    b: Memory,
+    c: Memory,
+    workspace: Memory,
+    algorithm: [u64; 8],
+    /// The bits of 1 in the type of the sums; the bits of 0 are 0 in each type.
+    one: u32,
+}
+
+impl Matmul<'_> {
+    /// Multiplies once and waits for the product.
+    fn run(&self, cuda: &Cuda, multiply: Multiply) -> anyhow::Result<()> {
+        let (one, zero) = (self.one, 0u32);
+        let [a, b, c] = [self.a.address()?, self.b.address()?, self.c.address()?];
+        // SAFETY: the matrices and the workspace are as large as the layouts say and alive until the stream has been waited for.
+        let status = unsafe {
+            multiply(
+                self.library.handle,
+                self.product.handle,
+                (&raw const one).cast(),
+                a as *const c_void,
+                self.entries.handle,
+                b as *const c_void,
+                self.entries.handle,
+                (&raw const zero).cast(),
+                c as *const c_void,
+                self.sums.handle,
+                c as *mut c_void,
+                self.sums.handle,
+                &raw const self.algorithm,
+                self.workspace.address()? as *mut c_void,
+                WORKSPACE as usize,
+                cuda.stream(Lane::Even).as_inner().cast(),
+            )
         };
-        let [a_at, b_at, c_at, space_at] = [a.address()?, b.address()?, c.address()?, space.address()?];
-        let once = || -> anyhow::Result<()> {
-            // SAFETY: the matrices and the workspace are as large as the layouts say and alive until the stream has been waited for.
-            let status = unsafe {
-                multiply(
-                    library.handle,
-                    product.handle,
-                    (&raw const one).cast(),
-                    a_at as *const c_void,
-                    entries.handle,
-                    b_at as *const c_void,
-                    entries.handle,
-                    (&raw const zero).cast(),
-                    c_at as *const c_void,
-                    sums.handle,
-                    c_at as *mut c_void,
-                    sums.handle,
-                    &raw const found.algorithm,
-                    space_at as *mut c_void,
-                    WORKSPACE as usize,
-                    cuda.stream(Lane::Even).as_inner().cast(),
-                )
-            };
-            done("cublasLtMatmul", status)?;
-            Ok(cuda.wait(Lane::Even)?)
-        };
-        once()?;
-        let mut times = Vec::new();
-        for _ in 0..repeat.max(1) {
-            let before = clock();
-            once()?;
-            times.push(clock().saturating_sub(before).as_secs_f64());
-        }
-        times.sort_unstable_by(f64::total_cmp);
-        times
-            .get(times.len() / 2)
-            .copied()
-            .context("nothing was measured")
+        done("cublasLtMatmul", status)?;
+        Ok(cuda.wait(Lane::Even)?)
     }
 }
 

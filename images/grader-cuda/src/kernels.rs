@@ -1,8 +1,8 @@
 //! One function per kernel, each of which checks that no memory is too small for it.
 
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::Numbers;
 use muster_hardware_proof::merkle::LEAF;
+use muster_hardware_proof::spec::Numbers;
 
 use crate::device::{Argument, Device, Fault, Kernel, Lane, TILE_ROWS, within};
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
+use muster_hardware_proof::merkle::LEAF;
 use muster_image_grader::{machine, program};
 use muster_image_grader_cuda::check::{self, Sizes};
 use muster_image_grader_cuda::cublas::CublasLt;
@@ -12,7 +13,6 @@ use muster_image_grader_cuda::cuda::Cuda;
 use muster_image_grader_cuda::device::Device as _;
 use muster_image_grader_cuda::prover::{DeviceProver, Pace};
 use muster_image_grader_cuda::{bench, suggest};
-use muster_hardware_proof::merkle::LEAF;
 
 /// Proves what this container's card can do to whoever challenges it.
 #[derive(Debug, Parser)]

@@ -1,7 +1,8 @@
 //! Which WALK a card should be asked for, from what was measured on it.
 
 use muster_hardware_proof::merkle::LEAF;
-use muster_hardware_proof::walk::{LEAF_STATES, WORDS, WalkShape};
+use muster_hardware_proof::spec::WORDS;
+use muster_hardware_proof::walk::{LEAF_STATES, WalkShape};
 
 /// What the context, the matrices of a bound CHAIN and the states of the walks need beside a WALK's memory.
 pub const RESERVE: u64 = 2 << 30;

@@ -4,18 +4,19 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use muster_hardware_proof::Engine;
+use muster_hardware_proof::chacha::{self, Key};
+use muster_hardware_proof::chain::{ChainShape, ChainSpec};
+use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::prover::{CpuProver, Prover as _, ProverError, Unwatched, Watch, all_cores};
+use muster_hardware_proof::spec::Numbers;
+use muster_hardware_proof::walk::{StepPlace, WalkShape, WalkSpec};
 use muster_image_grader_cuda::bench::{self, Options};
 use muster_image_grader_cuda::check::{self, Sizes};
 use muster_image_grader_cuda::device::{Argument, Device as _, Fault, Kernel, Lane, TILE_ROWS};
 use muster_image_grader_cuda::emulator::{Copies, Emulator, Memory};
 use muster_image_grader_cuda::kernels::{Kernels, Span};
 use muster_image_grader_cuda::prover::{DeviceProver, Pace};
-use muster_hardware_proof::Engine;
-use muster_hardware_proof::chacha::{self, Key};
-use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers};
-use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_hardware_proof::prover::{CpuProver, Prover as _, ProverError, Unwatched, Watch, all_cores};
-use muster_hardware_proof::walk::{StepPlace, WalkShape, WalkSpec};
 
 fn prover(copies: Copies, pace: Pace) -> DeviceProver<Emulator> {
     DeviceProver::new(Emulator::new(copies, 1 << 30), pace)

@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::chain::{ChainShape, ChainSpec};
 use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
 use muster_hardware_proof::message::Spec;
 use muster_hardware_proof::session::{Action, Input, Validator};
+use muster_hardware_proof::spec::Numbers;
 use muster_hardware_proof::{Engine, Limits, Verdict};
 
 fn program() -> Command {

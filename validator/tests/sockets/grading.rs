@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use muster_gateway::Settings;
-use muster_grading::evidence::{BatchFile, replay};
-use muster_grading::verdict::{Judgement, Why};
+use muster_grading::evidence::BatchFile;
+use muster_grading::judgement::{Judgement, Why};
+use muster_grading::replay::replay;
 use muster_grading_runner::Grader;
 use muster_hardware_proof::Engine;
 use muster_protocol::wire::facilitator::ToFacilitator;

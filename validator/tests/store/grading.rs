@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_grading::course::Course;
 use muster_grading::evidence::{Before, Head, ProofFile, SeatFile};
+use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::plan::{Announced, Bounds, Plan, Silent, draw};
-use muster_grading::verdict::{Absence, Judgement, Why, capacities, silence};
+use muster_grading::settlement::{capacities, silence};
 use muster_grading_runner::book::Book;
 use muster_protocol::{ExecutorClass, ValidatorKey};
 

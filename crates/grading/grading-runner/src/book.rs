@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 
 use muster_grading::evidence::{BatchFile, Before, FORMAT, Head, ProofFile, SeatFile};
+use muster_grading::fingerprints::Marks;
+use muster_grading::judgement::Judgement;
 use muster_grading::plan::{Plan, Seat};
-use muster_grading::verdict::{Capacity, Judgement, Marks};
+use muster_grading::settlement::Capacity;
 use muster_hardware_proof::keys::BatchId;
 use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};

@@ -8,15 +8,17 @@ use muster_gateway::sealed::Line;
 use muster_grading::batch::{Action, Batch, Event, Rules};
 use muster_grading::course::Course;
 use muster_grading::evidence::{Head, SeatFile};
+use muster_grading::judgement::Judgement;
 use muster_grading::plan::{BlockHash, Plan, Seat, Serving, draw, in_sessions};
-use muster_grading::verdict::{Capacity, Judgement, capacities, silence};
+use muster_grading::settlement::{Capacity, capacities, silence};
 use muster_process::store::StoreError;
 use muster_protocol::ExecutorClass;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::backend::Roll;
 use crate::stand::{Stand, Told, Word};
-use crate::{Core, Refused, Roll, micros};
+use crate::state::{Core, Refused, micros};
 
 /// What a lease may live beyond the longest course: fetching openings, judging.
 const SPARE: Duration = Duration::from_secs(600);
@@ -36,79 +38,39 @@ struct Call {
     seats: BTreeMap<usize, SeatFile>,
 }
 
-/// Runs the batch that begins with this block; its id, or why there is none.
+/// Runs the batch that begins with this block. Returns its id, or the reason why there is none.
 pub(crate) async fn run(
     core: &Arc<Core>,
     block: u64,
     hash: BlockHash,
 ) -> Result<Result<String, Refused>, StoreError> {
     let stop = core.tasks.token();
-    let graded: Vec<ExecutorClass> = core.courses.iter().map(Course::class).collect();
     let announced = tokio::select! {
         () = stop.cancelled() => return Ok(Err(Refused::Stopped)),
         announced = core.host.announced() => announced,
     };
-    let Roll {
-        announced,
-        mut silent,
-    } = announced;
-    let announced: Vec<_> = announced
-        .into_iter()
-        .filter(|said| said.count > 0 && graded.contains(&said.class))
-        .collect();
-    let me = core.host.me();
-    let bounds = core.settings.bounds();
-    let plan = draw(&hash, me, &announced, bounds);
-    silent.sort_unstable();
-    silent.truncate(usize::try_from(bounds.executors).unwrap_or(usize::MAX));
-    if plan.seats.is_empty() && silent.is_empty() {
+    let roll = graded(core, announced);
+    let plan = draw(&hash, core.host.me(), &roll.announced, core.settings.bounds());
+    if plan.seats.is_empty() && roll.silent.is_empty() {
         return Ok(Err(Refused::Nobody));
     }
     let lines = core.host.serving().await;
-    let serving: Vec<_> = lines.iter().map(|line| serving(line)).collect();
-    let sessions = sessions(&plan.seats, &serving, &lines);
-    let courses = core.courses.clone();
-    let head = Head {
-        validator: me,
-        block,
-        hash,
-        announced,
-        silent,
-        serving,
-        bounds,
-        before: core.book.proven_before(&plan.seats).await?,
-        courses: courses.clone(),
-    };
+    let head = head(core, (block, hash), roll, &plan, &lines).await?;
+    let sessions = sessions(&plan.seats, &head.serving, &lines);
     let id = hex::encode(plan.id.0);
-    let (executors, beyond) = (plan.seats.len(), plan.beyond.len());
     tracing::info!(
         batch = id,
         block,
-        executors,
-        beyond,
+        executors = plan.seats.len(),
+        beyond = plan.beyond.len(),
         left_out = plan.left_out.len(),
         silent = head.silent.len(),
         in_sessions = sessions.len(),
         "a batch begins"
     );
     core.book.begin(&plan.id, &head, core.clock.now()).await?;
-    let longest = courses.iter().map(longest).max().unwrap_or(0);
     let (telling, told) = mpsc::unbounded_channel();
-    let begun = Instant::now();
-    let rules = Rules {
-        gather_us: micros(core.settings.gather()),
-    };
-    let mut call = Call {
-        core: Arc::clone(core),
-        batch: Batch::new(plan.seats.clone(), courses, rules, 0).in_sessions(sessions.keys().copied()),
-        sessions,
-        plan,
-        begun,
-        lives: core.settings.gather() + Duration::from_micros(longest) + SPARE,
-        stands: BTreeMap::new(),
-        telling,
-        seats: BTreeMap::new(),
-    };
+    let mut call = Call::new(core, plan, sessions, telling);
     let finished = tokio::select! {
         () = stop.cancelled() => false,
         () = call.go(told) => true,
@@ -118,6 +80,40 @@ pub(crate) async fn run(
     }
     call.finish(&head).await?;
     Ok(Ok(id))
+}
+
+/// The announcements that count: executors of classes that are graded, and as many silent miners as a batch may have executors.
+fn graded(core: &Core, roll: Roll) -> Roll {
+    let graded: Vec<ExecutorClass> = core.courses.iter().map(Course::class).collect();
+    let Roll {
+        mut announced,
+        mut silent,
+    } = roll;
+    announced.retain(|said| said.count > 0 && graded.contains(&said.class));
+    silent.sort_unstable();
+    silent.truncate(usize::try_from(core.settings.executors).unwrap_or(usize::MAX));
+    Roll { announced, silent }
+}
+
+/// The head of the batch's file: everything that is decided before the first challenge.
+async fn head(
+    core: &Core,
+    (block, hash): (u64, BlockHash),
+    roll: Roll,
+    plan: &Plan,
+    lines: &[Arc<Line>],
+) -> Result<Head, StoreError> {
+    Ok(Head {
+        validator: core.host.me(),
+        block,
+        hash,
+        announced: roll.announced,
+        silent: roll.silent,
+        serving: lines.iter().map(|line| serving(line)).collect(),
+        bounds: core.settings.bounds(),
+        before: core.book.proven_before(&plan.seats).await?,
+        courses: core.courses.clone(),
+    })
 }
 
 /// A session, as the evidence names it.
@@ -150,6 +146,33 @@ fn longest(course: &Course) -> u64 {
 }
 
 impl Call {
+    /// A batch whose clock starts now.
+    fn new(
+        core: &Arc<Core>,
+        plan: Plan,
+        sessions: BTreeMap<usize, Arc<Line>>,
+        telling: mpsc::UnboundedSender<(usize, Told)>,
+    ) -> Self {
+        let begun = Instant::now();
+        let gather = core.settings.gather();
+        let rules = Rules {
+            gather_us: micros(gather),
+        };
+        let longest = core.courses.iter().map(longest).max().unwrap_or(0);
+        let batch = Batch::new(plan.seats.clone(), core.courses.clone(), rules, 0);
+        Self {
+            core: Arc::clone(core),
+            batch: batch.in_sessions(sessions.keys().copied()),
+            sessions,
+            plan,
+            begun,
+            lives: gather + Duration::from_micros(longest) + SPARE,
+            stands: BTreeMap::new(),
+            telling,
+            seats: BTreeMap::new(),
+        }
+    }
+
     /// Until everybody is judged.
     async fn go(&mut self, mut told: mpsc::UnboundedReceiver<(usize, Told)>) {
         let mut actions = self.batch.tick(0);

@@ -5,65 +5,32 @@
 //! the barrier; challenges all at once; and keeps what it saw. Read `call` for a batch, `stand` for one executor in it,
 //! `conversation` for the bytes and the clock, [`book`] for what stays.
 
+mod backend;
 pub mod book;
 mod call;
 pub mod conversation;
 mod settings;
 mod stand;
+mod state;
+pub mod transport;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use muster_gateway::host::Order;
-use muster_gateway::sealed::Line;
-use muster_grading::Course;
-use muster_grading::plan::{Announced, BlockHash, Silent};
+use muster_grading::plan::BlockHash;
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::{JobId, ValidatorKey};
 use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+pub use backend::{Host, Roll};
 use book::Book;
-pub use conversation::Ask;
 pub use settings::{Grader, Settings};
+use state::Core;
+pub use state::Refused;
+pub use transport::Ask;
 
 /// Operators' words that wait.
 const WAITING: usize = 4;
-
-/// The validator.
-pub trait Host: Send + Sync + 'static {
-    /// Its key.
-    fn me(&self) -> ValidatorKey;
-
-    /// The next block after this one, with its hash; waits for it.
-    fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, BlockHash)>;
-
-    /// What every miner of the subnet says that it has, and which of them do not say it in time.
-    fn announced(&self) -> BoxFuture<'_, Roll>;
-
-    /// The sessions that serve users of this validator now.
-    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
-
-    /// Hands a job to the miner that its order names. Its news begin to come once this has returned.
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
-
-    /// Ends a job, if it has not ended. It is not paid: what is proven is.
-    fn end(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()>;
-
-    /// Whether the refusal that ended a job stood on receipts of work that is under way.
-    fn backed(&self, job: JobId) -> BoxFuture<'_, bool>;
-}
-
-/// Who answered when the miners of the subnet were asked what they have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roll {
-    /// What they said.
-    pub announced: Vec<Announced>,
-    /// Who said nothing in time.
-    pub silent: Vec<Silent>,
-}
 
 /// What a roll call is made of besides its settings.
 pub struct Parts {
@@ -77,37 +44,6 @@ pub struct Parts {
     pub tasks: Tasks,
     /// Who is told that the store has failed: nothing can go on then.
     pub failed: Box<dyn Fn(StoreError) + Send + Sync>,
-}
-
-/// Why there is no batch.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is nothing to challenge with.
-    #[error("this validator grades no class: name a grader's image in [grading.images]")]
-    NoGrader,
-    /// Enough are waiting.
-    #[error("batches that were asked for before this one have not begun yet")]
-    Waiting,
-    /// It stops.
-    #[error("the validator stops")]
-    Stopped,
-    /// Nobody was there.
-    #[error("no miner announces an executor of a class that this validator grades")]
-    Nobody,
-}
-
-/// What all parts share.
-pub(crate) struct Core {
-    pub(crate) settings: Settings,
-    /// What each class has to prove.
-    pub(crate) courses: Vec<Course>,
-    pub(crate) host: Arc<dyn Host>,
-    pub(crate) book: Book,
-    pub(crate) clock: SharedClock,
-    pub(crate) tasks: Tasks,
-    /// Openings that are fetched and judged at a time: what they take is held in memory.
-    pub(crate) judging: Semaphore,
-    failed: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
 /// Runs batches. Clones are the same one.
@@ -228,9 +164,4 @@ async fn once(core: &Arc<Core>, block: u64, hash: BlockHash, asking: Option<Aski
         // Whoever asked may have gone.
         let _ = asking.send(outcome);
     }
-}
-
-/// Microseconds of a span.
-pub(crate) fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

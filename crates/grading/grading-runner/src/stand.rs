@@ -8,9 +8,10 @@ use muster_gateway::sealed::{Line, Opening};
 use muster_grading::batch::Event;
 use muster_grading::course::Course;
 use muster_grading::evidence::ProofFile;
+use muster_grading::judgement::{Absence, said};
 use muster_grading::plan::Seat;
 use muster_grading::seals::{IN_SESSION, PATH};
-use muster_grading::verdict::{Absence, Tried, said};
+use muster_grading::trial_result::Tried;
 use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
 use muster_hardware_proof::session::Validator;
 use muster_hardware_proof::{Engine, Verdict};
@@ -22,8 +23,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::conversation::{Ask, Conversation, Way};
-use crate::{Core, micros};
+use crate::conversation::Conversation;
+use crate::state::{Core, micros};
+use crate::transport::{Ask, Way};
 
 /// News of one job that wait.
 const NEWS: usize = 8;

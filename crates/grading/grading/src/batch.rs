@@ -11,8 +11,11 @@ use muster_hardware_proof::{Measured, Verdict};
 use muster_protocol::ExecutorClass;
 
 use crate::course::Course;
+use crate::fingerprints::Marks;
+use crate::judgement::{Absence, Judgement};
 use crate::plan::Seat;
-use crate::verdict::{Absence, Judgement, Marks, ProvenBefore, Tried, judge, settle};
+use crate::settlement::{ProvenBefore, settle};
+use crate::trial_result::{Tried, judge};
 
 /// Given to a round beyond the limits of its conversations, after which the validator has lost track of those that are missing.
 const SLACK_US: u64 = 60_000_000;
@@ -446,7 +449,7 @@ pub(crate) fn marks(tried: &[Vec<Tried>]) -> Marks {
 
 /// Whether a proof that is right is less than its class asks for.
 fn below(floors: &Floors, measured: &Measured) -> bool {
-    use muster_hardware_proof::chain::Numbers;
+    use muster_hardware_proof::spec::Numbers;
     let least = &floors.least;
     match measured {
         Measured::Chain {

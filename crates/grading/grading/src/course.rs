@@ -1,10 +1,11 @@
 //! What a class has to prove, and how long it may take over it.
 
 use muster_hardware_proof::Limits;
-use muster_hardware_proof::chain::{ChainShape, ChainSpec, Numbers, SpecError};
+use muster_hardware_proof::chain::{ChainShape, ChainSpec};
 use muster_hardware_proof::grade::{Challenged, Component, Components, Floors, stated};
 use muster_hardware_proof::keys::Identity;
 use muster_hardware_proof::message::Spec;
+use muster_hardware_proof::spec::{Numbers, SpecError};
 use muster_hardware_proof::walk::{WalkShape, WalkSpec};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};

@@ -1,22 +1,18 @@
-//! What is kept of a batch, and what anyone makes of it: the plan follows from the block's hash, each verdict from the evidence,
-//! each judgement from the verdicts, and who said it from the signatures. [`replay`] goes that way again and says where the file says otherwise.
+//! The file of a batch: everything a validator keeps of it, as JSON. [`crate::replay`] judges it again.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_hardware_proof::keys::Identity;
-use muster_hardware_proof::message::Spec;
-use muster_hardware_proof::{DecodeError, Engine, Evidence, MOST_BYTES};
+use muster_hardware_proof::{DecodeError, Evidence, MOST_BYTES};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::course::Course;
-use crate::plan::{Announced, BlockHash, Bounds, Serving, Silent, draw, in_sessions};
-use crate::seals::{self, Asked, Signed};
-use crate::verdict::{
-    Absence, Facts, Judgement, Marks, ProvenBefore, Tried, hexadecimal, judge, settle, silence,
-};
+use crate::fingerprints::{Marks, hexadecimal};
+use crate::judgement::{Absence, Judgement};
+use crate::plan::{Announced, BlockHash, Bounds, Serving, Silent};
+use crate::settlement::ProvenBefore;
 
 /// The version of the file.
 pub const FORMAT: &str = "muster-grading/1";
@@ -138,15 +134,6 @@ pub enum FileError {
     },
 }
 
-/// What was found on the way again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// What each executor in the file comes to, by place.
-    pub judged: BTreeMap<usize, Judgement>,
-    /// Where the file says otherwise, in words; nothing if it holds.
-    pub differences: Vec<String>,
-}
-
 impl ProofFile {
     /// Writes evidence down.
     pub fn new(trial: usize, sent_us: u64, evidence: &Evidence) -> Self {
@@ -159,7 +146,7 @@ impl ProofFile {
         }
     }
 
-    fn read(&self, place: usize, proof: usize) -> Result<Evidence, FileError> {
+    pub(crate) fn read(&self, place: usize, proof: usize) -> Result<Evidence, FileError> {
         let most = MOST_BYTES.saturating_mul(2);
         let text = Some(&self.evidence).filter(|text| text.len() <= most);
         let bytes = text.and_then(|text| STANDARD.decode(text).ok());
@@ -176,144 +163,4 @@ impl Head {
             .map(|before| ((before.miner, before.class), before.proven))
             .collect()
     }
-}
-
-/// Goes the way again from the hash to the judgements. `signed` says whether a key signed bytes.
-///
-/// Of a file with some executors only, what the others come to is taken as the file says: it is not in question.
-///
-/// # Errors
-/// It cannot be read.
-pub fn replay(file: &BatchFile, engine: Engine, signed: Signed<'_>) -> Result<Replayed, FileError> {
-    if file.format != FORMAT {
-        return Err(FileError::Format);
-    }
-    let head = &file.head;
-    let mut replayed = Replayed::default();
-    let plan = draw(&head.hash, head.validator, &head.announced, head.bounds);
-    let (drawn, silent) = (plan.seats.len(), head.silent.len());
-    if drawn.saturating_add(silent) != file.judgements.len() {
-        let judged = file.judgements.len();
-        let said = format!(
-            "the block's hash draws {drawn} executors, {silent} miners were silent, and {judged} judgements are here"
-        );
-        replayed.differences.push(said);
-    }
-    for silent in &head.silent {
-        if head.announced.iter().any(|said| said.miner == silent.miner) {
-            let said = format!("miner {} is called silent, and announced something", silent.miner);
-            replayed.differences.push(said);
-        }
-    }
-    let sessions = in_sessions(&plan.seats, &head.serving);
-    let courses: BTreeMap<_, _> = head
-        .courses
-        .iter()
-        .map(|course| (course.class(), course))
-        .collect();
-    let mut judged: BTreeMap<_, _> = file.judgements.iter().take(drawn).cloned().enumerate().collect();
-    let mut absent = BTreeMap::new();
-    for (place, kept) in &file.seats {
-        let Some(seat) = plan.seats.get(*place) else {
-            if place.saturating_sub(drawn) >= silent {
-                let said = format!("executor {place} is not among those that the block's hash draws");
-                replayed.differences.push(said);
-            }
-            continue;
-        };
-        let session = sessions.get(place);
-        let course = courses.get(&seat.class).map(|course| match session {
-            Some(_) => course.beside(),
-            None => (*course).clone(),
-        });
-        let seen = read(*place, kept)?;
-        let asked = Asked {
-            place: *place,
-            seat,
-            validator: head.validator,
-            session: session.copied(),
-        };
-        replayed
-            .differences
-            .extend(seals::check(&asked, kept, &seen, signed));
-        let tried = proofs(
-            &asked,
-            kept,
-            &seen,
-            &plan.id,
-            course.as_ref(),
-            engine,
-            &mut replayed,
-        );
-        let facts: Vec<_> = tried.iter().map(|tried| tried.facts).collect();
-        if file.marks.get(place).map_or(&[][..], Vec::as_slice) != facts {
-            let said = format!("executor {place}: the marks are not those of its evidence");
-            replayed.differences.push(said);
-        }
-        judged.remove(place);
-        match (&kept.absence, course) {
-            (None, Some(course)) if !tried.is_empty() => {
-                let found = judge(*place, &course, &tried, &file.marks).seen(session.is_some());
-                judged.insert(*place, found);
-            }
-            (absence, _) => {
-                absent.extend(absence.clone().map(|absence| (*place, absence)));
-            }
-        }
-    }
-    let mut settled = settle(&plan.seats, &absent, &judged, &head.proven_before());
-    settled.extend(head.silent.iter().map(silence));
-    for place in file.seats.keys() {
-        let (Some(found), stated) = (settled.get(*place), file.judgements.get(*place)) else {
-            continue;
-        };
-        if Some(found) != stated {
-            let stated = stated.map_or_else(|| "nothing".to_owned(), ToString::to_string);
-            let said = format!("executor {place}: the evidence comes to {found}, the file says {stated}");
-            replayed.differences.push(said);
-        }
-        replayed.judged.insert(*place, found.clone());
-    }
-    Ok(replayed)
-}
-
-/// The evidence of one executor's proofs.
-fn read(place: usize, kept: &SeatFile) -> Result<Vec<Evidence>, FileError> {
-    let proofs = kept.proofs.iter().enumerate();
-    proofs.map(|(number, proof)| proof.read(place, number)).collect()
-}
-
-/// The verdicts of one executor's proofs; each must be of the challenge that it was to get.
-fn proofs(
-    asked: &Asked<'_>,
-    kept: &SeatFile,
-    seen: &[Evidence],
-    batch: &muster_hardware_proof::keys::BatchId,
-    course: Option<&Course>,
-    engine: Engine,
-    replayed: &mut Replayed,
-) -> Vec<Tried> {
-    let mut tried = Vec::new();
-    for (number, (proof, evidence)) in kept.proofs.iter().zip(seen).enumerate() {
-        let identity: Identity = match &evidence.spec {
-            Spec::Chain(spec) => *spec.identity(),
-            Spec::Walk(spec) => *spec.identity(),
-        };
-        let trial = course.and_then(|course| course.trials.get(proof.trial));
-        let due = trial.and_then(|trial| trial.shape.spec(identity).ok());
-        let right = identity.batch == *batch && identity.executor == asked.seat.name();
-        if !right || due != Some(evidence.spec) || trial.map(crate::Trial::limits) != Some(evidence.limits) {
-            let place = asked.place;
-            let said =
-                format!("executor {place}: proof {number} is not of the challenge that its class gets");
-            replayed.differences.push(said);
-        }
-        tried.push(Tried {
-            trial: proof.trial,
-            verdict: evidence.judge(engine),
-            trouble: proof.trouble.clone(),
-            facts: Facts::of(evidence),
-        });
-    }
-    tried
 }

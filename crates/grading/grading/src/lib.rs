@@ -8,13 +8,18 @@
 pub mod batch;
 pub mod course;
 pub mod evidence;
+pub mod fingerprints;
 pub mod floors;
+pub mod judgement;
 pub mod plan;
+pub mod replay;
 pub mod seals;
-pub mod verdict;
+pub mod settlement;
+pub mod trial_result;
 
 pub use batch::{Action, Batch, Event, Rules};
 pub use course::{Course, Trial};
-pub use evidence::{BatchFile, replay};
+pub use evidence::BatchFile;
+pub use judgement::{Judgement, Why};
 pub use plan::{Announced, Bounds, Plan, Seat};
-pub use verdict::{Judgement, Why};
+pub use replay::replay;

@@ -19,6 +19,7 @@ pub mod session;
     reason = "vector and tile instructions; nothing else in this crate is unsafe"
 )]
 mod simd;
+pub mod spec;
 mod verdict;
 pub mod walk;
 
@@ -29,6 +30,6 @@ pub use simd::Engine;
 pub use verdict::{Measured, Reason, Verdict};
 
 /// Block `index` of a WALK's memory, by the fastest way of this engine.
-pub fn label_block(engine: Engine, memory: &walk::Memory, index: u64, out: &mut [u8; merkle::LEAF]) {
+pub fn label_block(engine: Engine, memory: &spec::Memory, index: u64, out: &mut [u8; merkle::LEAF]) {
     simd::label_block(engine, &memory.label_key(), index, memory.work, out);
 }

@@ -1,7 +1,7 @@
 //! What a grading comes to: a measurement, or a zero with its reason.
 
-use crate::chain::Numbers;
 use crate::codec::DecodeError;
+use crate::spec::Numbers;
 
 /// Why an executor's proof is worth nothing. Every zero has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

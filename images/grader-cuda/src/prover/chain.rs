@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use muster_hardware_proof::Engine;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::{ChainSpec, Generator, LEAF_ENTRIES, Numbers, Place};
+use muster_hardware_proof::chain::{ChainSpec, Generator, LEAF_ENTRIES, Place};
 use muster_hardware_proof::keys::{self, Purpose};
 use muster_hardware_proof::merkle::{Hash, LEAF, Tree};
 use muster_hardware_proof::prover::{Part, ProverError, Watch};
+use muster_hardware_proof::spec::Numbers;
 
 use super::walk::Filled;
 use super::{Pace, failed, hashes, room, stop, trees};

@@ -3,7 +3,8 @@
 use muster_hardware_proof::chacha::Key;
 use muster_hardware_proof::merkle::{Hash, LEAF, Tree};
 use muster_hardware_proof::prover::{Part, ProverError, Watch};
-use muster_hardware_proof::walk::{self, LEAF_STATES, StepPlace, WORDS, WalkSpec};
+use muster_hardware_proof::spec::{self, WORDS};
+use muster_hardware_proof::walk::{LEAF_STATES, StepPlace, WalkSpec};
 
 use super::{Pace, failed, hashes, room, stop, trees};
 use crate::device::{Device, Lane};
@@ -64,7 +65,7 @@ impl<D: Device> Filled<D> {
     }
 
     /// The memory, if it is the one described.
-    pub(super) fn of(&self, memory: &walk::Memory) -> Option<&D::Memory> {
+    pub(super) fn of(&self, memory: &spec::Memory) -> Option<&D::Memory> {
         (self.spec.memory() == *memory).then_some(&self.memory)
     }
 

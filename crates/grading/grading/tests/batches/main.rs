@@ -14,9 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_grading::batch::{Action, Batch, Event};
 use muster_grading::course::Course;
-use muster_grading::evidence::{BatchFile, replay};
+use muster_grading::evidence::BatchFile;
+use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::plan::draw;
-use muster_grading::verdict::{Absence, Capacity, Judgement, Tried, Why, capacities};
+use muster_grading::replay::replay;
+use muster_grading::settlement::{Capacity, capacities};
+use muster_grading::trial_result::Tried;
 use muster_hardware_proof::Engine;
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use proptest::prelude::*;
@@ -451,7 +454,7 @@ proptest! {
             trial,
             verdict: muster_hardware_proof::Verdict::Zero(muster_hardware_proof::Reason::Gone),
             trouble: None,
-            facts: muster_grading::verdict::Facts { session: [0; 32], roots: None, named: None },
+            facts: muster_grading::fingerprints::Facts { session: [0; 32], roots: None, named: None },
         };
         for (place, what) in events {
             let event = match what {

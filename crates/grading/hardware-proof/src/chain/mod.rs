@@ -10,33 +10,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, Key};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, BatchId, DOMAIN, Draws, ExecutorName, Identity, Nonce, Purpose, SessionId};
+use crate::keys::{self, DOMAIN, Draws, Identity, Purpose, SessionId};
 use crate::merkle::{Hash, LEAF};
 use crate::simd::{self, Engine};
-use crate::walk::Memory;
+use crate::spec::{Memory, Numbers, SpecError, push_identity, read_identity};
 
 /// Entries of C in one leaf: 256 columns of one row.
 pub const LEAF_ENTRIES: u32 = 256;
-
-/// What the entries of A and B are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Numbers {
-    /// Full-range signed bytes. One level of a fast matrix product needs nine bits and no longer fits.
-    Int8,
-    /// Nine-bit integers in [-256, 255], the top bits of 16-bit words. They are exact in fp16 and bf16 and their sums of
-    /// 4,096 products are exact in fp32 (docs/proofs.md); they do not fit int8.
-    Fp16,
-}
-
-impl Numbers {
-    /// Bytes of the generator per entry.
-    pub const fn width(self) -> usize {
-        match self {
-            Self::Int8 => 1,
-            Self::Fp16 => 2,
-        }
-    }
-}
 
 /// How large a CHAIN is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,11 +39,6 @@ pub struct Binding {
     /// The memory.
     pub memory: Memory,
 }
-
-/// A shape that cannot be: the caller's or the peer's fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the challenge's {0} is outside its range: choose it as docs/proofs.md says")]
-pub struct SpecError(pub &'static str);
 
 /// A complete CHAIN challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -248,20 +223,6 @@ fn read_binding(bytes: &[u8]) -> Result<Binding, DecodeError> {
             blocks,
             work,
         },
-    })
-}
-
-pub(crate) fn push_identity(out: &mut Vec<u8>, identity: &Identity) {
-    out.extend(identity.batch.0);
-    out.extend(identity.executor.0);
-    out.extend(identity.nonce.0);
-}
-
-pub(crate) fn read_identity(reader: &mut Reader<'_>) -> Result<Identity, DecodeError> {
-    Ok(Identity {
-        batch: BatchId(*reader.take()?),
-        executor: ExecutorName(*reader.take()?),
-        nonce: Nonce(*reader.take()?),
     })
 }
 

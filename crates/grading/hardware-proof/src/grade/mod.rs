@@ -1,14 +1,15 @@
 //! From verdicts to a class: four components, one-sided floors, a reason for every zero.
 
+mod calibration;
 pub mod tolerance;
-
-use std::collections::BTreeMap;
 
 use muster_protocol::class::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
-use crate::chain::Numbers;
+use crate::spec::Numbers;
 use crate::verdict::{Measured, Reason, Verdict};
+
+pub use calibration::{Calibration, Floors, MachineRuns, stated};
 
 /// Proofs of one component that count: the first and one retry.
 pub const ATTEMPTS: usize = 2;
@@ -65,121 +66,6 @@ impl Components {
             Component::Bandwidth => &mut self.bandwidth,
         }
     }
-}
-
-/// Honest runs of one machine; memory is stated by the class and not measured.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MachineRuns {
-    /// Which machine: runs of one machine under two names would count as two.
-    pub machine: String,
-    /// Rates of [`Component::Int8`].
-    #[serde(default)]
-    pub int8: Vec<u64>,
-    /// Rates of [`Component::Fp16`].
-    #[serde(default)]
-    pub fp16: Vec<u64>,
-    /// Rates of [`Component::Bandwidth`].
-    #[serde(default)]
-    pub bandwidth: Vec<u64>,
-}
-
-/// The calibration of one class, as it is kept in a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Calibration {
-    /// Which class.
-    pub class: ExecutorClass,
-    /// Floors that hold until there are runs, from published figures; a memory's floor holds always.
-    pub stated: Components,
-    /// The honest runs.
-    #[serde(default)]
-    pub machines: Vec<MachineRuns>,
-}
-
-/// The floors of one class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Floors {
-    /// Which class.
-    pub class: ExecutorClass,
-    /// The least that passes.
-    pub least: Components,
-    /// At least one floor is stated and not yet measured on enough machines.
-    pub provisional: bool,
-}
-
-/// The runs of one component.
-type Runs = fn(&MachineRuns) -> &Vec<u64>;
-
-impl Calibration {
-    /// The floors that follow: a tolerance bound where there are runs of enough machines, else what is stated.
-    pub fn floors(&self) -> Floors {
-        let mut least = self.stated;
-        let mut provisional = false;
-        let columns: [(Component, Runs); 3] = [
-            (Component::Int8, |runs| &runs.int8),
-            (Component::Fp16, |runs| &runs.fp16),
-            (Component::Bandwidth, |runs| &runs.bandwidth),
-        ];
-        for (component, runs) in columns {
-            // Runs under one name are of one machine, wherever they stand in the file.
-            let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-            for machine in &self.machines {
-                by_name.entry(&machine.machine).or_default().extend(runs(machine));
-            }
-            let machines: Vec<Vec<u64>> = by_name.into_values().collect();
-            match tolerance::floor(&machines) {
-                Some(floor) => *least.get_mut(component) = floor,
-                None => provisional |= least.get(component) > 0,
-            }
-        }
-        Floors {
-            class: self.class,
-            least,
-            provisional,
-        }
-    }
-}
-
-/// Calibrations without a single run: 0.3 of the published rates and half of the published bandwidth of the slowest common
-/// card of the class (L4 for 24 GB, A6000 for 48 GB). Every class is provisional.
-pub fn stated() -> Vec<Calibration> {
-    let of = |class, int8, fp16, memory, bandwidth| Calibration {
-        class,
-        stated: Components {
-            int8,
-            fp16,
-            memory,
-            bandwidth,
-        },
-        machines: Vec::new(),
-    };
-    vec![
-        of(
-            ExecutorClass::SpinUpGpu24Gb,
-            72_000_000,
-            36_000_000,
-            20 << 10,
-            150_000,
-        ),
-        of(
-            ExecutorClass::AlwaysOnGpu24Gb,
-            72_000_000,
-            36_000_000,
-            20 << 10,
-            150_000,
-        ),
-        of(
-            ExecutorClass::AlwaysOnLlmA6000,
-            92_000_000,
-            46_000_000,
-            42 << 10,
-            384_000,
-        ),
-        of(ExecutorClass::AlwaysOnCpu8c16Gb, 200_000, 0, 8 << 10, 1_000),
-        of(ExecutorClass::AlwaysOnTest, 1, 0, 1, 1),
-    ]
 }
 
 /// Why a claim is worth nothing.
@@ -445,38 +331,5 @@ mod tests {
             );
         }
         assert_eq!(grade(CLASS, &[], &[]), Grade::Zero(vec![Shortfall::UnknownClass]));
-    }
-
-    #[test]
-    fn a_class_is_provisional_until_enough_machines_have_run() -> Result<(), serde_json::Error> {
-        let mut calibration: Calibration = serde_json::from_str(
-            r#"{"class": "always_on.test", "stated": {"int8": 7, "fp16": 0, "memory": 9, "bandwidth": 0},
-                "machines": [{"machine": "a", "int8": [1000, 1001, 1002]}]}"#,
-        )?;
-        assert!(calibration.floors().provisional);
-        assert_eq!(calibration.floors().least, calibration.stated);
-        calibration.machines = vec![calibration.machines.swap_remove(0); 5];
-        assert!(calibration.floors().provisional, "five times the same machine");
-        for (machine, name) in calibration.machines.iter_mut().zip(["a", "b", "c", "d", "e"]) {
-            machine.machine = name.to_owned();
-        }
-        let floors = calibration.floors();
-        assert!(!floors.provisional);
-        assert_eq!(
-            floors.least,
-            Components {
-                int8: 944,
-                memory: 9,
-                ..Components::default()
-            }
-        );
-        let text = serde_json::to_string(&calibration)?;
-        assert_eq!(serde_json::from_str::<Calibration>(&text)?, calibration);
-        assert!(
-            stated()
-                .iter()
-                .all(|calibration| calibration.floors().provisional)
-        );
-        Ok(())
     }
 }

@@ -5,10 +5,11 @@ use std::num::NonZeroUsize;
 use super::par::numbered;
 use super::{Part, Prover, ProverError, Watch};
 use crate::chacha::Key;
-use crate::chain::{ChainSpec, Generator, LEAF_ENTRIES, Numbers, Place, xor};
+use crate::chain::{ChainSpec, Generator, LEAF_ENTRIES, Place, xor};
 use crate::merkle::{self, Hash, LEAF, Stack, Tree};
 use crate::simd::gemm::{Right, Scratch};
 use crate::simd::{self, Engine};
+use crate::spec::Numbers;
 use crate::walk::{LEAF_STATES, StepPlace, WalkSpec, WalkState, address_bits, start, step};
 
 /// Rows of A that one piece of work takes: a band and its sums stay in the second-level cache and what is beside it.

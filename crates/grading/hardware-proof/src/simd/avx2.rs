@@ -10,8 +10,8 @@
 use std::arch::x86_64::*;
 
 use crate::chacha::{self, Key};
-use crate::chain::Numbers;
 use crate::merkle::LEAF;
+use crate::spec::Numbers;
 
 /// Word `w` of eight blocks side by side.
 type Lanes = [__m256i; 16];

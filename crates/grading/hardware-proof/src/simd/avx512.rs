@@ -7,8 +7,8 @@
 use std::arch::x86_64::*;
 
 use crate::chacha::{self, Key};
-use crate::chain::Numbers;
 use crate::merkle::LEAF;
+use crate::spec::Numbers;
 
 /// Word `w` of sixteen blocks side by side.
 type Lanes = [__m512i; 16];

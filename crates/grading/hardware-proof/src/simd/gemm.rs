@@ -5,7 +5,7 @@
 )]
 
 use super::{Engine, Level, dot};
-use crate::chain::Numbers;
+use crate::spec::Numbers;
 
 /// A right-hand side prepared for many products.
 pub(crate) struct Right {

@@ -13,8 +13,8 @@ mod avx512;
 pub(crate) mod gemm;
 
 use crate::chacha::{self, Key};
-use crate::chain::Numbers;
 use crate::merkle::LEAF;
+use crate::spec::Numbers;
 
 /// Which instructions are used. Made by [`Engine::best`], [`Engine::available`] and [`Engine::PORTABLE`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,11 +102,11 @@ pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
 
 /// Block `index` of a memory: sixteen words, each iterated `work` times.
 pub(crate) fn label_block(engine: Engine, key: &Key, index: u64, work: u32, out: &mut [u8; LEAF]) {
-    let first = index * crate::walk::WORDS;
+    let first = index * crate::spec::WORDS;
     match engine.0 {
         Level::Portable => {
             for (word, place) in (first..).zip(out.as_chunks_mut::<{ chacha::BLOCK }>().0) {
-                *place = crate::walk::label_word(key, word, work);
+                *place = crate::spec::label_word(key, word, work);
             }
         }
         #[cfg(target_arch = "x86_64")]

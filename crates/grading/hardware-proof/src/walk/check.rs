@@ -4,8 +4,9 @@ use crate::chacha::Key;
 use crate::codec::Reader;
 use crate::merkle::{self, Hash, LEAF};
 use crate::simd::{self, Engine};
+use crate::spec::Memory;
 use crate::verdict::Reason;
-use crate::walk::{LEAF_STATES, Memory, StepPlace, WalkSpec, WalkState, address_bits, start, step};
+use crate::walk::{LEAF_STATES, StepPlace, WalkSpec, WalkState, address_bits, start, step};
 
 struct Checker<'a> {
     spec: &'a WalkSpec,

@@ -10,66 +10,16 @@ pub(crate) mod check;
 use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, Key, State};
-use crate::chain::{SpecError, push_identity, read_identity};
 use crate::codec::{DecodeError, Reader};
 use crate::keys::{self, DOMAIN, Draws, Identity, Purpose, SessionId};
 use crate::merkle::{Hash, LEAF};
-
-/// Words of 64 bytes in a block.
-pub const WORDS: u64 = 16;
+use crate::spec::{Memory, SpecError, push_identity, read_identity};
 
 /// States in one leaf of the tree: 1 KiB.
 pub const LEAF_STATES: u64 = 32;
 
 /// The state of a walk between two steps.
 pub type WalkState = [u8; 32];
-
-/// A memory as everyone can recompute it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Memory {
-    /// The session of the WALK that filled it.
-    pub session: SessionId,
-    /// Blocks of 1 KiB, 1 to 2³².
-    pub blocks: u64,
-    /// Applications of the one-way function per word (t), 1 to 65,536.
-    pub work: u32,
-}
-
-impl Memory {
-    /// Checks the bounds.
-    ///
-    /// # Errors
-    /// Names the value outside its range.
-    pub fn check(&self) -> Result<(), SpecError> {
-        if !(1..=1 << 32).contains(&self.blocks) {
-            return Err(SpecError("number of blocks"));
-        }
-        if !(1..=65_536).contains(&self.work) {
-            return Err(SpecError("work per word"));
-        }
-        Ok(())
-    }
-
-    /// The key of the words.
-    pub fn label_key(&self) -> Key {
-        keys::derive(&self.session, Purpose::Labels, 0, &[0; 32])
-    }
-
-    /// Maps 64 random bits to a block: the high half of the product. With at most 2³² blocks no block's share is off by
-    /// more than 2⁻³².
-    pub fn address(&self, random: u64) -> u64 {
-        ((u128::from(random) * u128::from(self.blocks)) >> 64) as u64
-    }
-}
-
-/// Word `index` of a memory, the reference.
-pub fn label_word(key: &Key, index: u64, work: u32) -> [u8; chacha::BLOCK] {
-    let mut state = chacha::initial(key, index, 0);
-    for _ in 0..work {
-        chacha::forward(&mut state);
-    }
-    chacha::bytes(&state)
-}
 
 /// How large a WALK is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::{CAPS, LIMITS, at, bound_chain, chain, converse, identity, prover, walk};
-use muster_hardware_proof::chain::Numbers;
 use muster_hardware_proof::merkle::LEAF;
 use muster_hardware_proof::message::{Kind, Spec};
 use muster_hardware_proof::prover::{Part, Prover, ProverError, Unwatched, Watch, perform};
 use muster_hardware_proof::session::{Action, Command, Executor, Input, Refusal, Task, Validator};
+use muster_hardware_proof::spec::Numbers;
 use muster_hardware_proof::{DecodeError, Ending, Engine, Evidence, Measured, Reason, Verdict};
 
 /// Where the first opening begins in a message: head, digest.

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::support::{LIMITS, chain, converse, walk as walk_spec};
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::{ChainSpec, Generator, Numbers, Place};
+use muster_hardware_proof::chain::{ChainSpec, Generator, Place};
 use muster_hardware_proof::merkle::{self, Hash, LEAF, Tree};
 use muster_hardware_proof::message::{Kind, Places, Spec, commitment_digest, frame};
 use muster_hardware_proof::prover::{Prover, ProverError, Unwatched, Watch, perform};
 use muster_hardware_proof::session::{Output, Task};
+use muster_hardware_proof::spec::{self, Numbers};
 use muster_hardware_proof::walk::{self, StepPlace, WalkSpec};
 use muster_hardware_proof::{Draws, Ending, Engine, Evidence, Reason, Received, Sent, Verdict, label_block};
 
@@ -252,7 +253,7 @@ impl Prover for Forgetful {
                 let block = self.blocks.get(address as usize).copied().unwrap_or_else(|| {
                     let mut block = [0; LEAF];
                     if self.honest {
-                        self.recomputed.fetch_add(walk::WORDS, Ordering::Relaxed);
+                        self.recomputed.fetch_add(spec::WORDS, Ordering::Relaxed);
                         label_block(Engine::best(), &memory, address, &mut block);
                     }
                     block
@@ -298,9 +299,9 @@ fn a_missing_tenth_of_the_memory_costs_the_predicted_number_of_labels() -> anyho
     let reads = forgetful.reads.load(Ordering::Relaxed);
     assert_eq!(reads, 16 * 64);
     let recomputed = forgetful.recomputed.load(Ordering::Relaxed);
-    assert_eq!(recomputed % walk::WORDS, 0);
+    assert_eq!(recomputed % spec::WORDS, 0);
     let missing = 1.0 - (1024.0f64 * 0.9).floor() / 1024.0;
-    within((recomputed / walk::WORDS) as u32, reads as u32, missing);
+    within((recomputed / spec::WORDS) as u32, reads as u32, missing);
     // With all of it, none.
     let mut whole = Forgetful::new(1.0, true);
     converse(&mut whole, Spec::Walk(walk_spec(16)?), 1, |_, _| {})?;

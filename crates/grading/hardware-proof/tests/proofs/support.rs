@@ -3,11 +3,12 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, bail};
-use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec, Numbers};
+use muster_hardware_proof::chain::{Binding, ChainShape, ChainSpec};
 use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
 use muster_hardware_proof::message::{Kind, Spec};
 use muster_hardware_proof::prover::{CpuProver, Prover, Unwatched, perform};
 use muster_hardware_proof::session::{Action, Caps, Command, Executor, Input, Validator};
+use muster_hardware_proof::spec::Numbers;
 use muster_hardware_proof::walk::{WalkShape, WalkSpec};
 use muster_hardware_proof::{Engine, Evidence, Limits};
 
