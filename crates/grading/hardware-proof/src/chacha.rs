@@ -1,7 +1,8 @@
-//! ChaCha8, the one pseudorandom function here: keyed streams for matrices and draws, and its permutation for labels and walks.
+//! ChaCha8, the only pseudorandom function of this crate. Keyed streams fill matrices and draws; the permutation computes
+//! labels and walks.
 //!
-//! The layout is Bernstein's: four constants, eight key words, a 64-bit block counter, a 64-bit stream number. What is
-//! computed here is the reference; `simd` computes the same for many blocks at once.
+//! The layout is Bernstein's: four constants, eight key words, a 64-bit block counter, a 64-bit stream number. This file is
+//! the reference; `simd` computes the same for many blocks at once.
 
 /// Bytes of one block.
 pub const BLOCK: usize = 64;
@@ -9,14 +10,14 @@ pub const BLOCK: usize = 64;
 /// The sixteen words of the cipher's state.
 pub type State = [u32; 16];
 
-/// A 256-bit key. Every key comes from [`crate::keys::derive`].
+/// A 256-bit key, made by [`crate::keys::derive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub [u8; 32]);
 
 /// "expand 32-byte k".
 const SIGMA: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// The state from which block `counter` of stream `stream` is computed.
+/// The state before the rounds for block `counter` of stream `stream`.
 pub fn initial(key: &Key, counter: u64, stream: u64) -> State {
     let mut state = [0; 16];
     let (words, _) = key.0.as_chunks::<4>();
@@ -65,7 +66,7 @@ pub fn diagonal_round(state: &mut State) {
     quarter(a3, b0, c1, d2);
 }
 
-/// `state + permutation(state)`, word by word: eight rounds and the feed-forward that makes them one-way.
+/// Replaces the state by `state + permutation(state)`, word by word. The addition makes the eight rounds one-way.
 pub fn forward(state: &mut State) {
     let before = *state;
     for _ in 0..4 {
@@ -77,7 +78,7 @@ pub fn forward(state: &mut State) {
     }
 }
 
-/// The words as bytes, little-endian.
+/// The words of a state as bytes, little-endian.
 pub fn bytes(state: &State) -> [u8; BLOCK] {
     let mut out = [0; BLOCK];
     for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(state) {
@@ -86,14 +87,14 @@ pub fn bytes(state: &State) -> [u8; BLOCK] {
     out
 }
 
-/// Block `counter` of stream `stream`.
+/// Computes block `counter` of stream `stream`.
 pub fn block(key: &Key, counter: u64, stream: u64) -> [u8; BLOCK] {
     let mut state = initial(key, counter, stream);
     forward(&mut state);
     bytes(&state)
 }
 
-/// The first bytes of stream `stream`, as many as `out` holds.
+/// Fills `out` with the first bytes of stream `stream`.
 pub fn fill(key: &Key, stream: u64, out: &mut [u8]) {
     for (counter, chunk) in out.chunks_mut(BLOCK).enumerate() {
         for (place, byte) in chunk.iter_mut().zip(block(key, counter as u64, stream)) {

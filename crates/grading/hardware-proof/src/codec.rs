@@ -1,20 +1,22 @@
-//! Reading fixed layouts from a peer's bytes. Nothing is allocated before its length is known to be right.
+//! Reads fixed layouts from a peer's bytes. Nothing is allocated before its length has been checked.
 
-/// What is wrong with bytes that should have been a message.
+/// A fault in bytes that should have been a message, a specification or stored evidence.
+///
+/// The texts are part of stored judgements, which a replay compares: they must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Too few or too many bytes.
+    /// There are too few or too many bytes.
     #[error("the peer's message has {got} bytes where {expected} belong")]
     Length {
-        /// What the specification asks for.
+        /// The length that the specification fixes.
         expected: usize,
-        /// What came.
+        /// The length that was received.
         got: usize,
     },
-    /// A version, a kind or a tag that does not exist.
+    /// A version, a kind or a tag has an unknown value.
     #[error("the peer's message has an unknown {0}")]
     Unknown(&'static str),
-    /// A field outside its range.
+    /// A field is outside its range.
     #[error("the peer's message has a {0} outside its range")]
     Range(&'static str),
 }

@@ -1,4 +1,4 @@
-//! Everything a validator saw of one proof, and the verdict that follows from it: here, or offline years later.
+//! Everything that a validator saw of one proof, its stored form, and the verdict that follows from it.
 
 use crate::chain::check as chain_check;
 use crate::codec::{DecodeError, Reader};
@@ -12,78 +12,78 @@ use crate::walk::check as walk_check;
 /// The first bytes of stored evidence, with its version.
 const MAGIC: [u8; 16] = *b"muster-evidence1";
 
-/// The most that stored evidence can be: openings of 1,024 draws of two leaves and paths, and some room.
+/// The largest stored evidence in bytes: the openings of 1,024 draws, with two leaves and paths each, and some reserve.
 pub const MOST_BYTES: usize = 8 << 20;
 
-/// What a class allows, in microseconds of the validator's clock.
+/// The time limits of a challenge, in microseconds of the validator's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// From the challenge to "filled"; unused by a CHAIN.
+    /// From the challenge to the message "filled". A MATMUL does not use it.
     pub fill_us: u64,
-    /// From the challenge (CHAIN) or the seed (WALK) to the commitment.
+    /// From the challenge (MATMUL) or the seed (WALK) to the commitment.
     pub commit_us: u64,
     /// From the draw to the opening.
     pub open_us: u64,
-    /// Taken off the measured time, the same for everybody; never more than half of it.
+    /// Subtracted from the measured time, at most half of it. It is the same for every executor.
     pub allowance_us: u64,
 }
 
-/// A message of the executor's and when it arrived, in microseconds since the challenge was sent.
+/// A message from the executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// When.
+    /// The time of arrival, in microseconds after the challenge was sent.
     pub at_us: u64,
     /// The whole message.
     pub bytes: Vec<u8>,
 }
 
-/// Randomness of the validator's and when it was sent, in microseconds since the challenge.
+/// Randomness that the validator sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// When.
+    /// The time of sending, in microseconds after the challenge was sent.
     pub at_us: u64,
-    /// The bytes.
+    /// The random bytes.
     pub bytes: [u8; 32],
 }
 
-/// How the conversation ended.
+/// The event that ended a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// With the opening.
+    /// The executor sent its opening.
     Complete,
-    /// A limit passed.
+    /// A time limit passed.
     TimedOut,
     /// The executor's connection ended.
     Gone,
-    /// A message that had no place, of this kind (0: unreadable).
+    /// The executor sent a message of this kind out of turn (0 if it has no kind).
     OutOfTurn(u8),
-    /// A message too long to be kept: its length and the most there could be.
+    /// The executor sent or announced a message that was too long: its length and the largest length that was valid then.
     Oversized(u64, u64),
 }
 
-/// One proof as the validator saw it.
+/// The record of one conversation, as the validator saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// What was challenged.
+    /// The specification of the challenge.
     pub spec: Spec,
-    /// What the class allowed.
+    /// The time limits of the challenge.
     pub limits: Limits,
-    /// "Filled" (WALK).
+    /// The message "filled" of a WALK.
     pub filled: Option<Received>,
-    /// The seed of the walks (WALK).
+    /// The seed of a WALK's walks.
     pub seed: Option<Sent>,
-    /// The commitment.
+    /// The message with the roots.
     pub commitment: Option<Received>,
-    /// The randomness of the draw.
+    /// The randomness from which the positions were drawn.
     pub draw: Option<Sent>,
-    /// The opening.
+    /// The message with the opened positions.
     pub opening: Option<Received>,
-    /// How it ended.
+    /// The event that ended the conversation.
     pub ending: Ending,
 }
 
 impl Evidence {
-    /// The verdict, a function of nothing but this evidence: everyone who replays it finds the same.
+    /// Judges the proof. The verdict depends on this evidence alone, so every replay gives the same.
     pub fn judge(&self, engine: Engine) -> Verdict {
         match self.check(engine) {
             Ok(measured) => Verdict::Passed(measured),
@@ -91,7 +91,7 @@ impl Evidence {
         }
     }
 
-    /// What the validator said, in its order, and what came back for each of it and was kept.
+    /// The validator's messages in order, each with the executor's answer if there is one in the evidence.
     pub fn exchanged(&self) -> Vec<(Vec<u8>, Option<&Received>)> {
         let session = self.spec.session();
         let challenge = message::frame(Kind::Challenge, &session, &[&self.spec.to_bytes()]);
@@ -221,7 +221,7 @@ impl Evidence {
         Ok((places, reader.rest()))
     }
 
-    /// The reason that belongs to an ending before its time.
+    /// The reason for a zero if the conversation ended before a part that is needed.
     fn ended(&self) -> Reason {
         let walk = matches!(self.spec, Spec::Walk(_));
         match self.ending {
@@ -246,7 +246,7 @@ impl Evidence {
             .max(1)
     }
 
-    /// The stored form.
+    /// Encodes the stored form.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         push(&mut out, &self.spec.to_bytes());
@@ -289,7 +289,7 @@ impl Evidence {
     /// Reads the stored form.
     ///
     /// # Errors
-    /// Another version, wrong lengths, more than [`MOST_BYTES`].
+    /// The bytes are of another version, have wrong lengths, or are more than [`MOST_BYTES`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         if bytes.len() > MOST_BYTES {
             return Err(DecodeError::Length {
@@ -391,7 +391,7 @@ fn sent(reader: &mut Reader<'_>) -> Result<Option<Sent>, DecodeError> {
     }
 }
 
-/// The message as a frame of this kind and session.
+/// Parses a message, which must be of this kind and belong to this challenge.
 fn body<'a>(received: &'a Received, kind: Kind, session: &SessionId) -> Result<Frame<'a>, Reason> {
     let frame = Frame::parse(&received.bytes)?;
     if frame.kind != kind {

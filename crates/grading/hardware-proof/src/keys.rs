@@ -1,60 +1,61 @@
-//! Who is challenged, how every key follows from it, and unbiased draws.
+//! The identity of a challenge, the derivation of all its keys, and unbiased draws of bounded numbers.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, Key};
 use crate::merkle::Hash;
 
-/// Separates these hashes from all others of Muster, and names the version of everything that is hashed or sent here.
+/// Separates these hashes from all others of Muster. It also names the version of the specifications and of the hashes.
 pub const DOMAIN: [u8; 16] = *b"muster-proofs/1\0";
 
-/// The batch that is challenged at one instant.
+/// The id of a batch: executors that are challenged at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchId(pub [u8; 16]);
 
-/// An executor, by the SHA-256 of the name under which it is graded.
+/// The name under which an executor is graded: a SHA-256 digest chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExecutorName(pub [u8; 32]);
 
-/// Thirty-two bytes of the validator's, fresh for every executor and every attempt.
+/// Thirty-two random bytes that the validator draws for every executor and every attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce(pub [u8; 32]);
 
-/// What distinguishes one challenge from every other.
+/// The values that distinguish one challenge from every other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The batch.
+    /// The batch to which the challenge belongs.
     pub batch: BatchId,
-    /// Who is challenged.
+    /// The executor that is challenged.
     pub executor: ExecutorName,
-    /// Fresh randomness.
+    /// The validator's randomness for this challenge alone.
     pub nonce: Nonce,
 }
 
-/// The digest of a specification: identity, shape and version. Every message and every key carries it.
+/// The digest of a specification, which covers identity, shape and version. Every message carries it and every key depends
+/// on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub Hash);
 
-/// What a key is for; the number is hashed.
+/// The purpose of a key. Its number is hashed into the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The columns of CHAIN's B.
+    /// The columns of MATMUL's B.
     MatrixB = 1,
-    /// The rows of CHAIN's A of one round.
+    /// The rows of MATMUL's A in one round.
     MatrixA = 2,
-    /// Which blocks of a WALK's memory are mixed into the rows of A.
+    /// The addresses of the WALK blocks that are mixed into the rows of A.
     BoundBlocks = 3,
     /// The words of a WALK's memory.
     Labels = 4,
-    /// The first states of the walks.
+    /// The first states of all walks.
     WalkStart = 5,
-    /// The places that must be opened.
+    /// The positions that the prover must open.
     Draw = 6,
-    /// The fingerprint by which a prover shows that it derived the same keys.
+    /// The confirmation by which a prover shows that it derived the same keys.
     Print = 7,
 }
 
-/// The key for `purpose` in `round`, after the root (or the seed) `previous`.
+/// Derives the key for `purpose` in `round`, after the root (or the seed) `previous`.
 pub fn derive(session: &SessionId, purpose: Purpose, round: u32, previous: &Hash) -> Key {
     let mut hash = Sha256::new();
     hash.update(DOMAIN);
@@ -65,7 +66,7 @@ pub fn derive(session: &SessionId, purpose: Purpose, round: u32, previous: &Hash
     Key(hash.finalize().into())
 }
 
-/// The key of the draw: it follows from the commitment and from randomness that the validator draws after it.
+/// Derives the key of the draw from the commitment and from randomness that the validator draws after it.
 pub fn draw_key(session: &SessionId, commitment: &Hash, entropy: &[u8; 32]) -> Key {
     let both: Hash = Sha256::new()
         .chain_update(commitment)
@@ -75,7 +76,7 @@ pub fn draw_key(session: &SessionId, commitment: &Hash, entropy: &[u8; 32]) -> K
     derive(session, Purpose::Draw, 0, &both)
 }
 
-/// Sixteen bytes that tell whether two sides derived the same keys, without telling either of them more.
+/// Computes sixteen bytes that are equal if two sides derived the same key. They reveal nothing else about the key.
 pub fn print(session: &SessionId, key: &Key) -> [u8; 16] {
     let Key(full) = derive(session, Purpose::Print, 0, &key.0);
     let (head, _) = full.as_chunks::<16>();
@@ -114,8 +115,8 @@ impl Draws {
         }
     }
 
-    /// A number below `bound`, every one equally likely: words beyond the last whole multiple of `bound` are thrown away.
-    /// A bound of 0 is taken as 1.
+    /// Draws a number below `bound`, each with the same probability: words from the last whole multiple of `bound` on are
+    /// skipped. A bound of 0 is taken as 1.
     pub fn below(&mut self, bound: u32) -> u32 {
         let bound = u64::from(bound.max(1));
         let whole = ((1u64 << 32) / bound) * bound;

@@ -1,8 +1,9 @@
-//! Proofs of hardware that a laptop can check: CHAIN for compute, WALK for memory and its bandwidth.
+//! Proofs of hardware that a laptop can check: MATMUL proves a rate of computing, WALK proves memory and its bandwidth.
 //!
-//! `docs/proofs.md` defines them and says what they prove. Reading order: `chacha`, `keys`, `merkle` (the parts);
-//! [`chain`] and [`walk`] (what is proven); `message`, [`session`] (the conversation); [`Evidence`] (what is kept and
-//! judged); [`prover`] (who answers); [`grade`] (what it is worth). No IO, no clock, no randomness of its own.
+//! `docs/proofs.md` defines both proofs. Reading order: `chacha`, `keys`, `merkle` (the primitives); [`spec`] (the shared
+//! vocabulary); [`chain`] and [`walk`] (the two proofs); `message`, [`session`] (the conversation); [`Evidence`] (the record
+//! of a conversation, and its verdict); [`prover`] (computes the answers); [`grade`] (compares measurements with thresholds).
+//! The crate has no IO, no clock and no randomness of its own.
 
 pub mod chacha;
 pub mod chain;
@@ -29,7 +30,7 @@ pub use keys::Draws;
 pub use simd::Engine;
 pub use verdict::{Measured, Reason, Verdict};
 
-/// Block `index` of a WALK's memory, by the fastest way of this engine.
+/// Computes block `index` of a WALK's memory with these instructions.
 pub fn label_block(engine: Engine, memory: &spec::Memory, index: u64, out: &mut [u8; merkle::LEAF]) {
     simd::label_block(engine, &memory.label_key(), index, memory.work, out);
 }

@@ -1,7 +1,7 @@
-//! Merkle trees over 1 KiB leaves: SHA-256, leaf and node in separate domains, always perfect.
+//! Perfect Merkle trees over 1 KiB leaves, with SHA-256 and separate domains for leaves and nodes.
 //!
-//! The number of leaves follows from the specification and is a power of two, so a path has one length and its left and
-//! right turns are the bits of the leaf's index: neither can be chosen by whoever opens it.
+//! The number of leaves follows from the specification and is a power of two. So the length of a path is fixed, and its left
+//! and right turns are the bits of the leaf's index. A prover can choose neither.
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,7 +11,7 @@ pub const LEAF: usize = 1024;
 /// A SHA-256 value.
 pub type Hash = [u8; 32];
 
-/// The hash of a leaf. Other lengths than [`LEAF`] do not occur in a tree.
+/// The hash of a leaf. Every leaf of a tree has [`LEAF`] bytes.
 pub fn leaf_hash(leaf: &[u8; LEAF]) -> Hash {
     Sha256::new()
         .chain_update([0])
@@ -31,7 +31,7 @@ pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
     Sha256::digest(bytes).into()
 }
 
-/// The root that a leaf's hash at `index` leads to along `path`, from the bottom up.
+/// Computes the root from a leaf's hash at `index` and the siblings on its `path`, from the bottom up.
 pub fn climb(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
     let mut place = index;
     let mut hash = leaf;
@@ -46,17 +46,15 @@ pub fn climb(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
     hash
 }
 
-/// All levels of a tree, from the given hashes (a power of two of them) up to the root.
+/// All levels of a tree, from the hashes at the bottom up to the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     levels: Vec<Vec<Hash>>,
 }
 
 impl Tree {
-    /// Builds a tree over `bottom`. A prover keeps the roots of subtrees here and recomputes a subtree when it is opened.
-    ///
-    /// # Panics
-    /// Never; a bottom whose length is no power of two is padded with zero hashes.
+    /// Builds a tree over `bottom`, padded with zero hashes to a power of two. To save memory, a prover builds it over the roots
+    /// of subtrees and recomputes a subtree when one of its leaves is opened.
     pub fn over(mut bottom: Vec<Hash>) -> Self {
         bottom.resize(bottom.len().next_power_of_two(), [0; 32]);
         let mut levels = Vec::new();
@@ -73,7 +71,7 @@ impl Tree {
         Self { levels }
     }
 
-    /// The root.
+    /// The hash at the top.
     pub fn root(&self) -> Hash {
         self.levels
             .last()
@@ -82,7 +80,7 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// The siblings of `index` from the bottom up; empty for an index outside.
+    /// The siblings of `index` from the bottom up. Levels on which an index outside the tree has no sibling are left out.
     pub fn path(&self, index: u64) -> Vec<Hash> {
         let inner = self.levels.len().saturating_sub(1);
         let siblings = self.levels.iter().take(inner).enumerate();
@@ -92,14 +90,14 @@ impl Tree {
     }
 }
 
-/// A root over a stream of hashes, holding one hash per level: what each walk keeps.
+/// Computes a root over a stream of hashes with one hash of memory per level.
 #[derive(Debug, Clone, Default)]
 pub struct Stack {
     pending: Vec<Option<Hash>>,
 }
 
 impl Stack {
-    /// Takes the next hash.
+    /// Adds the next hash.
     pub fn push(&mut self, hash: Hash) {
         let mut carry = hash;
         for level in &mut self.pending {
@@ -114,7 +112,7 @@ impl Stack {
         self.pending.push(Some(carry));
     }
 
-    /// The root, when a power of two of hashes has been taken.
+    /// The root, if the number of hashes so far is a power of two.
     pub fn root(&self) -> Option<Hash> {
         let (top, below) = self.pending.split_last()?;
         if below.iter().any(Option::is_some) {

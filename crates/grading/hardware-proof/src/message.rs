@@ -1,4 +1,4 @@
-//! The messages of a grading: a four-byte head, the session, a body of a length that the specification fixes.
+//! The messages of a challenge: a four-byte head, the challenge id, and a body whose length the specification fixes.
 
 use sha2::{Digest as _, Sha256};
 
@@ -8,44 +8,44 @@ use crate::keys::{DOMAIN, SessionId};
 use crate::merkle::Hash;
 use crate::walk::{StepPlace, WalkSpec};
 
-/// Bytes before the body.
+/// Bytes of a message before its body: the head and the challenge id.
 pub const HEAD: usize = 36;
 
-/// What a message is.
+/// The kind of a message; its number is the second byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Validator: the specification.
+    /// From the validator: the specification.
     Challenge = 1,
-    /// Executor: the memory is full; the print of the labels' key.
+    /// From the executor, when its memory is full: the confirmation of the labels' key.
     Filled = 2,
-    /// Validator: the seed of the walks.
+    /// From the validator: the seed of the walks.
     Seed = 3,
-    /// Executor: the print of its keys, then its roots. The clock stops here.
+    /// From the executor: the confirmation of its key, then its roots. The clock stops when it arrives.
     Commitment = 4,
-    /// Validator: the digest of the commitment, then the randomness of the draw.
+    /// From the validator: the digest of the commitment, then the randomness of the draw.
     Draw = 5,
-    /// Executor: the digest of the commitment, then what was drawn, in its order.
+    /// From the executor: the digest of the commitment, then the openings in the order of the draw.
     Opening = 6,
-    /// Validator: a [`crate::Verdict::code`] and two zero bytes.
+    /// From the validator: a [`crate::Verdict::code`] and two zero bytes.
     Verdict = 7,
 }
 
-/// A message taken apart.
+/// A message, split into its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Whose it is.
+    /// The id of the challenge to which the message belongs.
     pub session: SessionId,
-    /// The rest.
+    /// The bytes after the head and the id.
     pub body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the head off.
+    /// Splits a message.
     ///
     /// # Errors
-    /// Too short, another version, an unknown kind.
+    /// The bytes are too few, of another version, or of an unknown kind.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let [version, kind, zero @ ..] = *reader.take::<4>()?;
@@ -69,7 +69,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The body as exactly these bytes.
+    /// The body, if it has exactly `N` bytes.
     pub(crate) fn exactly<const N: usize>(&self) -> Result<&'a [u8; N], DecodeError> {
         let mut reader = Reader::new(self.body);
         let bytes = reader.take()?;
@@ -78,7 +78,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Puts a message together.
+/// Encodes a message whose body is the concatenation of `parts`.
 pub fn frame(kind: Kind, session: &SessionId, parts: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD + parts.iter().map(|part| part.len()).sum::<usize>());
     out.extend([1, kind as u8, 0, 0]);
@@ -89,29 +89,29 @@ pub fn frame(kind: Kind, session: &SessionId, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// What is challenged.
+/// The specification of a challenge of either kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Spec {
-    /// A rate of computing.
+    /// A challenge to prove a rate of computing.
     Chain(ChainSpec),
-    /// A memory.
+    /// A challenge to prove memory and its bandwidth.
     Walk(WalkSpec),
 }
 
-/// What was drawn.
+/// The positions that a prover must open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Places {
-    /// Entries of a CHAIN.
+    /// Entries of a MATMUL's products.
     Chain(Vec<crate::chain::Place>),
     /// Steps of a WALK.
     Walk(Vec<StepPlace>),
 }
 
 impl Spec {
-    /// Reads either fixed layout.
+    /// Reads the fixed layout of either kind.
     ///
     /// # Errors
-    /// As for the one that it claims to be.
+    /// The kind is unknown, or the layout of that kind is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.get(DOMAIN.len()) {
             Some(1) => ChainSpec::from_bytes(bytes).map(Self::Chain),
@@ -120,7 +120,7 @@ impl Spec {
         }
     }
 
-    /// The fixed layout.
+    /// Encodes the fixed layout.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Chain(spec) => spec.to_bytes(),
@@ -128,7 +128,7 @@ impl Spec {
         }
     }
 
-    /// The digest that every message carries.
+    /// The digest of the fixed layout, which every message carries.
     pub fn session(&self) -> SessionId {
         match self {
             Self::Chain(spec) => spec.session(),
@@ -136,7 +136,7 @@ impl Spec {
         }
     }
 
-    /// Roots in a commitment.
+    /// The number of roots in a commitment.
     pub fn roots(&self) -> usize {
         match self {
             Self::Chain(spec) => usize::from(spec.shape().rounds),
@@ -144,7 +144,7 @@ impl Spec {
         }
     }
 
-    /// The draw that follows from a commitment and the validator's randomness.
+    /// Draws the positions to open from a commitment and the validator's randomness.
     pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Places {
         match self {
             Self::Chain(spec) => Places::Chain(spec.places(commitment, entropy)),
@@ -152,12 +152,12 @@ impl Spec {
         }
     }
 
-    /// The exact length of the commitment.
+    /// The length of the commitment message in bytes.
     pub fn commitment_bytes(&self) -> usize {
         HEAD + 16 + 32 * self.roots()
     }
 
-    /// The exact length of the opening of these places.
+    /// The length in bytes of the message that opens these positions.
     pub fn opening_bytes(&self, places: &Places) -> usize {
         let opened = match (self, places) {
             (Self::Chain(spec), Places::Chain(places)) => places.len() * spec.opening_bytes(),
@@ -170,7 +170,8 @@ impl Spec {
     }
 }
 
-/// What the executor signs, the draw follows from and the opening repeats: the seed (zeros for a CHAIN) and the whole message.
+/// The digest over the seed (zeros for a MATMUL) and the whole commitment message. The draw depends on it, and the opening
+/// repeats it.
 pub fn commitment_digest(seed: &[u8; 32], message: &[u8]) -> Hash {
     Sha256::new()
         .chain_update(DOMAIN)

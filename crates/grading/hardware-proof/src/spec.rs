@@ -8,7 +8,7 @@ use crate::keys::{self, BatchId, ExecutorName, Identity, Nonce, Purpose, Session
 /// Words of 64 bytes in a block.
 pub const WORDS: u64 = 16;
 
-/// What the entries of A and B are.
+/// The format of the entries of A and B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numbers {
     /// Full-range signed bytes. One level of a fast matrix product needs nine bits and no longer fits.
@@ -19,7 +19,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// Bytes of the generator per entry.
+    /// Bytes of the keystream per entry.
     pub const fn width(self) -> usize {
         match self {
             Self::Int8 => 1,
@@ -28,10 +28,10 @@ impl Numbers {
     }
 }
 
-/// A memory as everyone can recompute it.
+/// The parameters from which anybody can recompute the contents of a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Memory {
-    /// The session of the WALK that filled it.
+    /// The id of the WALK challenge that filled the memory.
     pub session: SessionId,
     /// Blocks of 1 KiB, 1 to 2³².
     pub blocks: u64,
@@ -40,7 +40,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Checks the bounds.
+    /// Checks that both numbers are in their ranges.
     ///
     /// # Errors
     /// Names the value outside its range.
@@ -54,7 +54,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The key of the words.
+    /// The key from which all words are computed.
     pub fn label_key(&self) -> Key {
         keys::derive(&self.session, Purpose::Labels, 0, &[0; 32])
     }
@@ -66,7 +66,7 @@ impl Memory {
     }
 }
 
-/// Word `index` of a memory, the reference.
+/// Computes word `index` of a memory. The vectorised versions in `simd` must give the same bytes.
 pub fn label_word(key: &Key, index: u64, work: u32) -> [u8; chacha::BLOCK] {
     let mut state = chacha::initial(key, index, 0);
     for _ in 0..work {
@@ -75,7 +75,7 @@ pub fn label_word(key: &Key, index: u64, work: u32) -> [u8; chacha::BLOCK] {
     chacha::bytes(&state)
 }
 
-/// A shape that cannot be: the caller's or the peer's fault.
+/// A shape with a value outside its range. The caller or the peer chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the challenge's {0} is outside its range: choose it as docs/proofs.md says")]
 pub struct SpecError(pub &'static str);

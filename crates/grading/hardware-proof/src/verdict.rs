@@ -1,9 +1,11 @@
-//! What a grading comes to: a measurement, or a zero with its reason.
+//! The verdict on one proof: a measurement, or a zero with its reason.
 
 use crate::codec::DecodeError;
 use crate::spec::Numbers;
 
-/// Why an executor's proof is worth nothing. Every zero has one.
+/// The reason why an executor's proof is worth nothing.
+///
+/// The texts are part of stored judgements, which a replay compares: they must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The executor's connection ended before it committed to anything.
@@ -12,95 +14,95 @@ pub enum Reason {
     /// The memory was not reported filled in time.
     #[error("the executor did not fill its memory within {limit_us} µs")]
     NotFilled {
-        /// The limit.
+        /// The limit in microseconds, from [`crate::Limits`].
         limit_us: u64,
     },
-    /// No commitment in time.
+    /// No commitment arrived in time.
     #[error("the executor did not commit within {limit_us} µs")]
     NotCommitted {
-        /// The limit.
+        /// The limit in microseconds, from [`crate::Limits`].
         limit_us: u64,
     },
-    /// It committed and then opened nothing, by silence or by leaving: as good as a wrong opening.
+    /// The executor committed and then did not send an opening. This counts as a wrong opening.
     #[error("the executor committed and then did not open what was drawn")]
     Vanished,
-    /// A message at a moment when it has no place, a repeated one included.
+    /// A message arrived out of turn, for example a repeated one.
     #[error("the executor sent a message of kind {kind} out of turn")]
     OutOfTurn {
-        /// The kind it claimed; 0 if it claimed none.
+        /// The kind in the message; 0 if it has none.
         kind: u8,
     },
-    /// A message longer than any that could be right.
+    /// A message was longer than any valid one.
     #[error("the executor sent {length} bytes where at most {most} can be right")]
     Oversized {
-        /// What came.
+        /// Bytes that were announced or received.
         length: u64,
-        /// The most that could be right.
+        /// The largest length that was valid at that moment.
         most: u64,
     },
-    /// Bytes that are not the message they should be.
+    /// The bytes are not the expected message.
     #[error("the executor's message cannot be read")]
     Malformed(#[from] DecodeError),
-    /// A message of another challenge: another batch, executor, nonce or shape.
+    /// The message belongs to another challenge: of another batch, executor, nonce or shape.
     #[error("the executor's message belongs to another challenge")]
     OtherSession,
     /// The executor derived other keys from the same challenge.
     #[error("the executor derived other keys")]
     OtherKey,
-    /// The opening belongs to another commitment: roots were altered, added or exchanged.
+    /// The opening belongs to another commitment: the roots were altered, added or exchanged.
     #[error("the opening does not belong to the roots that were committed")]
     OtherCommitment,
-    /// An entry of another round was opened.
+    /// The executor opened an entry of another round.
     #[error("draw {draw}: an entry of round {found} where one of round {expected} was drawn")]
     OtherRound {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
         /// The drawn round.
         expected: u32,
         /// The opened round.
         found: u32,
     },
-    /// Another place was opened than was drawn, or in another order.
+    /// The executor opened another position than the drawn one, or in another order.
     #[error("draw {draw}: not the place that was drawn")]
     OtherPlace {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
     },
-    /// The entry is not the inner product.
+    /// The opened entry is not the inner product.
     #[error("draw {draw}: the entry is {found}, its inner product is {expected}")]
     WrongEntry {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
-        /// The inner product.
+        /// The correct inner product.
         expected: i32,
-        /// What was opened.
+        /// The opened value.
         found: i32,
     },
-    /// The state does not follow from the one before it.
+    /// The opened state does not follow from the state before it.
     #[error("draw {draw}: the state does not follow from the one before")]
     WrongStep {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
     },
-    /// What was drawn is right, something else in its leaf is not.
+    /// The drawn value is right, but another value in its leaf is wrong.
     #[error("draw {draw}: the leaf was altered beside what was drawn")]
     AlteredLeaf {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
     },
-    /// The leaf is right and its path does not lead to the committed root (or, for a walk, the leaf before does not).
+    /// The leaf is right, but its path does not lead to the committed root. For a walk, this can also be the leaf before.
     #[error("draw {draw}: the path does not lead to the committed root")]
     AlteredPath {
-        /// Which draw.
+        /// The number of the draw, from 0.
         draw: usize,
     },
-    /// The stored evidence contradicts itself: not the executor's fault.
+    /// The stored evidence contradicts itself. This is not the executor's fault.
     #[error("the evidence contradicts itself: {0}")]
     Evidence(&'static str),
 }
 
 impl Reason {
-    /// Whether it shows a wrong proof rather than a slow or absent one. Vanishing after the commitment is one of them.
+    /// Whether the proof was wrong, and not only slow or absent. Vanishing after the commitment counts as wrong.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Vanished
@@ -123,7 +125,7 @@ impl Reason {
         }
     }
 
-    /// The number that goes over the wire; never reused.
+    /// The number that is sent to the executor. Numbers are never reused.
     pub fn code(&self) -> u16 {
         match self {
             Self::Gone => 1,
@@ -147,40 +149,40 @@ impl Reason {
     }
 }
 
-/// What an honest proof measured. Whole numbers: two replays agree to the last digit.
+/// The measurement of a correct proof, in whole numbers so that all replays agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measured {
     /// A rate of computing.
     Chain {
-        /// Of which numbers.
+    /// The format of the multiplied entries.
         numbers: Numbers,
         /// Multiplications and additions per microsecond (10⁶ operations per second).
         rate: u64,
-        /// From the challenge to the commitment, the allowance taken off, in µs.
+        /// Microseconds from the challenge to the commitment, less the allowance.
         elapsed_us: u64,
     },
-    /// A memory and the rate at which it is read.
+    /// The size of a memory and the rate at which it was read.
     Walk {
-        /// Bytes that were filled.
+        /// The size of the filled memory in bytes.
         bytes: u64,
         /// Bytes read per microsecond (10⁶ bytes per second).
         rate: u64,
-        /// From the seed to the commitment, the allowance taken off, in µs.
+        /// Microseconds from the seed to the commitment, less the allowance.
         elapsed_us: u64,
     },
 }
 
-/// The end of one proof.
+/// The verdict on one proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything opened was right.
+    /// Everything that was opened is right.
     Passed(Measured),
-    /// Worth nothing, and why.
+    /// The proof is worth nothing, for this reason.
     Zero(Reason),
 }
 
 impl Verdict {
-    /// The number that goes over the wire: 0 for a pass, else the reason's.
+    /// The number that is sent to the executor: 0 for a pass, else [`Reason::code`].
     pub fn code(&self) -> u16 {
         match self {
             Self::Passed(_) => 0,

@@ -1,4 +1,4 @@
-//! Checking what a CHAIN prover opened.
+//! Checks the entries that a MATMUL prover opened.
 
 use crate::chain::{ChainSpec, Generator, LEAF_ENTRIES, Place};
 use crate::codec::Reader;
@@ -6,10 +6,10 @@ use crate::merkle::{self, Hash, LEAF};
 use crate::simd::Engine;
 use crate::verdict::Reason;
 
-/// Checks every opened entry against the roots. The first fault decides.
+/// Checks every opened entry against the roots and stops at the first fault.
 ///
 /// # Errors
-/// The reason, with the number of the draw it was found in.
+/// The first fault, with the number of its draw.
 pub(crate) fn openings(
     spec: &ChainSpec,
     engine: Engine,
@@ -42,7 +42,7 @@ pub(crate) fn openings(
     Ok(reader.finish()?)
 }
 
-/// A fault in one opening.
+/// A fault in the opening of one entry.
 enum Fault {
     Entry { expected: i32, found: i32 },
     Leaf,
@@ -92,7 +92,7 @@ fn entry(
     if roots.get(round) == Some(&merkle::climb(merkle::leaf_hash(leaf), index, path)) {
         return Ok(());
     }
-    // Only to name the fault: is it the leaf or what is above it?
+    // The opening is wrong either way. Recomputing the leaf tells whether the leaf or its path was altered.
     let honest = generator
         .leaf(place, &previous)
         .iter()

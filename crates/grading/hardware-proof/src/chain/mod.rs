@@ -1,8 +1,9 @@
-//! CHAIN: a chain of matrix products that proves a rate of computing.
+//! MATMUL: a sequence of dependent matrix products, which proves a rate of computing.
 //!
-//! `C_k = A_k · B` for `k = 0 … K-1`, all exact integers modulo 2³². B and A₀ follow from the session, `A_{k+1}` from the
-//! Merkle root over `C_k`: nothing can be computed ahead or side by side. After all roots are committed, single entries
-//! are drawn and opened; one entry costs its checker one row of A, one column of B and one inner product.
+//! `C_k = A_k · B` for `k = 0 … K-1`, all exact integers modulo 2³². B and A₀ follow from the challenge id, `A_{k+1}` follows
+//! from the Merkle root over `C_k`. So no round can be computed before the round before it. After all roots are committed,
+//! single entries are drawn and opened. To check one entry, a verifier computes one row of A, one column of B and one inner
+//! product.
 
 pub(crate) mod check;
 
@@ -18,29 +19,29 @@ use crate::spec::{Memory, Numbers, SpecError, push_identity, read_identity};
 /// Entries of C in one leaf: 256 columns of one row.
 pub const LEAF_ENTRIES: u32 = 256;
 
-/// How large a CHAIN is.
+/// The size of a MATMUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainShape {
-    /// The kind of entries.
+    /// The format of the entries.
     pub numbers: Numbers,
-    /// log₂ of the side of the matrices, 8 to 16.
+    /// log₂ of the side n of the matrices, 8 to 16.
     pub log2_n: u8,
-    /// Products in the chain, 1 to 256.
+    /// The number of products, 1 to 256.
     pub rounds: u16,
-    /// Entries drawn, from `rounds` to 1,024.
+    /// The number of drawn entries, from `rounds` to 1,024.
     pub entries: u16,
 }
 
-/// Ties the chain to a filled memory: labels of a WALK are XORed over the beginning of every row of A.
+/// Binds the products to a filled memory: blocks of a WALK are XORed over the beginning of every row of A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Binding {
     /// Blocks of memory per row of A, 1 to `n · width / 1024`.
     pub blocks_per_row: u16,
-    /// The memory.
+    /// The memory that must be filled.
     pub memory: Memory,
 }
 
-/// A complete CHAIN challenge.
+/// A complete MATMUL challenge, whose shape and binding are within their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainSpec {
     identity: Identity,
@@ -48,22 +49,22 @@ pub struct ChainSpec {
     binding: Option<Binding>,
 }
 
-/// One drawn entry.
+/// The position of one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which product.
+    /// The number of the product, from 0.
     pub round: u32,
-    /// Row of C.
+    /// The row of C, below n.
     pub row: u32,
-    /// Column of C.
+    /// The column of C, below n.
     pub column: u32,
 }
 
 impl ChainSpec {
-    /// Bytes of the fixed layout.
+    /// The length of the fixed layout.
     pub const BYTES: usize = 152;
 
-    /// Checks the shape.
+    /// Makes a challenge of a shape that is within its bounds.
     ///
     /// # Errors
     /// Names the first value outside its range.
@@ -92,17 +93,17 @@ impl ChainSpec {
         Ok(spec)
     }
 
-    /// Who is challenged.
+    /// The identity of the challenge.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// How large it is.
+    /// The size of the products.
     pub fn shape(&self) -> &ChainShape {
         &self.shape
     }
 
-    /// The memory it is tied to.
+    /// The memory to which the products are bound, if any.
     pub fn binding(&self) -> Option<&Binding> {
         self.binding.as_ref()
     }
@@ -112,27 +113,27 @@ impl ChainSpec {
         1 << self.shape.log2_n
     }
 
-    /// Bytes of the generator for one row of A or column of B.
+    /// Bytes of keystream for one row of A or one column of B.
     pub fn row_bytes(&self) -> usize {
         self.n() * self.shape.numbers.width()
     }
 
-    /// Levels of the tree over one C.
+    /// The number of levels of the tree over one C, the root not counted.
     pub fn depth(&self) -> usize {
         2 * usize::from(self.shape.log2_n) - 8
     }
 
-    /// Bytes of one opened entry: its place, its leaf, its path.
+    /// Bytes of one opened entry: its position, its leaf, its path.
     pub fn opening_bytes(&self) -> usize {
         12 + LEAF + 32 * self.depth()
     }
 
-    /// Multiplications and additions in the whole chain.
+    /// Multiplications and additions in all products.
     pub fn operations(&self) -> u128 {
         2 * (self.n() as u128).pow(3) * u128::from(self.shape.rounds)
     }
 
-    /// The fixed layout; its hash is the session's id.
+    /// Encodes the fixed layout, whose hash is the challenge id.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::BYTES);
         out.extend(DOMAIN);
@@ -156,7 +157,7 @@ impl ChainSpec {
     /// Reads the fixed layout.
     ///
     /// # Errors
-    /// A wrong length, an unknown tag, a value outside its range, bytes that should be zero and are not.
+    /// The length is wrong, a tag is unknown, a value is outside its range, or a reserved byte is not zero.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         if *reader.take()? != DOMAIN {
@@ -188,12 +189,12 @@ impl ChainSpec {
         Self::new(identity, shape, binding).map_err(|SpecError(what)| DecodeError::Range(what))
     }
 
-    /// The digest that every message and key carries.
+    /// The digest of the fixed layout. Every message carries it and every key depends on it.
     pub fn session(&self) -> SessionId {
         SessionId(Sha256::digest(self.to_bytes()).into())
     }
 
-    /// The drawn entries: one of every round first, the rest of any round.
+    /// Draws the entries to open: first one of every round, then the rest from any round.
     pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<Place> {
         let mut draws = Draws::new(keys::draw_key(&self.session(), commitment, entropy));
         let rounds = u32::from(self.shape.rounds);
@@ -226,7 +227,7 @@ fn read_binding(bytes: &[u8]) -> Result<Binding, DecodeError> {
     })
 }
 
-/// The generators of one chain.
+/// Generates the matrices of one challenge.
 #[derive(Debug, Clone)]
 pub struct Generator {
     spec: ChainSpec,
@@ -237,7 +238,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Derives what stays the same in all rounds.
+    /// Derives the keys that stay the same in all rounds.
     pub fn new(spec: ChainSpec, engine: Engine) -> Self {
         let session = spec.session();
         let b = keys::derive(&session, Purpose::MatrixB, 0, &[0; 32]);
@@ -251,7 +252,7 @@ impl Generator {
         }
     }
 
-    /// What a prover sends to show that it derived the same keys.
+    /// The bytes that a prover sends to show that it derived the same keys.
     pub fn print(&self) -> [u8; 16] {
         keys::print(&self.session, &self.b)
     }
@@ -261,22 +262,22 @@ impl Generator {
         &self.b
     }
 
-    /// The key of A in `round`, after the root of the round before (zeros for round 0).
+    /// Derives the key of A in `round` from the root of the round before (zeros for round 0).
     pub fn a_key(&self, round: u32, previous: &Hash) -> Key {
         keys::derive(&self.session, Purpose::MatrixA, round, previous)
     }
 
-    /// Generates column `column` of B into `out`, `row_bytes` long.
+    /// Generates column `column` of B into `out`, which has `row_bytes` bytes.
     pub fn column(&self, column: u32, out: &mut [u8]) {
         simd::fill(self.engine, &self.b, u64::from(column), out);
     }
 
-    /// Generates row `row` of A under `key` into `out`, without the bound blocks.
+    /// Generates row `row` of A under `key` into `out`, without the blocks of a bound memory.
     pub fn row(&self, key: &Key, row: u32, out: &mut [u8]) {
         simd::fill(self.engine, key, u64::from(row), out);
     }
 
-    /// Which blocks of memory lie over row `row` of A in `round`, in order; none without a binding.
+    /// The addresses of the blocks that are XORed over row `row` of A in `round`, in order. Empty without a binding.
     pub fn bound_blocks(&self, round: u32, previous: &Hash, row: u32) -> Vec<u64> {
         let Some(binding) = &self.spec.binding else {
             return Vec::new();
@@ -292,7 +293,7 @@ impl Generator {
             .collect()
     }
 
-    /// Computes `C[row, column]` of the round with nothing but the specification.
+    /// Computes the entry at `place` from the specification and the root of the round before.
     pub fn entry(&self, place: Place, previous: &Hash) -> i32 {
         let key = self.a_key(place.round, previous);
         let numbers = self.spec.shape.numbers;
@@ -307,7 +308,7 @@ impl Generator {
         simd::dot(numbers, &a, &b)
     }
 
-    /// Recomputes the 256 entries of the leaf that holds `place`; only to name a fault that was found.
+    /// Recomputes the 256 entries of the leaf that holds `place`. Used only to name a fault that was found.
     pub(crate) fn leaf(&self, place: Place, previous: &Hash) -> Vec<i32> {
         let (mut a, mut b) = (vec![0; self.spec.row_bytes()], vec![0; self.spec.row_bytes()]);
         self.whole_row(place.round, previous, place.row, &mut a);
@@ -319,7 +320,7 @@ impl Generator {
         (first..first + LEAF_ENTRIES).map(entry).collect()
     }
 
-    /// Generates row `row` of A as it is multiplied, labels of the bound memory recomputed.
+    /// Generates row `row` of A as it is multiplied. The blocks of a bound memory are recomputed.
     pub fn whole_row(&self, round: u32, previous: &Hash, row: u32, out: &mut [u8]) {
         self.row(&self.a_key(round, previous), row, out);
         let (Some(binding), Some(labels)) = (&self.spec.binding, &self.labels) else {

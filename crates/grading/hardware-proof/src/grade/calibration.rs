@@ -1,4 +1,4 @@
-//! The floors of a class: stated from published figures, or measured on honest machines.
+//! The thresholds of a class: stated from published figures, or measured on honest machines.
 
 use std::collections::BTreeMap;
 
@@ -8,53 +8,53 @@ use serde::{Deserialize, Serialize};
 use super::tolerance;
 use super::{Component, Components};
 
-/// Honest runs of one machine; memory is stated by the class and not measured.
+/// Honest runs of one machine. The threshold of memory is always stated, so there are no runs of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineRuns {
-    /// Which machine: runs of one machine under two names would count as two.
+    /// The name of the machine, set by the operator. Runs of one machine under two names would count as two machines.
     pub machine: String,
-    /// Rates of [`Component::Int8`].
+    /// Measured rates of [`Component::Int8`].
     #[serde(default)]
     pub int8: Vec<u64>,
-    /// Rates of [`Component::Fp16`].
+    /// Measured rates of [`Component::Fp16`].
     #[serde(default)]
     pub fp16: Vec<u64>,
-    /// Rates of [`Component::Bandwidth`].
+    /// Measured rates of [`Component::Bandwidth`].
     #[serde(default)]
     pub bandwidth: Vec<u64>,
 }
 
-/// The calibration of one class, as it is kept in a file.
+/// The calibration of one class, as it is stored in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// Which class.
+    /// The calibrated class.
     pub class: ExecutorClass,
-    /// Floors that hold until there are runs, from published figures; a memory's floor holds always.
+    /// The thresholds until there are runs of enough machines, from published figures. The threshold of memory always holds.
     pub stated: Components,
-    /// The honest runs.
+    /// The honest runs, machine by machine.
     #[serde(default)]
     pub machines: Vec<MachineRuns>,
 }
 
-/// The floors of one class.
+/// The thresholds of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Floors {
-    /// Which class.
+    /// The calibrated class.
     pub class: ExecutorClass,
-    /// The least that passes.
+    /// The smallest values that pass.
     pub least: Components,
-    /// At least one floor is stated and not yet measured on enough machines.
+    /// Whether at least one threshold is only stated, because too few machines have been measured.
     pub provisional: bool,
 }
 
-/// The runs of one component.
+/// Selects the runs of one component.
 type Runs = fn(&MachineRuns) -> &Vec<u64>;
 
 impl Calibration {
-    /// The floors that follow: a tolerance bound where there are runs of enough machines, else what is stated.
+    /// The thresholds of the class: a tolerance bound where there are runs of enough machines, else the stated value.
     pub fn floors(&self) -> Floors {
         let mut least = self.stated;
         let mut provisional = false;
@@ -64,7 +64,7 @@ impl Calibration {
             (Component::Bandwidth, |runs| &runs.bandwidth),
         ];
         for (component, runs) in columns {
-            // Runs under one name are of one machine, wherever they stand in the file.
+            // Entries of the same name are of one machine, even if the file lists them apart.
             let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for machine in &self.machines {
                 by_name.entry(&machine.machine).or_default().extend(runs(machine));
@@ -83,8 +83,8 @@ impl Calibration {
     }
 }
 
-/// Calibrations without a single run: 0.3 of the published rates and half of the published bandwidth of the slowest common
-/// card of the class (L4 for 24 GB, A6000 for 48 GB). Every class is provisional.
+/// The stated calibrations of all classes, without runs, so every class is provisional. They are 0.3 of the published rates
+/// and half of the published bandwidth of the slowest common card of the class (L4 for 24 GB, A6000 for 48 GB).
 pub fn stated() -> Vec<Calibration> {
     let of = |class, int8, fp16, memory, bandwidth| Calibration {
         class,

@@ -1,4 +1,4 @@
-//! From verdicts to a class: four components, one-sided floors, a reason for every zero.
+//! Grades a claimed class: verdicts give four components, which are compared with the thresholds of the class.
 
 mod calibration;
 pub mod tolerance;
@@ -11,29 +11,29 @@ use crate::verdict::{Measured, Reason, Verdict};
 
 pub use calibration::{Calibration, Floors, MachineRuns, stated};
 
-/// Proofs of one component that count: the first and one retry.
+/// The number of proofs of one kind that count: the first one and one retry.
 pub const ATTEMPTS: usize = 2;
 
-/// What is proven of a machine.
+/// A property of a machine that is proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Component {
-    /// CHAIN with int8, in 10⁶ operations per second.
+    /// The rate of MATMUL with int8, in 10⁶ operations per second.
     Int8,
-    /// CHAIN with nine-bit integers, in 10⁶ operations per second.
+    /// The rate of MATMUL with nine-bit integers, in 10⁶ operations per second.
     Fp16,
-    /// WALK's memory, in MiB.
+    /// The size of WALK's memory, in MiB.
     Memory,
-    /// WALK's reads, in 10⁶ bytes per second.
+    /// The rate of WALK's reads, in 10⁶ bytes per second.
     Bandwidth,
 }
 
 impl Component {
-    /// All four.
+    /// All components.
     pub const ALL: [Self; 4] = [Self::Int8, Self::Fp16, Self::Memory, Self::Bandwidth];
 }
 
-/// One whole number per component; a floor of 0 asks for nothing.
+/// One whole number per component. As a threshold, 0 means that nothing is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Components {
@@ -48,7 +48,7 @@ pub struct Components {
 }
 
 impl Components {
-    /// The number of one component.
+    /// The value of one component.
     pub fn get(&self, component: Component) -> u64 {
         match component {
             Component::Int8 => self.int8,
@@ -68,68 +68,68 @@ impl Components {
     }
 }
 
-/// Why a claim is worth nothing.
+/// The reason why a claim is worth nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Shortfall {
-    /// A proof was shown to be wrong; there is no retry after that.
+    /// A proof was wrong. There is no retry after that.
     #[error("a proof was wrong")]
     Wrong(#[source] Reason),
-    /// No proof of this component passed; the last one's reason.
+    /// No proof of this component passed. The reason is that of the last proof.
     #[error("no proof of {0:?} passed")]
     Failed(Component, #[source] Reason),
     /// No proof of this component was made.
     #[error("{0:?} was not proven")]
     Unproven(Component),
-    /// Below the floor, the retry included.
+    /// The best proof, the retry included, is below the threshold.
     #[error("{component:?} is {measured}, the class asks for {floor}")]
     Below {
-        /// Which component.
+        /// The component that is too small.
         component: Component,
-        /// The better attempt.
+        /// The best measured value, in the unit of the component.
         measured: u64,
-        /// What the class asks for.
+        /// The threshold of the class, in the unit of the component.
         floor: u64,
     },
-    /// Nobody stated what this class asks for.
-    #[error("the class has no floors")]
+    /// There are no thresholds for the class.
+    #[error("the class has no thresholds")]
     UnknownClass,
 }
 
-/// What a claim comes to.
+/// The result of grading a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grade {
     /// The machine is of its class.
     Proven {
-        /// The class.
+        /// The claimed class.
         class: ExecutorClass,
-        /// What was measured.
+        /// The measured values.
         measured: Components,
-        /// Whether the floors are.
+        /// Whether the thresholds are provisional, see [`ClassThresholds::provisional`].
         provisional: bool,
     },
-    /// It is worth nothing; every reason.
+    /// The claim is worth nothing, for these reasons.
     Zero(Vec<Shortfall>),
 }
 
-/// One proof that was asked for and what came of it.
+/// One requested proof and its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// What was challenged: CHAIN with either numbers, or a WALK (memory and bandwidth).
+    /// The kind of the proof. A WALK proves both memory and bandwidth.
     pub of: Challenged,
-    /// The verdict.
+    /// The verdict on the proof.
     pub verdict: Verdict,
 }
 
-/// What was challenged.
+/// The kind of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Challenged {
-    /// A CHAIN.
+    /// A MATMUL with entries of this format.
     Chain(Numbers),
     /// A WALK.
     Walk,
 }
 
-/// Grades a claim. The first [`ATTEMPTS`] of each kind count, the better one of them; a wrong proof counts for everything.
+/// Grades a claim. The best of the first [`ATTEMPTS`] proofs of each kind counts. One wrong proof makes the whole claim a zero.
 pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> Grade {
     let Some(floors) = floors.iter().find(|floors| floors.class == claim) else {
         return Grade::Zero(vec![Shortfall::UnknownClass]);

@@ -1,22 +1,23 @@
-//! Lower tolerance bounds: a floor that nearly every honest machine of a class reaches, known machines or not.
+//! Lower tolerance bounds: a threshold that nearly every honest machine of a class reaches, including machines never measured.
 //!
-//! Rates are taken as logarithms. A run is a machine's mean plus that run's own noise; both count, and the machine is the
-//! unit: ten thousand runs of one card say nothing about the next card. See docs/proofs.md for the model and its check.
+//! The model uses logarithms of rates. A run is its machine's mean plus noise. The machine is the unit, because many runs of one
+//! card say nothing about the next card. See docs/proofs.md for the model and its check.
 
-/// Share of honest first attempts, on machines never seen, that should reach the floor: z of 99 %.
+/// z of 99 %: the share of honest first proofs, on machines never measured, that should reach the bound.
 const Z_CONTENT: f64 = 2.326_347_874_040_841;
-/// Confidence that the floor is low enough for that: z of 95 %.
+/// z of 95 %: the confidence that the bound is low enough for that share.
 const Z_CONFIDENCE: f64 = 1.644_853_626_951_472_2;
-/// Spread that is never undercut, as a share: a handful of equal machines must not make a knife edge.
+/// The smallest spread that is assumed, as a share of the rate. Without it, a few equal machines would put the bound at their
+/// own rate.
 const LEAST_SPREAD: f64 = 0.01;
 
-/// Machines below which no floor is computed.
+/// The number of machines below which no bound is computed.
 pub const LEAST_MACHINES: usize = 5;
-/// Runs per machine below which it does not count.
+/// The number of runs below which a machine does not count.
 pub const LEAST_RUNS: usize = 3;
 
-/// The floor that these honest runs, machine by machine, justify; `None` with fewer than [`LEAST_MACHINES`] machines of
-/// [`LEAST_RUNS`] runs. Rounded down to three digits, so that the last bit of a logarithm is never seen.
+/// Computes the bound from honest runs, machine by machine. `None` with fewer than [`LEAST_MACHINES`] machines of
+/// [`LEAST_RUNS`] runs. The bound is rounded down to three digits, so that it does not depend on the last bit of a logarithm.
 pub fn floor(machines: &[Vec<u64>]) -> Option<u64> {
     let logs: Vec<Vec<f64>> = machines
         .iter()
@@ -31,14 +32,14 @@ pub fn floor(machines: &[Vec<u64>]) -> Option<u64> {
     let between = squares(&means) / (means.len() - 1) as f64;
     let within = logs.iter().map(|runs| squares(runs)).sum::<f64>()
         / logs.iter().map(|runs| runs.len() - 1).sum::<usize>() as f64;
-    // Means of r runs vary by the machines and by 1/r of the noise; the other (r-1)/r of the noise is added.
+    // The means of r runs vary by the machines and by 1/r of the noise, so the other (r-1)/r of the noise is added.
     let runs = logs.len() as f64 / logs.iter().map(|runs| 1.0 / runs.len() as f64).sum::<f64>();
     let spread = (between + within * (1.0 - 1.0 / runs)).sqrt().max(LEAST_SPREAD);
     Some(three_digits((centre - factor(logs.len()) * spread).exp()))
 }
 
 /// The factor k of a one-sided normal tolerance bound from `count` units: the root of
-/// `k - z_p = z_γ √(1/n + k²/2(n-1))`, raised by the 1.5 % by which it falls short of the noncentral t at worst.
+/// `k - z_p = z_γ √(1/n + k²/2(n-1))`, raised by 1.5 %, its largest shortfall against the noncentral t.
 fn factor(count: usize) -> f64 {
     let n = count as f64;
     let square = Z_CONFIDENCE * Z_CONFIDENCE;

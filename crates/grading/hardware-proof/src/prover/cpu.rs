@@ -1,4 +1,4 @@
-//! The prover on the CPU: for tests, for machines without a GPU, and as the model that other provers are held against.
+//! The prover on the CPU: for machines without a GPU, for tests, and as the reference for provers on other devices.
 
 use std::num::NonZeroUsize;
 
@@ -12,9 +12,9 @@ use crate::simd::{self, Engine};
 use crate::spec::Numbers;
 use crate::walk::{LEAF_STATES, StepPlace, WalkSpec, WalkState, address_bits, start, step};
 
-/// Rows of A that one piece of work takes: a band and its sums stay in the second-level cache and what is beside it.
+/// Rows of A in one piece of work. The rows of a band and their sums mostly stay in the second-level cache.
 const BAND: usize = 128;
-/// Blocks that one piece of filling takes.
+/// Blocks of memory in one piece of work.
 const RUN: usize = 64;
 
 /// A prover on this machine's processor.
@@ -29,7 +29,7 @@ struct Chain {
     spec: ChainSpec,
     generator: Generator,
     right: Right,
-    /// Of every round: the root before it and the tree over the roots of its rows.
+    /// For every round: the root of the round before, and the tree over the roots of its rows.
     rounds: Vec<(Hash, Tree)>,
 }
 
@@ -46,7 +46,7 @@ struct Band {
 }
 
 impl CpuProver {
-    /// Uses this engine on this many threads.
+    /// A prover that uses these instructions on this many threads.
     pub fn new(engine: Engine, threads: NonZeroUsize) -> Self {
         Self {
             engine,
@@ -99,7 +99,7 @@ impl Prover for CpuProver {
             sums: vec![],
             scratch: Scratch::default(),
         };
-        // Progress is reported by rounds: a band says nothing.
+        // Progress is reported per round, so a band reports none.
         let quiet = Quiet(watch);
         let roots = numbered(
             self.threads,
@@ -154,7 +154,7 @@ impl Prover for CpuProver {
             .map_err(|_| ProverError::TooLarge("memory"))?;
         blocks.resize(count, [0; LEAF]);
         let (key, work) = (spec.memory().label_key(), spec.shape().work);
-        // Every piece owns its run of blocks: taken out under a lock that nobody holds for longer than that.
+        // Each piece locks its own run of blocks. No other piece uses that lock.
         let runs: Vec<_> = blocks.chunks_mut(RUN).map(parking_lot::Mutex::new).collect();
         numbered(
             self.threads,
@@ -232,7 +232,7 @@ impl Prover for CpuProver {
 }
 
 impl Chain {
-    /// Generates rows of A and multiplies them.
+    /// Generates rows of A and multiplies them by B.
     fn rows(
         &self,
         memory: Option<&Filled>,
@@ -267,7 +267,7 @@ impl Chain {
             .ok_or(ProverError::OutOfOrder("a bound chain"))
     }
 
-    /// One entry: its row is computed again, the rest of the tree was kept.
+    /// Opens one entry. Its row is computed again; the tree over the rows was kept.
     fn open(&self, memory: Option<&Filled>, place: Place, band: &mut Band) -> Result<Vec<u8>, ProverError> {
         let round = self
             .rounds
@@ -294,7 +294,7 @@ impl Chain {
 }
 
 impl Filled {
-    /// Walks one walk and hands over every full leaf of states.
+    /// Runs one walk and passes every full leaf of states to `leaf_done`.
     fn states(
         &self,
         key: &Key,
@@ -323,7 +323,7 @@ impl Filled {
         Ok(())
     }
 
-    /// One step: its walk is walked again.
+    /// Opens one step. Its walk is run again.
     fn open(&self, place: StepPlace, watch: &dyn Watch) -> Result<Vec<u8>, ProverError> {
         let (key, tree) = self
             .walked
@@ -355,7 +355,7 @@ impl Filled {
     }
 }
 
-/// The little-endian bytes of a leaf's 256 entries.
+/// Encodes the 256 entries of a leaf, little-endian.
 fn leaf_bytes(entries: &[i32]) -> [u8; LEAF] {
     let mut leaf = [0; LEAF];
     for (bytes, entry) in leaf.as_chunks_mut::<4>().0.iter_mut().zip(entries) {
@@ -370,7 +370,7 @@ fn leaf_hashes(sums: &[i32]) -> Vec<Hash> {
         .collect()
 }
 
-/// Passes cancelling on and keeps progress to itself.
+/// Passes on cancellation and drops reports of progress.
 struct Quiet<'a>(&'a dyn Watch);
 
 impl Watch for Quiet<'_> {
@@ -379,7 +379,7 @@ impl Watch for Quiet<'_> {
     }
 }
 
-/// A product without a challenge around it, for measuring.
+/// A matrix product without a challenge, for measurements.
 pub struct Product {
     right: Right,
     row_bytes: usize,
@@ -387,7 +387,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// Prepares `columns`: n columns of generator bytes, n a multiple of 128.
+    /// Prepares `columns`: n columns of keystream bytes, where n is a multiple of 128.
     pub fn new(engine: Engine, numbers: Numbers, n: usize, columns: Vec<u8>) -> Self {
         Self {
             right: Right::new(engine, numbers, n, columns),
@@ -396,7 +396,7 @@ impl Product {
         }
     }
 
-    /// `out = rows · B` on one thread, in the bands that a prover uses.
+    /// Computes `out = rows · B` on one thread, in bands like the prover.
     pub fn multiply(&self, rows: &[u8], out: &mut [i32]) {
         let mut scratch = Scratch::default();
         for (rows, out) in rows

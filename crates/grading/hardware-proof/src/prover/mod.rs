@@ -1,4 +1,4 @@
-//! What a prover does, whatever it runs on, and the order in which it is asked.
+//! The interface of a prover on any device, and the order in which its parts are called.
 
 mod cpu;
 mod par;
@@ -15,76 +15,75 @@ use crate::session::{Output, Task};
 use crate::simd::Engine;
 use crate::walk::{StepPlace, WalkSpec};
 
-/// Which part of the work is meant.
+/// A part of a prover's work, for reports of its progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Generating and preparing B.
+    /// Generating and preparing the matrix B.
     Prepare,
-    /// The rounds of a CHAIN.
+    /// Computing the rounds of a MATMUL.
     Rounds,
-    /// The blocks of a WALK's memory.
+    /// Filling the blocks of a WALK's memory.
     Fill,
-    /// The walks.
+    /// Running the walks.
     Walks,
-    /// What was drawn.
+    /// Opening the drawn positions.
     Open,
 }
 
-/// Who watches the work. Called from the worker threads.
+/// Observes the work of a prover and may cancel it. Called from the worker threads.
 pub trait Watch: Sync {
-    /// `done` of `total` of this part are done.
+    /// Reports that `done` of `total` pieces of this part are done.
     fn progress(&self, _part: Part, _done: u64, _total: u64) {}
 
-    /// Whether to stop. Asked at least once per band of rows, run of blocks and leaf of a walk.
+    /// Whether the prover must stop. Called at least once per band of rows, run of blocks and leaf of a walk.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody watches.
+/// Observes nothing and never cancels.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unwatched;
 
 impl Watch for Unwatched {}
 
-/// Why a prover did not finish.
+/// The reason why a prover did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum ProverError {
-    /// It was asked to stop.
+    /// [`Watch::cancelled`] asked it to stop.
     #[error("the work was cancelled")]
     Cancelled,
-    /// The parts were asked for in another order than a conversation has.
-    #[error("the caller asked for {0} before what must come first")]
+    /// The parts were called in another order than a conversation has.
+    #[error("{0} was requested before the work that must come first")]
     OutOfOrder(&'static str),
-    /// A shape that this machine cannot hold.
+    /// The machine has no room for this part of the challenge.
     #[error("this machine has no room for the {0} of the challenge: offer a smaller class")]
     TooLarge(&'static str),
     /// The device failed.
-    #[error("the device that computes failed")]
+    #[error("the device of the prover failed")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The kernels of a prover. One on the CPU is here; others give the same bits.
+/// The kernels of a prover on some device. All provers give the same bits as [`CpuProver`].
 ///
-/// Between two calls a prover keeps what an opening needs and as little more as it likes: a row of C, or a walk, can be
-/// computed again.
+/// Between two calls, a prover keeps what an opening needs. It may compute a row of C, or a walk, again instead of keeping it.
 pub trait Prover {
-    /// Generates and keeps B. Forgets an earlier chain.
+    /// Generates and keeps B. Drops the state of an earlier MATMUL.
     ///
     /// # Errors
-    /// Cancelled, no room, the device.
+    /// The work was cancelled, there is no room, or the device failed.
     fn chain_start(&mut self, spec: &ChainSpec, watch: &dyn Watch) -> Result<(), ProverError>;
 
-    /// Computes `C_round` from the root before it (zeros for round 0) and returns its root.
+    /// Computes `C_round` from the root of the round before (zeros for round 0) and returns its root.
     ///
     /// # Errors
-    /// Cancelled, no room, no chain started, the memory it is bound to not filled, the device.
+    /// The work was cancelled, there is no room, no MATMUL was started, its bound memory is not filled, or the device failed.
     fn chain_round(&mut self, round: u32, previous: &Hash, watch: &dyn Watch) -> Result<Hash, ProverError>;
 
-    /// Appends the opening of each place: the place, its leaf, its path.
+    /// Appends the opening of each entry to `out`: its position, its leaf, its path.
     ///
     /// # Errors
-    /// As for a round; a place outside the chain.
+    /// The same as for a round; also a position outside the products.
     fn chain_open(
         &mut self,
         places: &[Place],
@@ -92,22 +91,22 @@ pub trait Prover {
         watch: &dyn Watch,
     ) -> Result<(), ProverError>;
 
-    /// Fills the memory. Forgets an earlier one.
+    /// Fills the memory of a WALK. Drops an earlier memory.
     ///
     /// # Errors
-    /// Cancelled, no room, the device.
+    /// The work was cancelled, there is no room, or the device failed.
     fn fill(&mut self, spec: &WalkSpec, watch: &dyn Watch) -> Result<(), ProverError>;
 
-    /// Walks from `seed` and returns the root over all states.
+    /// Runs all walks from `seed` and returns the root over their states.
     ///
     /// # Errors
-    /// Cancelled, no memory filled, the device.
+    /// The work was cancelled, no memory is filled, or the device failed.
     fn walk(&mut self, seed: &[u8; 32], watch: &dyn Watch) -> Result<Hash, ProverError>;
 
-    /// Appends the opening of each step.
+    /// Appends the opening of each step to `out`.
     ///
     /// # Errors
-    /// As for the walk; a step outside it.
+    /// The same as for the walks; also a step outside of them.
     fn walk_open(
         &mut self,
         places: &[StepPlace],
@@ -119,7 +118,7 @@ pub trait Prover {
 /// Does one task of an [`crate::session::Executor`].
 ///
 /// # Errors
-/// What the prover says.
+/// The prover's error.
 pub fn perform(prover: &mut dyn Prover, task: &Task, watch: &dyn Watch) -> Result<Output, ProverError> {
     match task {
         Task::Chain(spec) => {
@@ -162,20 +161,20 @@ pub fn perform(prover: &mut dyn Prover, task: &Task, watch: &dyn Watch) -> Resul
     }
 }
 
-/// As many threads as this process may use.
+/// The number of threads that this process may use.
 pub fn all_cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What a dishonest prover would do, for tests and demonstrations: a validator that cannot tell it from an honest one is none.
+/// A dishonest prover for tests and demonstrations. A validator must find it out.
 pub mod cheat {
     use super::{Prover, ProverError, Watch};
     use crate::chain::{ChainShape, ChainSpec, Place};
     use crate::merkle::Hash;
     use crate::walk::{StepPlace, WalkSpec};
 
-    /// Multiplies matrices of half the side, an eighth of the work, and answers as if they were whole: every message has the form
-    /// of an honest one. Memory is proven honestly.
+    /// Multiplies matrices of half the side, which is an eighth of the work, and answers as if they were whole. Every message has
+    /// the form of an honest one. The memory is proven honestly.
     #[derive(Debug)]
     pub struct Smaller<P> {
         inner: P,
@@ -225,7 +224,7 @@ pub mod cheat {
                 };
                 let mut opened = Vec::new();
                 self.inner.chain_open(&[half], &mut opened, watch)?;
-                // The place that was drawn, the leaf of another, and a path as long as it should be.
+                // The drawn position, the leaf of another one, and a path of the right length.
                 for part in [place.round, place.row, place.column] {
                     out.extend(part.to_le_bytes());
                 }

@@ -1,13 +1,13 @@
-//! Numbered pieces of work over all cores.
+//! Runs numbered pieces of work on several threads.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Part, ProverError, Watch};
 
-/// Does `work` for every number below `count` and returns what came of it, in order. `scratch` is made once per thread.
+/// Does `work` for every number below `count` and returns the results in order. `scratch` is made once per thread.
 ///
-/// Scoped threads end before this returns; a cancelled run stops after the pieces in hand.
+/// All threads have ended when this returns. A cancelled run finishes the pieces that have begun.
 pub(super) fn numbered<S, R: Send>(
     threads: NonZeroUsize,
     count: u64,
@@ -30,7 +30,7 @@ pub(super) fn numbered<S, R: Send>(
             match work(&mut room, number) {
                 Ok(result) => mine.push((number, result)),
                 Err(error) => {
-                    // The others need not start anything new.
+                    // The other threads start no further piece.
                     next.fetch_max(count, Ordering::Relaxed);
                     return Err(error);
                 }

@@ -1,4 +1,4 @@
-//! The executor's side: takes a challenge within its bounds, asks for work, answers.
+//! The executor's side of a conversation: accepts a challenge within its limits, requests work, and sends the answers.
 
 use crate::chain::ChainSpec;
 use crate::codec::DecodeError;
@@ -7,71 +7,71 @@ use crate::merkle::Hash;
 use crate::message::{self, Frame, Kind, Places, Spec, commitment_digest};
 use crate::walk::WalkSpec;
 
-/// The most that a validator may ask of this executor.
+/// The largest challenge that this executor accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// log₂ of the side of a CHAIN's matrices.
+    /// log₂ of the side of a MATMUL's matrices.
     pub log2_n: u8,
-    /// Bytes of a WALK's memory.
+    /// The size of a WALK's memory in bytes.
     pub memory_bytes: u64,
     /// Applications of the one-way function per word of memory.
     pub work: u32,
-    /// Bytes read by all steps of a WALK.
+    /// Bytes that all steps of a WALK together read.
     pub read_bytes: u128,
 }
 
 /// Work for a [`crate::prover::Prover`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// All rounds of a CHAIN.
+    /// Compute all rounds of a MATMUL.
     Chain(ChainSpec),
-    /// The memory of a WALK.
+    /// Fill the memory of a WALK.
     Fill(WalkSpec),
-    /// The walks, from this seed.
+    /// Run the walks from this seed.
     Walk(WalkSpec, [u8; 32]),
-    /// What was drawn.
+    /// Open the drawn positions.
     Open(Places),
 }
 
-/// What came of the work.
+/// The result of a [`Task`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Of [`Task::Fill`]: the print of the labels' key.
+    /// Of [`Task::Fill`]: the confirmation of the labels' key.
     Filled([u8; 16]),
-    /// Of [`Task::Chain`] and [`Task::Walk`]: the print of the keys and the roots.
+    /// Of [`Task::Chain`] and [`Task::Walk`]: the confirmation of the key, and the roots.
     Committed([u8; 16], Vec<Hash>),
     /// Of [`Task::Open`]: the openings, in the order of the draw.
     Opened(Vec<u8>),
 }
 
-/// What the shell must do.
+/// What the caller must do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Do this work and put its output in.
+/// Do this work and pass its output to [`Executor::output`].
     Run(Task),
     /// Send these bytes now.
     Send(Vec<u8>),
-    /// The validator's verdict, see [`crate::Verdict::code`]. Nothing more will happen.
+    /// The conversation is over. This is the validator's [`crate::Verdict::code`].
     End(u16),
 }
 
-/// Why a message of the validator's is not answered. The conversation is over.
+/// The reason why the executor rejects the validator's message. The conversation is over then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Not a message.
+    /// The bytes are not a message, or its body is wrong.
     #[error("the validator's message cannot be read")]
     Malformed(#[from] DecodeError),
-    /// A message or an output that has no place now.
-    #[error("a message or an output out of turn: the conversation is over")]
+    /// A message or an output came out of turn.
+    #[error("a message or an output came out of turn: the conversation is over")]
     OutOfTurn,
-    /// A message of another challenge.
+    /// The message belongs to another challenge.
     #[error("the validator's message belongs to another challenge")]
     OtherSession,
-    /// The validator draws from another commitment than was sent.
+    /// The validator draws from another commitment than the executor sent.
     #[error("the validator's draw belongs to another commitment")]
     OtherCommitment,
-    /// More than this executor does.
-    #[error("the validator asks for more than this executor's bounds allow: {0}")]
+    /// The challenge exceeds [`Caps`] in this value.
+    #[error("the challenge exceeds this executor's limits: {0}")]
     TooMuch(&'static str),
 }
 
@@ -87,7 +87,7 @@ enum Phase {
     Ended,
 }
 
-/// One conversation with a validator.
+/// The executor's side of one conversation.
 #[derive(Debug, Clone)]
 pub struct Executor {
     caps: Caps,
@@ -96,7 +96,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Waits for a challenge.
+    /// A conversation that waits for its challenge.
     pub fn new(caps: Caps) -> Self {
         Self {
             caps,
@@ -105,10 +105,10 @@ impl Executor {
         }
     }
 
-    /// Takes a message of the validator's.
+    /// Takes a message from the validator.
     ///
     /// # Errors
-    /// The message has no place here; the conversation is over.
+    /// The message is rejected. The conversation is over.
     pub fn message(&mut self, bytes: &[u8]) -> Result<Command, Refusal> {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         let frame = Frame::parse(bytes)?;
@@ -133,7 +133,7 @@ impl Executor {
                 self.phase = Phase::Opening { digest };
                 Ok(Command::Run(Task::Open(spec.places(&digest, &entropy))))
             }
-            // A verdict may come at any time: a validator that gave up says so.
+            // A verdict may come at any time, because a validator that gives up sends one.
             (_, Kind::Verdict) => {
                 let [low, high, _, _] = *frame.exactly()?;
                 Ok(Command::End(u16::from_le_bytes([low, high])))
@@ -169,10 +169,10 @@ impl Executor {
         }
     }
 
-    /// Takes what came of a task.
+    /// Takes the output of a task.
     ///
     /// # Errors
-    /// It is not what was asked for; the conversation is over.
+    /// The output is not that of the requested task. The conversation is over.
     pub fn output(&mut self, output: &Output) -> Result<Command, Refusal> {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         match (phase, output) {

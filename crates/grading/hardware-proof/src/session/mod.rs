@@ -1,7 +1,7 @@
-//! The conversation of a grading as two state machines without IO, one per side.
+//! The conversation about one challenge as two state machines without IO, one per side.
 //!
-//! CHAIN: challenge → commitment → draw → opening → verdict. WALK: challenge → filled → seed → commitment → draw →
-//! opening → verdict. Time goes in as microseconds, randomness when it is asked for, messages as bytes.
+//! MATMUL: challenge → commitment → draw → opening → verdict. WALK: challenge → filled → seed → commitment → draw →
+//! opening → verdict. The caller passes in the time in microseconds, the messages as bytes, and randomness on request.
 
 mod executor;
 mod validator;

@@ -1,33 +1,33 @@
-//! The validator's side: collects evidence, never judges.
+//! The validator's side of a conversation: sends the messages and collects the evidence. It never judges.
 
 use crate::evidence::{Ending, Evidence, Limits, Received, Sent};
 use crate::message::{self, Frame, HEAD, Kind, Spec, commitment_digest};
 
-/// What happens to the machine.
+/// An event for the validator's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The challenge has been handed to the network: the clock starts at this input's time.
+    /// The challenge was handed to the network. The clock starts at this input's time.
     Started,
     /// A whole message arrived.
     Message(&'a [u8]),
-    /// A message was announced that is longer than [`Validator::most_bytes`]; it was not read.
+    /// A message of this length was announced. It is longer than [`Validator::most_bytes`] and was not read.
     Oversized(u64),
-    /// Fresh bytes of the operating system, asked for by [`Action::NeedRandomness`].
+    /// Fresh bytes from the operating system, requested by [`Action::NeedRandomness`].
     Randomness([u8; 32]),
     /// The executor's connection ended.
     Gone,
-    /// Time passed.
+    /// The time has changed.
     Tick,
 }
 
-/// What the shell must do.
+/// What the caller must do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send these bytes now.
     Send(Vec<u8>),
-    /// Draw 32 bytes now, not earlier, and put them in.
+    /// Draw 32 random bytes now, not earlier, and pass them in as [`Input::Randomness`].
     NeedRandomness,
-    /// Nothing more will happen; [`Validator::into_evidence`].
+    /// The conversation is over: take [`Validator::into_evidence`].
     End,
 }
 
@@ -42,7 +42,9 @@ enum Phase {
     Ended,
 }
 
-/// One challenge of one executor. Make all of a batch, pass the barrier, then send each its challenge.
+/// The validator's side of one conversation with one executor.
+///
+/// A batch prepares the conversations of all its executors first and sends the challenges afterwards, together.
 #[derive(Debug, Clone)]
 pub struct Validator {
     phase: Phase,
@@ -54,7 +56,7 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Prepares a challenge; its bytes are ready from here on.
+    /// Prepares a challenge and encodes its message.
     pub fn new(spec: Spec, limits: Limits) -> Self {
         let challenge = message::frame(Kind::Challenge, &spec.session(), &[&spec.to_bytes()]);
         let evidence = Evidence {
@@ -77,22 +79,22 @@ impl Validator {
         }
     }
 
-    /// The bytes to send before [`Input::Started`].
+    /// The challenge message, to be sent before [`Input::Started`].
     pub fn challenge(&self) -> &[u8] {
         &self.challenge
     }
 
-    /// What the class allows.
+    /// The time limits of the challenge.
     pub fn limits(&self) -> &Limits {
         &self.evidence.limits
     }
 
-    /// The longest message that could be right now. A transport refuses longer ones by their announced length.
+    /// The length of the longest message that is valid now. A transport rejects a longer one by its announced length.
     pub fn most_bytes(&self) -> usize {
         self.most
     }
 
-    /// When [`Input::Tick`] is due, on the clock of the inputs.
+    /// The time at which [`Input::Tick`] is due, on the clock of the inputs.
     pub fn deadline_us(&self) -> Option<u64> {
         let limits = &self.evidence.limits;
         let limit = match self.phase {
@@ -101,16 +103,16 @@ impl Validator {
             Phase::Opening => limits.open_us,
             Phase::Ready | Phase::NeedSeed | Phase::NeedDraw | Phase::Ended => return None,
         };
-        // One more than the limit: what arrives within it is in time.
+        // A message that arrives exactly at the limit is still in time.
         Some(self.phase_us.saturating_add(limit).saturating_add(1))
     }
 
-    /// What was seen. Before the end it reads as a conversation that timed out where it stands.
+    /// The evidence of the conversation. Before the end, it is that of a conversation that timed out in its present phase.
     pub fn into_evidence(self) -> Evidence {
         self.evidence
     }
 
-    /// Takes one input at `now_us`, a monotonic clock of the caller's.
+    /// Takes one input at `now_us`, on a monotonic clock of the caller.
     pub fn apply(&mut self, input: Input<'_>, now_us: u64) -> Option<Action> {
         match (self.phase, input) {
             (Phase::Ended, _) => None,
@@ -178,7 +180,7 @@ impl Validator {
             }
             Kind::Challenge | Kind::Seed | Kind::Draw | Kind::Verdict => return None,
         }
-        // A message that is wrong already is kept and judged; nobody waits for the rest.
+        // A message with a wrong head or length decides the verdict. It is kept, and the conversation ends.
         if Frame::parse(bytes).is_err() || bytes.len() != self.most {
             return self.end(Ending::Complete);
         }

@@ -1,4 +1,4 @@
-//! Products of int8 tiles with AMX, in assembly: the intrinsics are not stable, the instructions are.
+//! Products of int8 tiles with AMX. In assembly, because Rust's intrinsics for AMX are not stable.
 #![expect(
     clippy::indexing_slicing,
     reason = "panel and tile numbers below the shapes checked by the caller"
@@ -6,19 +6,19 @@
 
 use std::arch::asm;
 
-/// A cache line: one row of a tile.
+/// One row of a tile, which is one cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(super) struct Line(pub(super) [u8; 64]);
 
-/// Entries per side of what one call of [`micro`] computes.
+/// Rows and columns of the sums that one call of [`micro`] computes.
 const SIDE: usize = 32;
-/// Lines of two tiles side by side: 32 rows (or columns) of 64 entries.
+/// Tile rows of two tiles side by side: 32 rows (or columns) of 64 entries.
 const PAIR: usize = 32;
-/// Steps of 64 entries after which sums are put down, so that the panel of B stays in the first-level cache.
+/// Steps of 64 entries after which the sums are stored, so that the panel of B stays in the first-level cache.
 const STEPS: usize = 16;
 
-/// Eight tiles of 16 rows of 64 bytes.
+/// The tile configuration: eight tiles of 16 rows of 64 bytes.
 const CONFIG: Line = {
     let mut bytes = [0; 64];
     bytes[0] = 1;
@@ -47,13 +47,14 @@ pub(super) fn permitted() -> bool {
     })
 }
 
-/// Elsewhere nobody is asked.
+/// Other systems than Linux have no call that permits AMX.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn permitted() -> bool {
     false
 }
 
-/// Columns of B as tiles: for each 32 columns and each 64 entries, two tiles whose row `r` holds entries `4r … 4r+3` of 16 columns.
+/// Arranges columns of B as tiles: for each 32 columns and each 64 entries, two tiles whose row `r` holds entries
+/// `4r … 4r+3` of 16 columns.
 pub(super) fn pack_right(columns: &[u8], n: usize) -> Vec<Line> {
     let mut lines = vec![Line([0; 64]); columns.len() / 64];
     for (i, line) in lines.iter_mut().enumerate() {
@@ -66,7 +67,7 @@ pub(super) fn pack_right(columns: &[u8], n: usize) -> Vec<Line> {
     lines
 }
 
-/// Rows of A as tiles, rows added up to a multiple of 32 being zero.
+/// Arranges rows of A as tiles. Zero rows are added up to a multiple of 32.
 fn pack_left(rows: &[u8], n: usize, lines: &mut Vec<Line>) {
     let count = rows.len() / n;
     lines.clear();
@@ -78,16 +79,16 @@ fn pack_left(rows: &[u8], n: usize, lines: &mut Vec<Line>) {
     }
 }
 
-/// Room that a thread keeps between products.
+/// Buffers that a thread keeps between products.
 #[derive(Default)]
 pub(super) struct Scratch {
     left: Vec<Line>,
     sums: Vec<[[i32; SIDE]; SIDE]>,
 }
 
-/// `out = rows · B`, rows of n int8 entries, B packed by [`pack_right`].
+/// Computes `out = rows · B`, with rows of n int8 entries and B packed by [`pack_right`].
 ///
-/// The caller has asked [`permitted`].
+/// The caller must have checked [`permitted`].
 pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], scratch: &mut Scratch) {
     let count = rows.len() / n;
     assert!(
@@ -98,7 +99,7 @@ pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], s
     let steps = n / 64;
     let panels = count.div_ceil(SIDE);
     scratch.sums.resize(panels, [[0; SIDE]; SIDE]);
-    // SAFETY: the configuration is 64 bytes and valid; the caller has asked for permission.
+    // SAFETY: the configuration is 64 bytes and valid; the caller has checked `permitted`.
     unsafe { asm!("ldtilecfg [{0}]", in(reg) &CONFIG, options(nostack, readonly)) };
     for q in 0..n / SIDE {
         for k in (0..steps).step_by(STEPS) {
@@ -113,11 +114,11 @@ pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], s
             row[q * SIDE..][..SIDE].copy_from_slice(&scratch.sums[r / SIDE][r % SIDE]);
         }
     }
-    // SAFETY: gives the registers back; nothing of theirs is used any more.
+    // SAFETY: releases the tile registers, whose contents are no longer used.
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// Adds the product of 32 rows and 32 columns to `sums`, or puts it there if `first`. Tiles are configured.
+/// Adds the product of 32 rows and 32 columns to `sums`, or stores it there if `first`. The tiles must be configured.
 fn micro(a: &[Line], b: &[Line], sums: &mut [[i32; SIDE]; SIDE], first: bool) {
     assert!(
         a.len() == b.len() && a.len().is_multiple_of(PAIR) && !a.is_empty(),

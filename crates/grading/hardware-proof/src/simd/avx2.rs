@@ -71,7 +71,7 @@ fn initial(key: &Key, counter: u64, stream: u64) -> Lanes {
     v
 }
 
-/// Eight words of eight lanes become eight halves of blocks.
+/// Turns eight words of eight lanes into eight halves of blocks.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transpose(v: &[__m256i; 8]) -> [__m256i; 8] {
@@ -132,7 +132,7 @@ pub(super) fn labels(key: &Key, first: u64, work: u32, out: &mut [u8; LEAF]) {
 fn products(numbers: Numbers, a: __m256i, b: __m256i) -> __m256i {
     match numbers {
         Numbers::Int8 => {
-            // Even bytes are lifted to the top of their 16 bits and shifted back with their sign; odd ones are there.
+            // Even bytes are shifted to the top of their 16 bits and back with their sign. Odd bytes are at the top already.
             let even = _mm256_madd_epi16(
                 _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)),
                 _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(b)),
@@ -152,7 +152,7 @@ fn sum(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<0b10_11_00_01>(pairs)))
 }
 
-/// Both streams stay in lane order: an inner product does not mind the order of its terms.
+/// Both streams stay in lane order, because an inner product does not depend on the order of its terms.
 #[target_feature(enable = "avx2")]
 pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
     let mut total = _mm256_setzero_si256();
@@ -174,7 +174,7 @@ fn load(entries: &[i16; 16]) -> __m256i {
     unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) }
 }
 
-/// `out[r][c] = ⟨rows[r], columns[c]⟩` of entries widened to 16 bits.
+/// Computes `out[r][c] = ⟨rows[r], columns[c]⟩` of entries widened to 16 bits.
 #[target_feature(enable = "avx2")]
 pub(super) fn tile<const R: usize, const C: usize>(
     rows: [&[[i16; 16]]; R],

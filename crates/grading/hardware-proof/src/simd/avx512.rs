@@ -125,7 +125,7 @@ pub(super) fn labels(key: &Key, first: u64, work: u32, out: &mut [u8; LEAF]) {
     store(&v, out);
 }
 
-/// Both streams stay in lane order: an inner product does not mind the order of its terms.
+/// Both streams stay in lane order, because an inner product does not depend on the order of its terms.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
     let mut sums = [_mm512_setzero_si512(); 2];
@@ -140,13 +140,13 @@ pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), piece
     _mm512_reduce_add_epi32(_mm512_sub_epi32(sums[0], sums[1]))
 }
 
-/// Adds products to the first sum; what the second sum has too much in the first is taken off at the end.
+/// Adds products to the first sum. The caller subtracts the second sum, the bias, from it at the end.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn multiply_add(numbers: Numbers, [sum, bias]: [__m512i; 2], a: __m512i, b: __m512i) -> [__m512i; 2] {
     match numbers {
         Numbers::Int8 => {
-            // The instruction takes unsigned × signed: (a + 128)·b, and 128·b beside it. Neither saturates.
+            // The instruction multiplies unsigned by signed: (a + 128)·b goes to the sum, 128·b to the bias. Neither saturates.
             let half = _mm512_set1_epi8(-128);
             [
                 _mm512_dpbusd_epi32(sum, _mm512_xor_si512(a, half), b),
@@ -167,7 +167,7 @@ fn load(bytes: &[u8; 64]) -> __m512i {
     unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
-/// `out[r][c] = ⟨rows[r], columns[c]⟩` for up to four rows and six columns of int8, entries as they were generated.
+/// Computes `out[r][c] = ⟨rows[r], columns[c]⟩` for up to four rows and six columns of int8 keystream bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) fn tile<const R: usize, const C: usize>(
     rows: [&[[u8; 64]]; R],

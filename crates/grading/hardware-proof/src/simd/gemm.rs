@@ -1,4 +1,4 @@
-//! Products of a band of rows with a fixed right-hand side, exact modulo 2³².
+//! Multiplies bands of rows by a fixed matrix, exactly modulo 2³².
 #![expect(
     clippy::indexing_slicing,
     reason = "bands and columns of shapes that `multiply` checks"
@@ -7,7 +7,7 @@
 use super::{Engine, Level, dot};
 use crate::spec::Numbers;
 
-/// A right-hand side prepared for many products.
+/// The columns of B, arranged for many products.
 pub(crate) struct Right {
     n: usize,
     numbers: Numbers,
@@ -15,20 +15,20 @@ pub(crate) struct Right {
 }
 
 enum Form {
-    /// Generator bytes, column after column.
+    /// Keystream bytes, column after column.
     Bytes(Vec<u8>),
     /// Entries widened to 16 bits, column after column.
     #[cfg(target_arch = "x86_64")]
     Wide(Vec<[i16; 16]>),
-    /// Generator bytes in pieces of a register.
+    /// Keystream bytes, column after column, in pieces of one register.
     #[cfg(target_arch = "x86_64")]
     Lines(Vec<[u8; 64]>),
-    /// Tiles.
+    /// Tiles for AMX.
     #[cfg(target_arch = "x86_64")]
     Tiles(Vec<super::amx::Line>),
 }
 
-/// Room that a thread keeps between products.
+/// Buffers that a thread keeps between products.
 #[derive(Default)]
 pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,7 @@ pub(crate) struct Scratch {
 }
 
 impl Right {
-    /// Prepares `columns`, the generator bytes of n columns of n entries, n a multiple of 64.
+    /// Arranges `columns`, the keystream bytes of n columns of n entries. n is a multiple of 64.
     pub(crate) fn new(engine: Engine, numbers: Numbers, n: usize, columns: Vec<u8>) -> Self {
         assert!(
             n.is_multiple_of(64) && columns.len() == n * n * numbers.width(),
@@ -62,7 +62,7 @@ impl Right {
         Self { n, numbers, form }
     }
 
-    /// `out = rows · B`: `rows` are generator bytes of whole rows, `out` has n sums for each of them.
+    /// Computes `out = rows · B`. `rows` holds the keystream bytes of whole rows, `out` has n sums for each row.
     pub(crate) fn multiply(&self, rows: &[u8], out: &mut [i32], scratch: &mut Scratch) {
         let (n, row_bytes) = (self.n, self.n * self.numbers.width());
         assert!(
@@ -114,7 +114,7 @@ fn widen(numbers: Numbers, bytes: &[u8], out: &mut Vec<[i16; 16]>) {
     }
 }
 
-/// Walks over a product in tiles of R rows and C columns, single rows and columns at the edges.
+/// Defines a function that computes a product in tiles of R rows and C columns, and entry by entry at the edges.
 macro_rules! blocks {
     ($name:ident, $piece:ty, $entries:literal, $tile:path, $rows:literal, $columns:literal) => {
         #[cfg(target_arch = "x86_64")]
@@ -127,7 +127,7 @@ macro_rules! blocks {
             for c in (0..whole_columns).step_by($columns) {
                 let b: [_; $columns] = std::array::from_fn(|i| column(c + i));
                 for r in (0..whole_rows).step_by($rows) {
-                    // SAFETY: this form of a right-hand side is made only for an engine whose instructions were detected.
+                    // SAFETY: columns in this layout are made only for instructions that were detected.
                     let sums = unsafe { $tile(std::array::from_fn::<_, $rows, _>(|i| row(r + i)), b) };
                     for (i, sums) in sums.iter().enumerate() {
                         out[(r + i) * n + c..][..$columns].copy_from_slice(sums);

@@ -1,8 +1,8 @@
-//! The hot loops, once per instruction set. The one place with `unsafe` in this crate.
+//! The inner loops, once per instruction set. This module holds all `unsafe` code of the crate.
 //!
-//! Every function here is safe to call: an [`Engine`] can only be had for what this processor can do, lengths are checked
-//! before a pointer is made. Every engine gives the same bits as [`Engine::Portable`]; tests hold them against each other
-//! and against the Python reference.
+//! Every function here is safe to call: an [`Engine`] exists only for instructions that this processor has, and lengths are
+//! checked before a pointer is made. All instruction sets give the same bits; tests compare them with each other and with the
+//! Python reference.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -16,7 +16,7 @@ use crate::chacha::{self, Key};
 use crate::merkle::LEAF;
 use crate::spec::Numbers;
 
-/// Which instructions are used. Made by [`Engine::best`], [`Engine::available`] and [`Engine::PORTABLE`] only.
+/// The vector instructions in use. Made by [`Engine::best`], [`Engine::available`] and [`Engine::PORTABLE`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Engine(Level);
 
@@ -32,7 +32,7 @@ impl Engine {
     /// Plain Rust, on every processor.
     pub const PORTABLE: Self = Self(Level::Portable);
 
-    /// All engines of this processor, the best one last.
+    /// All instruction sets of this processor, the fastest one last.
     pub fn available() -> Vec<Self> {
         let mut levels = vec![Self::PORTABLE];
         #[cfg(target_arch = "x86_64")]
@@ -51,13 +51,13 @@ impl Engine {
         levels
     }
 
-    /// The best engine of this processor.
+    /// The fastest instruction set of this processor.
     pub fn best() -> Self {
         static BEST: std::sync::OnceLock<Engine> = std::sync::OnceLock::new();
         *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::PORTABLE))
     }
 
-    /// The engine's name in reports.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Portable => "portable",
@@ -68,7 +68,7 @@ impl Engine {
     }
 }
 
-/// The first bytes of stream `stream`.
+/// Fills `out` with the first bytes of stream `stream`.
 pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let (out, counter) = match engine.0 {
@@ -76,14 +76,14 @@ pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
         Level::Avx2 => {
             let whole = out.len() / 512 * 512;
             let (head, tail) = out.split_at_mut(whole);
-            // SAFETY: this engine exists only where avx2 was detected.
+            // SAFETY: this instruction set exists only where avx2 was detected.
             unsafe { avx2::fill(key, stream, head.as_chunks_mut().0) };
             (tail, whole / chacha::BLOCK)
         }
         Level::Avx512 | Level::Amx => {
             let whole = out.len() / 1024 * 1024;
             let (head, tail) = out.split_at_mut(whole);
-            // SAFETY: these engines exist only where avx512f was detected.
+            // SAFETY: these instruction sets exist only where avx512f was detected.
             unsafe { avx512::fill(key, stream, head.as_chunks_mut().0) };
             (tail, whole / chacha::BLOCK)
         }
@@ -100,7 +100,7 @@ pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
     }
 }
 
-/// Block `index` of a memory: sixteen words, each iterated `work` times.
+/// Computes block `index` of a memory: sixteen words of `work` applications of the one-way function each.
 pub(crate) fn label_block(engine: Engine, key: &Key, index: u64, work: u32, out: &mut [u8; LEAF]) {
     let first = index * crate::spec::WORDS;
     match engine.0 {
@@ -110,28 +110,28 @@ pub(crate) fn label_block(engine: Engine, key: &Key, index: u64, work: u32, out:
             }
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: this engine exists only where avx2 was detected.
+        // SAFETY: this instruction set exists only where avx2 was detected.
         Level::Avx2 => unsafe { avx2::labels(key, first, work, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: these engines exist only where avx512f was detected.
+        // SAFETY: these instruction sets exist only where avx512f was detected.
         Level::Avx512 | Level::Amx => unsafe { avx512::labels(key, first, work, out) },
         #[cfg(not(target_arch = "x86_64"))]
         Level::Avx2 | Level::Avx512 | Level::Amx => label_block(Engine::PORTABLE, key, index, work, out),
     }
 }
 
-/// The inner product, modulo 2³², of `n` entries generated from two streams; nothing is stored.
+/// Computes the inner product, modulo 2³², of `n` entries of two keystreams without storing them.
 pub(crate) fn stream_dot(engine: Engine, numbers: Numbers, a: (&Key, u64), b: (&Key, u64), n: usize) -> i32 {
     let bytes = n * numbers.width();
     match engine.0 {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 if bytes.is_multiple_of(512) => {
-            // SAFETY: this engine exists only where avx2 was detected.
+            // SAFETY: this instruction set exists only where avx2 was detected.
             unsafe { avx2::stream_dot(numbers, a, b, bytes / 512) }
         }
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 | Level::Amx if bytes.is_multiple_of(1024) => {
-            // SAFETY: these engines exist only where avx512f, avx512bw and avx512vnni were detected.
+            // SAFETY: these instruction sets exist only where avx512f, avx512bw and avx512vnni were detected.
             unsafe { avx512::stream_dot(numbers, a, b, bytes / 1024) }
         }
         Level::Portable | Level::Avx2 | Level::Avx512 | Level::Amx => (0..(bytes / chacha::BLOCK) as u64)
@@ -142,7 +142,7 @@ pub(crate) fn stream_dot(engine: Engine, numbers: Numbers, a: (&Key, u64), b: (&
     }
 }
 
-/// The inner product, modulo 2³², of two rows of generator bytes.
+/// Computes the inner product, modulo 2³², of two rows of keystream bytes.
 pub(crate) fn dot(numbers: Numbers, a: &[u8], b: &[u8]) -> i32 {
     match numbers {
         Numbers::Int8 => a.iter().zip(b).fold(0i32, |sum, (x, y)| {
@@ -157,7 +157,7 @@ pub(crate) fn dot(numbers: Numbers, a: &[u8], b: &[u8]) -> i32 {
     }
 }
 
-/// The entry that two bytes of the generator stand for: the top nine bits of a little-endian word, signed.
+/// The entry that two keystream bytes encode: the top nine bits of a little-endian word, signed.
 fn nine_bits(bytes: [u8; 2]) -> i32 {
     i32::from(i16::from_le_bytes(bytes) >> 7)
 }

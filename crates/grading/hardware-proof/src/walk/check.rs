@@ -1,4 +1,4 @@
-//! Checking what a WALK prover opened.
+//! Checks the steps that a WALK prover opened.
 
 use crate::chacha::Key;
 use crate::codec::Reader;
@@ -17,10 +17,10 @@ struct Checker<'a> {
     root: &'a Hash,
 }
 
-/// Checks every opened step against the root. The first fault decides.
+/// Checks every opened step against the root and stops at the first fault.
 ///
 /// # Errors
-/// The reason, with the number of the draw it was found in.
+/// The first fault, with the number of its draw.
 pub(crate) fn openings(
     spec: &WalkSpec,
     engine: Engine,
@@ -75,7 +75,7 @@ impl Checker<'_> {
         if self.holds(place.walk, place.step, leaf, path) {
             return Ok(());
         }
-        // Only to name the fault: do the states of this leaf follow from one another?
+        // The opening is wrong either way. Replaying the leaf's steps tells whether the leaf or its path was altered.
         let first = place.step - within as u64;
         let honest = states
             .array_windows::<2>()

@@ -1,9 +1,9 @@
-//! WALK: a memory full of words that cannot be had cheaper than by storing them, then dependent reads all over it.
+//! WALK: dependent reads all over a filled memory, which prove the size of the memory and its bandwidth.
 //!
-//! A word (64 bytes) is the t-fold iterate of a one-way function that starts at the word's number; a block is sixteen
-//! words. Many walks run side by side; each step mixes the whole block at the state's address into the state, so the next
-//! address is not known before the block is read. The states are committed, single steps are drawn and replayed from
-//! recomputed labels: the checker stores nothing.
+//! A word (64 bytes) is a one-way function applied t times to the word's number, so recomputing a word costs more than
+//! storing it. A block is sixteen words. Many walks run side by side. Each step mixes the whole block at the state's address
+//! into the state, so the next address is unknown until the block has been read. The prover commits to all states. The
+//! verifier draws single steps and replays them with recomputed blocks; it stores no memory.
 
 pub(crate) mod check;
 
@@ -21,49 +21,49 @@ pub const LEAF_STATES: u64 = 32;
 /// The state of a walk between two steps.
 pub type WalkState = [u8; 32];
 
-/// How large a WALK is.
+/// The size of a WALK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WalkShape {
     /// Blocks of 1 KiB, 1 to 2³².
     pub blocks: u64,
     /// Applications of the one-way function per word (t), 1 to 65,536.
     pub work: u32,
-    /// log₂ of the walks side by side, 0 to 20.
+    /// log₂ of the number of walks, which run side by side; 0 to 20.
     pub log2_walks: u8,
-    /// log₂ of the leaves of 32 states that each walk commits, 0 to 20.
+    /// log₂ of the number of leaves (of 32 states each) to which each walk commits; 0 to 20.
     pub log2_leaves: u8,
-    /// Steps drawn, 1 to 1,024.
+    /// The number of drawn steps, 1 to 1,024.
     pub draws: u16,
 }
 
-/// A complete WALK challenge.
+/// A complete WALK challenge, whose shape is within its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WalkSpec {
     identity: Identity,
     shape: WalkShape,
 }
 
-/// One drawn step.
+/// The position of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StepPlace {
-    /// Which walk.
+    /// The number of the walk, from 0.
     pub walk: u32,
-    /// Which of its steps, from 0.
+    /// The number of the step in its walk, from 0.
     pub step: u64,
 }
 
 impl StepPlace {
-    /// The state before the first step of a leaf stands in the leaf before it, which is then opened too.
+    /// Whether the leaf before must be opened too: the state before the first step of a leaf is the last one of that leaf.
     pub fn needs_leaf_before(&self) -> bool {
         self.step > 0 && self.step.is_multiple_of(LEAF_STATES)
     }
 }
 
 impl WalkSpec {
-    /// Bytes of the fixed layout.
+    /// The length of the fixed layout.
     pub const BYTES: usize = 116;
 
-    /// Checks the shape.
+    /// Makes a challenge of a shape that is within its bounds.
     ///
     /// # Errors
     /// Names the first value outside its range.
@@ -82,17 +82,17 @@ impl WalkSpec {
         Ok(spec)
     }
 
-    /// Who is challenged.
+    /// The identity of the challenge.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// How large it is.
+    /// The size of the memory and of the walks.
     pub fn shape(&self) -> &WalkShape {
         &self.shape
     }
 
-    /// The memory that is filled.
+    /// The memory that the prover must fill.
     pub fn memory(&self) -> Memory {
         Memory {
             session: self.session(),
@@ -101,38 +101,38 @@ impl WalkSpec {
         }
     }
 
-    /// Walks side by side.
+    /// The number of walks.
     pub fn walks(&self) -> u32 {
         1 << self.shape.log2_walks
     }
 
-    /// Steps of each walk.
+    /// The number of steps of each walk.
     pub fn steps(&self) -> u64 {
         LEAF_STATES << self.shape.log2_leaves
     }
 
-    /// Levels of the tree over all leaves of all walks.
+    /// The number of levels of the tree over all leaves of all walks, the root not counted.
     pub fn depth(&self) -> usize {
         usize::from(self.shape.log2_walks) + usize::from(self.shape.log2_leaves)
     }
 
-    /// Bytes of memory.
+    /// The size of the memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.shape.blocks * LEAF as u64
     }
 
-    /// Bytes read by all steps.
+    /// Bytes that all steps together read.
     pub fn bytes_read(&self) -> u128 {
         u128::from(self.steps()) * u128::from(self.walks()) * LEAF as u128
     }
 
-    /// Bytes of one opened step: its place, its leaf and path, and where it needs them those of the leaf before.
+    /// Bytes of one opened step: its position, its leaf and path, and the leaf before with its path if the step needs it.
     pub fn opening_bytes(&self, place: &StepPlace) -> usize {
         let leaf = LEAF + 32 * self.depth();
         12 + if place.needs_leaf_before() { 2 * leaf } else { leaf }
     }
 
-    /// The fixed layout; its hash is the session's id.
+    /// Encodes the fixed layout, whose hash is the challenge id.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::BYTES);
         out.extend(DOMAIN);
@@ -148,7 +148,7 @@ impl WalkSpec {
     /// Reads the fixed layout.
     ///
     /// # Errors
-    /// A wrong length, an unknown tag, a value outside its range, bytes that should be zero and are not.
+    /// The length is wrong, a tag is unknown, a value is outside its range, or a reserved byte is not zero.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         if *reader.take()? != DOMAIN {
@@ -175,17 +175,17 @@ impl WalkSpec {
         Self::new(identity, shape).map_err(|SpecError(what)| DecodeError::Range(what))
     }
 
-    /// The digest that every message and key carries.
+    /// The digest of the fixed layout. Every message carries it and every key depends on it.
     pub fn session(&self) -> SessionId {
         SessionId(Sha256::digest(self.to_bytes()).into())
     }
 
-    /// The key of the first states, after the validator's seed.
+    /// Derives the key of the first states from the validator's seed.
     pub fn start_key(&self, seed: &[u8; 32]) -> Key {
         keys::derive(&self.session(), Purpose::WalkStart, 0, seed)
     }
 
-    /// The drawn steps.
+    /// Draws the steps to open.
     pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<StepPlace> {
         let mut draws = Draws::new(keys::draw_key(&self.session(), commitment, entropy));
         // At most 2²⁵ steps a walk: the shift cannot overflow.
@@ -204,12 +204,12 @@ impl WalkSpec {
     }
 }
 
-/// The first state of walk `walk`.
+/// Computes the state of walk `walk` before its first step.
 pub fn start(key: &Key, walk: u32) -> WalkState {
     head(chacha::initial(key, 0, u64::from(walk)))
 }
 
-/// Sixty-four bits of a state, from which the address of its block follows.
+/// The first 64 bits of a state, which determine the address of the next block.
 pub fn address_bits(state: &WalkState) -> u64 {
     state
         .as_chunks::<8>()
@@ -220,10 +220,11 @@ pub fn address_bits(state: &WalkState) -> u64 {
         .unwrap_or_default()
 }
 
-/// One step: sixteen times a row of the block and one round, then the one-way function.
+/// Computes the state after one step: XORs a row of the block and applies one round, sixteen times, then applies the one-way
+/// function.
 ///
-/// Rows meet the state as round keys of 512 bits. A sum over the block with a repeating key, as in NH, would let a prover
-/// store the coefficients of that sum, a fifth of the block, in the block's place.
+/// The rows act as round keys of 512 bits. A sum over the block with a repeating key, as in NH, would be weaker: a prover
+/// could store the coefficients of that sum, a fifth of the block, instead of the block.
 pub fn step(walk: u32, number: u64, state: &WalkState, block: &[u8; LEAF]) -> WalkState {
     let mut mixed = chacha::initial(&Key(*state), u64::from(walk), number);
     for (i, row) in block.as_chunks::<{ chacha::BLOCK }>().0.iter().enumerate() {
