@@ -181,7 +181,7 @@ async fn what_is_no_message_in_its_turn_is_refused_by_name() {
             "cannot be read",
         ),
         (seed, StatusCode::BAD_REQUEST, "out of turn"),
-        (large, StatusCode::BAD_REQUEST, "bounds allow: memory"),
+        (large, StatusCode::BAD_REQUEST, "limits: memory"),
         (
             vec![1; 5_000],
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_LENGTH;
 use http::Method;
+use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
 use muster_gateway::sealed::{Line, Question, draw};
 use muster_process::error::Causes;

@@ -154,7 +154,7 @@ impl Reason {
 pub enum Measured {
     /// A rate of computing.
     Chain {
-    /// The format of the multiplied entries.
+        /// The format of the multiplied entries.
         numbers: Numbers,
         /// Multiplications and additions per microsecond (10⁶ operations per second).
         rate: u64,

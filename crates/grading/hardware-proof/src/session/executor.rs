@@ -47,7 +47,7 @@ pub enum Output {
 /// What the caller must do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-/// Do this work and pass its output to [`Executor::output`].
+    /// Do this work and pass its output to [`Executor::output`].
     Run(Task),
     /// Send these bytes now.
     Send(Vec<u8>),
