@@ -8,12 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use muster_protocol::Timestamp;
+use muster_protocol::receipt::{PAGE_SECS, page_of};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::store::PageLine;
 
-/// Seconds of one page.
-const PAGE_SECS: i64 = 300;
 /// Pages are served for two days, as long as ComputeHorde's miners keep theirs.
 const KEEP_PAGES: i64 = 2 * 24 * 3600 / PAGE_SECS;
 
@@ -24,11 +23,6 @@ pub struct PageError {
     operation: &'static str,
     path: PathBuf,
     source: io::Error,
-}
-
-/// The page of a moment.
-pub fn page_of(time: Timestamp) -> i64 {
-    time.secs().div_euclid(PAGE_SECS)
 }
 
 /// The oldest page still served at a moment.

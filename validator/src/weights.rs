@@ -14,15 +14,17 @@ use muster_chain::{
     BlockNumber, ChainError, Metagraph, Method, PendingReveal, Refusal, Uid, WeightRules, WeightsCall,
     timelock,
 };
+use muster_grading::verdict::Capacity;
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
-use muster_protocol::ErrorCode;
+use muster_protocol::{ErrorCode, ValidatorKey};
+use muster_scoring::{Neuron, Paid, Proven, Snapshot, Streamed, follow_uids, score_and_weigh, weights_of};
 
 use crate::Error;
 use crate::chain::Blocks;
+use crate::config::ScoringConfig;
 use crate::cycle::{Progress, Span, Todo, scored_in, todo};
-use crate::scoring::{Work, reseated, scored, snapshot, weights};
 use crate::shared::{Anchor, Shared};
 use crate::store::{CycleState, StoredCycle};
 
@@ -381,14 +383,14 @@ async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredC
         }
         None => Vec::new(),
     };
-    let work = Work {
+    let work = CycleWork {
         receipts,
         streamed,
         proven,
     };
-    let snapshot = snapshot(shared.me(), &look.metagraph, &shared.config.scoring, work);
+    let snapshot = take_snapshot(shared.me(), &look.metagraph, &shared.config.scoring, work);
     let least = look.rules.hyperparameters.min_allowed_weights;
-    let (scores, weights) = scored(&snapshot, &look.metagraph, least);
+    let (scores, weights) = score_and_weigh(&snapshot, least);
     for (attempt, reason) in &scores.dropped {
         tracing::debug!(%attempt, %reason, "a receipt or a session does not count");
     }
@@ -416,6 +418,52 @@ async fn score_cycle(shared: &Shared, span: Span, look: &Look) -> Result<StoredC
     };
     shared.store.begin_cycle(&cycle).await?;
     Ok(cycle)
+}
+
+/// The paid work of a cycle.
+struct CycleWork {
+    /// Finished receipts, of all validators.
+    receipts: Vec<Paid>,
+    /// Sealed sessions of this validator's own gateway.
+    streamed: Vec<Streamed>,
+    /// The executors that each miner's last batch proved.
+    proven: Vec<Capacity>,
+}
+
+/// Everything that the scores of this work depend on. Receipts of every validator with a permit in the subnet count.
+fn take_snapshot(
+    me: ValidatorKey,
+    metagraph: &Metagraph,
+    config: &ScoringConfig,
+    work: CycleWork,
+) -> Snapshot {
+    let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
+    let proven = work.proven.iter().map(|capacity| Proven {
+        miner: capacity.miner,
+        class: capacity.class,
+        executors: capacity.proven.saturating_add(capacity.excused),
+    });
+    Snapshot {
+        me,
+        validators: permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect(),
+        neurons: scored_neurons(metagraph),
+        class_weights: config.class_weights.clone(),
+        receipts: work.receipts,
+        streaming_weight: config.streaming_weight,
+        streamed: work.streamed,
+        proven: proven.collect(),
+        capacity_percent: config.capacity_percent,
+    }
+}
+
+/// The neurons of a subnet, as far as scoring needs them.
+fn scored_neurons(metagraph: &Metagraph) -> Vec<Neuron> {
+    let neuron = |neuron: &muster_chain::Neuron| Neuron {
+        uid: neuron.uid,
+        hotkey: neuron.hotkey,
+        coldkey: neuron.coldkey,
+    };
+    metagraph.neurons.iter().map(neuron).collect()
 }
 
 fn plain(weights: &[(Uid, u16)]) -> Vec<(u16, u16)> {
@@ -486,9 +534,10 @@ fn salt(seed: [u8; 32]) -> Salt {
 async fn send(shared: &Shared, mut cycle: StoredCycle, look: &Look) -> Result<(), StoreError> {
     let rules = &look.rules;
     // Since it was scored a uid may have passed to somebody else, who has not earned its weight.
-    let moved = reseated(&cycle.scores.scores, &look.metagraph);
+    let neurons = scored_neurons(&look.metagraph);
+    let moved = follow_uids(&cycle.scores.scores, &neurons);
     let least = rules.hyperparameters.min_allowed_weights;
-    let weights = weights(&moved, &look.metagraph, least);
+    let weights = weights_of(&moved, &neurons, least);
     if moved != cycle.scores.scores {
         tracing::warn!(
             cycle = cycle.number,

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use muster_protocol::BlockNumber;
 use subxt::config::SubstrateConfig;
 use tokio::time::timeout;
 
 use crate::client::ChainClient;
 use crate::error::ChainError;
-use crate::types::BlockNumber;
 
 const DOING: &str = "follow the chain";
 

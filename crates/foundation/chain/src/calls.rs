@@ -2,15 +2,13 @@
 
 use std::net::SocketAddr;
 
-use muster_protocol::Hotkey;
+use muster_protocol::{Hotkey, Netuid, Rao, Uid};
 use subxt::dynamic::Value;
 use subxt::ext::scale_value::Composite;
 use subxt::transactions::DynamicPayload;
 
 use crate::commit::{Salt, TIMELOCKED_VERSION};
 use crate::metagraph::encode_ip;
-use crate::money::Rao;
-use crate::types::{Netuid, Uid};
 
 const SUBTENSOR: &str = "SubtensorModule";
 /// The mechanism that every subnet has.

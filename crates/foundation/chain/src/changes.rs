@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use muster_protocol::Hotkey;
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao, Uid};
 
 use crate::blocks::Blocks;
-use crate::client::{ChainClient, Hyperparameters};
+use crate::client::ChainClient;
 use crate::error::ChainError;
 use crate::metagraph::{Metagraph, Neuron};
-use crate::money::Rao;
-use crate::types::{BlockNumber, Netuid, Uid};
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]

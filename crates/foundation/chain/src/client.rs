@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_process::SharedClock;
 use muster_process::clock::SystemClock;
-use muster_protocol::{Hotkey, Manifest};
+use muster_protocol::{BlockNumber, Hotkey, Manifest, Netuid, Uid};
 use parking_lot::Mutex as Lock;
 use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
@@ -16,7 +16,7 @@ use crate::commitment;
 use crate::endpoint::{Endpoint, Head, Patience};
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
-use crate::types::{BlockNumber, Netuid, Uid};
+use crate::types::Hyperparameters;
 use crate::value::{field, flag, items, number, option};
 
 /// How many metagraphs are kept, by the hash of their block.
@@ -31,25 +31,6 @@ pub struct ChainClient {
     pub(crate) submitting: Mutex<()>,
     /// The last metagraphs that were read. What a finalised block says does not change.
     metagraphs: Lock<VecDeque<(H256, Netuid, Arc<Metagraph>)>>,
-}
-
-/// The rules of a subnet that its members act on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hyperparameters {
-    /// Blocks between two epochs, less one.
-    pub tempo: u16,
-    /// Whether weights must be committed before they are revealed.
-    pub commit_reveal: bool,
-    /// The version of timelocked commits that the chain takes; `None` where it takes none.
-    pub commit_reveal_version: Option<u16>,
-    /// Epochs between a commit and its reveal.
-    pub reveal_period: u64,
-    /// Blocks between two weights of one validator.
-    pub weights_rate_limit: u64,
-    /// The least version key that weights must carry.
-    pub weights_version_key: u64,
-    /// How many weights must be set at once.
-    pub min_allowed_weights: u16,
 }
 
 impl ChainClient {
@@ -182,9 +163,11 @@ impl ChainClient {
                 vec![],
             )
             .await?;
-        hyperparameters(&answer, version.as_ref().and_then(number)).map_err(|name| ChainError::Answer {
-            doing: DOING,
-            what: format!("{name} is missing"),
+        Hyperparameters::from_value(&answer, version.as_ref().and_then(number)).map_err(|name| {
+            ChainError::Answer {
+                doing: DOING,
+                what: format!("{name} is missing"),
+            }
         })
     }
 
@@ -356,40 +339,11 @@ fn has_entry(head: &Head, pallet: &str, entry: &str) -> bool {
         .is_some_and(|storage| storage.entry_by_name(entry).is_some())
 }
 
-/// Reads the structure that the runtime calls `SubnetHyperparameters`, by field name; the name of what is missing.
-fn hyperparameters(answer: &Value, version: Option<u16>) -> Result<Hyperparameters, &'static str> {
-    fn named<N: TryFrom<u128>>(answer: &Value, name: &'static str) -> Result<N, &'static str> {
-        field(answer, name).and_then(number).ok_or(name)
-    }
-    const ENABLED: &str = "commit_reveal_weights_enabled";
-    Ok(Hyperparameters {
-        tempo: named(answer, "tempo")?,
-        commit_reveal: field(answer, ENABLED).and_then(flag).ok_or(ENABLED)?,
-        commit_reveal_version: version,
-        // Chains before it had one epoch in between.
-        reveal_period: named(answer, "commit_reveal_period").unwrap_or(1),
-        weights_rate_limit: named(answer, "weights_rate_limit")?,
-        weights_version_key: named(answer, "weights_version")?,
-        min_allowed_weights: named(answer, "min_allowed_weights")?,
-    })
-}
-
 /// Pairs of uid and weight.
-fn weights_row(row: &Value) -> Option<Vec<(u16, u16)>> {
+pub(crate) fn weights_row(row: &Value) -> Option<Vec<(u16, u16)>> {
     let pair = |pair: &Value| match items(pair)? {
         [uid, weight] => Some((number(uid)?, number(weight)?)),
         _ => None,
     };
     items(row)?.iter().map(pair).collect()
-}
-
-/// Every decoder of answers, for a test that feeds them garbage.
-#[cfg(test)]
-pub(crate) fn decode_anything(value: &Value) {
-    let _ = Metagraph::from_value(Netuid(1), BlockNumber(1), value);
-    let _ = hyperparameters(value, None);
-    let _ = weights_row(value);
-    let _ = commitment::decode(value);
-    let _ = crate::secret::beacon(value);
-    let _ = crate::secret::commits(value);
 }

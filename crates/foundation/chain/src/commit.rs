@@ -3,14 +3,13 @@
 
 use blake2::digest::consts::U32;
 use blake2::{Blake2b, Digest};
-use muster_protocol::Hotkey;
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use serde::{Deserialize, Serialize};
 use subxt::ext::codec::Encode;
 
-use crate::client::Hyperparameters;
 use crate::schedule::Schedule;
 use crate::timelock::Beacon;
-use crate::types::{BlockNumber, Netuid, Uid};
+use crate::types::Hyperparameters;
 
 /// The version of timelocked commits whose format this is.
 pub const TIMELOCKED_VERSION: u16 = 4;

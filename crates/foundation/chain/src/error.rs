@@ -1,10 +1,9 @@
 //! What can go wrong with the chain: the address, the endpoint, the chain's answer, or its refusal.
 
 use muster_process::error::Coded;
-use muster_protocol::{ErrorCode, Hotkey};
+use muster_protocol::{ErrorCode, Hotkey, Netuid};
 
 use crate::refusal::Refusal;
-use crate::types::Netuid;
 
 /// A cause, kept as it came.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -95,9 +94,9 @@ pub enum ChainError {
     )]
     TooDear {
         /// The price, read just now.
-        price: crate::money::Rao,
+        price: muster_protocol::Rao,
         /// The most that the caller would pay.
-        limit: crate::money::Rao,
+        limit: muster_protocol::Rao,
     },
     /// Weights could not be sealed.
     #[error("cannot seal the weights")]

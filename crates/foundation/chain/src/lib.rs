@@ -2,7 +2,7 @@
 //!
 //! [`ChainClient`] is the way in. Every payload is dynamic, read and written by name against the metadata that the endpoint
 //! itself serves, so that a change of the chain's layout is survived; a local devchain and the public network are told apart
-//! by nothing but the address. [`weights`], [`window`], [`schedule`], [`commit`],
+//! by nothing but the address. [`window`], [`schedule`], [`commit`],
 //! [`timelock`] and [`changes::diff`] are pure.
 
 mod answer;
@@ -15,6 +15,8 @@ mod commitment;
 mod endpoint;
 pub mod error;
 mod failure;
+#[cfg(test)]
+mod hostile_answers;
 mod link;
 pub mod metagraph;
 pub mod money;
@@ -26,20 +28,19 @@ mod submit;
 pub mod timelock;
 pub mod types;
 mod value;
-pub mod weights;
 pub mod window;
 mod write;
 
 pub use blocks::Blocks;
 pub use changes::{MetagraphEvent, Watch, diff};
-pub use client::{ChainClient, Hyperparameters};
+pub use client::ChainClient;
 pub use commit::{Method, PendingReveal, WeightRules};
 pub use endpoint::Patience;
 pub use error::ChainError;
 pub use metagraph::{Metagraph, Neuron};
-pub use money::Rao;
+pub use muster_protocol::{BlockNumber, Epoch, Netuid, Rao, Uid};
 pub use refusal::Refusal;
 pub use secret::WeightsCall;
-pub use types::{BlockNumber, Epoch, Netuid, Uid};
+pub use types::Hyperparameters;
 pub use window::{Due, Window};
 pub use write::Announced;

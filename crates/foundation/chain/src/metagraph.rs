@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use muster_protocol::Hotkey;
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use subxt::dynamic::Value;
 
-use crate::types::{BlockNumber, Netuid, Uid};
 use crate::value::{account, field, flag, items, number};
 
 /// A subnet and its neurons, all read at one block.

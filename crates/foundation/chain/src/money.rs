@@ -1,53 +1,13 @@
 //! Amounts, in the chain's smallest unit, and what moves them: transfers and registrations.
 
-use std::fmt;
-
 use muster_identity::Keypair;
-use muster_protocol::Hotkey;
-use serde::{Deserialize, Serialize};
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao};
 use subxt::dynamic::Value;
 
 use crate::calls;
 use crate::client::ChainClient;
 use crate::error::ChainError;
-use crate::types::{BlockNumber, Netuid};
 use crate::value::number;
-
-/// An amount in rao: a thousand millionth of a TAO. Whole numbers only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Rao(pub u64);
-
-/// Rao in one TAO.
-const TAO: u64 = 1_000_000_000;
-
-impl Rao {
-    /// So many whole TAO; `None` if there are not that many rao.
-    pub fn from_tao(tao: u64) -> Option<Self> {
-        tao.checked_mul(TAO).map(Self)
-    }
-
-    /// The sum, if it is one.
-    pub fn checked_add(self, other: Self) -> Option<Self> {
-        self.0.checked_add(other.0).map(Self)
-    }
-
-    /// The difference, if it is one.
-    pub fn checked_sub(self, other: Self) -> Option<Self> {
-        self.0.checked_sub(other.0).map(Self)
-    }
-}
-
-impl fmt::Display for Rao {
-    /// `1.500000000 TAO`: all nine digits, so that nothing is rounded.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (
-            self.0.checked_div(TAO).unwrap_or(0),
-            self.0.checked_rem(TAO).unwrap_or(0),
-        );
-        write!(f, "{whole}.{part:09} TAO")
-    }
-}
 
 /// A transfer that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,21 +153,5 @@ impl ChainClient {
             price,
             fee: included.fee(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn amounts_are_whole_and_written_in_full() {
-        assert_eq!(Rao(1_500_000_001).to_string(), "1.500000001 TAO");
-        assert_eq!(Rao(7).to_string(), "0.000000007 TAO");
-        assert_eq!(Rao(u64::MAX).to_string(), "18446744073.709551615 TAO");
-        assert_eq!(Rao::from_tao(3), Some(Rao(3 * TAO)));
-        assert_eq!(Rao::from_tao(u64::MAX), None);
-        assert_eq!(Rao(1).checked_sub(Rao(2)), None);
-        assert_eq!(Rao(u64::MAX).checked_add(Rao(1)), None);
     }
 }

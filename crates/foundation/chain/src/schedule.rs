@@ -18,8 +18,9 @@
 //! out too early would tell the weights before their epoch. `tests/vectors/timelock.json` compares these rounds with that
 //! library's, second by second.
 
+use muster_protocol::BlockNumber;
+
 use crate::timelock::Beacon;
-use crate::types::BlockNumber;
 
 /// Blocks between the beginning of the epoch that reveals and the round that is taken.
 const SAFETY: u64 = 3;

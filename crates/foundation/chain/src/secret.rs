@@ -1,7 +1,7 @@
 //! The chain's side of weights, whichever way they take: what the rules are, what is to be handed in, what the chain shows.
 
 use muster_identity::Keypair;
-use muster_protocol::Hotkey;
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use subxt::dynamic::{self, Value};
 
 use crate::calls::{self, Call};
@@ -11,7 +11,6 @@ use crate::endpoint::Head;
 use crate::error::ChainError;
 use crate::schedule::Schedule;
 use crate::timelock::Beacon;
-use crate::types::{BlockNumber, Netuid, Uid};
 use crate::value::{bytes, field, items, number};
 
 const SUBTENSOR: &str = "SubtensorModule";

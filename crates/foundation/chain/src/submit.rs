@@ -16,10 +16,9 @@ use crate::calls::Call;
 use crate::client::ChainClient;
 use crate::endpoint::{AtBlock, Endpoint, Head};
 use crate::error::ChainError;
-use crate::money::Rao;
 use crate::refusal::Refusal;
-use crate::types::BlockNumber;
 use crate::value::number;
+use muster_protocol::{BlockNumber, Rao};
 
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
 type Fields = Vec<(String, subxt::dynamic::Value)>;

@@ -12,7 +12,7 @@
 //! The frame and the payload were compared with the official library in both directions: `tests/vectors/timelock.json`.
 
 use ark_serialize::{CanonicalDeserialize, CanonicalSerialize};
-use muster_protocol::Hotkey;
+use muster_protocol::{Hotkey, Uid};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 use sha2::{Digest, Sha256};
@@ -22,8 +22,6 @@ use timelock::engines::EngineBLS;
 use timelock::engines::drand::TinyBLS381;
 use timelock::ibe::fullident::Identity;
 use timelock::tlock::{TLECiphertext, tld, tle};
-
-use crate::types::Uid;
 
 /// The most bytes of a ciphertext that the chain takes.
 pub const MAX_COMMIT: usize = 5000;

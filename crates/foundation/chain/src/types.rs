@@ -1,45 +1,47 @@
-//! Numbers with a role.
+//! The rules of a subnet, as the chain's runtime states them.
 
-use std::fmt;
+use subxt::dynamic::Value;
 
-use serde::{Deserialize, Serialize};
+use crate::value::{field, flag, number};
 
-macro_rules! number {
-    ($(#[$meta:meta])* $name:ident($inner:ty)) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(transparent)]
-        pub struct $name(pub $inner);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = std::num::ParseIntError;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                text.parse().map(Self)
-            }
-        }
-    };
+/// The rules of a subnet that its members act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hyperparameters {
+    /// Blocks between two epochs, less one.
+    pub tempo: u16,
+    /// Whether weights must be committed before they are revealed.
+    pub commit_reveal: bool,
+    /// The version of timelocked commits that the chain takes; `None` where it takes none.
+    pub commit_reveal_version: Option<u16>,
+    /// Epochs between a commit and its reveal.
+    pub reveal_period: u64,
+    /// Blocks between two weights of one validator.
+    pub weights_rate_limit: u64,
+    /// The least version key that weights must carry.
+    pub weights_version_key: u64,
+    /// How many weights must be set at once.
+    pub min_allowed_weights: u16,
 }
 
-number!(
-    /// A subnet.
-    Netuid(u16)
-);
-number!(
-    /// A neuron's place in its subnet. It passes to another hotkey when its owner is deregistered.
-    Uid(u16)
-);
-number!(
-    /// A block's height.
-    BlockNumber(u64)
-);
-number!(
-    /// A cycle of weights, named by its first block. See [`crate::window`].
-    Epoch(u64)
-);
+impl Hyperparameters {
+    /// Reads the structure that the runtime calls `SubnetHyperparameters`, by field name.
+    ///
+    /// # Errors
+    /// The name of the field that is missing.
+    pub(crate) fn from_value(answer: &Value, version: Option<u16>) -> Result<Self, &'static str> {
+        fn named<N: TryFrom<u128>>(answer: &Value, name: &'static str) -> Result<N, &'static str> {
+            field(answer, name).and_then(number).ok_or(name)
+        }
+        const ENABLED: &str = "commit_reveal_weights_enabled";
+        Ok(Self {
+            tempo: named(answer, "tempo")?,
+            commit_reveal: field(answer, ENABLED).and_then(flag).ok_or(ENABLED)?,
+            commit_reveal_version: version,
+            // Chains before it had one epoch in between.
+            reveal_period: named(answer, "commit_reveal_period").unwrap_or(1),
+            weights_rate_limit: named(answer, "weights_rate_limit")?,
+            weights_version_key: named(answer, "weights_version")?,
+            min_allowed_weights: named(answer, "min_allowed_weights")?,
+        })
+    }
+}

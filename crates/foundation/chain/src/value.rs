@@ -92,8 +92,6 @@ fn unwrapped(value: &Value) -> &Value {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -107,54 +105,6 @@ mod tests {
             Some(Hotkey::from_bytes([3; 32]))
         );
         assert_eq!(account(&Value::from_bytes([3; 31])), None);
-    }
-
-    /// Any shape of a value, three levels deep, with the field names that the decoders look for.
-    fn anything() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            any::<u128>().prop_map(Value::u128),
-            any::<i128>().prop_map(Value::i128),
-            any::<bool>().prop_map(Value::bool),
-            ".{0,4}".prop_map(Value::string),
-            proptest::collection::vec(any::<u8>(), 0..40).prop_map(Value::from_bytes),
-        ];
-        let names = proptest::sample::select(vec![
-            "hotkeys",
-            "coldkeys",
-            "axons",
-            "tempo",
-            "total_stake",
-            "active",
-            "last_step",
-            "ip",
-            "port",
-            "ip_type",
-            "info",
-            "fields",
-            "public_key",
-            "genesis_time",
-            "period",
-            "weights_version",
-            "Some",
-            "None",
-            "Raw7",
-        ]);
-        leaf.prop_recursive(4, 60, 8, move |inner| {
-            let many = proptest::collection::vec(inner.clone(), 0..6);
-            let named = proptest::collection::vec((names.clone(), inner.clone()), 0..8);
-            prop_oneof![
-                many.clone().prop_map(Value::unnamed_composite),
-                named.prop_map(Value::named_composite),
-                (names.clone(), many).prop_map(|(name, values)| Value::unnamed_variant(name, values)),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn no_decoder_panics_at_an_answer(value in anything()) {
-            crate::client::decode_anything(&value);
-        }
     }
 
     #[test]

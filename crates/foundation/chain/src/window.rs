@@ -14,7 +14,7 @@
 //! The half and the margin are ComputeHorde's proportions (its margin is 15 of 361 blocks). On the public network, where
 //! tempo is 360, that is `[start + 180, start + 346)`; in a dev subnet with a tempo of 20, `[start + 10, start + 20)`.
 
-use crate::types::{BlockNumber, Epoch};
+use muster_protocol::{BlockNumber, Epoch};
 
 /// The part of a cycle that a window closes before its end, so that a late block still falls into the cycle.
 const MARGIN: u64 = 24;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use muster_identity::Keypair;
-use muster_protocol::{Hotkey, Manifest};
+use muster_protocol::{Hotkey, Manifest, Netuid, Uid};
 use subxt::dynamic::Value;
 
 use crate::calls;
@@ -12,7 +12,6 @@ use crate::commitment;
 use crate::error::ChainError;
 use crate::metagraph::address;
 use crate::secret::WeightsCall;
-use crate::types::{Netuid, Uid};
 use crate::value::{bytes, field, number};
 
 /// Whether announcing something took a call.

@@ -16,6 +16,7 @@ pub mod receipt;
 pub mod rest;
 pub mod signature;
 pub mod status;
+pub mod subnet;
 pub mod time;
 pub mod upload;
 pub mod volume;
@@ -31,6 +32,7 @@ pub use signature::Signature;
 pub use status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
 };
+pub use subnet::{BlockNumber, Epoch, Netuid, Rao, Uid};
 pub use time::Timestamp;
 pub use upload::OutputUpload;
 pub use volume::Volume;

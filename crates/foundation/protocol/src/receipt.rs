@@ -19,6 +19,14 @@ const MAX_BLOCK_NUMBERS: usize = 10_000;
 const MAX_BLOCK_NUMBER: u64 = 1 << 32;
 const MAX_SCORE_CHARS: usize = 256;
 
+/// Seconds of receipts in one page: a miner serves them as files named `{unix seconds / 300}.jsonl`.
+pub const PAGE_SECS: i64 = 300;
+
+/// The number of the page that holds the receipts of this time.
+pub fn page_of(time: Timestamp) -> i64 {
+    time.secs().div_euclid(PAGE_SECS)
+}
+
 /// A field of a receipt outside the limits that both implementations share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiptError {

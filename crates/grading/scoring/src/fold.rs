@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::job::MAX_JOB_SECS;
-use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Uid};
 
 use crate::{
     Dropped, Faulty, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, Paid, Score, Scores, Snapshot, Streamed,
@@ -227,7 +227,7 @@ fn folded(
     by_miner: &BTreeMap<MinerKey, u128>,
     places: &BTreeMap<MinerKey, &Neuron>,
 ) -> Vec<(MinerKey, u128)> {
-    let mut groups = BTreeMap::<Hotkey, (u128, Vec<(u16, MinerKey)>)>::new();
+    let mut groups = BTreeMap::<Hotkey, (u128, Vec<(Uid, MinerKey)>)>::new();
     for (miner, micros) in by_miner {
         let Some(neuron) = places.get(miner) else { continue };
         let group = groups.entry(neuron.coldkey).or_default();

@@ -9,16 +9,20 @@
 //! stops the others; a neuron that gets nothing is told why.
 
 mod fold;
+mod normalize;
+mod weights;
 mod zero;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use muster_protocol::receipt::FinishedReceipt;
-use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, ValidatorKey};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Uid, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 pub use fold::score;
+pub use normalize::to_u16;
+pub use weights::{follow_uids, score_and_weigh, weights_of};
 pub use zero::{Why, Zero, zeros};
 
 /// What one unit of a class's weight is worth, in points.
@@ -72,7 +76,7 @@ pub struct Proven {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neuron {
     /// Its place in the subnet.
-    pub uid: u16,
+    pub uid: Uid,
     /// Who it is.
     pub hotkey: Hotkey,
     /// Who owns it.
@@ -114,7 +118,7 @@ pub struct Streamed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
     /// Its place in the subnet.
-    pub uid: u16,
+    pub uid: Uid,
     /// Who it is.
     pub miner: MinerKey,
     /// Executor-seconds, in millionths, after its coldkey's work was split.

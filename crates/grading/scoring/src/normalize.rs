@@ -1,9 +1,9 @@
-//! The one place where scores become weights. Integers only, so that everyone who computes the same scores sets the same
-//! weights to the last bit.
+//! The one place where scores become `u16` weights. Integers only, so that all validators that compute the same scores
+//! set the same weights to the last bit.
 
 use std::collections::BTreeMap;
 
-use crate::types::Uid;
+use muster_protocol::Uid;
 
 /// Scales scores so that the largest becomes 65535, rounding halves up.
 ///

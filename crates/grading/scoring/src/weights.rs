@@ -1,74 +1,34 @@
-//! From scores to the weights that the chain takes. The scores themselves are `muster-scoring`'s.
+//! From scores to the list of weights that the chain takes.
 
 use std::collections::BTreeMap;
 
-use muster_chain::weights::to_u16;
-use muster_chain::{Metagraph, Uid};
-use muster_grading::settlement::Capacity;
-use muster_protocol::ValidatorKey;
-use muster_scoring::{Neuron, Paid, Proven, Score, Scores, Snapshot, Streamed, score, zeros};
+use muster_protocol::Uid;
 
-use crate::config::ScoringConfig;
-
-/// What was done in a cycle.
-#[derive(Clone, Debug, Default)]
-pub struct Work {
-    /// Finished receipts, of all validators.
-    pub receipts: Vec<Paid>,
-    /// Sealed sessions of this validator's own gateway.
-    pub streamed: Vec<Streamed>,
-    /// What each miner's last batch showed.
-    pub proven: Vec<Capacity>,
-}
-
-/// Everything that the scores of this work depend on. The receipts of whoever may set weights in the subnet count.
-pub fn snapshot(me: ValidatorKey, metagraph: &Metagraph, config: &ScoringConfig, work: Work) -> Snapshot {
-    let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
-    Snapshot {
-        me,
-        validators: permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect(),
-        neurons: metagraph
-            .neurons
-            .iter()
-            .map(|neuron| Neuron {
-                uid: neuron.uid.0,
-                hotkey: neuron.hotkey,
-                coldkey: neuron.coldkey,
-            })
-            .collect(),
-        class_weights: config.class_weights.clone(),
-        receipts: work.receipts,
-        streaming_weight: config.streaming_weight,
-        streamed: work.streamed,
-        proven: work
-            .proven
-            .iter()
-            .map(|count| Proven {
-                miner: count.miner,
-                class: count.class,
-                executors: count.proven.saturating_add(count.excused),
-            })
-            .collect(),
-        capacity_percent: config.capacity_percent,
-    }
-}
+use crate::{Neuron, Score, Scores, Snapshot, score, to_u16, zeros};
 
 /// The scores of a snapshot, the weights they lead to, and the reason of every zero.
-pub fn scored(snapshot: &Snapshot, metagraph: &Metagraph, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
+///
+/// `min_entries` is the least number of weights that the subnet takes in one call.
+pub fn score_and_weigh(snapshot: &Snapshot, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
     let mut scores = score(snapshot);
-    let weights = weights(&scores.scores, metagraph, min_entries);
-    let plain: Vec<_> = weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect();
-    scores.zeros = zeros(snapshot, &scores, &plain);
+    let weights = weights_of(&scores.scores, &snapshot.neurons, min_entries);
+    scores.zeros = zeros(snapshot, &scores, &weights);
     (scores, weights)
 }
 
-/// The same scores at the places that their miners have now. Whoever has none any more is left out: its old place may
-/// belong to somebody who has not earned anything.
-pub fn reseated(scores: &[Score], metagraph: &Metagraph) -> Vec<Score> {
+/// The same scores under the uids that their miners have now, sorted by uid.
+///
+/// The score of a miner that left the subnet is dropped: its old uid may belong to a miner that has not earned anything.
+pub fn follow_uids(scores: &[Score], neurons: &[Neuron]) -> Vec<Score> {
+    let uids: BTreeMap<_, _> = neurons
+        .iter()
+        .rev()
+        .map(|neuron| (neuron.hotkey, neuron.uid))
+        .collect();
     let mut moved: Vec<Score> = scores
         .iter()
         .filter_map(|score| {
-            let uid = metagraph.find(&score.miner.0)?.uid.0;
+            let uid = *uids.get(&score.miner.0)?;
             Some(Score { uid, ..*score })
         })
         .collect();
@@ -80,17 +40,13 @@ pub fn reseated(scores: &[Score], metagraph: &Metagraph) -> Vec<Score> {
 ///
 /// A subnet may demand a minimum of entries; the list is filled up to it with registered uids of weight 0, lowest
 /// first. Empty scores give no weights at all.
-pub fn weights(scores: &[Score], metagraph: &Metagraph, min_entries: u16) -> Vec<(Uid, u16)> {
-    let scores: Vec<_> = scores
-        .iter()
-        .map(|score| (Uid(score.uid), score.points))
-        .collect();
+pub fn weights_of(scores: &[Score], neurons: &[Neuron], min_entries: u16) -> Vec<(Uid, u16)> {
+    let scores: Vec<_> = scores.iter().map(|score| (score.uid, score.points)).collect();
     let mut weights: BTreeMap<Uid, u16> = to_u16(&scores).into_iter().collect();
     if weights.is_empty() {
         return Vec::new();
     }
-    let mut idle: Vec<_> = metagraph
-        .neurons
+    let mut idle: Vec<_> = neurons
         .iter()
         .map(|neuron| neuron.uid)
         .filter(|uid| !weights.contains_key(uid))
@@ -103,66 +59,97 @@ pub fn weights(scores: &[Score], metagraph: &Metagraph, min_entries: u16) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::ExecutorClass;
-    use muster_scoring::Why;
+    use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
+    use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
+    use uuid::Uuid;
 
     use super::*;
-    use crate::testing::{finished, hotkey, metagraph};
+    use crate::{Paid, Why};
+
+    const ME: ValidatorKey = ValidatorKey(hotkey(255));
+
+    const fn hotkey(seed: u8) -> Hotkey {
+        Hotkey::from_bytes([seed; 32])
+    }
+
+    /// A subnet in which the neuron of each seed has that uid and is its own coldkey.
+    fn neurons(seeds: &[u8]) -> Vec<Neuron> {
+        let neuron = |seed: &u8| Neuron {
+            uid: Uid((*seed).into()),
+            hotkey: hotkey(*seed),
+            coldkey: hotkey(*seed),
+        };
+        seeds.iter().map(neuron).collect()
+    }
 
     fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
         Paid {
-            receipt: finished(attempt, of, amount),
+            receipt: FinishedReceipt {
+                job_uuid: AttemptId::from_uuid(Uuid::from_u128(attempt)),
+                miner_hotkey: MinerKey(hotkey(of)),
+                validator_hotkey: ME,
+                timestamp: Timestamp::from_secs(1_769_000_000),
+                receipt_type: FinishedTag,
+                time_started: Timestamp::from_secs(1_769_000_000),
+                time_took_us: 1,
+                score_str: amount.to_owned(),
+                block_numbers: vec![],
+            },
             class: Some(ExecutorClass::AlwaysOnTest),
         }
     }
 
-    fn both(neurons: &Metagraph, receipts: Vec<Paid>, min_entries: u16) -> (Scores, Vec<(u16, u16)>) {
-        let me = ValidatorKey(hotkey(255));
-        let work = Work {
+    fn both(neurons: &[Neuron], receipts: Vec<Paid>, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
+        let snapshot = Snapshot {
+            me: ME,
+            neurons: neurons.to_vec(),
+            validators: [].into(),
+            class_weights: [(ExecutorClass::AlwaysOnTest, 1)].into(),
             receipts,
-            ..Work::default()
+            streaming_weight: 0,
+            streamed: vec![],
+            proven: vec![],
+            capacity_percent: 0,
         };
-        let snapshot = snapshot(me, neurons, &ScoringConfig::default(), work);
-        let (scores, weights) = scored(&snapshot, neurons, min_entries);
-        (
-            scores,
-            weights.iter().map(|(uid, weight)| (uid.0, *weight)).collect(),
-        )
+        score_and_weigh(&snapshot, min_entries)
     }
 
     #[test]
     fn weights_are_shares_of_the_best() {
-        let neurons = metagraph(&[(1, None), (2, None), (3, None)]);
+        let neurons = neurons(&[1, 2, 3]);
         let (scores, set) = both(&neurons, vec![paid(1, 1, "21"), paid(2, 2, "7")], 0);
-        assert_eq!(set, [(1, 65_535), (2, 21_845)]);
+        assert_eq!(set, [(Uid(1), 65_535), (Uid(2), 21_845)]);
         assert_eq!(scores.zeros.len(), 1);
-        assert_eq!((scores.zeros[0].uid, &scores.zeros[0].why), (3, &Why::NoReceipts));
+        assert_eq!(
+            (scores.zeros[0].uid, &scores.zeros[0].why),
+            (Uid(3), &Why::NoReceipts)
+        );
     }
 
     #[test]
     fn a_weight_follows_its_miner_and_not_its_uid() {
-        let neurons = metagraph(&[(0, None), (1, None), (2, None)]);
+        let neurons = neurons(&[0, 1, 2]);
         let scores = both(&neurons, vec![paid(1, 1, "1.0"), paid(2, 2, "2.0")], 0)
             .0
             .scores;
-        assert_eq!(reseated(&scores, &neurons), scores);
-        // Miner 1 has miner 2's old place, whose own is gone.
+        assert_eq!(follow_uids(&scores, &neurons), scores);
+        // Miner 1 now has uid 2, and the miner that had uid 2 is gone.
         let mut later = neurons;
-        later.neurons[2].hotkey = later.neurons[1].hotkey;
-        later.neurons[1].hotkey = hotkey(9);
-        let moved = reseated(&scores, &later);
+        later[2].hotkey = later[1].hotkey;
+        later[1].hotkey = hotkey(9);
+        let moved = follow_uids(&scores, &later);
         assert_eq!(
             moved.iter().map(|s| (s.uid, s.micros)).collect::<Vec<_>>(),
-            [(2, 1_000_000)]
+            [(Uid(2), 1_000_000)]
         );
-        assert_eq!(weights(&moved, &later, 0), [(Uid(2), 65_535)]);
+        assert_eq!(weights_of(&moved, &later, 0), [(Uid(2), 65_535)]);
     }
 
     #[test]
     fn the_list_is_filled_up_to_what_the_subnet_demands() {
-        let neurons = metagraph(&[(0, None), (1, None), (2, None), (3, None)]);
+        let neurons = neurons(&[0, 1, 2, 3]);
         let (_, set) = both(&neurons, vec![paid(1, 2, "1.000000")], 3);
-        assert_eq!(set, [(0, 0), (1, 0), (2, 65_535)]);
-        assert!(weights(&[], &neurons, 3).is_empty(), "no work sets no weights");
+        assert_eq!(set, [(Uid(0), 0), (Uid(1), 0), (Uid(2), 65_535)]);
+        assert!(weights_of(&[], &neurons, 3).is_empty(), "no work sets no weights");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use muster_protocol::MinerKey;
+use muster_protocol::{MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::fold::{amount, rao};
@@ -13,7 +13,7 @@ use crate::{Dropped, Neuron, Scores, Snapshot};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zero {
     /// Its place in the subnet.
-    pub uid: u16,
+    pub uid: Uid,
     /// Who it is.
     pub miner: MinerKey,
     /// Why.
@@ -56,8 +56,8 @@ impl fmt::Display for Why {
 }
 
 /// Everyone in the subnet whose entry in `weighted` (uid, weight) is missing or zero, and why.
-pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(u16, u16)]) -> Vec<Zero> {
-    let weights: BTreeMap<u16, u16> = weighted.iter().copied().collect();
+pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(Uid, u16)]) -> Vec<Zero> {
+    let weights: BTreeMap<Uid, u16> = weighted.iter().copied().collect();
     let places: BTreeMap<MinerKey, &Neuron> = snapshot
         .neurons
         .iter()

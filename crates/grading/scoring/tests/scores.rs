@@ -1,7 +1,7 @@
 //! Scoring as properties: nothing is lost, nothing is made, and nobody's receipt changes another's pay but through the share.
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
-use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey};
 use muster_scoring::{Dropped, Faulty, Neuron, POINTS, Paid, Proven, Snapshot, Streamed, Why, score, zeros};
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -37,7 +37,7 @@ fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
 /// A subnet of these miners, each with its coldkey; the scorer is 0.
 fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<Paid>) -> Snapshot {
     let neuron = |(seed, cold): (u8, u8)| Neuron {
-        uid: u16::from(seed),
+        uid: Uid(seed.into()),
         hotkey: hotkey(seed),
         coldkey: hotkey(cold),
     };
@@ -72,7 +72,7 @@ fn rows(snapshot: &Snapshot) -> Vec<(u16, u64, u64)> {
     score(snapshot)
         .scores
         .iter()
-        .map(|s| (s.uid, s.micros, s.points))
+        .map(|s| (s.uid.0, s.micros, s.points))
         .collect()
 }
 
@@ -135,7 +135,7 @@ fn one_bad_receipt_stops_nobody() {
     ];
     let snapshot = snapshot(&[(1, 101), (2, 102), (3, 103)], receipts);
     let scores = score(&snapshot);
-    let sums: Vec<_> = scores.scores.iter().map(|s| (s.uid, s.micros)).collect();
+    let sums: Vec<_> = scores.scores.iter().map(|s| (s.uid.0, s.micros)).collect();
     assert_eq!(sums, [(1, 22_000_000), (2, 7_000_000)]);
     let reasons: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
     assert_eq!(
@@ -190,7 +190,7 @@ fn what_proven_answers_earned_is_worth_the_weight_of_streaming_beside_the_second
     let of: Vec<_> = scores
         .scores
         .iter()
-        .map(|s| (s.uid, s.micros, s.rao, s.points))
+        .map(|s| (s.uid.0, s.micros, s.rao, s.points))
         .collect();
     // Miner 1 has all the seconds and a ninth of the rao; miner 2 the rest, its coldkey's other hotkey having earned none.
     assert_eq!(
@@ -232,7 +232,7 @@ fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
     assert_eq!(scores.faults, [named(&unproven), named(&gap)]);
     let reasons: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
     assert_eq!(reasons, [Dropped::Unproven, Dropped::NotRegistered]);
-    let told = zeros(&snapshot, &scores, &[(2, 65_535)]);
+    let told = zeros(&snapshot, &scores, &[(Uid(2), 65_535)]);
     assert_eq!(told[1].why, Why::NothingCounts([(Dropped::Unproven, 1)].into()));
 }
 
@@ -252,8 +252,8 @@ fn every_zero_has_its_reason() {
     let coldkeys = [(1, 101), (2, 102), (3, 103), (4, 104), (5, 105)];
     let snapshot = snapshot(&coldkeys, receipts);
     let scores = score(&snapshot);
-    let zeros = zeros(&snapshot, &scores, &[(4, 65_535), (5, 0)]);
-    let told: Vec<_> = zeros.into_iter().map(|zero| (zero.uid, zero.why)).collect();
+    let zeros = zeros(&snapshot, &scores, &[(Uid(4), 65_535), (Uid(5), 0)]);
+    let told: Vec<_> = zeros.into_iter().map(|zero| (zero.uid.0, zero.why)).collect();
     assert_eq!(
         told,
         [
@@ -326,7 +326,7 @@ proptest! {
             score(&snapshot(&coldkeys, receipts))
         };
         let sum = |scores: &muster_scoring::Scores| -> (u64, u64) {
-            let own = scores.scores.iter().filter(|s| s.uid < 9);
+            let own = scores.scores.iter().filter(|s| s.uid.0 < 9);
             own.fold((0, 0), |sum, s| (sum.0 + s.micros, sum.1 + s.points))
         };
         let (one, many) = (work(&|_| 1), work(&|at| spread[at]));

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_protocol::Timestamp;
+use muster_protocol::receipt::{PAGE_SECS, page_of};
 
 use crate::lines::Cut;
-
-/// Seconds of one page.
-const PAGE_SECS: i64 = 300;
 
 /// Bytes of one page that are read. A busy miner of a hundred executors writes a tenth of it.
 pub const MAX_PAGE: u64 = 64 * 1024 * 1024;
@@ -38,11 +36,6 @@ pub enum Form {
     From(u64),
     /// All of a page that grows no more, compressed if the miner has it so.
     Archive,
-}
-
-/// The page of a moment.
-pub fn page_of(time: Timestamp) -> i64 {
-    time.secs().div_euclid(PAGE_SECS)
 }
 
 /// The two pages that still grow.
