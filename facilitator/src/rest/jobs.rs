@@ -12,6 +12,7 @@ use muster_facilitator_core::jobs::{History, Step};
 use muster_facilitator_core::page::{JobFilter, PageQuery};
 use muster_facilitator_core::signature::SignatureRefused;
 use muster_facilitator_core::{intake, jobs};
+use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
 use muster_protocol::{JobId, JobStatus};
@@ -27,9 +28,6 @@ use crate::store::{Cancelled, Created, Listed, MAX_PAGE_BYTES, StoredJob, Submis
 
 /// The list's own path, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";
-
-/// The client's own name for a request, by which its repetition is known.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Takes a job in. The same signed request again, or the same `Idempotency-Key`, is the same job.
 #[utoipa::path(post, path = "/api/v1/job-docker/", tag = "jobs", request_body = CreateJob, security(("bearer" = [])),

@@ -10,6 +10,7 @@ use crate::blocks::Blocks;
 use crate::client::ChainClient;
 use crate::error::ChainError;
 use crate::metagraph::{Metagraph, Neuron};
+use crate::types::Hyperparameters;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]

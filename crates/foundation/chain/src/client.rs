@@ -17,7 +17,7 @@ use crate::endpoint::{Endpoint, Head, Patience};
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
 use crate::types::Hyperparameters;
-use crate::value::{field, flag, items, number, option};
+use crate::value::{flag, items, number, option};
 
 /// How many metagraphs are kept, by the hash of their block.
 const CACHED: usize = 4;

@@ -5,6 +5,7 @@
 //! what became of it. Nothing is ever handed in a second time here.
 
 use muster_identity::Keypair;
+use muster_protocol::{BlockNumber, Rao};
 use subxt::config::SubstrateConfig;
 use subxt::config::substrate::{AccountId32, H256, MultiSignature};
 use subxt::error::{BackendError, DispatchError, ExtrinsicError, RpcError, TransactionProgressError};
@@ -18,7 +19,6 @@ use crate::endpoint::{AtBlock, Endpoint, Head};
 use crate::error::ChainError;
 use crate::refusal::Refusal;
 use crate::value::number;
-use muster_protocol::{BlockNumber, Rao};
 
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
 type Fields = Vec<(String, subxt::dynamic::Value)>;

@@ -77,11 +77,6 @@ impl<T> Signed<T> {
     pub fn signature(&self) -> Signature {
         self.signature
     }
-
-    /// The statement without its signature.
-    pub fn into_payload(self) -> T {
-        self.payload
-    }
 }
 
 /// A value whose signatures and limits have been checked. Only this crate makes one.

@@ -29,6 +29,8 @@ pub mod headers {
     pub const SIGNATURE: &str = "x-ch-signature";
     /// `SignedFields` or `FullRequest`.
     pub const SIGNATURE_SCOPE: &str = "x-ch-signature-scope";
+    /// The client's own name for a new job: a request that repeats it answers with the job of the first one.
+    pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 }
 
 /// `GET /auth/nonce`.

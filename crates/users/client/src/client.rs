@@ -25,9 +25,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// The header that names a request, so that it can be repeated.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
-
 /// In whose name requests are made.
 #[derive(Clone)]
 pub enum Credential {
@@ -253,7 +250,7 @@ impl Client {
             let name = Uuid::new_v4().to_string();
             let request = || {
                 self.ask(Method::POST, PATH)
-                    .header(IDEMPOTENCY_KEY, name.as_str())
+                    .header(headers::IDEMPOTENCY_KEY, name.as_str())
                     .json(job)
             };
             return self.send(request, true).await;
