@@ -14,7 +14,7 @@ use muster_chain::{
     BlockNumber, ChainError, Metagraph, Method, PendingReveal, Refusal, Uid, WeightRules, WeightsCall,
     timelock,
 };
-use muster_grading::verdict::Capacity;
+use muster_grading::settlement::Capacity;
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
