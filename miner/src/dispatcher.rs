@@ -11,6 +11,7 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_process::{Backoff, SharedClock, Tasks};
+use muster_protocol::receipt::page_of;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
@@ -156,7 +157,7 @@ impl Dispatcher {
     async fn commit(&self, writes: &[Write]) -> Result<Vec<PageLine>, StoreError> {
         let mut failures = 0;
         loop {
-            match self.store.commit(writes, pages::page_of(self.clock.now())).await {
+            match self.store.commit(writes, page_of(self.clock.now())).await {
                 Ok(lines) => return Ok(lines),
                 Err(error) if failures >= RETRIES => return Err(error),
                 Err(error) => {

@@ -15,8 +15,9 @@ use muster_chain::{BlockNumber, Metagraph};
 use muster_identity::Verified;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
+use muster_protocol::receipt::page_of;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
-use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, page_of, plan, read};
+use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, plan, read};
 
 use crate::shared::{Anchor, Shared};
 use crate::store::Harvest;

@@ -1,9 +1,9 @@
 //! Receipts: countersigned, served with ranges, the same after a restart, and none that is forged.
 
 use muster_identity::{Keypair, verify_receipt};
-use muster_miner::pages::page_of;
 use muster_process::Clock as _;
 use muster_protocol::Receipt;
+use muster_protocol::receipt::page_of;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 
 use crate::harness::*;

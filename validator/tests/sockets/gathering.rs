@@ -64,7 +64,7 @@ fn about(validator: &Keypair, miner: &Keypair, attempt: u128, amount: &str, at: 
 }
 
 fn write(miner: &Miner, at: Timestamp, receipts: &[Receipt]) {
-    let page = format!("{}.jsonl", muster_receipts::page_of(at));
+    let page = format!("{}.jsonl", muster_protocol::receipt::page_of(at));
     for receipt in receipts {
         let mut line = serde_json::to_vec(receipt).unwrap();
         line.push(b'\n');
@@ -213,7 +213,7 @@ async fn pages_are_caught_up_on_and_read_once_also_across_a_restart() {
     // A line that is torn where it stops, and its end after the restart.
     let at = world.test_clock.now();
     let line = serde_json::to_vec(&about(&other.keypair, &miner.keypair, 6, "1.000000", at)[1]).unwrap();
-    let page = format!("{}.jsonl", muster_receipts::page_of(at));
+    let page = format!("{}.jsonl", muster_protocol::receipt::page_of(at));
     miner.door.write(&page, &line[..40]);
     world.start();
     world.facilitator.accept().await;

@@ -14,4 +14,4 @@ pub mod pages;
 pub use fetch::{FetchError, Fetcher, Piece};
 pub use judge::{Judged, Key, Refusal, Refused, judge, key_of, read};
 pub use lines::{Cut, MAX_LINE, cut};
-pub use pages::{Ask, Cursor, Form, MAX_PAGE, active, after, page_of, plan};
+pub use pages::{Ask, Cursor, Form, MAX_PAGE, active, after, plan};
