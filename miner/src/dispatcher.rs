@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::book::{Book, ConnectionId, DialId, Effect, Event, Write};
 use crate::manager::{ExecutorManager, Order};
-use crate::pages::{self, Pages};
+use crate::pages::Pages;
 use crate::queues::{Attachment, Inbox, Input, Outbox, Outgoing};
 use crate::standing::Pool;
 use crate::store::{PageLine, Store};
