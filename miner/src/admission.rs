@@ -2,20 +2,20 @@
 
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
-/// What is asked, as far as the decision needs it.
+/// The part of a validator's offer that the decision needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer {
-    /// The attempt.
+pub struct AdmissionRequest {
+    /// The offered attempt.
     pub attempt: AttemptId,
     /// The kind of executor wanted.
     pub class: ExecutorClass,
-    /// Who asks.
+    /// The validator that makes the offer.
     pub validator: ValidatorKey,
 }
 
-/// What the miner already knows of an attempt by its id.
+/// The miner's record of an attempt, by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum AttemptHistory {
     /// Never heard of.
     New,
     /// It has a lease, or had one, for this validator.
@@ -24,9 +24,9 @@ pub enum Known {
     Cancelled(ValidatorKey),
 }
 
-/// What does not hold about an offer, found while its signatures were checked.
+/// A defect of an offer, found while its signatures were checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum OfferFlaw {
     /// `validator_signature` is wrong, or missing where the configuration asks for it.
     Signature(String),
     /// The started receipt is not signed by the validator, names others, or lies outside the limits.
@@ -35,46 +35,46 @@ pub enum Flaw {
 
 /// The miner's side of the decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// What the miner has.
+pub struct AdmissionInputs<'a> {
+    /// The executors that the miner has, by class.
     pub manifest: &'a Manifest,
     /// Leases of the wanted class that have not ended.
     pub leased: u32,
-    /// What is known of this attempt.
-    pub known: Known,
+    /// The miner's record of this attempt.
+    pub known: AttemptHistory,
     /// Whether the miner still serves this validator; its connection may be older than the metagraph.
     pub served: bool,
     /// The miner is about to stop.
     pub draining: bool,
     /// The image of a sealed session that is not on the whitelist that its validator has published.
     pub unlisted: Option<ImageId>,
-    /// What was found wrong with the offer.
-    pub flaw: Option<&'a Flaw>,
+    /// The defect of the offer, if its check found one.
+    pub flaw: Option<&'a OfferFlaw>,
 }
 
-/// The answer.
+/// The miner's answer to an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum AdmissionDecision {
     /// Lease an executor.
     Accept,
     /// The attempt is leased already: tell again how far it is, start nothing.
     Repeat,
-    /// No.
+    /// Decline the offer.
     Decline {
-        /// For machines.
+        /// The reason on the wire.
         reason: JobRejectionReason,
-        /// For people.
+        /// The reason in words.
         message: String,
     },
 }
 
 /// Answers an offer.
 ///
-/// What is wrong with the offer itself comes before what the miner lacks, so that a forged offer learns nothing about
-/// the miner's load; a repetition comes before both limits, because a lost answer must be repeatable when the miner is
+/// Defects of the offer are reported before a lack of executors, so that a forged offer learns nothing about the miner's
+/// load. A repetition comes before both limits, because a lost answer must be repeatable when the miner is
 /// full or about to stop.
-pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
-    let decline = |reason, message: String| Decision::Decline { reason, message };
+pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> AdmissionDecision {
+    let decline = |reason, message: String| AdmissionDecision::Decline { reason, message };
     if !facts.served {
         return decline(
             JobRejectionReason::ValidatorBlacklisted,
@@ -82,27 +82,29 @@ pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
         );
     }
     match facts.flaw {
-        Some(Flaw::Signature(why)) => {
+        Some(OfferFlaw::Signature(why)) => {
             return decline(JobRejectionReason::InvalidSignature, why.clone());
         }
-        Some(Flaw::Receipt(why)) => return decline(JobRejectionReason::InvalidReceipt, why.clone()),
+        Some(OfferFlaw::Receipt(why)) => return decline(JobRejectionReason::InvalidReceipt, why.clone()),
         None => {}
     }
     match facts.known {
-        Known::Leased(validator) if validator == offer.validator => return Decision::Repeat,
-        Known::Cancelled(validator) if validator == offer.validator => {
+        AttemptHistory::Leased(validator) if validator == offer.validator => {
+            return AdmissionDecision::Repeat;
+        }
+        AttemptHistory::Cancelled(validator) if validator == offer.validator => {
             return decline(
                 JobRejectionReason::Unknown,
                 "this attempt was cancelled; a further try needs an attempt id of its own".to_owned(),
             );
         }
-        Known::Leased(_) | Known::Cancelled(_) => {
+        AttemptHistory::Leased(_) | AttemptHistory::Cancelled(_) => {
             return decline(
                 JobRejectionReason::Unknown,
                 "this attempt id belongs to another validator's job".to_owned(),
             );
         }
-        Known::New => {}
+        AttemptHistory::New => {}
     }
     if let Some(image) = facts.unlisted {
         return decline(
@@ -127,7 +129,7 @@ pub fn decide(offer: &Offer, facts: &Facts<'_>) -> Decision {
         let message = format!("all {count} executors of class {} are at work", offer.class);
         return decline(JobRejectionReason::Busy, message);
     }
-    Decision::Accept
+    AdmissionDecision::Accept
 }
 
 #[cfg(test)]
@@ -144,26 +146,26 @@ mod tests {
     struct Case {
         manifest: Manifest,
         leased: u32,
-        known: Known,
+        known: AttemptHistory,
         served: bool,
         draining: bool,
         unlisted: Option<ImageId>,
-        flaw: Option<Flaw>,
+        flaw: Option<OfferFlaw>,
     }
 
     /// Two executors, one at work; `change` makes the case.
-    fn ask(change: impl FnOnce(&mut Case)) -> Decision {
+    fn ask(change: impl FnOnce(&mut Case)) -> AdmissionDecision {
         let mut case = Case {
             manifest: Manifest::new([(CLASS, 2)]),
             leased: 1,
-            known: Known::New,
+            known: AttemptHistory::New,
             served: true,
             draining: false,
             unlisted: None,
             flaw: None,
         };
         change(&mut case);
-        let facts = Facts {
+        let facts = AdmissionInputs {
             manifest: &case.manifest,
             leased: case.leased,
             known: case.known,
@@ -173,7 +175,7 @@ mod tests {
             flaw: case.flaw.as_ref(),
         };
         let attempt = "11111111-2222-4333-8444-555555555555".parse().unwrap();
-        let offer = Offer {
+        let offer = AdmissionRequest {
             attempt,
             class: CLASS,
             validator: validator(1),
@@ -181,19 +183,19 @@ mod tests {
         decide(&offer, &facts)
     }
 
-    fn reason(decision: Decision) -> JobRejectionReason {
+    fn reason(decision: AdmissionDecision) -> JobRejectionReason {
         match decision {
-            Decision::Decline { reason, message } => {
+            AdmissionDecision::Decline { reason, message } => {
                 assert!(!message.is_empty());
                 reason
             }
-            Decision::Accept | Decision::Repeat => panic!("not declined: {decision:?}"),
+            AdmissionDecision::Accept | AdmissionDecision::Repeat => panic!("not declined: {decision:?}"),
         }
     }
 
     #[test]
     fn a_free_executor_is_given_and_a_taken_one_is_not() {
-        assert_eq!(ask(|_| {}), Decision::Accept);
+        assert_eq!(ask(|_| {}), AdmissionDecision::Accept);
         assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
         assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
     }
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn an_image_that_its_validator_has_not_listed_is_declined_by_its_name() {
         let image = ImageId(muster_protocol::Digest::of(b"image"));
-        let Decision::Decline { message, .. } = ask(|c| c.unlisted = Some(image)) else {
+        let AdmissionDecision::Decline { message, .. } = ask(|c| c.unlisted = Some(image)) else {
             panic!("not declined")
         };
         assert!(
@@ -222,12 +224,15 @@ mod tests {
     #[test]
     fn the_same_attempt_again_gets_the_same_answer_even_when_full() {
         let again = |c: &mut Case| {
-            c.known = Known::Leased(validator(1));
+            c.known = AttemptHistory::Leased(validator(1));
             c.leased = 2;
             c.draining = true;
         };
-        assert_eq!(ask(again), Decision::Repeat);
-        for known in [Known::Leased(validator(2)), Known::Cancelled(validator(1))] {
+        assert_eq!(ask(again), AdmissionDecision::Repeat);
+        for known in [
+            AttemptHistory::Leased(validator(2)),
+            AttemptHistory::Cancelled(validator(1)),
+        ] {
             assert_eq!(reason(ask(|c| c.known = known)), JobRejectionReason::Unknown);
         }
     }
@@ -236,10 +241,10 @@ mod tests {
     fn a_forged_offer_learns_nothing_of_the_load() {
         let forged = |c: &mut Case| {
             c.leased = 2;
-            c.flaw = Some(Flaw::Receipt("not signed by the validator".to_owned()));
+            c.flaw = Some(OfferFlaw::Receipt("not signed by the validator".to_owned()));
         };
         assert_eq!(reason(ask(forged)), JobRejectionReason::InvalidReceipt);
-        let unsigned = |c: &mut Case| c.flaw = Some(Flaw::Signature("missing".to_owned()));
+        let unsigned = |c: &mut Case| c.flaw = Some(OfferFlaw::Signature("missing".to_owned()));
         assert_eq!(reason(ask(unsigned)), JobRejectionReason::InvalidSignature);
         assert_eq!(
             reason(ask(|c| c.served = false)),

@@ -1,5 +1,5 @@
-//! Which validators are served: those of the metagraph with a permit, and those the configuration lists. And what the
-//! miner does with the chain: announces its address once, and keeps that list fresh.
+//! The miner's use of the chain: it announces the miner's address once, and keeps the list of served validators fresh.
+//! The miner serves validators with a permit in the metagraph, and those that the configuration lists.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ const RETRY: Backoff = Backoff {
     max: Duration::from_secs(60),
 };
 
-/// What is needed to follow the chain.
-pub struct Follower {
+/// A task that follows the chain.
+pub struct ChainFollower {
     /// The endpoints, the preferred one first.
     pub urls: Vec<String>,
-    /// The subnet.
+    /// The number of the subnet.
     pub netuid: Netuid,
     /// How often the metagraph is read again.
     pub refresh: Duration,
@@ -34,12 +34,12 @@ pub struct Follower {
     /// The address announced.
     pub address: SocketAddr,
     /// Gets each metagraph.
-    pub served: Served,
-    /// Whose time it is.
+    pub served: ServedValidators,
+    /// The source of time for waits between tries.
     pub clock: SharedClock,
 }
 
-impl Follower {
+impl ChainFollower {
     /// Follows the chain until `stop` is cancelled. A chain that is away is tried again for ever: jobs under way do not
     /// need it, and the last good metagraph stays in force.
     pub async fn run(self, stop: CancellationToken) {
@@ -105,29 +105,29 @@ impl Follower {
     }
 }
 
-/// How the miner stands to a validator.
+/// Whether the miner serves a validator, and why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It may come in.
+pub enum ValidatorAdmission {
+    /// Listed, or registered with a permit.
     Served,
     /// Registered, and without a permit.
     Inactive,
-    /// Never heard of.
+    /// Neither in the metagraph nor listed.
     Unknown,
-    /// The operator wants nothing to do with it.
+    /// Excluded by the operator.
     Blacklisted,
 }
 
 /// The list, shared: refreshed by one task, read by every session. The last good metagraph stays in force while the
 /// chain is away.
 #[derive(Clone, Debug, Default)]
-pub struct Served {
+pub struct ServedValidators {
     listed: Arc<HashSet<ValidatorKey>>,
     blacklist: Arc<HashSet<ValidatorKey>>,
     metagraph: Arc<RwLock<HashMap<ValidatorKey, bool>>>,
 }
 
-impl Served {
+impl ServedValidators {
     /// Those of the configuration, without those that it excludes; the metagraph comes later.
     pub fn new(
         listed: impl IntoIterator<Item = ValidatorKey>,
@@ -140,20 +140,20 @@ impl Served {
         }
     }
 
-    /// How the miner stands to `validator` now.
-    pub fn standing(&self, validator: ValidatorKey) -> Standing {
+    /// Whether the miner serves `validator` now.
+    pub fn admission(&self, validator: ValidatorKey) -> ValidatorAdmission {
         if self.blacklist.contains(&validator) {
-            return Standing::Blacklisted;
+            return ValidatorAdmission::Blacklisted;
         }
         if self.listed.contains(&validator) {
-            return Standing::Served;
+            return ValidatorAdmission::Served;
         }
         // The map is whole between any two statements, so a panic elsewhere cannot have spoilt it.
         let metagraph = self.metagraph.read();
         match metagraph.get(&validator) {
-            Some(true) => Standing::Served,
-            Some(false) => Standing::Inactive,
-            None => Standing::Unknown,
+            Some(true) => ValidatorAdmission::Served,
+            Some(false) => ValidatorAdmission::Inactive,
+            None => ValidatorAdmission::Unknown,
         }
     }
 
@@ -172,21 +172,21 @@ mod tests {
     #[test]
     fn listed_or_permitted() {
         let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
-        let served = Served::new([key(1)], [key(4)]);
-        assert_eq!(served.standing(key(1)), Standing::Served);
-        assert_eq!(served.standing(key(2)), Standing::Unknown);
+        let served = ServedValidators::new([key(1)], [key(4)]);
+        assert_eq!(served.admission(key(1)), ValidatorAdmission::Served);
+        assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
         served.refresh([(key(1), false), (key(2), true), (key(3), false), (key(4), true)]);
         assert_eq!(
-            [1, 2, 3, 4, 5].map(|n| served.standing(key(n))),
+            [1, 2, 3, 4, 5].map(|n| served.admission(key(n))),
             [
-                Standing::Served,
-                Standing::Served,
-                Standing::Inactive,
-                Standing::Blacklisted,
-                Standing::Unknown
+                ValidatorAdmission::Served,
+                ValidatorAdmission::Served,
+                ValidatorAdmission::Inactive,
+                ValidatorAdmission::Blacklisted,
+                ValidatorAdmission::Unknown
             ]
         );
         served.refresh([]);
-        assert_eq!(served.standing(key(2)), Standing::Unknown);
+        assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
     }
 }

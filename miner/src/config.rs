@@ -35,33 +35,33 @@ pub struct Config {
     pub drain_s: u64,
     /// The miner's key.
     pub wallet: WalletPath,
-    /// The chain.
-    pub chain: Chain,
+    /// The chain to follow.
+    pub chain: ChainConfig,
     /// The executors that it starts itself.
-    pub executor: Executor,
+    pub executor: ExecutorConfig,
     /// The executors that stay connected.
-    pub standing: Standing,
+    pub standing: PersistentConfig,
 }
 
 /// Which chain, and which subnet on it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Chain {
+pub struct ChainConfig {
     /// Its endpoint. Empty: no chain at all.
     pub url: String,
     /// More endpoints of the same chain, tried in this order when the first fails.
     pub urls: Vec<String>,
-    /// The subnet.
+    /// The number of the subnet.
     pub netuid: Netuid,
     /// How often the metagraph is read again, in seconds.
     pub refresh_s: u64,
 }
 
-/// What executors the miner has and how one is started.
+/// The executors that the miner brings up itself, and the way it starts one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Executor {
-    /// Their class.
+pub struct ExecutorConfig {
+    /// The class of these executors.
     pub class: ExecutorClass,
     /// How many jobs run at once.
     pub count: u32,
@@ -88,23 +88,23 @@ pub struct Executor {
 /// Executors that enrolled once and stay connected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Standing {
+pub struct PersistentConfig {
     /// Where they connect, over TLS. Without it there are none.
     pub bind: Option<SocketAddr>,
     /// `host:port` where they find that port from outside; the bound address if it is empty.
     pub announce: String,
-    /// The folder of the roll: who is enrolled, and which tokens are good.
+    /// The folder of the registry: the enrolled executors and the open tokens.
     pub roll: PathBuf,
 }
 
 impl Config {
-    /// What the miner has without standing executors.
+    /// The miner's capacity without persistent executors.
     pub fn manifest(&self) -> Manifest {
         Manifest::new([(self.executor.class, self.executor.count)])
     }
 }
 
-impl Chain {
+impl ChainConfig {
     /// Every endpoint, the preferred one first.
     pub fn endpoints(&self) -> Vec<String> {
         std::iter::once(&self.url).chain(&self.urls).cloned().collect()
@@ -125,14 +125,14 @@ impl Default for Config {
             main_hotkey: None,
             drain_s: 0,
             wallet: WalletPath::default(),
-            chain: Chain::default(),
-            executor: Executor::default(),
-            standing: Standing::default(),
+            chain: ChainConfig::default(),
+            executor: ExecutorConfig::default(),
+            standing: PersistentConfig::default(),
         }
     }
 }
 
-impl Standing {
+impl PersistentConfig {
     /// `host:port` where executors dial; `None` if there are none.
     pub fn address(&self) -> Option<String> {
         let bind = self.bind?;
@@ -144,7 +144,7 @@ impl Standing {
     }
 }
 
-impl Default for Standing {
+impl Default for PersistentConfig {
     fn default() -> Self {
         Self {
             bind: None,
@@ -154,7 +154,7 @@ impl Default for Standing {
     }
 }
 
-impl Default for Chain {
+impl Default for ChainConfig {
     fn default() -> Self {
         Self {
             url: "ws://127.0.0.1:9944".to_owned(),
@@ -165,7 +165,7 @@ impl Default for Chain {
     }
 }
 
-impl Default for Executor {
+impl Default for ExecutorConfig {
     fn default() -> Self {
         Self {
             class: ExecutorClass::AlwaysOnTest,
@@ -232,10 +232,10 @@ netuid = 1
 refresh_s = 12
 
 [executor]
-# What this miner starts itself: executors of one class, and how many jobs run at once. 0: standing executors only.
+# Executors that this miner starts itself: their class, and the number of jobs at once. 0: persistent executors only.
 class = "always_on.test"
 count = 1
-# Starts one executor for one job; --miner-address ws://… and --token … are added.
+# The command that starts one executor for one job; --miner-address ws://… and --token … are added.
 command = ["muster", "executor"]
 # Where executors dial, "ws://HOST:PORT". Empty: the bound address, which suits executors on this machine.
 dial = ""
@@ -247,7 +247,7 @@ provision = []
 release = []
 # How long one call of either may take.
 provision_s = 600
-# What is provisioned now, one file each.
+# The folder of provisioned executors, one file each.
 provisioned = "miner/provisioned"
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
@@ -255,21 +255,21 @@ prepare_s = 1200
 # How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
 max_skew_ms = 2000
 
-# Executors on other machines that enrol once (muster miner --enrol) and stay connected. They count as capacity while
-# they are connected.
+# Persistent executors: on other machines, enrolled once (muster miner --enroll), and connected from then on. They count
+# as capacity while they are connected.
 [standing]
-# Where they connect, over TLS. Not set: there are none.
+# The address on which they connect, over TLS. Not set: there are none.
 # bind = "0.0.0.0:8093"
-# HOST:PORT where they find that port. The bound address if it is empty.
+# HOST:PORT under which they find that port. The bound address if it is empty.
 announce = ""
-# Who is enrolled, this miner's key towards them, and which tokens are good.
+# The folder of enrolled executors, this miner's key towards them, and open tokens.
 roll = "miner/standing"
 "#;
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.chain.url.is_empty() && self.validators.is_empty() {
-            let text = "without a chain nobody is served: name validators, or set chain.url";
+            let text = "without a chain no validator is served: name validators, or set chain.url";
             problems.push(Problem::at("validators", text));
         }
         if !self.chain.url.is_empty() {
@@ -316,7 +316,7 @@ roll = "miner/standing"
             problems.push(Problem::at("executor.command", "must name a program"));
         }
         if self.executor.provision.is_empty() != self.executor.release.is_empty() {
-            let text = "must be set together with executor.provision: what is brought up must be taken away";
+            let text = "must be set together with executor.provision: a provisioned machine must be released";
             problems.push(Problem::at("executor.release", text));
         }
         if self.executor.provision_s == 0 {

@@ -1,7 +1,7 @@
-//! The one task through which everything passes: events go into the book in the order of their arrival, and what the
-//! book says is done. Races between sockets, processes and deadlines become order here.
+//! The one task that every event passes through: it applies events to the lease table in the order of their arrival and
+//! carries out the effects. Races between sockets, processes and deadlines become order here.
 //!
-//! Events are taken in batches: one commit makes all that a batch decided durable, and only then is any of it sent.
+//! Events are taken in batches: one commit makes all decisions of a batch durable, and only then is any of them sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::book::{Book, ConnectionId, DialId, Effect, Event, Write};
+use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
 use crate::manager::{ExecutorManager, Order};
 use crate::pages::Pages;
-use crate::queues::{Attachment, Inbox, Input, Outbox, Outgoing};
-use crate::standing::Pool;
+use crate::persistent::ExecutorPool;
+use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::store::{PageLine, Store};
 
 /// Events decided together at most.
@@ -37,39 +37,39 @@ const RETRIES: u32 = 6;
 /// How often old pages and greetings are thrown away.
 const TIDY_EVERY: Duration = Duration::from_secs(300);
 
-/// What the dispatcher works with.
+/// The dispatcher with everything that it needs.
 pub struct Dispatcher {
-    /// The rules and what is leased.
-    pub book: Book,
-    /// What survives.
+    /// The rules and the leases.
+    pub leases: LeaseTable,
+    /// The durable state.
     pub store: Store,
     /// Receipts for others to read.
     pub pages: Pages,
-    /// Whose time it is.
+    /// The source of time.
     pub clock: SharedClock,
-    /// Runs executors.
+    /// The spawner of the tasks that wait for executors.
     pub tasks: Tasks,
-    /// Makes executors.
+    /// Starts executors.
     pub manager: Arc<dyn ExecutorManager>,
-    /// Where executors dial.
+    /// The URL that executors dial.
     pub miner_address: String,
-    /// Standing executors, for what all of them are told.
-    pub pool: Pool,
-    /// For executors that end.
+    /// The persistent executors, which are told the whitelists.
+    pub pool: ExecutorPool,
+    /// The queue into this dispatcher, for the exits of executors.
     pub inbox: Inbox,
     /// How long to wait for leases when the miner stops.
     pub drain: Duration,
 }
 
 /// A connected executor.
-struct Executor {
+struct RunningExecutor {
     dial: DialId,
     outbox: Outbox,
     muster: bool,
 }
 
-/// An executor that waits at the door.
-struct Dialling {
+/// An executor that has dialled in and waits for its admission.
+struct PendingDial {
     outbox: Outbox,
     muster: bool,
     verdict: oneshot::Sender<Result<(), String>>,
@@ -79,20 +79,20 @@ struct Dialling {
 #[derive(Default)]
 struct Peers {
     validators: HashMap<ConnectionId, Outbox>,
-    executors: HashMap<AttemptId, Executor>,
-    dialling: HashMap<DialId, Dialling>,
+    executors: HashMap<AttemptId, RunningExecutor>,
+    dialling: HashMap<DialId, PendingDial>,
     /// Cancelled to let an executor go; gone once its process is.
     processes: HashMap<AttemptId, CancellationToken>,
 }
 
 impl Dispatcher {
-    /// Works until `stop` is cancelled and what is open has ended. `pending` is what opening the book left to do.
+    /// Works until `stop` is cancelled and every open lease has ended. `pending` are the effects of building the table.
     ///
     /// # Errors
-    /// The store failed for good: nothing more may be promised. What is open ends at the next start.
+    /// The store failed for good, so nothing more may be promised. Open leases end at the next start.
     pub async fn run(
         mut self,
-        mut events: mpsc::Receiver<Input>,
+        mut events: mpsc::Receiver<DispatcherInput>,
         pending: Vec<Effect>,
         stop: CancellationToken,
     ) -> Result<(), StoreError> {
@@ -107,13 +107,13 @@ impl Dispatcher {
                 tidy_at = now.plus(TIDY_EVERY);
                 self.tidy(now).await;
             }
-            let over = drained_by.is_some_and(|by| now >= by || self.book.open_leases() == 0);
+            let over = drained_by.is_some_and(|by| now >= by || self.leases.open_leases() == 0);
             if over {
-                let effects = self.book.apply(Event::Stop, now);
+                let effects = self.leases.apply(Event::Stop, now);
                 return self.carry_out(effects, &mut peers).await;
             }
             let wake = drained_by
-                .map_or(self.book.next_tick(), |by| by.min(self.book.next_tick()))
+                .map_or(self.leases.next_tick(), |by| by.min(self.leases.next_tick()))
                 .min(tidy_at);
             tokio::select! {
                 biased;
@@ -126,9 +126,9 @@ impl Dispatcher {
             }
             let now = self.clock.now();
             let mut effects = Vec::new();
-            for Input { event, attachment } in batch.drain(..) {
+            for DispatcherInput { event, attachment } in batch.drain(..) {
                 peers.take_in(&event, attachment);
-                effects.extend(self.book.apply(event, now));
+                effects.extend(self.leases.apply(event, now));
             }
             self.carry_out(effects, &mut peers).await?;
         }
@@ -145,16 +145,16 @@ impl Dispatcher {
         }
         for effect in rest {
             match effect {
-                Outward::Start { token, class } => self.start(token, class, peers),
-                Outward::Shelve(images) => self.pool.shelve(images),
-                Outward::Peers(effect) => peers.carry_out(effect),
+                OutwardEffect::Start { token, class } => self.start(token, class, peers),
+                OutwardEffect::Shelve(images) => self.pool.set_whitelist(images),
+                OutwardEffect::Peers(effect) => peers.carry_out(effect),
             }
         }
         Ok(())
     }
 
     /// A store may be away for a moment; nothing goes out until it is back.
-    async fn commit(&self, writes: &[Write]) -> Result<Vec<PageLine>, StoreError> {
+    async fn commit(&self, writes: &[LeaseWrite]) -> Result<Vec<PageLine>, StoreError> {
         let mut failures = 0;
         loop {
             match self.store.commit(writes, page_of(self.clock.now())).await {
@@ -197,23 +197,23 @@ impl Dispatcher {
     }
 }
 
-/// An effect that goes out, once what had to be written is.
-enum Outward {
+/// An effect that is carried out after the writes.
+enum OutwardEffect {
     Start {
         token: ExecutorToken,
         class: ExecutorClass,
     },
     Shelve(Vec<ListedImage>),
-    Peers(ToPeers),
+    Peers(PeerEffect),
 }
 
-/// What only the connected peers are needed for.
-enum ToPeers {
+/// An effect that needs only the connected peers.
+enum PeerEffect {
     Validators {
         to: Vec<ConnectionId>,
         outgoing: Outgoing,
     },
-    /// What a validator may miss.
+    /// Output or progress that a validator may miss.
     Live {
         to: Vec<ConnectionId>,
         outgoing: Outgoing,
@@ -235,7 +235,7 @@ enum ToPeers {
     },
 }
 
-fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
+fn split(effects: Vec<Effect>) -> (Vec<LeaseWrite>, Vec<OutwardEffect>) {
     let (mut writes, mut rest) = (Vec::new(), Vec::with_capacity(effects.len()));
     for effect in effects {
         rest.push(match effect {
@@ -243,31 +243,33 @@ fn split(effects: Vec<Effect>) -> (Vec<Write>, Vec<Outward>) {
                 writes.push(write);
                 continue;
             }
-            Effect::Start { token, class } => Outward::Start { token, class },
+            Effect::Start { token, class } => OutwardEffect::Start { token, class },
             Effect::Tell { to, message } => {
                 let frame = Outgoing::Frame(encode(&*message).into());
-                Outward::Peers(ToPeers::Validators { to, outgoing: frame })
+                OutwardEffect::Peers(PeerEffect::Validators { to, outgoing: frame })
             }
             Effect::Live { to, message } => {
                 let outgoing = Outgoing::Frame(encode(&*message).into());
-                Outward::Peers(ToPeers::Live { to, outgoing })
+                OutwardEffect::Peers(PeerEffect::Live { to, outgoing })
             }
-            Effect::Retell { to, attempt } => Outward::Peers(ToPeers::Validators {
+            Effect::Retell { to, attempt } => OutwardEffect::Peers(PeerEffect::Validators {
                 to: vec![to],
-                outgoing: Outgoing::Story(attempt),
+                outgoing: Outgoing::History(attempt),
             }),
             Effect::RepeatReceipt { to, attempt, kind } => {
                 let outgoing = Outgoing::Receipt(attempt, kind);
-                Outward::Peers(ToPeers::Validators {
+                OutwardEffect::Peers(PeerEffect::Validators {
                     to: vec![to],
                     outgoing,
                 })
             }
-            Effect::Admit { dial, attempt } => Outward::Peers(ToPeers::Admit { dial, attempt }),
-            Effect::Dismiss { dial, details } => Outward::Peers(ToPeers::Dismiss { dial, details }),
-            Effect::Order { attempt, message } => Outward::Peers(ToPeers::Order { attempt, message }),
-            Effect::Shelve(images) => Outward::Shelve(images),
-            Effect::StopExecutor { attempt } => Outward::Peers(ToPeers::Stop { attempt }),
+            Effect::Admit { dial, attempt } => OutwardEffect::Peers(PeerEffect::Admit { dial, attempt }),
+            Effect::Dismiss { dial, details } => OutwardEffect::Peers(PeerEffect::Dismiss { dial, details }),
+            Effect::Order { attempt, message } => {
+                OutwardEffect::Peers(PeerEffect::Order { attempt, message })
+            }
+            Effect::Shelve(images) => OutwardEffect::Shelve(images),
+            Effect::StopExecutor { attempt } => OutwardEffect::Peers(PeerEffect::Stop { attempt }),
         });
     }
     (writes, rest)
@@ -290,7 +292,7 @@ impl Peers {
             ) => {
                 self.dialling.insert(
                     *dial,
-                    Dialling {
+                    PendingDial {
                         outbox,
                         muster,
                         verdict,
@@ -330,9 +332,9 @@ impl Peers {
         }
     }
 
-    fn carry_out(&mut self, effect: ToPeers) {
+    fn carry_out(&mut self, effect: PeerEffect) {
         match effect {
-            ToPeers::Validators { to, outgoing } => {
+            PeerEffect::Validators { to, outgoing } => {
                 for connection in to {
                     let kept_up = self
                         .validators
@@ -344,40 +346,41 @@ impl Peers {
                     }
                 }
             }
-            ToPeers::Live { to, outgoing } => {
+            PeerEffect::Live { to, outgoing } => {
                 for outbox in to.iter().filter_map(|connection| self.validators.get(connection)) {
                     outbox.push_live(outgoing.clone());
                 }
             }
-            ToPeers::Admit { dial, attempt } => {
-                if let Some(Dialling {
+            PeerEffect::Admit { dial, attempt } => {
+                if let Some(PendingDial {
                     outbox,
                     muster,
                     verdict,
                 }) = self.dialling.remove(&dial)
                 {
-                    // If it left meanwhile, its session says so next.
+                    // If it left meanwhile, its session reports that next.
                     let _ = verdict.send(Ok(()));
-                    self.executors.insert(attempt, Executor { dial, outbox, muster });
+                    self.executors
+                        .insert(attempt, RunningExecutor { dial, outbox, muster });
                 }
             }
-            ToPeers::Dismiss { dial, details } => match self.dialling.remove(&dial) {
+            PeerEffect::Dismiss { dial, details } => match self.dialling.remove(&dial) {
                 Some(dialling) => {
                     let _ = dialling.verdict.send(Err(details));
                 }
                 None => self.dismiss(dial, details),
             },
-            ToPeers::Order { attempt, message } => {
+            PeerEffect::Order { attempt, message } => {
                 if let Some(executor) = self.executors.get(&attempt) {
                     // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
                     let ours = matches!(*message, ToMiner::MusterCancelJob(_));
                     if !ours || executor.muster {
-                        // One that does not read is found out by its deadline.
+                        // The deadline of its lease ends an executor that does not read.
                         let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
                     }
                 }
             }
-            ToPeers::Stop { attempt } => {
+            PeerEffect::Stop { attempt } => {
                 self.executors.remove(&attempt);
                 if let Some(process) = self.processes.get(&attempt) {
                     process.cancel();

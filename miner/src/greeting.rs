@@ -1,4 +1,4 @@
-//! The door for validators: who connects proves its key before anything it says is listened to.
+//! Authentication of validators: a connection proves its key before any other message of it is read.
 //!
 //! The errors are in the words of ComputeHorde's miner, because its validators log them for their operators.
 
@@ -13,8 +13,8 @@ use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{Signature, ValidatorKey};
 use muster_websocket::{Greeting, SocketError};
 
-use crate::chain::Standing;
-use crate::context::{Context, MAX_SESSIONS, Seat};
+use crate::chain::ValidatorAdmission;
+use crate::state::{MAX_SESSIONS, MinerState, SessionPermit};
 
 /// How old a greeting may be, and how far ahead of ours its clock.
 const MAX_AGE: Duration = Duration::from_secs(10);
@@ -24,13 +24,13 @@ const REMEMBERED: Duration = Duration::from_secs(10 + 10 + 2);
 /// How long a validator may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 /// Connections that have not greeted, at any moment. Each may cost some 200 KiB: the socket takes no more from it.
-pub const MAX_STRANGERS: usize = 256;
-/// Enough of a stranger's text to recognise it.
+pub const MAX_UNAUTHENTICATED: usize = 256;
+/// The number of characters of an unknown peer's text that are echoed.
 const MAX_ECHO: usize = 64;
 
-/// Why a connection is refused.
+/// The reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum GreetingRejection {
     /// Not in the metagraph, nor listed; or no key at all.
     #[error("Unknown validator: {0}")]
     Unknown(String),
@@ -55,7 +55,7 @@ pub enum Refusal {
     /// It said something else first.
     #[error("Validator {0} not authenticated due to: the first message was not ValidatorAuthForMiner")]
     NotGreeted(ValidatorKey),
-    /// Too many others stand at the door.
+    /// Too many other connections have not greeted yet.
     #[error("Validator {0} not authenticated due to: too many connections have not greeted; try again")]
     Crowded(ValidatorKey),
     /// Ours: nothing can be promised now.
@@ -63,47 +63,51 @@ pub enum Refusal {
     Store(#[source] StoreError),
 }
 
-/// Why there is no session.
+/// The reason for the lack of a session.
 #[derive(Debug)]
 pub enum NoSession {
-    /// The validator is told why.
-    Refused(Refusal),
+    /// The validator is told the reason.
+    Refused(GreetingRejection),
     /// The validator left.
     Left,
 }
 
-/// Waits for the greeting of whoever connected at the address of `claimed`: the first message, and nothing is read
-/// behind it until it has been checked.
+/// Waits for the greeting of a connection to the address of `claimed`: the first message. Nothing behind it is read until
+/// it has been checked.
 ///
 /// # Errors
-/// Every way in which it does not become a session.
-pub async fn greet(greeting: &mut Greeting, claimed: &str, context: &Context) -> Result<Seat, NoSession> {
+/// Each reason for which the connection does not become a session.
+pub async fn greet(
+    greeting: &mut Greeting,
+    claimed: &str,
+    context: &MinerState,
+) -> Result<SessionPermit, NoSession> {
     let refused = NoSession::Refused;
     let validator = recognise(claimed, context).map_err(refused)?;
     let Ok(_stranger) = context.strangers.try_acquire() else {
-        return Err(refused(Refusal::Crowded(validator)));
+        return Err(refused(GreetingRejection::Crowded(validator)));
     };
     let heard = tokio::select! {
         heard = listen(greeting, validator) => heard?,
-        () = context.clock.sleep(GREETING_TIME) => return Err(refused(Refusal::Late(validator))),
+        () = context.clock.sleep(GREETING_TIME) => return Err(refused(GreetingRejection::Late(validator))),
         () = context.hangup.cancelled() => return Err(NoSession::Left),
     };
     let now = context.clock.now();
     let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
-        .map_err(|error| refused(Refusal::Auth(validator, error)))?;
+        .map_err(|error| refused(GreetingRejection::Auth(validator, error)))?;
     use_once(&auth, validator, context).await.map_err(refused)?;
-    let seat = context.seats.take(validator);
-    seat.ok_or_else(|| refused(Refusal::TooManySessions(validator)))
+    let seat = context.seats.acquire(validator);
+    seat.ok_or_else(|| refused(GreetingRejection::TooManySessions(validator)))
 }
 
-fn recognise(claimed: &str, context: &Context) -> Result<ValidatorKey, Refusal> {
-    let unknown = || Refusal::Unknown(claimed.chars().take(MAX_ECHO).collect());
+fn recognise(claimed: &str, context: &MinerState) -> Result<ValidatorKey, GreetingRejection> {
+    let unknown = || GreetingRejection::Unknown(claimed.chars().take(MAX_ECHO).collect());
     let validator: ValidatorKey = claimed.parse().map_err(|_| unknown())?;
-    match context.served.standing(validator) {
-        Standing::Served => Ok(validator),
-        Standing::Inactive => Err(Refusal::Inactive(validator)),
-        Standing::Unknown => Err(unknown()),
-        Standing::Blacklisted => Err(Refusal::Blacklisted(validator)),
+    match context.served.admission(validator) {
+        ValidatorAdmission::Served => Ok(validator),
+        ValidatorAdmission::Inactive => Err(GreetingRejection::Inactive(validator)),
+        ValidatorAdmission::Unknown => Err(unknown()),
+        ValidatorAdmission::Blacklisted => Err(GreetingRejection::Blacklisted(validator)),
     }
 }
 
@@ -136,7 +140,7 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::MusterExecutorEnrolled(_)
                 | ToMiner::MusterSessionSealed(_)
                 | ToMiner::MusterWhitelist(_),
-            ) => return Err(NoSession::Refused(Refusal::NotGreeted(validator))),
+            ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await
                 .map_err(|_| NoSession::Left)?,
@@ -144,20 +148,20 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
     }
 }
 
-/// A greeting opens the door once. Durable, so that a restart does not open it to a replay.
+/// A greeting is valid once. The use is durable, so that a replay fails after a restart too.
 async fn use_once(
     auth: &Verified<ValidatorAuth>,
     validator: ValidatorKey,
-    context: &Context,
-) -> Result<(), Refusal> {
+    context: &MinerState,
+) -> Result<(), GreetingRejection> {
     let signature: &Signature = &auth.signature;
     let expires = context.clock.now().plus(REMEMBERED);
     match context.store.first_use(signature, expires).await {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Refusal::Replayed(validator)),
+        Ok(false) => Err(GreetingRejection::Replayed(validator)),
         Err(error) => {
             tracing::error!(error = %Causes(&error), "a greeting could not be noted");
-            Err(Refusal::Store(error))
+            Err(GreetingRejection::Store(error))
         }
     }
 }
@@ -166,7 +170,7 @@ async fn complain(greeting: &mut Greeting, reason: &str) -> Result<(), SocketErr
     greeting.send(malformed(reason)).await
 }
 
-/// The frame that says what was wrong with a frame.
+/// The frame that reports a malformed frame.
 pub fn malformed(reason: &str) -> String {
     error_frame(format!("Malformed message: {reason}"))
 }

@@ -17,28 +17,28 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::Context;
 use crate::pages::{Selection, parse_name, select};
-use crate::{executors, validators};
+use crate::state::MinerState;
+use crate::{executor_session, validator_session};
 
-/// What handlers share.
+/// The state that handlers share.
 #[derive(Clone)]
-struct Door {
-    context: Arc<Context>,
+struct HttpState {
+    context: Arc<MinerState>,
     tasks: Tasks,
 }
 
 /// Serves until `stop` is cancelled. Sessions that were upgraded live on as tasks of their own.
 ///
 /// # Errors
-/// The listener's.
+/// The listener failed.
 pub async fn serve(
     listener: TcpListener,
-    context: Arc<Context>,
+    context: Arc<MinerState>,
     tasks: Tasks,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let door = Door { context, tasks };
+    let door = HttpState { context, tasks };
     let router = Router::new()
         .route("/v0.1/validator_interface/{validator}", get(validator))
         .route("/v0.1/executor_interface/{token}", get(executor))
@@ -61,30 +61,30 @@ pub async fn serve(
 }
 
 async fn validator(
-    State(door): State<Door>,
+    State(door): State<HttpState>,
     Path(claimed): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
     let context = Arc::clone(&door.context);
     let limits = context.limits;
-    let on_socket = move |socket| validators::serve(socket, claimed, context);
+    let on_socket = move |socket| validator_session::serve(socket, claimed, context);
     upgrade(request, peer, &limits, &door.tasks, on_socket).map(Body::new)
 }
 
 async fn executor(
-    State(door): State<Door>,
+    State(door): State<HttpState>,
     Path(token): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
     let context = Arc::clone(&door.context);
     let limits = context.limits;
-    let on_socket = move |socket| executors::serve(socket, token, context);
+    let on_socket = move |socket| executor_session::serve(socket, token, context);
     upgrade(request, peer, &limits, &door.tasks, on_socket).map(Body::new)
 }
 
-async fn receipts(State(door): State<Door>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     let Some(page) = parse_name(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };

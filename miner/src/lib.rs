@@ -1,28 +1,29 @@
 //! The miner: admits jobs of validators, lends each an executor, and loses no result and no receipt.
 //!
-//! Read in this order: [`admission`], [`lease`] and [`book`] decide, purely; [`dispatcher`] feeds them and carries out
-//! what they say; [`store`] and [`pages`] keep; [`greeting`], [`validators`], [`executors`] and [`http`] talk;
-//! [`manager`] starts executors and [`standing`] lends those that stay; [`chain`] knows which validators may come in.
+//! Read in this order: [`admission`], [`lease`] and [`lease_table`] decide, purely; [`dispatcher`] feeds them and carries
+//! out their effects; [`store`] and [`pages`] keep state; [`greeting`], [`validator_session`], [`executor_session`] and
+//! [`http`] talk; [`manager`] starts executors and [`persistent`] lends those that stay connected; [`chain`] knows the
+//! validators to serve.
 //!
 //! Absent on purpose: scoring, and any knowledge of what a job does.
 
 pub mod admission;
-pub mod book;
 pub mod chain;
 mod config;
-pub mod context;
 pub mod dispatcher;
-pub mod executors;
+pub mod executor_session;
 pub mod greeting;
 pub mod http;
 pub mod lease;
+pub mod lease_table;
 pub mod pages;
+pub mod persistent;
 pub mod queues;
-pub mod standing;
+pub mod state;
 pub mod store;
 #[cfg(test)]
 mod testing;
-pub mod validators;
+pub mod validator_session;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -41,31 +42,31 @@ use muster_protocol::ErrorCode;
 use muster_websocket::Limits;
 use tokio::sync::Semaphore;
 
-use crate::book::{Book, Rules};
-use crate::chain::{Follower, Served};
-use crate::context::{Context, Seats};
+use crate::chain::{ChainFollower, ServedValidators};
 use crate::dispatcher::Dispatcher;
-use crate::greeting::MAX_STRANGERS;
-use crate::lease::Patience;
+use crate::greeting::MAX_UNAUTHENTICATED;
+use crate::lease::LeaseTimeouts;
+use crate::lease_table::{LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::pages::{PageError, Pages, oldest_page};
+use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
-use crate::standing::{Door, Fleet, Pool};
+use crate::state::{MinerState, SessionLimiter};
 use crate::store::Store;
 
-pub use config::{Chain, Config, Executor, Standing};
+pub use config::{ChainConfig, Config, ExecutorConfig, PersistentConfig};
 pub use muster_provisioning as manager;
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
-/// What a job may take beyond the sum of its own times before the miner ends it: the validator's clock comes first.
+/// The time beyond the sum of a job's own limits after which the miner ends it: the validator's clock comes first.
 const MARGIN: Duration = Duration::from_secs(60);
-/// How long results are kept for their validators, and attempts remembered.
+/// The time for which results are kept for their validators, and attempts remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
 /// How long sessions and executors may take to end once the miner stops.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Why a miner does not run.
+/// The reason for which a miner does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Its key cannot be used.
@@ -80,13 +81,13 @@ pub enum Error {
     /// It cannot listen.
     #[error("cannot open the miner's port")]
     Bind(#[from] BindError),
-    /// Its executors cannot come in.
-    #[error("cannot open the door for standing executors")]
+    /// Its registry of persistent executors cannot be used.
+    #[error("cannot use the registry of persistent executors")]
     Standing(#[from] RollError),
-    /// Its key towards them is none.
+    /// Its key towards persistent executors is invalid.
     #[error("cannot use the miner's key towards its executors")]
     Tls(#[from] rustls::Error),
-    /// It cannot say that it is up.
+    /// It cannot write its ready file.
     #[error("cannot announce that the miner is up")]
     Ready(#[from] ReadyError),
 }
@@ -105,15 +106,15 @@ impl Coded for Error {
 /// Runs a miner until the token of `tasks` is cancelled, with executors as child processes and the wallet of `config`.
 ///
 /// # Errors
-/// What keeps it from starting, or a store that failed for good.
+/// The miner cannot start, or its store failed for good.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let key = load_hotkey(&config.wallet)?;
     let manager = manager_of(&config.executor, &clock);
     run_with(config, key, manager, tasks, clock).await
 }
 
-/// What the configuration asks for: commands that provision, or processes on this machine.
-fn manager_of(executor: &Executor, clock: &SharedClock) -> Arc<dyn ExecutorManager> {
+/// The manager in the configuration: commands that provision, or processes on this machine.
+fn manager_of(executor: &ExecutorConfig, clock: &SharedClock) -> Arc<dyn ExecutorManager> {
     if executor.provision.is_empty() {
         return Arc::new(LocalProcesses::new(executor.command.clone(), Arc::clone(clock)));
     }
@@ -149,16 +150,16 @@ pub async fn run_with(
     let now = clock.now();
     let lines = store.lines_since(oldest_page(now)).await?;
     let pages = Pages::open(&config.receipts_dir, lines, now).await?;
-    let (book, pending) = Book::open(rules(&config), store.records().await?, now);
+    let (leases, pending) = LeaseTable::open(rules(&config), store.records().await?, now);
 
-    // Sessions outlive the call to stop: they hear how their leases end. So they have a spawner of their own.
+    // Sessions outlive the call to stop, because they must learn the end of their leases. So they have their own spawner.
     let own = Tasks::new();
     let (inbox, events) = inbox();
-    let served = Served::new(
+    let served = ServedValidators::new(
         config.validators.iter().copied(),
         config.blacklist.iter().copied(),
     );
-    let context = Arc::new(Context {
+    let context = Arc::new(MinerState {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
         key: key.clone(),
         served: served.clone(),
@@ -169,11 +170,11 @@ pub async fn run_with(
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
         hangup: own.token(),
-        seats: Seats::default(),
-        strangers: Semaphore::new(MAX_STRANGERS),
+        seats: SessionLimiter::default(),
+        strangers: Semaphore::new(MAX_UNAUTHENTICATED),
         next: AtomicU64::new(0),
     });
-    let pool = Pool::default();
+    let pool = ExecutorPool::default();
     let manager = match config.standing.bind {
         Some(address) => {
             let roll = Roll::new(&config.standing.roll);
@@ -192,7 +193,7 @@ pub async fn run_with(
         }
     });
     if !config.chain.url.is_empty() {
-        let follower = Follower {
+        let follower = ChainFollower {
             urls: config.chain.endpoints(),
             netuid: config.chain.netuid,
             refresh: Duration::from_secs(config.chain.refresh_s),
@@ -206,7 +207,7 @@ pub async fn run_with(
     announce(address, config.ready_file.as_deref())?;
 
     let dispatcher = Dispatcher {
-        book,
+        leases,
         store: store.clone(),
         pages,
         clock,
@@ -229,12 +230,12 @@ pub async fn run_with(
     Ok(outcome?)
 }
 
-/// Lets standing executors in, and tells the dispatcher what they can do.
+/// Opens the port of persistent executors, and tells the dispatcher their capacity.
 async fn open_door(
     address: SocketAddr,
     roll: Roll,
-    pool: Pool,
-    context: Arc<Context>,
+    pool: ExecutorPool,
+    context: Arc<MinerState>,
     tasks: &Tasks,
 ) -> Result<(), Error> {
     let reading = roll.clone();
@@ -247,10 +248,10 @@ async fn open_door(
     let address = listener
         .local_addr()
         .map_err(|source| BindError { address, source })?;
-    tracing::info!(%address, certificate = %identity.fingerprint(), "standing executors may connect");
+    tracing::info!(%address, certificate = %identity.fingerprint(), "persistent executors may connect");
     let inbox: Inbox = context.inbox.clone();
     let (limits, clock) = (context.limits, Arc::clone(&context.clock));
-    let door = Door {
+    let door = PersistentServer {
         context,
         pool: pool.clone(),
         roll,
@@ -265,15 +266,15 @@ async fn open_door(
         clock,
         tasks.token(),
     );
-    tasks.spawn("standing executors", listening);
+    tasks.spawn("persistent executors", listening);
     tasks.spawn("capacity", pool.publish(inbox, tasks.token()));
     Ok(())
 }
 
-fn rules(config: &Config) -> Rules {
-    Rules {
+fn rules(config: &Config) -> LeaseRules {
+    LeaseRules {
         manifest: config.manifest(),
-        patience: Patience {
+        patience: LeaseTimeouts {
             startup: Duration::from_secs(config.executor.startup_s),
             prepare: Duration::from_secs(config.executor.prepare_s),
             payload: PAYLOAD_TIME,
@@ -284,7 +285,7 @@ fn rules(config: &Config) -> Rules {
     }
 }
 
-/// Where executors on this machine reach an address that may stand for all of its interfaces.
+/// The address by which executors on this machine reach a port that may be bound to all interfaces.
 fn dialable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if !ip.is_unspecified() => address,

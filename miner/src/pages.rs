@@ -1,6 +1,6 @@
 //! Receipt pages: files `{unix seconds / 300}.jsonl` that validators poll with ranges.
 //!
-//! The store is the truth and the files are made from it: a page that differs from the store after a crash is written
+//! The store decides and the files are made from it: a page that differs from the store after a crash is written
 //! anew at start, byte for byte as it would have been, so a reader's offset into it stays right.
 
 use std::collections::BTreeMap;
@@ -140,7 +140,7 @@ impl Pages {
     }
 }
 
-/// The page that a file name means: digits and `.jsonl`, nothing else.
+/// The page of a file name: digits and `.jsonl`, nothing else.
 pub fn parse_name(name: &str) -> Option<i64> {
     let digits = name.strip_suffix(".jsonl")?;
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -156,9 +156,9 @@ pub enum Selection {
     Whole,
     /// `first` to `last`, both included.
     Part {
-        /// First byte.
+        /// The offset of the first byte.
         first: usize,
-        /// Last byte.
+        /// The offset of the last byte, included.
         last: usize,
     },
     /// Nothing of the page: there is no more yet.

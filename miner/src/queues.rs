@@ -1,33 +1,33 @@
-//! The queues between sessions and dispatcher. Into the dispatcher sessions wait their turn; out of it nothing waits: the
-//! dispatcher never waits for a peer.
+//! The queues between sessions and dispatcher. Sessions wait where the dispatcher is behind; the dispatcher never waits for
+//! a peer.
 
 use std::sync::Arc;
 
 use muster_protocol::{AttemptId, ReceiptKind};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::book::Event;
+use crate::lease_table::Event;
 
 /// Events that wait; beyond it sessions wait, and their sockets with them.
 const QUEUE: usize = 1024;
-/// A peer that leaves this much unread is cut off. It finds what it missed when it connects again.
+/// A peer that leaves so many messages unread is disconnected. It gets the missed messages when it connects again.
 const CAPACITY: usize = 4096;
-/// So much of an outbox is kept for what must not be missed.
+/// The part of an outbox that is reserved for messages that must not be missed.
 const RESERVED: usize = CAPACITY - 256;
 
-/// An event with the handles that the book must not see.
+/// An event with the handles that the lease table must not see.
 #[derive(Debug)]
-pub struct Input {
-    /// What happened.
+pub struct DispatcherInput {
+    /// The event for the lease table.
     pub event: Event,
-    /// What came with it.
+    /// The handles that came with it.
     pub attachment: Attachment,
 }
 
-/// What comes with an event.
+/// The handles that come with an event.
 #[derive(Debug)]
 pub enum Attachment {
-    /// Nothing.
+    /// An event without handles.
     None,
     /// With [`Event::Joined`]: where to send.
     Validator(Outbox),
@@ -42,7 +42,7 @@ pub enum Attachment {
     },
 }
 
-impl From<Event> for Input {
+impl From<Event> for DispatcherInput {
     fn from(event: Event) -> Self {
         Self {
             event,
@@ -51,19 +51,19 @@ impl From<Event> for Input {
     }
 }
 
-/// How sessions and managers reach the dispatcher. It waits where the dispatcher is behind.
+/// The sending side of the dispatcher's queue, for sessions and managers. It waits where the dispatcher is behind.
 #[derive(Clone, Debug)]
-pub struct Inbox(mpsc::Sender<Input>);
+pub struct Inbox(mpsc::Sender<DispatcherInput>);
 
 impl Inbox {
     /// Hands an event over; false once the miner has stopped.
-    pub async fn send(&self, input: impl Into<Input>) -> bool {
+    pub async fn send(&self, input: impl Into<DispatcherInput>) -> bool {
         self.0.send(input.into()).await.is_ok()
     }
 }
 
 /// The queue between sessions and dispatcher.
-pub fn inbox() -> (Inbox, mpsc::Receiver<Input>) {
+pub fn inbox() -> (Inbox, mpsc::Receiver<DispatcherInput>) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     (Inbox(sender), receiver)
 }
@@ -71,10 +71,10 @@ pub fn inbox() -> (Inbox, mpsc::Receiver<Input>) {
 /// One thing to send.
 #[derive(Clone, Debug)]
 pub enum Outgoing {
-    /// A frame.
+    /// A frame, ready to send.
     Frame(Arc<str>),
-    /// The story of an ended lease, read from the store at its turn: results may be large, and many.
-    Story(AttemptId),
+    /// The history of an ended lease, read from the store at its turn, because results may be large and many.
+    History(AttemptId),
     /// A receipt that the store has.
     Receipt(AttemptId, ReceiptKind),
 }
@@ -84,10 +84,10 @@ pub enum Outgoing {
 pub struct Outbox(mpsc::Sender<Outgoing>);
 
 /// The session's end.
-pub type Outgoings = mpsc::Receiver<Outgoing>;
+pub type OutgoingQueue = mpsc::Receiver<Outgoing>;
 
 /// A queue for one session.
-pub fn outbox() -> (Outbox, Outgoings) {
+pub fn outbox() -> (Outbox, OutgoingQueue) {
     let (sender, receiver) = mpsc::channel(CAPACITY);
     (Outbox(sender), receiver)
 }
@@ -99,10 +99,10 @@ impl Outbox {
         self.0.try_send(outgoing).is_ok()
     }
 
-    /// Queues what may be missed, if the peer keeps up; else it is dropped.
+    /// Queues a message that may be missed, if the peer keeps up; otherwise the message is dropped.
     pub fn push_live(&self, outgoing: Outgoing) {
         if self.0.capacity() > RESERVED {
-            // A session that is gone misses nothing.
+            // A closed session needs no message.
             let _ = self.0.try_send(outgoing);
         }
     }

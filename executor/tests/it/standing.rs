@@ -217,7 +217,9 @@ async fn an_executor_that_is_turned_away_says_so_and_stops() {
     let place_of = Lease::new();
     let mut place = Place::open(&place_of, 1).await;
     let line = place.comes().await;
-    line.0.close(1008, "it was struck off the roll").await;
+    line.0
+        .close(1008, "the operator removed it from the registry")
+        .await;
     let error = timeout(PATIENCE, place.executor.join())
         .await
         .unwrap()

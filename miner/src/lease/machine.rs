@@ -13,34 +13,35 @@ use muster_protocol::{
 };
 
 use super::{
-    Effect, Ending, Event, LeaseState, Lent, Patience, Refused, Report, Sealing, Stage, horde_failed, judge,
+    Effect, Event, ExecutorReport, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState, LeaseTerms,
+    LeaseTimeouts, SealingRequest, check_attestation, horde_failed,
 };
 
 /// The longest a job may take whose validator names no times, as in ComputeHorde.
 const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
 
-/// The machine.
+/// The state machine of one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
     validator: ValidatorKey,
     class: ExecutorClass,
     token: ExecutorToken,
-    patience: Patience,
+    patience: LeaseTimeouts,
     state: LeaseState,
     deadline: Timestamp,
     /// Held until the executor has it.
     offer: Option<Box<InitialJobRequest>>,
     /// Of a streaming job.
     streaming: Option<StreamingDetails>,
-    /// The last word of its session has been told.
+    /// Whether the closing statement of its session has been told.
     closed_told: bool,
     volume_offered: bool,
     job_time: Duration,
     specs_told: bool,
-    story: Vec<FromMiner>,
+    history: Vec<FromMiner>,
 }
 
-type Step = Result<Vec<Effect>, Refused>;
+type Step = Result<Vec<Effect>, LeaseRefusal>;
 
 impl Lease {
     /// A lease just accepted; the caller starts its executor.
@@ -48,7 +49,7 @@ impl Lease {
         validator: ValidatorKey,
         offer: Box<InitialJobRequest>,
         token: ExecutorToken,
-        patience: Patience,
+        patience: LeaseTimeouts,
         now: Timestamp,
     ) -> Self {
         let class = offer.executor_class;
@@ -63,7 +64,7 @@ impl Lease {
             volume_offered: offer.volume.is_some(),
             job_time: job_time(&offer).saturating_add(patience.margin),
             specs_told: false,
-            story: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
+            history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: token.attempt(),
             })],
             token,
@@ -76,7 +77,7 @@ impl Lease {
         self.token.attempt()
     }
 
-    /// Who asked for it.
+    /// The validator that made the offer.
     pub fn validator(&self) -> ValidatorKey {
         self.validator
     }
@@ -86,7 +87,7 @@ impl Lease {
         self.class
     }
 
-    /// What its executor shows when it dials in.
+    /// The token that its executor must show when it dials in.
     pub fn token(&self) -> &ExecutorToken {
         &self.token
     }
@@ -102,13 +103,13 @@ impl Lease {
     }
 
     /// Everything its validator must have heard, in order.
-    pub fn story(&self) -> &[FromMiner] {
-        &self.story
+    pub fn history(&self) -> &[FromMiner] {
+        &self.history
     }
 
-    /// Gives the story away, once the lease is over.
-    pub fn into_story(self) -> Vec<FromMiner> {
-        self.story
+    /// Gives the history away, once the lease is over.
+    pub fn into_history(self) -> Vec<FromMiner> {
+        self.history
     }
 
     /// The next state and what to do.
@@ -151,75 +152,81 @@ impl Lease {
         }
     }
 
-    fn on_report(&mut self, report: Report, now: Timestamp) -> Step {
+    fn on_report(&mut self, report: ExecutorReport, now: Timestamp) -> Step {
         match report {
-            Report::Ready => self.on_ready(now),
-            Report::VolumesReady => {
+            ExecutorReport::Ready => self.on_ready(now),
+            ExecutorReport::VolumesReady => {
                 let message = FromMiner::V0VolumesReadyRequest(self.notice());
-                self.advance(&[Stage::Fetching], Stage::Executing, message, "volumes in place")
+                self.advance(
+                    &[LeaseStage::Fetching],
+                    LeaseStage::Executing,
+                    message,
+                    "volumes in place",
+                )
             }
-            Report::StreamingReady(ready) => {
-                let from: &[Stage] = if self.streaming.is_some() {
-                    &[Stage::Executing]
+            ExecutorReport::StreamingReady(ready) => {
+                let from: &[LeaseStage] = if self.streaming.is_some() {
+                    &[LeaseStage::Executing]
                 } else {
                     &[]
                 };
                 let message = FromMiner::V0StreamingJobReadyRequest(*ready);
-                self.advance(from, Stage::Serving, message, "a streaming address")
+                self.advance(from, LeaseStage::Serving, message, "a streaming address")
             }
-            Report::Seal(sealing) => self.on_seal(*sealing, now),
-            Report::Closed(closed) => self.on_closed(closed),
-            Report::ExecutionDone => {
+            ExecutorReport::Seal(sealing) => self.on_seal(*sealing, now),
+            ExecutorReport::Closed(closed) => self.on_closed(closed),
+            ExecutorReport::ExecutionDone => {
                 let from = if self.streaming.is_some() {
-                    Stage::Serving
+                    LeaseStage::Serving
                 } else {
-                    Stage::Executing
+                    LeaseStage::Executing
                 };
                 let message = FromMiner::V0ExecutionDoneRequest(self.notice());
-                self.advance(&[from], Stage::Delivering, message, "the end of the program")
+                self.advance(&[from], LeaseStage::Delivering, message, "the end of the program")
             }
-            Report::Specs(specs) => self.on_specs(*specs),
-            Report::Finished(result) => match self.state {
-                LeaseState::Running(Stage::Delivering) => {
-                    Ok(self.end(Ending::Finished, FromMiner::V0JobFinishedRequest(*result)))
+            ExecutorReport::Specs(specs) => self.on_specs(*specs),
+            ExecutorReport::Finished(result) => match self.state {
+                LeaseState::Running(LeaseStage::Delivering) => {
+                    Ok(self.end(LeaseEnding::Finished, FromMiner::V0JobFinishedRequest(*result)))
                 }
                 LeaseState::WaitingForExecutor
                 | LeaseState::Preparing
                 | LeaseState::WaitingForPayload
-                | LeaseState::Running(Stage::Fetching | Stage::Executing | Stage::Serving)
+                | LeaseState::Running(LeaseStage::Fetching | LeaseStage::Executing | LeaseStage::Serving)
                 | LeaseState::Ended(_) => Err(self.out_of_order("a result")),
             },
-            Report::Failed(failure) => self.fail(
+            ExecutorReport::Failed(failure) => self.fail(
                 "a failure",
-                Ending::Failed,
+                LeaseEnding::Failed,
                 FromMiner::V0JobFailedRequest(*failure),
             ),
-            Report::HordeFailed(failure) => {
+            ExecutorReport::HordeFailed(failure) => {
                 let message = FromMiner::V0HordeFailedRequest(*failure);
-                self.fail("a failure", Ending::HordeFailed, message)
+                self.fail("a failure", LeaseEnding::HordeFailed, message)
             }
-            Report::Error(details) => {
+            ExecutorReport::Error(details) => {
                 let reason = HordeFailureReason::GenericError;
                 let message = self.horde_failed(ParticipantType::Executor, reason, details);
-                self.fail("an error", Ending::HordeFailed, message)
+                self.fail("an error", LeaseEnding::HordeFailed, message)
             }
-            Report::Live(message) => self.on_live(message),
+            ExecutorReport::Live(message) => self.on_live(message),
         }
     }
 
-    /// The signature goes out only over what is true.
-    fn on_seal(&mut self, sealing: Sealing, now: Timestamp) -> Step {
-        let (LeaseState::Running(Stage::Executing), Some(details)) = (self.state, &self.streaming) else {
+    /// The signature leaves the miner only if the statement is true.
+    fn on_seal(&mut self, sealing: SealingRequest, now: Timestamp) -> Step {
+        let (LeaseState::Running(LeaseStage::Executing), Some(details)) = (self.state, &self.streaming)
+        else {
             return Err(self.out_of_order("a session to attest"));
         };
-        let lent = Lent {
+        let lent = LeaseTerms {
             attempt: self.attempt(),
             validator: self.validator,
             details,
             ends: self.deadline,
             skew: self.patience.skew,
         };
-        let (attestation, refusal) = match judge(&sealing.stated, &lent, now) {
+        let (attestation, refusal) = match check_attestation(&sealing.stated, &lent, now) {
             Ok(()) => (Some(sealing.signed), None),
             Err(unsealable) => (None, Some(unsealable.to_string())),
         };
@@ -236,13 +243,13 @@ impl Lease {
     fn on_closed(&mut self, closed: SessionClosed) -> Step {
         let serves = matches!(
             self.state,
-            LeaseState::Running(Stage::Serving | Stage::Delivering)
+            LeaseState::Running(LeaseStage::Serving | LeaseStage::Delivering)
         );
         if !serves || self.closed_told {
-            return Err(self.out_of_order("a session's last word"));
+            return Err(self.out_of_order("a session's closing statement"));
         }
         self.closed_told = true;
-        // Only a validator that gave terms knows what it means.
+        // Only a validator that gave terms understands it.
         let sealed = self
             .streaming
             .as_ref()
@@ -272,7 +279,7 @@ impl Lease {
 
     fn on_specs(&mut self, specs: MachineSpecs) -> Step {
         match self.state {
-            // Once: the story is kept, and an executor must not make it grow without end.
+            // Once: the history is kept, and an executor must not make it grow without end.
             LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_)
                 if !self.specs_told =>
             {
@@ -300,9 +307,9 @@ impl Lease {
         match self.state {
             LeaseState::WaitingForPayload => {
                 if self.volume_offered && request.volume.is_some() {
-                    return Err(Refused::VolumeTwice(self.attempt()));
+                    return Err(LeaseRefusal::VolumeTwice(self.attempt()));
                 }
-                self.enter(LeaseState::Running(Stage::Fetching), now.plus(self.job_time));
+                self.enter(LeaseState::Running(LeaseStage::Fetching), now.plus(self.job_time));
                 Ok(vec![Effect::Order(Box::new(ToMiner::V0JobRequest(request)))])
             }
             // Sent again after a reconnection: the executor has it.
@@ -319,10 +326,10 @@ impl Lease {
             | LeaseState::Preparing
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
-                self.state = LeaseState::Ended(Ending::Cancelled);
+                self.state = LeaseState::Ended(LeaseEnding::Cancelled);
                 self.offer = None;
                 Ok(vec![
-                    Effect::Ended(Ending::Cancelled),
+                    Effect::Ended(LeaseEnding::Cancelled),
                     self.cancel_order(reason),
                     Effect::StopExecutor,
                 ])
@@ -340,8 +347,8 @@ impl Lease {
         self.lose(reason, text)
     }
 
-    /// Before it dials in its exit is all that is ever heard of an executor; later its socket says more, and says it
-    /// in order with its last words.
+    /// Before an executor dials in, its exit is the only sign of it; later its socket tells more, in order with its last
+    /// messages.
     fn on_exited(&mut self, how: &str) -> Step {
         match self.state {
             LeaseState::WaitingForExecutor => {
@@ -377,15 +384,15 @@ impl Lease {
                 HordeFailureReason::GenericError,
                 "the executor was ready and the validator did not send the job in time",
             ),
-            LeaseState::Running(Stage::Fetching) => (
+            LeaseState::Running(LeaseStage::Fetching) => (
                 HordeFailureReason::VolumesTimedOut,
                 "the job outlived the sum of its times while it fetched its inputs",
             ),
-            LeaseState::Running(Stage::Executing | Stage::Serving) => (
+            LeaseState::Running(LeaseStage::Executing | LeaseStage::Serving) => (
                 HordeFailureReason::ExecutionTimedOut,
                 "the job outlived the sum of its times while it ran",
             ),
-            LeaseState::Running(Stage::Delivering) => (
+            LeaseState::Running(LeaseStage::Delivering) => (
                 HordeFailureReason::FinalResponseTimedOut,
                 "the job outlived the sum of its times while it delivered its outputs",
             ),
@@ -395,7 +402,13 @@ impl Lease {
     }
 
     /// One stage further, from any of `from`.
-    fn advance(&mut self, from: &[Stage], to: Stage, message: FromMiner, event: &'static str) -> Step {
+    fn advance(
+        &mut self,
+        from: &[LeaseStage],
+        to: LeaseStage,
+        message: FromMiner,
+        event: &'static str,
+    ) -> Step {
         match self.state {
             LeaseState::Running(stage) if from.contains(&stage) => {
                 self.state = LeaseState::Running(to);
@@ -409,8 +422,8 @@ impl Lease {
         }
     }
 
-    /// The executor ends the attempt in its own words.
-    fn fail(&mut self, event: &'static str, ending: Ending, message: FromMiner) -> Step {
+    /// The executor ends the attempt with a message of its own.
+    fn fail(&mut self, event: &'static str, ending: LeaseEnding, message: FromMiner) -> Step {
         match self.state {
             LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
                 Ok(self.end(ending, message))
@@ -419,7 +432,7 @@ impl Lease {
         }
     }
 
-    /// The miner ends the attempt because its executor is of no more use.
+    /// The miner ends the attempt because its executor is lost.
     fn lose(&mut self, reason: HordeFailureReason, text: String) -> Step {
         match self.state {
             LeaseState::WaitingForExecutor
@@ -428,7 +441,7 @@ impl Lease {
             | LeaseState::Running(_) => {
                 let order = self.cancel_order(text.clone());
                 let message = self.horde_failed(ParticipantType::Miner, reason, text);
-                let mut effects = self.end(Ending::HordeFailed, message);
+                let mut effects = self.end(LeaseEnding::HordeFailed, message);
                 let before_stop = effects.len().saturating_sub(1);
                 effects.insert(before_stop, order);
                 Ok(effects)
@@ -437,7 +450,7 @@ impl Lease {
         }
     }
 
-    fn end(&mut self, ending: Ending, message: FromMiner) -> Vec<Effect> {
+    fn end(&mut self, ending: LeaseEnding, message: FromMiner) -> Vec<Effect> {
         self.state = LeaseState::Ended(ending);
         self.offer = None;
         let tell = self.tell(message);
@@ -450,7 +463,7 @@ impl Lease {
     }
 
     fn tell(&mut self, message: FromMiner) -> Effect {
-        self.story.push(message.clone());
+        self.history.push(message.clone());
         Effect::Tell(Box::new(message))
     }
 
@@ -472,8 +485,8 @@ impl Lease {
         horde_failed(self.attempt(), by, reason, message)
     }
 
-    fn out_of_order(&self, event: &'static str) -> Refused {
-        Refused::OutOfOrder {
+    fn out_of_order(&self, event: &'static str) -> LeaseRefusal {
+        LeaseRefusal::OutOfOrder {
             attempt: self.attempt(),
             event,
             state: self.state.name(),

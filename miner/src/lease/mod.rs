@@ -1,8 +1,8 @@
 //! One lease: an executor lent to one attempt, from its acceptance to its end. A pure machine.
 //!
-//! The attempt's id is the fencing token: what speaks of another attempt, or comes after the end, changes nothing and
-//! is refused by name. The *story* is every message about the attempt in the order in which its validator must hear
-//! them; whoever connects again is told the whole of it, and takes what it knows already as nothing new.
+//! The attempt's id is the fencing token: a message about another attempt, or after the end, changes nothing and is
+//! refused by name. The *history* is every message about the attempt in the order in which its validator must get them.
+//! A reconnected validator gets the whole history; known messages have no effect on it.
 
 mod machine;
 #[cfg(test)]
@@ -23,7 +23,7 @@ pub use machine::Lease;
 
 /// How long the miner waits before it gives a lease up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct LeaseTimeouts {
     /// For an executor to dial in, beyond its class's spin-up time.
     pub startup: Duration,
     /// For a dialled-in executor to have the image.
@@ -36,9 +36,9 @@ pub struct Patience {
     pub skew: Duration,
 }
 
-/// Where a running job is.
+/// The stage of a running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum LeaseStage {
     /// Inputs on their way.
     Fetching,
     /// The program is at work.
@@ -49,37 +49,37 @@ pub enum Stage {
     Delivering,
 }
 
-/// How a lease ended. The message that says so is the last of its story.
+/// The end of a lease. Its message is the last of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
-    /// Success.
+pub enum LeaseEnding {
+    /// The job succeeded.
     Finished,
     /// The job's own failure.
     Failed,
     /// The subnet's failure.
     HordeFailed,
-    /// Its validator gave it up; there is nothing to tell.
+    /// Its validator cancelled it; there is nothing to tell.
     Cancelled,
 }
 
-/// How far a lease has come.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// An executor was started and has not dialled in.
     WaitingForExecutor,
     /// It has the offer and prepares: checks, image.
     Preparing,
-    /// It is ready; the validator owes the job.
+    /// It is ready; the validator must send the job.
     WaitingForPayload,
     /// It has the job.
-    Running(Stage),
+    Running(LeaseStage),
     /// Nothing more happens.
-    Ended(Ending),
+    Ended(LeaseEnding),
 }
 
-/// What an executor can say about its attempt.
+/// An executor's report on its attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Report {
+pub enum ExecutorReport {
     /// Up, and has the image.
     Ready,
     /// The inputs are in place.
@@ -87,14 +87,14 @@ pub enum Report {
     /// A streaming job answers; address and signature are filled in.
     StreamingReady(Box<StreamingJobReady>),
     /// Its session is to be attested; signed already, in case it may be.
-    Seal(Box<Sealing>),
-    /// The last word of its session.
+    Seal(Box<SealingRequest>),
+    /// The closing statement of its session.
     Closed(SessionClosed),
     /// The program has ended.
     ExecutionDone,
-    /// The hardware.
+    /// The hardware of its machine.
     Specs(Box<MachineSpecs>),
-    /// Success.
+    /// The job's result.
     Finished(Box<JobFinished>),
     /// The job's own failure.
     Failed(Box<JobFailed>),
@@ -102,11 +102,11 @@ pub enum Report {
     HordeFailed(Box<HordeFailed>),
     /// A generic error, in its words.
     Error(String),
-    /// What the job prints, or how far it is: for whoever listens now.
+    /// Live output or progress, for validators that are connected now.
     Live(Box<FromMiner>),
 }
 
-/// What can happen to a lease.
+/// An event of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The executor dialled in with the lease's token.
@@ -115,7 +115,7 @@ pub enum Event {
         executor_ip: Option<String>,
     },
     /// The executor reported.
-    Said(Report),
+    Said(ExecutorReport),
     /// The executor's socket closed.
     ExecutorGone,
     /// The executor could not be started, or its process ended, in these words.
@@ -133,32 +133,32 @@ pub enum Event {
     Tick,
 }
 
-/// What the shell has to do, in this order.
+/// A task for the caller, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// The lease is over: make its story durable before anything that follows is done.
-    Ended(Ending),
+    /// The lease is over: its history must be durable before any later effect.
+    Ended(LeaseEnding),
     /// Tell the validator.
     Tell(Box<FromMiner>),
-    /// Tell the validator if it listens now. No part of the story.
+    /// Tell the validator if it is connected now. It is no part of the history.
     Live(Box<FromMiner>),
     /// Tell the executor.
     Order(Box<ToMiner>),
-    /// Let the executor go: it has a while to leave by itself.
+    /// Stop the executor, after a grace period to leave by itself.
     StopExecutor,
 }
 
 /// An event that has no place in the lease's state. The state is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum LeaseRefusal {
     /// Out of order.
     #[error("{event} cannot follow while attempt {attempt} is {state}")]
     OutOfOrder {
-        /// Which attempt.
+        /// The attempt of the lease.
         attempt: AttemptId,
-        /// What came.
+        /// The event, in words.
         event: &'static str,
-        /// What was.
+        /// The state of the lease, in words.
         state: &'static str,
     },
     /// The inputs came with the offer and again with the job.
@@ -176,10 +176,10 @@ impl LeaseState {
             Self::WaitingForExecutor => "waiting for its executor",
             Self::Preparing => "getting its image",
             Self::WaitingForPayload => "waiting for its validator",
-            Self::Running(Stage::Fetching) => "fetching its inputs",
-            Self::Running(Stage::Executing) => "running",
-            Self::Running(Stage::Serving) => "streaming",
-            Self::Running(Stage::Delivering) => "delivering its outputs",
+            Self::Running(LeaseStage::Fetching) => "fetching its inputs",
+            Self::Running(LeaseStage::Executing) => "running",
+            Self::Running(LeaseStage::Serving) => "streaming",
+            Self::Running(LeaseStage::Delivering) => "delivering its outputs",
             Self::Ended(_) => "ended",
         }
     }
@@ -201,18 +201,18 @@ pub fn horde_failed(
     })
 }
 
-// === what a miner may put its name to ===
+// === attestation ===
 
 /// A statement with the miner's signature, which leaves the miner only if the statement is true of its lease.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sealing {
-    /// What it says.
+pub struct SealingRequest {
+    /// The statement.
     pub stated: Attestation,
     /// With the signature, in text form.
     pub signed: String,
 }
 
-/// Why a session is not attested.
+/// The reason for which a session is not attested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unsealable {
     #[error("the session is of another attempt, or for another validator")]
@@ -231,8 +231,8 @@ enum Unsealable {
     Terms(&'static str),
 }
 
-/// What is true of a lease.
-struct Lent<'a> {
+/// The facts of a lease that a statement must match.
+struct LeaseTerms<'a> {
     attempt: AttemptId,
     validator: ValidatorKey,
     details: &'a StreamingDetails,
@@ -242,8 +242,8 @@ struct Lent<'a> {
     skew: Duration,
 }
 
-/// Whether a statement of an executor, made a moment ago, is true of its lease.
-fn judge(stated: &Attestation, lent: &Lent<'_>, now: Timestamp) -> Result<(), Unsealable> {
+/// Checks that a statement of an executor, made a moment ago, is true of its lease.
+fn check_attestation(stated: &Attestation, lent: &LeaseTerms<'_>, now: Timestamp) -> Result<(), Unsealable> {
     let job = lent.details.job_of(lent.attempt);
     if stated.attempt != lent.attempt || stated.job != job || stated.audience != lent.validator {
         return Err(Unsealable::Stranger);

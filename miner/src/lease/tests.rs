@@ -10,7 +10,7 @@ use muster_protocol::wire::miner::{InitialJobRequest, SealTerms, StreamingDetail
 use muster_protocol::{Digest, ExecutorToken, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 
-const PATIENCE: Patience = Patience {
+const PATIENCE: LeaseTimeouts = LeaseTimeouts {
     startup: Duration::from_secs(30),
     prepare: Duration::from_secs(100),
     payload: Duration::from_secs(600),
@@ -50,8 +50,8 @@ fn lease_of(change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
     )
 }
 
-fn finished() -> Report {
-    Report::Finished(Box::new(JobFinished {
+fn finished() -> ExecutorReport {
+    ExecutorReport::Finished(Box::new(JobFinished {
         job_uuid: attempt(),
         docker_process_stdout: "hi".to_owned(),
         docker_process_stderr: String::new(),
@@ -61,8 +61,8 @@ fn finished() -> Report {
     }))
 }
 
-fn streaming_ready() -> Report {
-    Report::StreamingReady(Box::new(StreamingJobReady {
+fn streaming_ready() -> ExecutorReport {
+    ExecutorReport::StreamingReady(Box::new(StreamingJobReady {
         job_uuid: attempt(),
         executor_token: None,
         public_key: "PEM".to_owned(),
@@ -72,8 +72,8 @@ fn streaming_ready() -> Report {
     }))
 }
 
-fn specs() -> Report {
-    Report::Specs(Box::new(MachineSpecs {
+fn specs() -> ExecutorReport {
+    ExecutorReport::Specs(Box::new(MachineSpecs {
         job_uuid: attempt(),
         specs: serde_json::json!({}),
     }))
@@ -89,14 +89,14 @@ fn payload() -> Event {
     Event::Payload(Box::new(job(attempt())))
 }
 
-fn kinds(story: &[FromMiner]) -> Vec<String> {
+fn kinds(history: &[FromMiner]) -> Vec<String> {
     let kind = |message| {
         serde_json::to_value(message).unwrap()["message_type"]
             .as_str()
             .unwrap()
             .to_owned()
     };
-    story.iter().map(kind).collect()
+    history.iter().map(kind).collect()
 }
 
 fn is_final(message: &FromMiner) -> bool {
@@ -114,18 +114,18 @@ fn the_whole_order_of_a_job_and_of_a_streaming_job() {
         let mut lease = lease(streaming);
         let mut events = vec![
             dialled(),
-            Event::Said(Report::Ready),
+            Event::Said(ExecutorReport::Ready),
             payload(),
-            Event::Said(Report::VolumesReady),
+            Event::Said(ExecutorReport::VolumesReady),
         ];
         if streaming {
             events.push(Event::Said(streaming_ready()));
         }
-        events.extend([Report::ExecutionDone, specs(), finished()].map(Event::Said));
+        events.extend([ExecutorReport::ExecutionDone, specs(), finished()].map(Event::Said));
         for event in events {
             lease.apply(event, start()).unwrap();
         }
-        assert_eq!(lease.state(), LeaseState::Ended(Ending::Finished));
+        assert_eq!(lease.state(), LeaseState::Ended(LeaseEnding::Finished));
         let mut told = vec![
             "V0AcceptJobRequest",
             "V0ExecutorReadyRequest",
@@ -139,7 +139,7 @@ fn the_whole_order_of_a_job_and_of_a_streaming_job() {
             "V0MachineSpecsRequest",
             "V0JobFinishedRequest",
         ]);
-        assert_eq!(kinds(lease.story()), told);
+        assert_eq!(kinds(lease.history()), told);
     }
 }
 
@@ -165,7 +165,7 @@ fn inputs_sent_twice_are_refused_in_the_words_of_the_wire() {
     let volume: muster_protocol::Volume = volume.unwrap();
     let mut held = lease_of(|offer| offer.volume = Some(volume.clone()));
     held.apply(dialled(), start()).unwrap();
-    held.apply(Event::Said(Report::Ready), start()).unwrap();
+    held.apply(Event::Said(ExecutorReport::Ready), start()).unwrap();
     let mut twice = job(attempt());
     twice.volume = Some(volume);
     let error = held.apply(Event::Payload(Box::new(twice)), start()).unwrap_err();
@@ -175,7 +175,7 @@ fn inputs_sent_twice_are_refused_in_the_words_of_the_wire() {
     );
     assert_eq!(held.state(), LeaseState::WaitingForPayload);
     held.apply(payload(), start()).unwrap();
-    assert_eq!(held.state(), LeaseState::Running(Stage::Fetching));
+    assert_eq!(held.state(), LeaseState::Running(LeaseStage::Fetching));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn each_silence_has_its_name() {
             .unwrap();
         assert_eq!(early, vec![]);
         lease.apply(Event::Tick, lease.deadline()).unwrap();
-        let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.story().last() else {
+        let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.history().last() else {
             panic!()
         };
         assert_eq!(failure.reported_by, ParticipantType::Miner);
@@ -203,13 +203,13 @@ fn each_silence_has_its_name() {
         name(events.clone()),
         HordeFailureReason::ExecutorReadinessTimedOut
     );
-    events.push(Event::Said(Report::Ready));
+    events.push(Event::Said(ExecutorReport::Ready));
     assert_eq!(name(events.clone()), HordeFailureReason::GenericError);
     events.push(payload());
     assert_eq!(name(events.clone()), HordeFailureReason::VolumesTimedOut);
-    events.push(Event::Said(Report::VolumesReady));
+    events.push(Event::Said(ExecutorReport::VolumesReady));
     assert_eq!(name(events.clone()), HordeFailureReason::ExecutionTimedOut);
-    events.push(Event::Said(Report::ExecutionDone));
+    events.push(Event::Said(ExecutorReport::ExecutionDone));
     assert_eq!(name(events), HordeFailureReason::FinalResponseTimedOut);
 }
 
@@ -219,7 +219,7 @@ fn an_exit_says_something_only_before_the_executor_dials_in() {
     early
         .apply(Event::ExecutorExited("no such file".to_owned()), start())
         .unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = early.story().last() else {
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = early.history().last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorSpinupFailed);
@@ -232,7 +232,7 @@ fn an_exit_says_something_only_before_the_executor_dials_in() {
         vec![]
     );
     late.apply(Event::ExecutorGone, start()).unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = late.story().last() else {
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = late.history().last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -250,13 +250,13 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::MinerStops),
         Just(Event::Tick),
         prop_oneof![
-            5 => Just(Report::Ready),
-            5 => Just(Report::VolumesReady),
-            5 => Just(Report::ExecutionDone),
+            5 => Just(ExecutorReport::Ready),
+            5 => Just(ExecutorReport::VolumesReady),
+            5 => Just(ExecutorReport::ExecutionDone),
             3 => Just(specs()),
             3 => Just(streaming_ready()),
             5 => Just(finished()),
-            1 => Just(Report::Error("broken".to_owned())),
+            1 => Just(ExecutorReport::Error("broken".to_owned())),
         ]
         .prop_map(Event::Said),
     ]
@@ -290,11 +290,11 @@ proptest! {
             }
             let is_over = matches!(lease.state(), LeaseState::Ended(_));
             prop_assert_eq!(ended, usize::from(is_over));
-            let finals = lease.story().iter().filter(|message| is_final(message)).count();
-            let cancelled = lease.state() == LeaseState::Ended(Ending::Cancelled);
+            let finals = lease.history().iter().filter(|message| is_final(message)).count();
+            let cancelled = lease.state() == LeaseState::Ended(LeaseEnding::Cancelled);
             prop_assert_eq!(finals, usize::from(is_over && !cancelled));
             if finals == 1 {
-                prop_assert!(lease.story().last().is_some_and(is_final));
+                prop_assert!(lease.history().last().is_some_and(is_final));
             }
         }
     }
@@ -306,7 +306,7 @@ fn job_id() -> JobId {
 }
 
 /// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
-fn to_be_sealed() -> (Lease, Sealing) {
+fn to_be_sealed() -> (Lease, SealingRequest) {
     let client = muster_process::certificate::make_self_signed(&["client".to_owned()]).unwrap();
     let (pem, fingerprint) = (client.pem, client.identity.fingerprint());
     let image = ImageId(Digest::of(b"image"));
@@ -331,9 +331,9 @@ fn to_be_sealed() -> (Lease, Sealing) {
     });
     for event in [
         dialled(),
-        Event::Said(Report::Ready),
+        Event::Said(ExecutorReport::Ready),
         payload(),
-        Event::Said(Report::VolumesReady),
+        Event::Said(ExecutorReport::VolumesReady),
     ] {
         lease.apply(event, start()).unwrap();
     }
@@ -357,12 +357,12 @@ fn to_be_sealed() -> (Lease, Sealing) {
         not_after: start().plus(Duration::from_secs(5)),
     };
     let signed = "signed".to_owned();
-    (lease, Sealing { stated, signed })
+    (lease, SealingRequest { stated, signed })
 }
 
-fn sealed(lease: &mut Lease, sealing: Sealing) -> SessionSealed {
+fn sealed(lease: &mut Lease, sealing: SealingRequest) -> SessionSealed {
     let effects = lease
-        .apply(Event::Said(Report::Seal(Box::new(sealing))), start())
+        .apply(Event::Said(ExecutorReport::Seal(Box::new(sealing))), start())
         .unwrap();
     let [Effect::Order(order)] = effects.as_slice() else {
         panic!("{effects:?}")
@@ -425,7 +425,7 @@ fn a_signature_leaves_the_miner_only_over_what_is_true_of_the_lease() {
 #[test]
 fn a_session_is_attested_while_it_starts_and_its_last_word_is_told_once() {
     let closed = || {
-        Event::Said(Report::Closed(SessionClosed {
+        Event::Said(ExecutorReport::Closed(SessionClosed {
             job_uuid: attempt(),
             close: "bXVzdGVy".to_owned(),
         }))
@@ -434,18 +434,18 @@ fn a_session_is_attested_while_it_starts_and_its_last_word_is_told_once() {
     assert!(lease.apply(closed(), start()).is_err(), "nothing serves yet");
     sealed(&mut lease, sealing.clone());
     lease.apply(Event::Said(streaming_ready()), start()).unwrap();
-    let late = Event::Said(Report::Seal(Box::new(sealing)));
+    let late = Event::Said(ExecutorReport::Seal(Box::new(sealing)));
     assert!(lease.apply(late, start()).is_err());
     lease.apply(closed(), start()).unwrap();
     assert!(lease.apply(closed(), start()).is_err());
-    assert_eq!(kinds(lease.story()).last().unwrap(), "MusterSessionClosed");
+    assert_eq!(kinds(lease.history()).last().unwrap(), "MusterSessionClosed");
     // A validator that gave no terms is told nothing of ours.
     let mut plain = self::lease(true);
     for event in [
         dialled(),
-        Event::Said(Report::Ready),
+        Event::Said(ExecutorReport::Ready),
         payload(),
-        Event::Said(Report::VolumesReady),
+        Event::Said(ExecutorReport::VolumesReady),
         Event::Said(streaming_ready()),
     ] {
         plain.apply(event, start()).unwrap();

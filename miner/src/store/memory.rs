@@ -11,11 +11,11 @@ use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, Val
 use parking_lot::{Mutex, MutexGuard};
 
 use super::PageLine;
-use crate::book::{Record, Standing, Write};
+use crate::lease_table::{LeaseRecord, LeaseStatus, LeaseWrite};
 
 /// The tables. Clones are one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory(Arc<Mutex<Tables>>);
+pub(super) struct MemoryStore(Arc<Mutex<Tables>>);
 
 #[derive(Clone, Debug, Default)]
 struct Tables {
@@ -28,20 +28,20 @@ struct Tables {
 #[derive(Clone, Debug)]
 struct Lease {
     validator: ValidatorKey,
-    standing: Standing,
+    standing: LeaseStatus,
     at: Timestamp,
-    story: Vec<FromMiner>,
+    history: Vec<FromMiner>,
 }
 
-impl Memory {
+impl MemoryStore {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         // Every change is made on a copy that replaces the whole, so a panic elsewhere cannot have spoilt it.
         self.0.lock()
     }
 
-    pub(super) fn records(&self) -> Vec<Record> {
+    pub(super) fn records(&self) -> Vec<LeaseRecord> {
         let tables = self.tables();
-        let record = |(attempt, lease): (&AttemptId, &Lease)| Record {
+        let record = |(attempt, lease): (&AttemptId, &Lease)| LeaseRecord {
             attempt: *attempt,
             validator: lease.validator,
             standing: lease.standing,
@@ -56,7 +56,7 @@ impl Memory {
         tables.leases.iter().map(record).collect()
     }
 
-    pub(super) fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
+    pub(super) fn commit(&self, writes: &[LeaseWrite], page: i64) -> Result<Vec<PageLine>, StoreError> {
         let mut tables = self.tables();
         let mut changed = tables.clone();
         let mut lines = Vec::new();
@@ -67,13 +67,13 @@ impl Memory {
         Ok(lines)
     }
 
-    pub(super) fn story(&self, attempt: AttemptId) -> Vec<String> {
+    pub(super) fn history(&self, attempt: AttemptId) -> Vec<String> {
         let tables = self.tables();
-        let story = tables
+        let history = tables
             .leases
             .get(&attempt)
-            .map(|lease| lease.story.iter().map(encode).collect());
-        story.unwrap_or_default()
+            .map(|lease| lease.history.iter().map(encode).collect());
+        history.unwrap_or_default()
     }
 
     pub(super) fn receipt(&self, attempt: AttemptId, kind: ReceiptKind) -> Option<Receipt> {
@@ -114,18 +114,18 @@ impl Memory {
 }
 
 impl Tables {
-    fn apply(&mut self, write: &Write, page: i64) -> Result<Option<PageLine>, StoreError> {
+    fn apply(&mut self, write: &LeaseWrite, page: i64) -> Result<Option<PageLine>, StoreError> {
         match write {
-            Write::Opened {
+            LeaseWrite::Opened {
                 attempt,
                 validator,
                 at,
             } => {
                 let lease = Lease {
                     validator: *validator,
-                    standing: Standing::Open,
+                    standing: LeaseStatus::Open,
                     at: *at,
-                    story: vec![],
+                    history: vec![],
                 };
                 if self.leases.insert(*attempt, lease).is_some() {
                     return Err(StoreError::corrupt(
@@ -135,26 +135,26 @@ impl Tables {
                 }
                 Ok(None)
             }
-            Write::Ended {
+            LeaseWrite::Ended {
                 attempt,
                 standing,
-                story,
+                history,
                 at,
             } => {
                 if let Some(lease) = self.leases.get_mut(attempt) {
                     lease.standing = *standing;
-                    lease.story.clone_from(story);
+                    lease.history.clone_from(history);
                     lease.at = *at;
                 }
                 Ok(None)
             }
-            Write::Settled(attempt) => {
+            LeaseWrite::Settled(attempt) => {
                 if let Some(lease) = self.leases.get_mut(attempt) {
-                    lease.standing = Standing::Settled;
+                    lease.standing = LeaseStatus::Settled;
                 }
                 Ok(None)
             }
-            Write::Receipt(receipt) => {
+            LeaseWrite::Receipt(receipt) => {
                 let (attempt, kind) = (receipt.payload.attempt(), receipt.payload.kind());
                 let same = |held: &Receipt| held.payload.attempt() == attempt && held.payload.kind() == kind;
                 if self.receipts.iter().any(|(_, held)| same(held)) {
@@ -164,7 +164,7 @@ impl Tables {
                 let line = encode(&**receipt);
                 Ok(Some(PageLine { page, line }))
             }
-            Write::Forgotten(attempts) => {
+            LeaseWrite::Forgotten(attempts) => {
                 for attempt in attempts {
                     self.leases.remove(attempt);
                 }

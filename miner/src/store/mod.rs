@@ -1,4 +1,4 @@
-//! What survives the process: leases with the stories owed to their validators, receipts, greetings already used.
+//! The durable state: leases with the histories owed to their validators, receipts, used greetings.
 
 mod memory;
 
@@ -12,8 +12,8 @@ use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 
-use crate::book::{Record, Standing, Write};
-use memory::Memory;
+use crate::lease_table::{LeaseRecord, LeaseStatus, LeaseWrite};
+use memory::MemoryStore;
 
 /// The tables of a miner.
 pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -21,7 +21,7 @@ pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// One line of a receipt page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageLine {
-    /// Which page.
+    /// The number of the page.
     pub page: i64,
     /// A receipt as JSON, without the line feed.
     pub line: String,
@@ -29,13 +29,13 @@ pub struct PageLine {
 
 /// A miner's store. Clones are one store.
 #[derive(Clone, Debug)]
-pub struct Store(Kept);
+pub struct Store(StoreBackend);
 
-/// Where it is kept.
+/// The place where the store keeps its rows.
 #[derive(Clone, Debug)]
-enum Kept {
+enum StoreBackend {
     Engine(AnyPool, Writer),
-    Memory(Memory),
+    Memory(MemoryStore),
 }
 
 impl Store {
@@ -51,31 +51,31 @@ impl Store {
 
     /// A store that is gone with the process, for simulations.
     pub fn memory() -> Self {
-        Self(Kept::Memory(Memory::default()))
+        Self(StoreBackend::Memory(MemoryStore::default()))
     }
 
     /// A store on a pool whose tables are up to date.
     pub fn on(pool: AnyPool) -> Self {
         let writer = Writer::new(&pool);
-        Self(Kept::Engine(pool, writer))
+        Self(StoreBackend::Engine(pool, writer))
     }
 
     /// Ends every connection, which lets SQLite fold its journal into the one file of the store.
     pub async fn close(&self) {
         match &self.0 {
-            Kept::Engine(pool, _) => pool.close().await,
-            Kept::Memory(_) => {}
+            StoreBackend::Engine(pool, _) => pool.close().await,
+            StoreBackend::Memory(_) => {}
         }
     }
 
     /// Every attempt that is remembered.
     ///
     /// # Errors
-    /// The engine's, or a row that this program did not write.
-    pub async fn records(&self) -> Result<Vec<Record>, StoreError> {
+    /// The engine failed, or a row was not written by this program.
+    pub async fn records(&self) -> Result<Vec<LeaseRecord>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool, _) => pool,
-            Kept::Memory(memory) => return Ok(memory.records()),
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => return Ok(memory.records()),
         };
         let rows = sqlx::query("SELECT attempt, validator, standing, at FROM leases ORDER BY attempt")
             .fetch_all(pool)
@@ -91,9 +91,9 @@ impl Store {
             let kind = read_kind(&text(&row, "kind")?)?;
             kinds.entry(text(&row, "attempt")?).or_default().push(kind);
         }
-        let record = |row: &AnyRow| -> Result<Record, StoreError> {
+        let record = |row: &AnyRow| -> Result<LeaseRecord, StoreError> {
             let attempt = text(row, "attempt")?;
-            Ok(Record {
+            Ok(LeaseRecord {
                 receipts: kinds.remove(&attempt).unwrap_or_default(),
                 attempt: json::parse("leases.attempt", &attempt)?,
                 validator: json::parse("leases.validator", &text(row, "validator")?)?,
@@ -108,11 +108,11 @@ impl Store {
     /// in order.
     ///
     /// # Errors
-    /// The engine's; nothing is written then.
-    pub async fn commit(&self, writes: &[Write], page: i64) -> Result<Vec<PageLine>, StoreError> {
+    /// The engine failed; then nothing is written.
+    pub async fn commit(&self, writes: &[LeaseWrite], page: i64) -> Result<Vec<PageLine>, StoreError> {
         let writer = match &self.0 {
-            Kept::Engine(_, writer) => writer,
-            Kept::Memory(memory) => return memory.commit(writes, page),
+            StoreBackend::Engine(_, writer) => writer,
+            StoreBackend::Memory(memory) => return memory.commit(writes, page),
         };
         let mut turn = writer.begin().await?;
         let mut lines = Vec::new();
@@ -126,11 +126,11 @@ impl Store {
     /// The messages owed to the validator of an ended lease, as frames; empty if it is not, or no longer, known.
     ///
     /// # Errors
-    /// The engine's, or a row that this program did not write.
-    pub async fn story(&self, attempt: AttemptId) -> Result<Vec<String>, StoreError> {
+    /// The engine failed, or a row was not written by this program.
+    pub async fn history(&self, attempt: AttemptId) -> Result<Vec<String>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool, _) => pool,
-            Kept::Memory(memory) => return Ok(memory.story(attempt)),
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => return Ok(memory.history(attempt)),
         };
         let row = sqlx::query("SELECT story FROM leases WHERE attempt = $1")
             .bind(attempt.to_string())
@@ -141,7 +141,7 @@ impl Store {
             return Ok(vec![]);
         };
         let story = text(&row, "story")?;
-        if story.is_empty() {
+        if history.is_empty() {
             return Ok(vec![]);
         }
         let messages: Vec<FromMiner> = json::decode("leases.story", &story)?;
@@ -151,15 +151,15 @@ impl Store {
     /// One receipt of an attempt.
     ///
     /// # Errors
-    /// The engine's, or a row that this program did not write.
+    /// The engine failed, or a row was not written by this program.
     pub async fn receipt(
         &self,
         attempt: AttemptId,
         kind: ReceiptKind,
     ) -> Result<Option<Receipt>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool, _) => pool,
-            Kept::Memory(memory) => return Ok(memory.receipt(attempt, kind)),
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => return Ok(memory.receipt(attempt, kind)),
         };
         let row = sqlx::query("SELECT line FROM receipts WHERE attempt = $1 AND kind = $2")
             .bind(attempt.to_string())
@@ -174,11 +174,11 @@ impl Store {
     /// Every line of the pages from `first` on, page by page, in order.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn lines_since(&self, first: i64) -> Result<Vec<PageLine>, StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool, _) => pool,
-            Kept::Memory(memory) => return Ok(memory.lines_since(first)),
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => return Ok(memory.lines_since(first)),
         };
         let rows = sqlx::query("SELECT page, line FROM receipts WHERE page >= $1 ORDER BY page, seq")
             .bind(first)
@@ -198,12 +198,12 @@ impl Store {
     /// Notes that a greeting was used; false if it was used before. It may be forgotten from `expires` on.
     ///
     /// # Errors
-    /// The engine's; the greeting must not be accepted then.
+    /// The engine failed; then the greeting must not be accepted.
     pub async fn first_use(&self, greeting: &Signature, expires: Timestamp) -> Result<bool, StoreError> {
         const OPERATION: &str = "note a greeting";
         let writer = match &self.0 {
-            Kept::Engine(_, writer) => writer,
-            Kept::Memory(memory) => return Ok(memory.first_use(greeting, expires)),
+            StoreBackend::Engine(_, writer) => writer,
+            StoreBackend::Memory(memory) => return Ok(memory.first_use(greeting, expires)),
         };
         let mut turn = writer.begin().await?;
         let done =
@@ -220,11 +220,11 @@ impl Store {
     /// Forgets greetings that are too old to be accepted.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn forget_greetings(&self, now: Timestamp) -> Result<(), StoreError> {
         let pool = match &self.0 {
-            Kept::Engine(pool, _) => pool,
-            Kept::Memory(memory) => {
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => {
                 memory.forget_greetings(now);
                 return Ok(());
             }
@@ -240,11 +240,11 @@ impl Store {
 
 async fn apply(
     connection: &mut AnyConnection,
-    write: &Write,
+    write: &LeaseWrite,
     page: i64,
 ) -> Result<Option<PageLine>, StoreError> {
     match write {
-        Write::Opened {
+        LeaseWrite::Opened {
             attempt,
             validator,
             at,
@@ -254,15 +254,15 @@ async fn apply(
             let query = sqlx::query::<Any>(insert)
                 .bind(attempt.to_string())
                 .bind(validator.to_string())
-                .bind(Standing::Open.as_str())
+                .bind(LeaseStatus::Open.as_str())
                 .bind(at.micros());
             query.execute(connection).await.during("open a lease")?;
             Ok(None)
         }
-        Write::Ended {
+        LeaseWrite::Ended {
             attempt,
             standing,
-            story,
+            history,
             at,
         } => {
             let query =
@@ -274,15 +274,15 @@ async fn apply(
             query.execute(connection).await.during("end a lease")?;
             Ok(None)
         }
-        Write::Settled(attempt) => {
+        LeaseWrite::Settled(attempt) => {
             let query = sqlx::query("UPDATE leases SET standing = $1 WHERE attempt = $2")
-                .bind(Standing::Settled.as_str())
+                .bind(LeaseStatus::Settled.as_str())
                 .bind(attempt.to_string());
             query.execute(connection).await.during("settle a lease")?;
             Ok(None)
         }
-        Write::Receipt(receipt) => insert_receipt(connection, receipt, page).await,
-        Write::Forgotten(attempts) => {
+        LeaseWrite::Receipt(receipt) => insert_receipt(connection, receipt, page).await,
+        LeaseWrite::Forgotten(attempts) => {
             for attempt in attempts {
                 let query = sqlx::query("DELETE FROM leases WHERE attempt = $1").bind(attempt.to_string());
                 query.execute(&mut *connection).await.during("forget a lease")?;
@@ -317,8 +317,8 @@ fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
     row.try_get(column).during("read a text column")
 }
 
-fn read_standing(word: &str) -> Result<Standing, StoreError> {
-    let found = Standing::ALL
+fn read_standing(word: &str) -> Result<LeaseStatus, StoreError> {
+    let found = LeaseStatus::ALL
         .into_iter()
         .find(|standing| standing.as_str() == word);
     found.ok_or_else(|| StoreError::corrupt("leases.standing", format!("unknown standing {word:?}")))
@@ -353,22 +353,28 @@ mod tests {
     }
 
     fn started(n: u128) -> Receipt {
-        crate::validators::started(&miner_pair(), &offer(attempt(n)), validator(), now()).unwrap()
+        crate::validator_session::complete_started_receipt(
+            &miner_pair(),
+            &offer(attempt(n)),
+            validator(),
+            now(),
+        )
+        .unwrap()
     }
 
-    fn opened(n: u128) -> Write {
-        Write::Opened {
+    fn opened(n: u128) -> LeaseWrite {
+        LeaseWrite::Opened {
             attempt: attempt(n),
             validator: validator(),
             at: now(),
         }
     }
 
-    fn ended(n: u128, story: Vec<FromMiner>) -> Write {
-        Write::Ended {
+    fn ended(n: u128, history: Vec<FromMiner>) -> LeaseWrite {
+        LeaseWrite::Ended {
             attempt: attempt(n),
-            standing: Standing::Owed,
-            story,
+            standing: LeaseStatus::Owed,
+            history,
             at: now(),
         }
     }
@@ -412,14 +418,14 @@ mod tests {
     async fn leases_and_their_stories_survive() {
         for test in Case::all().await {
             let store = test.store();
-            let story = vec![FromMiner::V0AcceptJobRequest(
+            let history = vec![FromMiner::V0AcceptJobRequest(
                 muster_protocol::wire::miner::AttemptNotice { job_uuid: attempt(1) },
             )];
             let writes = [
                 opened(1),
-                Write::Receipt(Box::new(started(1))),
+                LeaseWrite::Receipt(Box::new(started(1))),
                 opened(2),
-                ended(1, story.clone()),
+                ended(1, history.clone()),
             ];
             store.commit(&writes, 7).await.unwrap();
             drop(store);
@@ -431,25 +437,28 @@ mod tests {
                 .collect();
             assert_eq!(
                 standings,
-                [(attempt(1), Standing::Owed), (attempt(2), Standing::Open)],
+                [(attempt(1), LeaseStatus::Owed), (attempt(2), LeaseStatus::Open)],
                 "{}",
                 test.name()
             );
             assert_eq!(records[0].receipts, [ReceiptKind::Started]);
-            assert_eq!(store.story(attempt(1)).await.unwrap(), [encode(&story[0])]);
-            assert_eq!(store.story(attempt(2)).await.unwrap(), Vec::<String>::new());
-            assert_eq!(store.story(attempt(3)).await.unwrap(), Vec::<String>::new());
+            assert_eq!(store.history(attempt(1)).await.unwrap(), [encode(&history[0])]);
+            assert_eq!(store.history(attempt(2)).await.unwrap(), Vec::<String>::new());
+            assert_eq!(store.history(attempt(3)).await.unwrap(), Vec::<String>::new());
 
             store
                 .commit(
-                    &[Write::Settled(attempt(1)), Write::Forgotten(vec![attempt(2)])],
+                    &[
+                        LeaseWrite::Settled(attempt(1)),
+                        LeaseWrite::Forgotten(vec![attempt(2)]),
+                    ],
                     7,
                 )
                 .await
                 .unwrap();
             let records = store.records().await.unwrap();
             assert_eq!(records.len(), 1);
-            assert_eq!(records[0].standing, Standing::Settled);
+            assert_eq!(records[0].standing, LeaseStatus::Settled);
         }
     }
 
@@ -457,7 +466,7 @@ mod tests {
     async fn a_receipt_is_stored_once_and_pages_keep_its_order() {
         for test in Case::all().await {
             let store = test.store();
-            let write = |n| Write::Receipt(Box::new(started(n)));
+            let write = |n| LeaseWrite::Receipt(Box::new(started(n)));
             let first = store.commit(&[write(2), write(1)], 7).await.unwrap();
             assert_eq!(first.len(), 2);
             // The same attempt and kind again, though signed anew, adds nothing.

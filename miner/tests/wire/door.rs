@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_identity::{Keypair, validator_auth};
-use muster_miner::greeting::MAX_STRANGERS;
+use muster_miner::greeting::MAX_UNAUTHENTICATED;
 use muster_process::Clock as _;
 use muster_protocol::volume::InlineVolume;
 use muster_protocol::wire::encode;
@@ -188,11 +188,11 @@ async fn nothing_large_is_read_from_a_stranger() {
 async fn the_place_before_the_door_is_bounded() {
     let miner = Miner::start().await;
     let mut waiting = Vec::new();
-    for _ in 0..MAX_STRANGERS {
+    for _ in 0..MAX_UNAUTHENTICATED {
         waiting.push(Validator::dial(&miner).await);
     }
     // Each greeting's deadline, and the dispatcher's.
-    soon(miner.clock.wait_for_sleepers(MAX_STRANGERS + 1)).await;
+    soon(miner.clock.wait_for_sleepers(MAX_UNAUTHENTICATED + 1)).await;
     let details = Validator::dial(&miner).await.hear_error().await;
     assert!(
         details.contains("too many connections have not greeted"),

@@ -23,7 +23,7 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
     let mut executor = Executor::dial(&started).await;
     let mut sessions = Vec::with_capacity(SESSIONS);
     for _ in 0..SESSIONS {
-        // Each hears the manifest, and the story of the job that is under way.
+        // Each hears the manifest, and the history of the job that is under way.
         let mut session = Validator::connect(&miner).await;
         assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
         sessions.push(session);

@@ -15,7 +15,7 @@ async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
     }
 }
 
-/// The whole story of a finished job, as a further connection hears it.
+/// The whole history of a finished job, as a further connection hears it.
 const STORY: [&str; 6] = [
     "V0AcceptJobRequest",
     "V0ExecutorReadyRequest",

@@ -1,4 +1,4 @@
-//! Standing executors: how they come in, who does not, and what happens when one of the two vanishes.
+//! Persistent executors: how they come in, who does not, and what happens when one of the two vanishes.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::harness::{CLASS, Executor, Miner, Party, Validator, initial, job, new
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A miner with a door for standing executors and none of its own.
+/// A miner with a door for persistent executors and none of its own.
 struct Place {
     miner: Miner,
     roll: Roll,
@@ -340,7 +340,7 @@ async fn one_that_is_struck_off_is_let_go_and_does_not_come_back() {
         }
     })
     .await;
-    assert_eq!((closed.code, closed.reason.contains("struck off")), (1008, true));
+    assert_eq!((closed.code, closed.reason.contains("removed it")), (1008, true));
     let lost = hears(&mut validator).await;
     assert_eq!(horde_reason(lost), HordeFailureReason::ExecutorDisconnected);
     assert!(place.dial(&enrolled).await.is_err());

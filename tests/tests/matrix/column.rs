@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use muster_miner::book::Standing;
+use muster_miner::lease_table::LeaseStatus;
 use muster_miner::store::Store;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::rest::CreateJob;
@@ -394,8 +394,8 @@ impl Column {
         let settled = wait_for("a miner that owes nothing", PATIENCE, || {
             let records = runtime.block_on(store.records())?;
             let open = records.iter().any(|record| match record.standing {
-                Standing::Open | Standing::Owed => true,
-                Standing::Settled | Standing::Cancelled => false,
+                LeaseStatus::Open | LeaseStatus::Owed => true,
+                LeaseStatus::Settled | LeaseStatus::Cancelled => false,
             });
             Ok((!open).then_some(()))
         });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use muster_miner::book::Standing;
+use muster_miner::lease_table::LeaseStatus;
 use muster_protocol::job::Outcome;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::{AttemptId, JobId, JobStatus};
@@ -126,8 +126,8 @@ impl World {
             .iter()
             .flat_map(|miner| miner.records())
             .filter(|record| match record.standing {
-                Standing::Open | Standing::Owed => true,
-                Standing::Settled | Standing::Cancelled => false,
+                LeaseStatus::Open | LeaseStatus::Owed => true,
+                LeaseStatus::Settled | LeaseStatus::Cancelled => false,
             })
             .map(|record| record.attempt)
             .collect();

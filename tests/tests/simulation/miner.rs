@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use muster_miner::book::{Book, ConnectionId, DialId, Effect, Event, Offered, Record, Rules, Write};
-use muster_miner::lease::{Patience, Report};
+use muster_miner::lease::{ExecutorReport, LeaseTimeouts};
+use muster_miner::lease_table::{
+    ConnectionId, DialId, Effect, Event, JobOffer, LeaseRecord, LeaseRules, LeaseTable, LeaseWrite,
+};
 use muster_miner::store::Store;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
@@ -41,7 +43,7 @@ pub(crate) struct Miner {
     pub(crate) up: bool,
     pub(crate) life: u64,
     capacity: u32,
-    book: Option<Book>,
+    book: Option<LeaseTable>,
     pub(crate) store: Store,
     executors: BTreeMap<AttemptId, Line>,
     processes: BTreeMap<AttemptId, u64>,
@@ -73,14 +75,14 @@ impl Miner {
         self.wakes_at = None;
     }
 
-    fn rules(&self, mutation: Option<Mutation>) -> Rules {
+    fn rules(&self, mutation: Option<Mutation>) -> LeaseRules {
         let count = match mutation {
             Some(Mutation::MinerTakesEverything) => 1000,
             Some(_) | None => self.capacity,
         };
-        Rules {
+        LeaseRules {
             manifest: Manifest::new([(CLASS, count)]),
-            patience: Patience {
+            patience: LeaseTimeouts {
                 startup: Duration::from_secs(30),
                 prepare: Duration::from_secs(120),
                 payload: Duration::from_secs(600),
@@ -92,7 +94,7 @@ impl Miner {
     }
 
     /// What it has in its store. The one in memory answers at once.
-    pub(crate) fn records(&self) -> Vec<Record> {
+    pub(crate) fn records(&self) -> Vec<LeaseRecord> {
         self.store
             .records()
             .now_or_never()
@@ -110,14 +112,14 @@ impl Miner {
         lines.iter().filter_map(|line| decode(&line.line).ok()).collect()
     }
 
-    fn story(&self, attempt: AttemptId) -> Vec<FromMiner> {
-        let story = self
+    fn history(&self, attempt: AttemptId) -> Vec<FromMiner> {
+        let history = self
             .store
-            .story(attempt)
+            .history(attempt)
             .now_or_never()
             .and_then(Result::ok)
             .unwrap_or_default();
-        story.iter().filter_map(|frame| decode(frame).ok()).collect()
+        history.iter().filter_map(|frame| decode(frame).ok()).collect()
     }
 }
 
@@ -131,7 +133,7 @@ impl World {
             Some(Mutation::MinerForgetsLeases) => vec![],
             Some(_) | None => miner.records(),
         };
-        let (book, pending) = Book::open(miner.rules(mutation), records, now);
+        let (book, pending) = LeaseTable::open(miner.rules(mutation), records, now);
         miner.book = Some(book);
         miner.up = true;
         self.carry_out(index, pending);
@@ -264,12 +266,12 @@ impl World {
     fn executor_says(&mut self, index: usize, line: Line, message: FromMiner) {
         let Some(attempt) = message.attempt() else { return };
         let report = match message {
-            FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,
-            FromMiner::V0VolumesReadyRequest(_) => Report::VolumesReady,
-            FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
-            FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
-            FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
-            FromMiner::V0HordeFailedRequest(failure) => Report::HordeFailed(Box::new(failure)),
+            FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
+            FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
+            FromMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
+            FromMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
+            FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
+            FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
             // Simulated executors say nothing else.
             FromMiner::V0ExecutorManifestRequest(_)
             | FromMiner::V0MainHotkeyMessage(_)
@@ -325,7 +327,7 @@ impl World {
         let (writes, rest): (Vec<_>, Vec<_>) = effects
             .into_iter()
             .partition(|effect| matches!(effect, Effect::Write(_)));
-        let writes: Vec<Write> = writes
+        let writes: Vec<LeaseWrite> = writes
             .into_iter()
             .filter_map(|effect| {
                 if let Effect::Write(write) = effect {
@@ -358,7 +360,7 @@ impl World {
         }
     }
 
-    fn write(&mut self, index: usize, writes: &[Write]) {
+    fn write(&mut self, index: usize, writes: &[LeaseWrite]) {
         let Some(miner) = self.miners.get(index) else {
             return;
         };
@@ -383,12 +385,12 @@ impl World {
                 if self.mutated(Mutation::MinerTellsOnce) {
                     return;
                 }
-                let story = self
+                let history = self
                     .miners
                     .get(index)
-                    .map(|miner| miner.story(attempt))
+                    .map(|miner| miner.history(attempt))
                     .unwrap_or_default();
-                for message in story {
+                for message in history {
                     self.send(to.0, 1, Frame::From(Box::new(message)));
                 }
             }
@@ -455,7 +457,11 @@ impl World {
         let Some(miner) = self.miners.get(index) else {
             return;
         };
-        let open = miner.book.as_ref().map(Book::open_leases).unwrap_or_default();
+        let open = miner
+            .book
+            .as_ref()
+            .map(LeaseTable::open_leases)
+            .unwrap_or_default();
         let capacity = miner.capacity;
         if open > usize::try_from(capacity).unwrap_or(usize::MAX) {
             let how = format!("miner {} has {open} leases and {capacity} executors", miner.index);
@@ -465,13 +471,13 @@ impl World {
 
     pub(crate) fn open_leases(&self) -> usize {
         let books = self.miners.iter().filter_map(|miner| miner.book.as_ref());
-        books.map(Book::open_leases).sum()
+        books.map(LeaseTable::open_leases).sum()
     }
 }
 
-fn offered(request: Box<InitialJobRequest>) -> Offered {
+fn offered(request: Box<InitialJobRequest>) -> JobOffer {
     let payload = ReceiptPayload::Started(request.job_started_receipt_payload.clone());
-    Offered {
+    JobOffer {
         receipt: Ok(countersigned(payload)),
         request,
         served: true,

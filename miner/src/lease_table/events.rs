@@ -1,4 +1,4 @@
-//! What goes into the book and what comes out.
+//! The events that the lease table takes and the effects that it returns.
 
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::{CancelJob, ListedImage, WhitelistNotice};
@@ -6,8 +6,8 @@ use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, Manifest, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
 
-use crate::admission::Flaw;
-use crate::lease::Report;
+use crate::admission::OfferFlaw;
+use crate::lease::ExecutorReport;
 
 /// One authenticated connection of a validator, never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,75 +17,75 @@ pub struct ConnectionId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DialId(pub u64);
 
-/// An offer whose signatures have been checked, well or ill.
+/// An offer whose signatures have been checked; the result is part of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offered {
-    /// What is asked.
+pub struct JobOffer {
+    /// The validator's request as it arrived.
     pub request: Box<InitialJobRequest>,
     /// The started receipt with both signatures, or what is wrong with the offer.
-    pub receipt: Result<Receipt, Flaw>,
+    pub receipt: Result<Receipt, OfferFlaw>,
     /// Whether the miner serves the validator at this moment.
     pub served: bool,
 }
 
-/// What can happen to the miner.
+/// An event from outside the lease table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A validator proved who it is.
+    /// A validator has authenticated on a new connection.
     Joined {
-        /// Its connection.
+        /// The new connection.
         connection: ConnectionId,
-        /// Who.
+        /// The key that the validator proved.
         validator: ValidatorKey,
-        /// Whether it is Muster.
+        /// Whether it showed the header of Muster.
         muster: bool,
     },
-    /// Its connection closed.
+    /// A validator's connection closed.
     Left(ConnectionId),
-    /// It offers an attempt.
+    /// A validator offers an attempt.
     Offered {
         /// On which connection.
         connection: ConnectionId,
-        /// What.
-        offer: Box<Offered>,
+        /// The offer with the result of its checks.
+        offer: Box<JobOffer>,
         /// Drawn by the caller, for the executor if the offer is accepted.
         token: ExecutorToken,
     },
-    /// It sends the job.
+    /// A validator sends the job itself.
     Payload {
         /// On which connection.
         connection: ConnectionId,
-        /// What.
+        /// The job as it arrived.
         request: Box<JobRequest>,
     },
-    /// It gives an attempt up.
+    /// A validator cancels an attempt.
     Cancelled {
         /// On which connection.
         connection: ConnectionId,
-        /// What, and why.
+        /// The attempt and the validator's reason.
         cancel: CancelJob,
     },
-    /// It says which images may serve for it.
+    /// A validator publishes the images that may serve its sealed sessions.
     Listed {
         /// On which connection.
         connection: ConnectionId,
-        /// Which.
+        /// The whole list; it replaces the earlier one.
         notice: WhitelistNotice,
     },
-    /// It signed an accepted or finished receipt; both signatures stand.
+    /// A validator signed an accepted or finished receipt, and this miner has countersigned it.
     ReceiptOffered {
         /// On which connection.
         connection: ConnectionId,
-        /// What.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
     /// An executor dialled in.
     Dialled {
-        /// Its connection.
+        /// The executor's connection.
         dial: DialId,
-        /// What it showed.
+        /// The token that it showed.
         token: ExecutorToken,
-        /// Its address.
+        /// The executor's IP address as the miner sees it.
         executor_ip: Option<String>,
     },
     /// An executor reported.
@@ -94,12 +94,12 @@ pub enum Event {
         dial: DialId,
         /// The attempt of its token.
         attempt: AttemptId,
-        /// What.
-        report: Box<Report>,
+        /// The report.
+        report: Box<ExecutorReport>,
     },
     /// An executor's connection closed.
     ExecutorGone {
-        /// Which.
+        /// The connection that closed.
         dial: DialId,
         /// The attempt of its token.
         attempt: AttemptId,
@@ -108,116 +108,116 @@ pub enum Event {
     ExecutorExited {
         /// The attempt it was started for.
         attempt: AttemptId,
-        /// In words.
+        /// The exit in words, for a failure message.
         how: String,
     },
-    /// Standing executors came or went: so many jobs all of them run at once.
+    /// Persistent executors came or went: the number of jobs that all of them run at once, by class.
     Capacity(Manifest),
-    /// Take nothing more on.
+    /// The miner accepts no more offers.
     Drain,
-    /// End what is open.
+    /// The miner ends every open lease.
     Stop,
-    /// Time has passed.
+    /// Time has passed; deadlines are due.
     Tick,
 }
 
-/// What the dispatcher has to do, in this order; everything written in one batch of events is durable before anything
-/// of the batch is sent.
+/// A task for the dispatcher. Effects are carried out in order; every write of a batch of events is durable before any
+/// message of the batch is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Make it durable.
-    Write(Write),
-    /// Tell validators.
+    /// Make a change durable.
+    Write(LeaseWrite),
+    /// Send a message to validators.
     Tell {
-        /// Their connections.
+        /// The connections of the validators.
         to: Vec<ConnectionId>,
-        /// What.
+        /// The message.
         message: Box<FromMiner>,
     },
-    /// Tell Muster validators what they may miss.
+    /// Send live output or progress to Muster validators; it may be dropped.
     Live {
-        /// Their connections.
+        /// The connections of the validators.
         to: Vec<ConnectionId>,
-        /// What.
+        /// The message.
         message: Box<FromMiner>,
     },
-    /// Tell a validator the story of an ended lease, which the store has.
+    /// Send a validator the history of an ended lease, read from the store.
     Retell {
-        /// Its connection.
+        /// The validator's connection.
         to: ConnectionId,
-        /// Which.
+        /// The attempt of the lease.
         attempt: AttemptId,
     },
-    /// Tell a Muster validator a receipt it signed before, as the store has it.
+    /// Send a Muster validator a receipt that it signed before, read from the store.
     RepeatReceipt {
-        /// Its connection.
+        /// The validator's connection.
         to: ConnectionId,
-        /// Which attempt.
+        /// The attempt of the receipt.
         attempt: AttemptId,
-        /// Which of its receipts.
+        /// The kind of the receipt.
         kind: ReceiptKind,
     },
     /// Start an executor.
     Start {
-        /// What it must show.
+        /// The token that the executor must show when it dials in.
         token: ExecutorToken,
-        /// Of which kind.
+        /// The class of the executor.
         class: ExecutorClass,
     },
-    /// The executor on this connection serves that lease.
+    /// Admit the executor on a connection to its lease.
     Admit {
-        /// Which connection.
+        /// The executor's connection.
         dial: DialId,
-        /// Which lease.
+        /// The attempt of the lease.
         attempt: AttemptId,
     },
-    /// The executor on this connection has no business here.
+    /// Refuse the executor on a connection.
     Dismiss {
-        /// Which connection.
+        /// The executor's connection.
         dial: DialId,
-        /// Why, in the words of the wire.
+        /// The reason, in the words of the wire.
         details: String,
     },
-    /// Tell the executor of a lease.
+    /// Send a message to the executor of a lease.
     Order {
-        /// Which lease.
+        /// The attempt of the lease.
         attempt: AttemptId,
-        /// What.
+        /// The message.
         message: Box<ToMiner>,
     },
-    /// Have these images at hand.
+    /// Tell persistent executors to fetch these images.
     Shelve(Vec<ListedImage>),
-    /// Let the executor of a lease go.
+    /// Stop the executor of a lease.
     StopExecutor {
-        /// Which lease.
+        /// The attempt of the lease.
         attempt: AttemptId,
     },
 }
 
-/// What has to become durable.
+/// A change of the store.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum LeaseWrite {
     /// A lease begins.
     Opened {
-        /// The attempt.
+        /// The attempt of the lease.
         attempt: AttemptId,
-        /// For whom.
+        /// The validator that made the offer.
         validator: ValidatorKey,
-        /// When.
+        /// The time of the acceptance.
         at: Timestamp,
     },
     /// A lease has ended.
     Ended {
-        /// The attempt.
+        /// The attempt of the lease.
         attempt: AttemptId,
         /// Owed or cancelled.
-        standing: Standing,
-        /// What its validator must hear, the final message last.
-        story: Vec<FromMiner>,
-        /// When.
+        standing: LeaseStatus,
+        /// The messages that its validator must get, the final one last.
+        history: Vec<FromMiner>,
+        /// The time of the end.
         at: Timestamp,
     },
-    /// The finished receipt is there: the story is owed no longer.
+    /// The finished receipt is there: the history is no longer owed.
     Settled(AttemptId),
     /// A receipt with both signatures.
     Receipt(Box<Receipt>),
@@ -225,9 +225,9 @@ pub enum Write {
     Forgotten(Vec<AttemptId>),
 }
 
-/// Where an attempt stands in the store.
+/// The status of an attempt in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum LeaseStatus {
     /// Its executor is, or was, at work.
     Open,
     /// Ended; its validator has not acknowledged the end.
@@ -238,8 +238,8 @@ pub enum Standing {
     Cancelled,
 }
 
-impl Standing {
-    /// Every standing.
+impl LeaseStatus {
+    /// All statuses.
     pub const ALL: [Self; 4] = [Self::Open, Self::Owed, Self::Settled, Self::Cancelled];
 
     /// The text in the store.
@@ -253,22 +253,22 @@ impl Standing {
     }
 }
 
-/// What the store remembers of an attempt.
+/// An attempt as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The attempt.
+pub struct LeaseRecord {
+    /// The id of the attempt.
     pub attempt: AttemptId,
-    /// For whom.
+    /// The validator that made the offer.
     pub validator: ValidatorKey,
-    /// Where it stands.
-    pub standing: Standing,
-    /// Which of its receipts are held.
+    /// Its status.
+    pub standing: LeaseStatus,
+    /// The kinds of its stored receipts.
     pub receipts: Vec<ReceiptKind>,
-    /// When it began or ended.
+    /// The time of its beginning or, once ended, of its end.
     pub at: Timestamp,
 }
 
-/// The first sentence of every story.
-pub(super) fn accepted(attempt: AttemptId) -> FromMiner {
+/// The first message of every history.
+pub(super) fn accepted_message(attempt: AttemptId) -> FromMiner {
     FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt })
 }

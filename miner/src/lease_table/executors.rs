@@ -1,14 +1,14 @@
-//! The book's answers to executors.
+//! The lease table's answers to executors.
 
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
 use muster_protocol::{AttemptId, ExecutorToken, Manifest, Timestamp};
 
 use super::validators::executor_complaint;
-use super::{Book, ConnectionId, DialId, Effect};
-use crate::lease::{self, LeaseState, Report};
+use super::{ConnectionId, DialId, Effect, LeaseTable};
+use crate::lease::{self, ExecutorReport, LeaseState};
 
-impl Book {
-    /// A token opens the door once: to the lease it was made for, while that lease waits for its executor.
+impl LeaseTable {
+    /// A token is valid once: for its lease, while that lease waits for its executor.
     pub(super) fn on_dialled(
         &mut self,
         dial: DialId,
@@ -48,7 +48,7 @@ impl Book {
         &mut self,
         dial: DialId,
         attempt: AttemptId,
-        report: Report,
+        report: ExecutorReport,
         now: Timestamp,
     ) -> Vec<Effect> {
         if !self.serves(dial, attempt) {
@@ -77,12 +77,12 @@ impl Book {
             .unwrap_or_default()
     }
 
-    /// Everything that the miner has now.
+    /// The whole capacity of the miner at this moment.
     pub(super) fn manifest(&self) -> Manifest {
         self.rules.manifest.plus(&self.standing)
     }
 
-    /// Muster validators hear of it at once. Others ask by connecting, and might take another manifest amiss.
+    /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might confuse them.
     pub(super) fn on_capacity(&mut self, standing: Manifest) -> Vec<Effect> {
         if self.standing == standing {
             return vec![];

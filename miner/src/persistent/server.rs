@@ -1,4 +1,4 @@
-//! Where standing executors come in: they enrol here once, and then each keeps one connection for all of its leases.
+//! The server for persistent executors: they enroll here once, and then each keeps one connection for all of its leases.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,32 +23,32 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Assigned, Attendance, Pool};
-use crate::book::{DialId, Event};
-use crate::context::Context;
-use crate::executors::{ExecutorPeer, Frame, error_frame, note_metrics, report};
-use crate::queues::{Attachment, Input, Outgoing, outbox};
+use super::{AssignedLease, ExecutorPool, PoolMembership};
+use crate::executors::{ExecutorPeer, Frame, error_frame, note_metrics, read_report};
+use crate::lease_table::{DialId, Event};
+use crate::queues::{Attachment, DispatcherInput, Outgoing, outbox};
+use crate::state::MinerState;
 
-/// How often it is looked whether a connected executor is still on the roll.
+/// The interval between two checks that a connected executor is still registered.
 const CHECK: Duration = Duration::from_secs(5);
 /// How long an executor may take to clear up after a lease before its connection is cut.
 const CLEAR_UP: Duration = Duration::from_secs(90);
 const NORMAL: u16 = 1000;
-/// The websocket's word for "you may not".
+/// The websocket's close code for a policy violation.
 const POLICY: u16 = 1008;
 
-/// The door.
-pub struct Door {
-    /// What every session shares.
-    pub context: Arc<Context>,
-    /// Who is in.
-    pub pool: Pool,
-    /// Who may come in.
+/// The server of the port on which persistent executors connect.
+pub struct PersistentServer {
+    /// The state that every session shares.
+    pub context: Arc<MinerState>,
+    /// The connected executors.
+    pub pool: ExecutorPool,
+    /// The enrolled executors.
     pub roll: Roll,
 }
 
 /// How a lease ended on an executor.
-enum Closing {
+enum LeaseClosing {
     /// It is free again.
     Over(AttemptId),
     /// It does not clear up.
@@ -56,18 +56,18 @@ enum Closing {
 }
 
 /// A lease that this connection serves.
-struct Open {
+struct OpenLease {
     dial: DialId,
     /// The executor has cleared up.
     cleared: CancellationToken,
 }
 
-impl Callers for Door {
+impl Callers for PersistentServer {
     async fn admits(&self, certificate: Digest) -> bool {
         let (roll, now) = (self.roll.clone(), self.context.clock.now());
         let look = move || Ok(roll.find(certificate)?.is_some() || roll.expects_anyone(now)?);
         blocking(look).await.unwrap_or_else(|error| {
-            tracing::error!(error = %Causes(&error), "nobody is admitted");
+            tracing::error!(error = %Causes(&error), "the registry cannot be read, so no executor is admitted");
             false
         })
     }
@@ -78,39 +78,39 @@ impl Callers for Door {
         let first = timeout(self.context.limits.handshake, greeting.receive()).await;
         let Ok(Ok(Some(first))) = first else { return };
         let refusal = match decode::<FromMiner>(&first) {
-            Ok(FromMiner::MusterEnrolExecutor(request)) => match self.enrol(request, certificate).await {
+            Ok(FromMiner::MusterEnrolExecutor(request)) => match self.enroll(request, certificate).await {
                 Ok(member) => {
-                    tracing::info!(name = member.name, %certificate, class = %member.class, "a standing executor is enrolled");
+                    tracing::info!(name = member.name, %certificate, class = %member.class, "a persistent executor is enrolled");
                     let class = member.class;
                     let enrolled = encode(&ToMiner::MusterExecutorEnrolled(ExecutorEnrolled { class }));
                     return greeting.refuse(Some(enrolled), NORMAL).await;
                 }
                 Err(error) => error.to_string(),
             },
-            Ok(FromMiner::MusterExecutorHello(hello)) => match self.known(&hello, certificate).await {
+            Ok(FromMiner::MusterExecutorHello(hello)) => match self.find_member(&hello, certificate).await {
                 Ok(member) => return self.attend(greeting, hello, member, certificate, ip).await,
                 Err(refusal) => refusal,
             },
-            Ok(_) => "a standing executor begins with MusterExecutorHello".to_owned(),
+            Ok(_) => "a persistent executor begins with MusterExecutorHello".to_owned(),
             Err(error) => error.to_string(),
         };
-        tracing::warn!(%certificate, refusal, "a standing executor was refused");
+        tracing::warn!(%certificate, refusal, "a persistent executor was refused");
         greeting.refuse(Some(error_frame(refusal)), POLICY).await;
     }
 }
 
-impl Door {
-    async fn enrol(&self, request: EnrolExecutor, certificate: Digest) -> Result<Member, RollError> {
+impl PersistentServer {
+    async fn enroll(&self, request: EnrolExecutor, certificate: Digest) -> Result<Member, RollError> {
         let (roll, now) = (self.roll.clone(), self.context.clock.now());
         blocking(move || roll.enrol(&request.secret, certificate, &request.name, now)).await
     }
 
-    async fn known(&self, hello: &ExecutorHello, certificate: Digest) -> Result<Member, String> {
+    async fn find_member(&self, hello: &ExecutorHello, certificate: Digest) -> Result<Member, String> {
         let roll = self.roll.clone();
         let found = blocking(move || roll.find(certificate)).await;
         let member = found
             .map_err(|error| error.to_string())?
-            .ok_or("this miner does not know the executor's certificate; enrol it")?;
+            .ok_or("this miner does not know the executor's certificate; enroll it")?;
         if hello.class != member.class {
             return Err(format!(
                 "the executor is enrolled for class {}, not {}",
@@ -126,7 +126,7 @@ impl Door {
         Ok(member)
     }
 
-    async fn is_on_the_roll(&self, certificate: Digest) -> bool {
+    async fn is_registered(&self, certificate: Digest) -> bool {
         let roll = self.roll.clone();
         // A disk that fails for a moment is no reason to drop jobs.
         blocking(move || roll.find(certificate))
@@ -142,10 +142,10 @@ impl Door {
         certificate: Digest,
         ip: IpAddr,
     ) {
-        tracing::info!(name = member.name, class = %hello.class, capacity = hello.capacity, version = hello.version, "a standing executor is there");
+        tracing::info!(name = member.name, class = %hello.class, capacity = hello.capacity, version = hello.version, "a persistent executor connected");
         let session = greeting.accept(ExecutorPeer);
         let (seat, orders) = self.pool.join(hello.class, hello.capacity);
-        let visit = Visit {
+        let visit = ExecutorSession {
             door: self,
             name: &member.name,
             class: hello.class,
@@ -155,53 +155,53 @@ impl Door {
             work: FuturesUnordered::new(),
         };
         let why = visit.run(session, seat, orders).await;
-        tracing::info!(name = member.name, why, "a standing executor is gone");
+        tracing::info!(name = member.name, why, "a persistent executor disconnected");
     }
 }
 
-/// One connection of a standing executor.
-struct Visit<'a> {
-    door: &'a Door,
+/// One connection of a persistent executor.
+struct ExecutorSession<'a> {
+    door: &'a PersistentServer,
     name: &'a str,
     class: ExecutorClass,
     certificate: Digest,
     ip: String,
-    open: HashMap<AttemptId, Open>,
-    work: FuturesUnordered<BoxFuture<'static, Closing>>,
+    open: HashMap<AttemptId, OpenLease>,
+    work: FuturesUnordered<BoxFuture<'static, LeaseClosing>>,
 }
 
-impl Visit<'_> {
-    /// To the end of the connection; says why it ended.
+impl ExecutorSession<'_> {
+    /// Serves the connection to its end and returns the reason for the end.
     async fn run(
         mut self,
         session: Session<ExecutorPeer>,
-        seat: Attendance,
-        mut orders: tokio::sync::mpsc::UnboundedReceiver<Assigned>,
+        seat: PoolMembership,
+        mut orders: tokio::sync::mpsc::UnboundedReceiver<AssignedLease>,
     ) -> String {
         let (mut receiver, sender) = session.split();
         let context = Arc::clone(&self.door.context);
         let mut check = context.clock.now().plus(CHECK);
-        let mut shelf = self.door.pool.shelf();
+        let mut shelf = self.door.pool.watch_whitelist();
         if !shelf.borrow().is_empty() {
-            // What was published before it came is news to it.
+            // The whitelists that were published before are news to it.
             shelf.mark_changed();
         }
         let (code, why) = loop {
             tokio::select! {
                 Ok(()) = shelf.changed() => {
                     let images = shelf.borrow_and_update().clone();
-                    say_what_is_listed(images, self.class, &sender).await;
+                    send_whitelist(images, self.class, &sender).await;
                 }
                 () = context.hangup.cancelled() => break (NORMAL, "the miner stops".to_owned()),
                 Some(assigned) = orders.recv() => self.begin(assigned, sender.clone()),
                 Some(closing) = self.work.next() => match closing {
-                    Closing::Over(attempt) => { self.open.remove(&attempt); }
-                    Closing::Stuck(attempt) => break (POLICY, format!("it does not clear up after attempt {attempt}")),
+                    LeaseClosing::Over(attempt) => { self.open.remove(&attempt); }
+                    LeaseClosing::Stuck(attempt) => break (POLICY, format!("it does not clear up after attempt {attempt}")),
                 },
                 heard = receiver.recv() => match heard {
                     Ok(None) => break (NORMAL, "it closed its connection".to_owned()),
                     Ok(Some(message)) => if let Err(details) = self.take(message).await {
-                        // One that cannot be told is found out by the next read.
+                        // The next read notices a peer that cannot be reached.
                         let _ = sender.send(&Frame(error_frame(details).into())).await;
                     },
                     Err(error) if error.is_fatal() => break (NORMAL, Causes(&error).to_string()),
@@ -212,8 +212,8 @@ impl Visit<'_> {
                 },
                 () = context.clock.sleep_until(check) => {
                     check = context.clock.now().plus(CHECK);
-                    if !self.door.is_on_the_roll(self.certificate).await {
-                        break (POLICY, "it was struck off the roll".to_owned());
+                    if !self.door.is_registered(self.certificate).await {
+                        break (POLICY, "the operator removed it from the registry".to_owned());
                     }
                 }
             }
@@ -227,13 +227,13 @@ impl Visit<'_> {
         why
     }
 
-    fn begin(&mut self, assigned: Assigned, sender: Sender<ExecutorPeer>) {
+    fn begin(&mut self, assigned: AssignedLease, sender: Sender<ExecutorPeer>) {
         let context = Arc::clone(&self.door.context);
-        let open = Open {
+        let open = OpenLease {
             dial: DialId(context.number()),
             cleared: CancellationToken::new(),
         };
-        let lease = Lending {
+        let lease = LeaseRunner {
             dial: open.dial,
             ip: self.ip.clone(),
             cleared: open.cleared.clone(),
@@ -244,7 +244,7 @@ impl Visit<'_> {
         self.work.push(Box::pin(lease.run(assigned)));
     }
 
-    /// What the executor says; an error is for it.
+    /// Handles a message of the executor; an error is sent back to it.
     async fn take(&mut self, message: FromMiner) -> Result<(), String> {
         if let FromMiner::MusterExecutorMetrics(metrics) = &message {
             note_metrics(self.name, metrics);
@@ -262,7 +262,7 @@ impl Visit<'_> {
             open.cleared.cancel();
             return Ok(());
         }
-        let report = report(message, attempt, &self.ip, context)
+        let report = read_report(message, attempt, &self.ip, context)
             .map_err(|kind| format!("{kind} is not an executor's to send"))?;
         let report = Box::new(report);
         context
@@ -277,22 +277,22 @@ impl Visit<'_> {
     }
 }
 
-/// One lease on a standing executor's connection.
-struct Lending {
+/// One lease on a persistent executor's connection.
+struct LeaseRunner {
     dial: DialId,
     ip: String,
     cleared: CancellationToken,
     sender: Sender<ExecutorPeer>,
-    context: Arc<Context>,
+    context: Arc<MinerState>,
 }
 
-impl Lending {
-    async fn run(self, assigned: Assigned) -> Closing {
-        let Assigned { order, stop, over } = assigned;
+impl LeaseRunner {
+    async fn run(self, assigned: AssignedLease) -> LeaseClosing {
+        let AssignedLease { order, stop, over } = assigned;
         let attempt = order.token.attempt();
         let (outbox, mut outgoings) = outbox();
         let (verdict, admitted) = oneshot::channel();
-        let dialled = Input {
+        let dialled = DispatcherInput {
             event: Event::Dialled {
                 dial: self.dial,
                 token: order.token,
@@ -308,11 +308,11 @@ impl Lending {
         match admitted.await {
             Ok(Ok(())) => {}
             Ok(Err(details)) => {
-                // Nobody waits for it any more.
+                // The lease is already over.
                 let _ = over.send(details);
-                return Closing::Over(attempt);
+                return LeaseClosing::Over(attempt);
             }
-            Err(_) => return Closing::Over(attempt),
+            Err(_) => return LeaseClosing::Over(attempt),
         }
         while let Some(outgoing) = outgoings.recv().await {
             match outgoing {
@@ -321,8 +321,8 @@ impl Lending {
                         tracing::debug!(%attempt, error = %Causes(&error), "an executor cannot be told");
                     }
                 }
-                // Stories and receipts are for validators.
-                Outgoing::Story(_) | Outgoing::Receipt(..) => {}
+                // Histories and receipts are for validators.
+                Outgoing::History(_) | Outgoing::Receipt(..) => {}
             }
         }
         let cleared = tokio::select! {
@@ -331,22 +331,18 @@ impl Lending {
         };
         let _ = over.send("it is free again".to_owned());
         if cleared {
-            Closing::Over(attempt)
+            LeaseClosing::Over(attempt)
         } else {
-            Closing::Stuck(attempt)
+            LeaseClosing::Stuck(attempt)
         }
     }
 }
 
-/// Of what validators list, what an executor of this class runs.
-async fn say_what_is_listed(
-    mut images: Vec<ListedImage>,
-    class: ExecutorClass,
-    sender: &Sender<ExecutorPeer>,
-) {
+/// Sends the listed images of an executor's class.
+async fn send_whitelist(mut images: Vec<ListedImage>, class: ExecutorClass, sender: &Sender<ExecutorPeer>) {
     images.retain(|listed| listed.class == class);
     let notice = encode(&ToMiner::MusterWhitelist(WhitelistNotice { images }));
-    // One that cannot be told is found out by the next read.
+    // The next read notices a peer that cannot be reached.
     let _ = sender.send(&Frame(notice.into())).await;
 }
 

@@ -1,4 +1,4 @@
-//! The book's answers to validators.
+//! The lease table's answers to validators.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,21 +13,26 @@ use muster_protocol::{
     AttemptId, ExecutorToken, ImageId, JobRejectionReason, Receipt, ReceiptKind, Timestamp, ValidatorKey,
 };
 
-use super::{Active, Book, Connection, ConnectionId, Effect, Offered, Standing, Write};
-use crate::admission::{self, Decision, Facts, Flaw, Known, Offer};
+use super::{
+    ActiveLease, ConnectionId, Effect, JobOffer, LeaseStatus, LeaseTable, LeaseWrite, ValidatorConnection,
+};
+use crate::admission::{
+    self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
+};
 use crate::lease::{self, Lease};
 
 /// How far ahead of ours a validator's clock may be when it writes a started receipt: as far as any receipt's.
 const AHEAD: Duration = Duration::from_secs(3600);
 
-impl Book {
+impl LeaseTable {
     pub(super) fn on_joined(
         &mut self,
         id: ConnectionId,
         validator: ValidatorKey,
         muster: bool,
     ) -> Vec<Effect> {
-        self.connections.insert(id, Connection { validator, muster });
+        self.connections
+            .insert(id, ValidatorConnection { validator, muster });
         let manifest = ExecutorManifest {
             manifest: self.manifest(),
         };
@@ -40,7 +45,7 @@ impl Book {
         open.sort_unstable_by_key(|active| active.lease.attempt());
         for active in open {
             active.audience.push(id);
-            effects.extend(story(active, id));
+            effects.extend(tell_history(active, id));
         }
         let owed = self.owed.get(&validator).into_iter().flatten();
         effects.extend(owed.map(|attempt| Effect::Retell {
@@ -54,8 +59,8 @@ impl Book {
         self.connections.remove(&id);
         let mut effects = Vec::new();
         for active in self.active.values_mut() {
-            if let Some(heir) = active.left(id) {
-                effects.extend(story(active, heir));
+            if let Some(heir) = active.remove_connection(id) {
+                effects.extend(tell_history(active, heir));
             }
         }
         effects
@@ -64,52 +69,52 @@ impl Book {
     pub(super) fn on_offered(
         &mut self,
         id: ConnectionId,
-        offered: Offered,
+        offered: JobOffer,
         token: ExecutorToken,
         now: Timestamp,
     ) -> Vec<Effect> {
         let Some(validator) = self.validator_of(id) else {
             return vec![];
         };
-        let Offered {
+        let JobOffer {
             request,
             receipt,
             served,
         } = offered;
         let attempt = request.job_uuid;
-        let unlisted = self.unlisted(validator, &request);
-        let receipt = receipt.and_then(|receipt| self.fresh(receipt, now));
-        let offer = Offer {
+        let unlisted = self.find_unlisted_image(validator, &request);
+        let receipt = receipt.and_then(|receipt| self.check_age(receipt, now));
+        let offer = AdmissionRequest {
             attempt,
             class: request.executor_class,
             validator,
         };
         let manifest = self.manifest();
-        let facts = Facts {
+        let facts = AdmissionInputs {
             manifest: &manifest,
-            leased: self.leased(offer.class),
-            known: self.known(attempt),
+            leased: self.count_leases(offer.class),
+            known: self.recall(attempt),
             served,
             draining: self.draining,
             unlisted,
             flaw: receipt.as_ref().err(),
         };
         match (admission::decide(&offer, &facts), receipt) {
-            (Decision::Accept, Ok(receipt)) => {
+            (AdmissionDecision::Accept, Ok(receipt)) => {
                 let lease = Lease::new(validator, request, token.clone(), self.rules.patience, now);
                 let class = lease.class();
                 let mut effects = vec![
-                    Effect::Write(Write::Opened {
+                    Effect::Write(LeaseWrite::Opened {
                         attempt,
                         validator,
                         at: now,
                     }),
-                    Effect::Write(Write::Receipt(Box::new(receipt.clone()))),
+                    Effect::Write(LeaseWrite::Receipt(Box::new(receipt.clone()))),
                 ];
-                effects.extend(lease.story().iter().map(|message| tell(id, message.clone())));
-                effects.extend(self.countersigned(id, &receipt));
+                effects.extend(lease.history().iter().map(|message| tell(id, message.clone())));
+                effects.extend(self.tell_countersigned(id, &receipt));
                 effects.push(Effect::Start { token, class });
-                let active = Active {
+                let active = ActiveLease {
                     lease,
                     started: receipt,
                     accepted_receipt: false,
@@ -120,9 +125,9 @@ impl Book {
                 self.active.insert(attempt, active);
                 effects
             }
-            (Decision::Repeat, Ok(_)) => self.repeat(id, attempt),
-            (Decision::Decline { reason, message }, _) => {
-                let receipts = self.excuses(reason, offer);
+            (AdmissionDecision::Repeat, Ok(_)) => self.repeat(id, attempt),
+            (AdmissionDecision::Decline { reason, message }, _) => {
+                let receipts = self.collect_excuses(reason, offer);
                 let decline = DeclineJob {
                     job_uuid: attempt,
                     message,
@@ -133,11 +138,11 @@ impl Book {
                 vec![tell(id, FromMiner::V0DeclineJobRequest(decline))]
             }
             // `decide` accepts nothing that has a flaw.
-            (Decision::Accept | Decision::Repeat, Err(_)) => vec![],
+            (AdmissionDecision::Accept | AdmissionDecision::Repeat, Err(_)) => vec![],
         }
     }
 
-    /// What a validator publishes holds until it publishes something else. All that any of them lists is to be at hand.
+    /// A validator's whitelist is valid until it publishes another. Executors fetch the images of all whitelists.
     pub(super) fn on_listed(&mut self, id: ConnectionId, mut notice: WhitelistNotice) -> Vec<Effect> {
         let Some(validator) = self.validator_of(id) else {
             return vec![];
@@ -152,8 +157,8 @@ impl Book {
         vec![Effect::Shelve(images.into_iter().cloned().collect())]
     }
 
-    /// The image of a sealed session, if its validator has said what may serve and this is not among it.
-    fn unlisted(&self, validator: ValidatorKey, offer: &InitialJobRequest) -> Option<ImageId> {
+    /// The image of a sealed session, if its validator has published a whitelist without it.
+    fn find_unlisted_image(&self, validator: ValidatorKey, offer: &InitialJobRequest) -> Option<ImageId> {
         let image = offer.streaming_details.as_ref()?.muster.as_ref()?.image;
         let listed = self.listed.get(&validator)?;
         (!listed.lists(image)).then_some(image)
@@ -161,9 +166,9 @@ impl Book {
 
     /// An attempt is forgotten after a while, and a receipt must have aged by then, or it would run the attempt again:
     /// one that is taken `AHEAD` of its date is too old again within that while.
-    fn fresh(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, Flaw> {
+    fn check_age(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, OfferFlaw> {
         let written = receipt.payload.timestamp();
-        let flaw = |why: &str| Err(Flaw::Receipt(format!("the started receipt {why}")));
+        let flaw = |why: &str| Err(OfferFlaw::Receipt(format!("the started receipt {why}")));
         if written > now.plus(AHEAD) {
             return flaw("lies too far in the future");
         }
@@ -173,21 +178,23 @@ impl Book {
         Ok(receipt)
     }
 
-    fn known(&self, attempt: AttemptId) -> Known {
+    fn recall(&self, attempt: AttemptId) -> AttemptHistory {
         if let Some(active) = self.active.get(&attempt) {
-            return Known::Leased(active.lease.validator());
+            return AttemptHistory::Leased(active.lease.validator());
         }
         match self.past.get(&attempt) {
-            None => Known::New,
+            None => AttemptHistory::New,
             Some(past) => match past.standing {
-                Standing::Open | Standing::Owed | Standing::Settled => Known::Leased(past.validator),
-                Standing::Cancelled => Known::Cancelled(past.validator),
+                LeaseStatus::Open | LeaseStatus::Owed | LeaseStatus::Settled => {
+                    AttemptHistory::Leased(past.validator)
+                }
+                LeaseStatus::Cancelled => AttemptHistory::Cancelled(past.validator),
             },
         }
     }
 
     /// Started receipts of the executors of that class that are really at work.
-    fn excuses(&self, reason: JobRejectionReason, offer: Offer) -> Vec<Receipt> {
+    fn collect_excuses(&self, reason: JobRejectionReason, offer: AdmissionRequest) -> Vec<Receipt> {
         match reason {
             JobRejectionReason::Busy => {
                 let mut busy: Vec<_> = self
@@ -206,12 +213,12 @@ impl Book {
         }
     }
 
-    /// The answer that was given before, and what has followed it.
+    /// The earlier answer and the history since.
     fn repeat(&mut self, id: ConnectionId, attempt: AttemptId) -> Vec<Effect> {
         match self.active.get_mut(&attempt) {
             Some(active) => {
-                active.speaks(id);
-                story(active, id).collect()
+                active.set_speaker(id);
+                tell_history(active, id).collect()
             }
             None => vec![Effect::Retell { to: id, attempt }],
         }
@@ -224,9 +231,9 @@ impl Book {
         now: Timestamp,
     ) -> Vec<Effect> {
         let attempt = request.job_uuid;
-        if !self.heard(id, attempt) {
+        if !self.note_speaker(id, attempt) {
             let owed = self.past.get(&attempt).filter(|past| {
-                past.standing == Standing::Owed && self.validator_of(id) == Some(past.validator)
+                past.standing == LeaseStatus::Owed && self.validator_of(id) == Some(past.validator)
             });
             return match owed {
                 Some(_) => vec![Effect::Retell { to: id, attempt }],
@@ -248,7 +255,7 @@ impl Book {
         cancel: CancelJob,
         now: Timestamp,
     ) -> Vec<Effect> {
-        if !self.heard(id, cancel.job_uuid) {
+        if !self.note_speaker(id, cancel.job_uuid) {
             return vec![];
         }
         let event = lease::Event::Cancelled {
@@ -309,8 +316,8 @@ impl Book {
                 effects.extend(self.settle(attempt));
             }
         }
-        let answer = self.countersigned(id, &receipt);
-        effects.push(Effect::Write(Write::Receipt(receipt)));
+        let answer = self.tell_countersigned(id, &receipt);
+        effects.push(Effect::Write(LeaseWrite::Receipt(receipt)));
         effects.extend(answer);
         effects
     }
@@ -320,26 +327,26 @@ impl Book {
         past.finished_receipt = true;
         let validator = past.validator;
         match past.standing {
-            Standing::Open | Standing::Owed => past.standing = Standing::Settled,
-            Standing::Settled | Standing::Cancelled => return None,
+            LeaseStatus::Open | LeaseStatus::Owed => past.standing = LeaseStatus::Settled,
+            LeaseStatus::Settled | LeaseStatus::Cancelled => return None,
         }
-        self.no_longer_owed(validator, attempt);
-        Some(Effect::Write(Write::Settled(attempt)))
+        self.forget_owed(validator, attempt);
+        Some(Effect::Write(LeaseWrite::Settled(attempt)))
     }
 
     /// Whether this connection may speak about an open lease; if so, the lease speaks to it from now on.
-    fn heard(&mut self, id: ConnectionId, attempt: AttemptId) -> bool {
+    fn note_speaker(&mut self, id: ConnectionId, attempt: AttemptId) -> bool {
         let validator = self.validator_of(id);
         match self.active.get_mut(&attempt) {
             Some(active) if Some(active.lease.validator()) == validator => {
-                active.speaks(id);
+                active.set_speaker(id);
                 true
             }
             Some(_) | None => false,
         }
     }
 
-    fn countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
+    fn tell_countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
         let message = ReceiptCountersigned {
             receipt: receipt.clone(),
         };
@@ -358,11 +365,11 @@ impl Book {
     }
 }
 
-/// All that has been said of a lease, for who may have missed it. Hearing it again changes nothing for anybody.
-fn story(active: &Active, to: ConnectionId) -> impl Iterator<Item = Effect> {
+/// The whole history of a lease, for a connection that may have missed a part. A repetition has no effect on a validator.
+fn tell_history(active: &ActiveLease, to: ConnectionId) -> impl Iterator<Item = Effect> {
     active
         .lease
-        .story()
+        .history()
         .iter()
         .map(move |message| tell(to, message.clone()))
 }

@@ -1,4 +1,4 @@
-//! What every session of this miner shares.
+//! The state that every session of this miner shares.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::chain::Served;
+use crate::chain::ServedValidators;
 use crate::pages::Pages;
 use crate::queues::Inbox;
 use crate::store::Store;
@@ -20,33 +20,33 @@ use crate::store::Store;
 /// Sessions of one validator at any moment. Ours needs one; ComputeHorde's opens one for each job.
 pub const MAX_SESSIONS: usize = 1_024;
 
-/// Who has how many sessions.
+/// The number of open sessions of each validator.
 #[derive(Clone, Debug, Default)]
-pub struct Seats(Arc<Mutex<HashMap<ValidatorKey, usize>>>);
+pub struct SessionLimiter(Arc<Mutex<HashMap<ValidatorKey, usize>>>);
 
-/// One session of a validator that proved its key; free again when this is dropped.
+/// The right of an authenticated validator to one session; returned when it is dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct SessionPermit {
     validator: ValidatorKey,
-    seats: Seats,
+    seats: SessionLimiter,
 }
 
-/// Shared by all sessions.
+/// The state of the miner, shared by all sessions.
 #[derive(Debug)]
-pub struct Context {
+pub struct MinerState {
     /// The miner's key.
     pub key: Keypair,
-    /// What validators are told as the main hotkey.
+    /// The main hotkey that validators are told.
     pub main_hotkey: Hotkey,
-    /// Who may come in.
-    pub served: Served,
-    /// What survives.
+    /// The validators that are served.
+    pub served: ServedValidators,
+    /// The durable state.
     pub store: Store,
     /// Receipts for others to read.
     pub pages: Pages,
-    /// Whose time it is.
+    /// The source of time.
     pub clock: SharedClock,
-    /// Where events go.
+    /// The queue into the dispatcher.
     pub inbox: Inbox,
     /// Bounds of sockets.
     pub limits: Limits,
@@ -55,14 +55,14 @@ pub struct Context {
     /// Cancelled when sessions must end.
     pub hangup: CancellationToken,
     /// Bounds the sessions of each validator.
-    pub seats: Seats,
+    pub seats: SessionLimiter,
     /// A permit for every connection whose validator has not proved its key.
     pub strangers: Semaphore,
-    /// Numbers for connections.
+    /// The next connection's number.
     pub next: AtomicU64,
 }
 
-impl Context {
+impl MinerState {
     /// This miner's key in its role.
     pub fn me(&self) -> MinerKey {
         MinerKey(self.key.hotkey())
@@ -74,11 +74,11 @@ impl Context {
     }
 }
 
-// === impl Seats ===
+// === impl SessionLimiter ===
 
-impl Seats {
+impl SessionLimiter {
     /// A further session of `validator`; `None` if it has [`MAX_SESSIONS`].
-    pub fn take(&self, validator: ValidatorKey) -> Option<Seat> {
+    pub fn acquire(&self, validator: ValidatorKey) -> Option<SessionPermit> {
         // A count is whole between any two statements, so a panic elsewhere cannot have spoilt it.
         let mut taken = self.0.lock();
         let count = taken.entry(validator).or_default();
@@ -86,21 +86,21 @@ impl Seats {
             return None;
         }
         *count += 1;
-        Some(Seat {
+        Some(SessionPermit {
             validator,
             seats: self.clone(),
         })
     }
 }
 
-impl Seat {
-    /// Whose.
+impl SessionPermit {
+    /// The validator of this session.
     pub fn validator(&self) -> ValidatorKey {
         self.validator
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         let mut taken = self.seats.0.lock();
         if let Some(count) = taken.get_mut(&self.validator) {
@@ -119,13 +119,18 @@ mod tests {
     #[test]
     fn a_validator_has_so_many_seats_and_takes_none_from_others() {
         let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
-        let seats = Seats::default();
-        let mut held: Vec<_> = (0..MAX_SESSIONS).map(|_| seats.take(key(1)).unwrap()).collect();
-        assert!(seats.take(key(1)).is_none());
-        assert_eq!(seats.take(key(2)).unwrap().validator(), key(2));
+        let seats = SessionLimiter::default();
+        let mut held: Vec<_> = (0..MAX_SESSIONS)
+            .map(|_| seats.acquire(key(1)).unwrap())
+            .collect();
+        assert!(seats.acquire(key(1)).is_none());
+        assert_eq!(seats.acquire(key(2)).unwrap().validator(), key(2));
         held.pop();
-        assert!(seats.take(key(1)).is_some());
+        assert!(seats.acquire(key(1)).is_some());
         held.clear();
-        assert!(seats.0.lock().is_empty(), "who left is forgotten");
+        assert!(
+            seats.0.lock().is_empty(),
+            "a validator without sessions is forgotten"
+        );
     }
 }

@@ -1,16 +1,17 @@
-//! The book of leases: every outside event goes through it, one after another, and it says what to do.
+//! The table of leases: it takes every outside event, one after another, and returns the effects to carry out.
 //!
 //! Pure: no sockets, no store, no clock. The dispatcher feeds it and carries its effects out.
 //!
-//! *Who hears of a lease.* The connection that last spoke about an attempt, and every connection its validator opened
-//! since: a validator that lost its connection hears on, though the old connection may look alive for a while.
+//! *The audience of a lease* is the connection that last sent a message about the attempt, and every connection that its
+//! validator opened since. A validator that reconnects therefore misses nothing, although its old connection may look
+//! alive for a while.
 //!
-//! *What is owed.* The story of an ended lease is owed to its validator until the finished receipt arrives; each
+//! *Owed histories.* The history of an ended lease is owed to its validator until the finished receipt arrives; each
 //! further connection is told it again. Ended attempts are remembered for [`Rules::memory`], and every receipt that was taken
 //! is too old to be taken again before that is over, so an attempt is run at most once.
 
+mod events;
 mod executors;
-mod messages;
 #[cfg(test)]
 mod tests;
 mod validators;
@@ -24,49 +25,50 @@ use muster_protocol::{
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
-use crate::lease::{self, Lease, Patience, Refused};
+use crate::lease::{self, Lease, LeaseRefusal, LeaseTimeouts};
 
-pub use messages::{ConnectionId, DialId, Effect, Event, Offered, Record, Standing, Write};
+pub use events::{ConnectionId, DialId, Effect, Event, JobOffer, LeaseRecord, LeaseStatus, LeaseWrite};
 
-/// How often what is old enough to be forgotten is looked for.
+/// The interval between two searches for attempts that are old enough to be forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// What the miner promises and how long it waits. Fixed while it runs.
+/// The miner's capacity and its waiting times. They are fixed while it runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
-    /// What the miner has besides standing executors.
+pub struct LeaseRules {
+    /// The executors that the miner starts itself, by class.
     pub manifest: Manifest,
-    /// How long leases wait.
-    pub patience: Patience,
+    /// The waiting times of a lease.
+    pub patience: LeaseTimeouts,
     /// How long ended attempts are remembered and their results kept for their validators.
     pub memory: Duration,
 }
 
-/// A lease that has not ended, with who hears of it.
+/// A lease that has not ended, with its audience.
 #[derive(Debug)]
-struct Active {
+struct ActiveLease {
     lease: Lease,
     /// The started receipt with both signatures: proof that this executor is at work.
     started: Receipt,
     accepted_receipt: bool,
-    /// Who hears of it.
+    /// The connections that get its messages.
     audience: Vec<ConnectionId>,
-    /// Who has spoken about it and is still there, the latest last.
+    /// The open connections that have sent a message about it, the latest last.
     spoke: Vec<ConnectionId>,
     executor: Option<DialId>,
 }
 
-impl Active {
-    /// Whoever spoke last hears alone: the validator's other connections are other attempts'.
-    fn speaks(&mut self, id: ConnectionId) {
+impl ActiveLease {
+    /// The connection that spoke last becomes the whole audience: the validator's other connections belong to other attempts.
+    fn set_speaker(&mut self, id: ConnectionId) {
         self.spoke.retain(|other| *other != id);
         self.spoke.push(id);
         self.audience = vec![id];
     }
 
-    /// A connection is gone. If nobody hears of the lease any more, who spoke before takes over: what a dead connection had
-    /// sent may have been read after its successor's. That one is returned, since it has missed what was told meanwhile.
-    fn left(&mut self, id: ConnectionId) -> Option<ConnectionId> {
+    /// Removes a closed connection. If the audience is empty then, the connection that spoke before takes over, because
+    /// frames of a dead connection may have been read after its successor's. The successor is returned: it has missed the
+    /// messages since.
+    fn remove_connection(&mut self, id: ConnectionId) -> Option<ConnectionId> {
         self.spoke.retain(|other| *other != id);
         self.audience.retain(|other| *other != id);
         if !self.audience.is_empty() {
@@ -80,42 +82,42 @@ impl Active {
 
 /// An attempt whose lease has ended.
 #[derive(Clone, Copy, Debug)]
-struct Past {
+struct EndedLease {
     validator: ValidatorKey,
-    standing: Standing,
+    standing: LeaseStatus,
     accepted_receipt: bool,
     finished_receipt: bool,
     at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct ValidatorConnection {
     validator: ValidatorKey,
     /// It showed the header of Muster, so our own messages may be sent.
     muster: bool,
 }
 
-/// The book.
+/// All leases of the miner, the connections of validators, and the histories owed to them.
 #[derive(Debug)]
-pub struct Book {
-    rules: Rules,
-    /// What standing executors add.
+pub struct LeaseTable {
+    rules: LeaseRules,
+    /// The capacity of connected persistent executors.
     standing: Manifest,
-    active: HashMap<AttemptId, Active>,
-    past: HashMap<AttemptId, Past>,
+    active: HashMap<AttemptId, ActiveLease>,
+    past: HashMap<AttemptId, EndedLease>,
     /// Ended and not yet acknowledged, by validator.
     owed: HashMap<ValidatorKey, BTreeSet<AttemptId>>,
-    connections: HashMap<ConnectionId, Connection>,
-    /// What each validator has published, as long as this process lives.
+    connections: HashMap<ConnectionId, ValidatorConnection>,
+    /// The whitelist of each validator, as long as this process lives.
     listed: BTreeMap<ValidatorKey, WhitelistNotice>,
     draining: bool,
     forget_at: Timestamp,
 }
 
-impl Book {
-    /// Opens the book on what the store holds. Leases found open lost their executors with the process before: they
-    /// end here, and their validators are told when they connect.
-    pub fn open(rules: Rules, records: Vec<Record>, now: Timestamp) -> (Self, Vec<Effect>) {
+impl LeaseTable {
+    /// Builds the table from the records in the store. Open leases lost their executors with the earlier process: they end
+    /// here, and their validators learn it when they connect.
+    pub fn open(rules: LeaseRules, records: Vec<LeaseRecord>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,
             standing: Manifest::default(),
@@ -131,22 +133,22 @@ impl Book {
         for record in records {
             let attempt = record.attempt;
             let standing = match record.standing {
-                Standing::Open => {
+                LeaseStatus::Open => {
                     let reason = HordeFailureReason::ExecutorDisconnected;
                     let text = "the miner restarted while the job was on its executor".to_owned();
                     let lost = lease::horde_failed(attempt, ParticipantType::Miner, reason, text);
-                    let story = vec![messages::accepted(attempt), lost];
-                    effects.push(Effect::Write(Write::Ended {
+                    let history = vec![events::accepted_message(attempt), lost];
+                    effects.push(Effect::Write(LeaseWrite::Ended {
                         attempt,
-                        standing: Standing::Owed,
-                        story,
+                        standing: LeaseStatus::Owed,
+                        history,
                         at: now,
                     }));
-                    Standing::Owed
+                    LeaseStatus::Owed
                 }
-                Standing::Owed | Standing::Settled | Standing::Cancelled => record.standing,
+                LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled => record.standing,
             };
-            let past = Past {
+            let past = EndedLease {
                 validator: record.validator,
                 standing,
                 accepted_receipt: record.receipts.contains(&ReceiptKind::Accepted),
@@ -158,7 +160,7 @@ impl Book {
         (book, effects)
     }
 
-    /// Takes one event and says what to do, in order.
+    /// Applies one event and returns the effects in order.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         match event {
             Event::Joined {
@@ -212,7 +214,7 @@ impl Book {
     }
 
     /// Leases of one class that have not ended.
-    fn leased(&self, class: ExecutorClass) -> u32 {
+    fn count_leases(&self, class: ExecutorClass) -> u32 {
         let count = self
             .active
             .values()
@@ -267,20 +269,23 @@ impl Book {
         }
         for attempt in &attempts {
             if let Some(past) = self.past.remove(attempt) {
-                self.no_longer_owed(past.validator, *attempt);
+                self.forget_owed(past.validator, *attempt);
             }
         }
-        vec![Effect::Write(Write::Forgotten(attempts))]
+        vec![Effect::Write(LeaseWrite::Forgotten(attempts))]
     }
 
-    /// Gives an event to a lease and turns its effects into the book's.
+    /// Gives an event to a lease and turns its effects into the table's.
     fn drive(
         &mut self,
         attempt: AttemptId,
         event: lease::Event,
         now: Timestamp,
-    ) -> Result<Vec<Effect>, Refused> {
-        let active = self.active.get_mut(&attempt).ok_or(Refused::NotOpen(attempt))?;
+    ) -> Result<Vec<Effect>, LeaseRefusal> {
+        let active = self
+            .active
+            .get_mut(&attempt)
+            .ok_or(LeaseRefusal::NotOpen(attempt))?;
         let effects = active.lease.apply(event, now)?;
         Ok(self.translate(attempt, effects, now))
     }
@@ -310,13 +315,15 @@ impl Book {
         out
     }
 
-    fn close(&mut self, attempt: AttemptId, ending: lease::Ending, now: Timestamp) -> Option<Effect> {
+    fn close(&mut self, attempt: AttemptId, ending: lease::LeaseEnding, now: Timestamp) -> Option<Effect> {
         let active = self.active.remove(&attempt)?;
         let standing = match ending {
-            lease::Ending::Finished | lease::Ending::Failed | lease::Ending::HordeFailed => Standing::Owed,
-            lease::Ending::Cancelled => Standing::Cancelled,
+            lease::LeaseEnding::Finished | lease::LeaseEnding::Failed | lease::LeaseEnding::HordeFailed => {
+                LeaseStatus::Owed
+            }
+            lease::LeaseEnding::Cancelled => LeaseStatus::Cancelled,
         };
-        let past = Past {
+        let past = EndedLease {
             validator: active.lease.validator(),
             standing,
             accepted_receipt: active.accepted_receipt,
@@ -324,26 +331,26 @@ impl Book {
             at: now,
         };
         self.remember(attempt, past);
-        let story = active.lease.into_story();
-        Some(Effect::Write(Write::Ended {
+        let history = active.lease.into_history();
+        Some(Effect::Write(LeaseWrite::Ended {
             attempt,
             standing,
-            story,
+            history,
             at: now,
         }))
     }
 
-    fn remember(&mut self, attempt: AttemptId, past: Past) {
+    fn remember(&mut self, attempt: AttemptId, past: EndedLease) {
         match past.standing {
-            Standing::Owed => {
+            LeaseStatus::Owed => {
                 self.owed.entry(past.validator).or_default().insert(attempt);
             }
-            Standing::Open | Standing::Settled | Standing::Cancelled => {}
+            LeaseStatus::Open | LeaseStatus::Settled | LeaseStatus::Cancelled => {}
         }
         self.past.insert(attempt, past);
     }
 
-    fn no_longer_owed(&mut self, validator: ValidatorKey, attempt: AttemptId) {
+    fn forget_owed(&mut self, validator: ValidatorKey, attempt: AttemptId) {
         if let Some(owed) = self.owed.get_mut(&validator) {
             owed.remove(&attempt);
             if owed.is_empty() {
@@ -360,7 +367,7 @@ impl Book {
     }
 
     /// The open lease whose executor shows this token.
-    fn active_by_token(&self, token: &ExecutorToken) -> Option<&Active> {
+    fn active_by_token(&self, token: &ExecutorToken) -> Option<&ActiveLease> {
         self.active
             .get(&token.attempt())
             .filter(|active| active.lease.token() == token)

@@ -1,4 +1,4 @@
-//! One session with one validator: its frames become events, and what the dispatcher queues goes out.
+//! One session with one validator: its frames become events, and the dispatcher's queued messages are sent.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
 use uuid::Uuid;
 
-use crate::admission::Flaw;
-use crate::book::{ConnectionId, Event, Offered};
-use crate::chain::Standing;
-use crate::context::Context;
+use crate::admission::OfferFlaw;
+use crate::chain::ValidatorAdmission;
 use crate::greeting::{NoSession, error_frame, greet, malformed};
-use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
+use crate::lease_table::{ConnectionId, Event, JobOffer};
+use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
+use crate::state::MinerState;
 
 /// The close code of every ordinary end.
 const NORMAL: u16 = 1000;
@@ -47,8 +47,8 @@ impl Peer for ValidatorPeer {
     }
 }
 
-/// Serves whoever connected at the address of `claimed`, to the end of the connection.
-pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
+/// Serves the connection to the address of `claimed` to its end.
+pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     let mut greeting = Greeting::new(socket);
     let seat = match greet(&mut greeting, &claimed, &context).await {
         Ok(seat) => seat,
@@ -67,7 +67,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     let (receiver, sender) = session.split();
     let (outbox, outgoings) = outbox();
     let connection = ConnectionId(context.number());
-    let joined = Input {
+    let joined = DispatcherInput {
         event: Event::Joined {
             connection,
             validator,
@@ -92,9 +92,9 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<Context>) {
     context.inbox.send(Event::Left(connection)).await;
 }
 
-/// Sends what is queued, together what has gathered. Ends when the dispatcher has let go of the session and all is sent, or the
-/// socket fails.
-async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: Outgoings, context: &Context) {
+/// Sends queued messages; messages that gathered go out together. It ends when the dispatcher has dropped the session and
+/// all messages are sent, or when the socket fails.
+async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: OutgoingQueue, context: &MinerState) {
     while let Some(first) = outgoings.recv().await {
         let mut together = Vec::new();
         let (mut next, mut bytes) = (Some(first), 0);
@@ -117,23 +117,23 @@ async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: Outgoings, context
     sender.close(NORMAL, "").await;
 }
 
-async fn frames(outgoing: Outgoing, context: &Context) -> Vec<Arc<str>> {
+async fn frames(outgoing: Outgoing, context: &MinerState) -> Vec<Arc<str>> {
     let loaded = match outgoing {
         Outgoing::Frame(frame) => return vec![frame],
-        Outgoing::Story(attempt) => context
+        Outgoing::History(attempt) => context
             .store
-            .story(attempt)
+            .history(attempt)
             .await
-            .map(|story| story.into_iter().map(Arc::from).collect()),
+            .map(|history| history.into_iter().map(Arc::from).collect()),
         Outgoing::Receipt(attempt, kind) => context.store.receipt(attempt, kind).await.map(|receipt| {
             let message = |receipt| Box::new(ReceiptCountersigned { receipt });
             let frame = |receipt| encode(&FromMiner::MusterReceiptCountersigned(message(receipt))).into();
             receipt.map(frame).into_iter().collect()
         }),
     };
-    // What is owed stays owed: it is told on the next connection.
+    // The history stays owed: the next connection gets it.
     loaded.unwrap_or_else(|error| {
-        tracing::error!(error = %Causes(&error), "what is owed to a validator could not be read");
+        tracing::error!(error = %Causes(&error), "a history or receipt that is owed to a validator could not be read");
         vec![]
     })
 }
@@ -143,7 +143,7 @@ struct Reader<'a> {
     connection: ConnectionId,
     validator: ValidatorKey,
     sender: Sender<ValidatorPeer>,
-    context: &'a Context,
+    context: &'a MinerState,
 }
 
 impl Reader<'_> {
@@ -229,7 +229,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a job request is signed as well as this miner wants it; else why not.
+    /// Checks that a job request is signed as this miner demands it.
     fn signed(&self, frame: &SignedFrame) -> Result<(), String> {
         match verify_frame(frame, self.validator) {
             Ok(FrameSignature::Absent) if self.context.require_signature => {
@@ -242,12 +242,12 @@ impl Reader<'_> {
 
     async fn offer(&self, request: Box<InitialJobRequest>, signed: Result<(), String>) {
         let context = self.context;
-        let receipt = signed
-            .map_err(Flaw::Signature)
-            .and_then(|()| started(&context.key, &request, self.validator, context.clock.now()));
-        let served = context.served.standing(self.validator) == Standing::Served;
+        let receipt = signed.map_err(OfferFlaw::Signature).and_then(|()| {
+            complete_started_receipt(&context.key, &request, self.validator, context.clock.now())
+        });
+        let served = context.served.admission(self.validator) == ValidatorAdmission::Served;
         let token = ExecutorToken::new(request.job_uuid, Uuid::new_v4());
-        let offer = Box::new(Offered {
+        let offer = Box::new(JobOffer {
             request,
             receipt,
             served,
@@ -282,7 +282,7 @@ impl Reader<'_> {
 
     async fn receipt(&self, offered: OfferedReceipt) -> Result<(), SocketError> {
         let (attempt, kind) = (offered.payload.attempt(), offered.payload.kind());
-        match complete(
+        match countersign_offered(
             &self.context.key,
             offered,
             self.validator,
@@ -305,7 +305,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Answers what the dispatcher need not know of.
+    /// Answers a message that the dispatcher need not know of.
     async fn say(&self, frame: String) -> Result<(), SocketError> {
         self.sender.send(&Frame(frame.into())).await
     }
@@ -323,7 +323,7 @@ impl Reader<'_> {
 /// # Errors
 /// In words for the validator: it names others than the two of us, lies outside the limits or in the future, or is not
 /// signed by the validator.
-fn complete(
+fn countersign_offered(
     key: &Keypair,
     payload: OfferedReceipt,
     validator: ValidatorKey,
@@ -353,21 +353,21 @@ fn complete(
 /// declines with `invalid_receipt`, and so do we: work without a receipt can neither be paid nor excuse anything.
 ///
 /// # Errors
-/// What does not hold.
-pub(crate) fn started(
+/// The defect of the receipt.
+pub(crate) fn complete_started_receipt(
     key: &Keypair,
     offer: &InitialJobRequest,
     validator: ValidatorKey,
     now: Timestamp,
-) -> Result<Receipt, Flaw> {
+) -> Result<Receipt, OfferFlaw> {
     let payload = &offer.job_started_receipt_payload;
     if payload.job_uuid != offer.job_uuid {
-        return Err(Flaw::Receipt(
+        return Err(OfferFlaw::Receipt(
             "the started receipt is about another job".to_owned(),
         ));
     }
     if payload.executor_class != offer.executor_class {
-        return Err(Flaw::Receipt(
+        return Err(OfferFlaw::Receipt(
             "the started receipt is for another executor class".to_owned(),
         ));
     }
@@ -375,5 +375,5 @@ pub(crate) fn started(
         payload: ReceiptPayload::Started(payload.clone()),
         validator_signature: offer.job_started_receipt_signature,
     };
-    complete(key, offered, validator, now).map_err(Flaw::Receipt)
+    countersign_offered(key, offered, validator, now).map_err(OfferFlaw::Receipt)
 }

@@ -1,11 +1,11 @@
-//! Standing executors: enrolled machines that stay connected and take one lease after another.
+//! Persistent executors: enrolled machines that stay connected and take one lease after another.
 //!
-//! A [`Pool`] knows who is connected and how many jobs each can take; [`Fleet`] lends from it and starts a process of the
-//! miner's own where nobody in it is free; [`Door`] is where they come in. A standing executor serves a lease exactly as one
-//! that was started for it: its connection dials in, as it were, with the lease's token, and everything after that is
-//! the same.
+//! An [`ExecutorPool`] knows the connected executors and their free capacity. [`Fleet`] lends from it, and starts a process
+//! of the miner's own where none of them is free. [`PersistentServer`] accepts their connections. A persistent executor
+//! serves a lease exactly as a started one does: its connection dials in with the lease's token, and everything after that
+//! is the same.
 
-mod door;
+mod server;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,82 +17,82 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::book::Event;
+use crate::lease_table::Event;
 use crate::manager::{ExecutorManager, ManagerError, Order, Running};
 use crate::queues::Inbox;
 
-pub use door::Door;
+pub use server::PersistentServer;
 
-/// A lease on its way to a standing executor.
+/// A lease on its way to a persistent executor.
 #[derive(Debug)]
-pub(crate) struct Assigned {
-    /// What to serve.
+pub(crate) struct AssignedLease {
+    /// The lease to serve.
     pub(crate) order: Order,
     /// Cancelled once the lease has ended.
     pub(crate) stop: CancellationToken,
-    /// To be told, in words, when the executor is free again; dropped if it has vanished.
+    /// Gets a text when the executor is free again; dropped if the executor has vanished.
     pub(crate) over: oneshot::Sender<String>,
 }
 
-/// The standing executors that are connected. Clones are one.
+/// The connected persistent executors. Clones share one pool.
 #[derive(Clone, Debug, Default)]
-pub struct Pool(Arc<Shared>);
+pub struct ExecutorPool(Arc<PoolState>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    seats: Mutex<Seats>,
-    /// Counts whatever could make a waiting order go on.
+struct PoolState {
+    seats: Mutex<ConnectedExecutors>,
+    /// Counts the changes that could let a waiting order proceed.
     changed: watch::Sender<u64>,
-    /// Images that all of them are to have at hand.
+    /// The images that all of them are to fetch.
     shelf: watch::Sender<Vec<ListedImage>>,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
+struct ConnectedExecutors {
     next: u64,
-    taken: BTreeMap<u64, Seat>,
+    taken: BTreeMap<u64, ConnectedExecutor>,
 }
 
 /// One connected executor.
 #[derive(Debug)]
-struct Seat {
+struct ConnectedExecutor {
     class: ExecutorClass,
     capacity: u32,
     busy: u32,
-    hand: mpsc::UnboundedSender<Assigned>,
+    hand: mpsc::UnboundedSender<AssignedLease>,
 }
 
-/// A connected executor's place in the pool. Dropping it is leaving.
+/// A connected executor's membership in the pool. Dropping it leaves the pool.
 #[derive(Debug)]
-pub(crate) struct Attendance {
-    pool: Pool,
+pub(crate) struct PoolMembership {
+    pool: ExecutorPool,
     id: u64,
 }
 
 /// One job's worth of a connected executor. Dropping it gives it back.
 #[derive(Debug)]
-struct Slot {
-    pool: Pool,
+struct CapacitySlot {
+    pool: ExecutorPool,
     id: u64,
-    hand: mpsc::UnboundedSender<Assigned>,
+    hand: mpsc::UnboundedSender<AssignedLease>,
 }
 
-// === impl Pool ===
+// === impl ExecutorPool ===
 
-impl Pool {
-    /// An executor is there. Leases for it come out of the receiver.
+impl ExecutorPool {
+    /// Adds a connected executor. Its leases arrive at the receiver.
     pub(crate) fn join(
         &self,
         class: ExecutorClass,
         capacity: u32,
-    ) -> (Attendance, mpsc::UnboundedReceiver<Assigned>) {
+    ) -> (PoolMembership, mpsc::UnboundedReceiver<AssignedLease>) {
         let (hand, orders) = mpsc::unbounded_channel();
         let mut seats = self.seats();
         let id = seats.next;
         seats.next += 1;
         seats.taken.insert(
             id,
-            Seat {
+            ConnectedExecutor {
                 class,
                 capacity,
                 busy: 0,
@@ -102,16 +102,16 @@ impl Pool {
         drop(seats);
         self.notify();
         let pool = self.clone();
-        (Attendance { pool, id }, orders)
+        (PoolMembership { pool, id }, orders)
     }
 
-    /// From now on these images are to be at hand, each where its class is.
-    pub fn shelve(&self, images: Vec<ListedImage>) {
+    /// Sets the images that executors are to fetch, each on executors of its class.
+    pub fn set_whitelist(&self, images: Vec<ListedImage>) {
         self.0.shelf.send_replace(images);
     }
 
-    /// Where it is heard what is to be at hand.
-    pub(crate) fn shelf(&self) -> watch::Receiver<Vec<ListedImage>> {
+    /// Follows the images that executors are to fetch.
+    pub(crate) fn watch_whitelist(&self) -> watch::Receiver<Vec<ListedImage>> {
         self.0.shelf.subscribe()
     }
 
@@ -124,7 +124,7 @@ impl Pool {
         sum
     }
 
-    /// Tells the dispatcher what they can do, whenever that changes.
+    /// Tells the dispatcher the capacity of all executors, whenever that changes.
     pub async fn publish(self, inbox: Inbox, stop: CancellationToken) {
         let mut changed = self.0.changed.subscribe();
         let mut told = Manifest::default();
@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// A slot of the least busy executor of a class.
-    fn take(&self, class: ExecutorClass) -> Option<Slot> {
+    fn take(&self, class: ExecutorClass) -> Option<CapacitySlot> {
         let mut seats = self.seats();
         let free = seats
             .taken
@@ -152,7 +152,7 @@ impl Pool {
             .filter(|(_, seat)| seat.class == class && seat.busy < seat.capacity);
         let (id, seat) = free.min_by_key(|(_, seat)| seat.busy)?;
         seat.busy += 1;
-        Some(Slot {
+        Some(CapacitySlot {
             pool: self.clone(),
             id: *id,
             hand: seat.hand.clone(),
@@ -163,20 +163,20 @@ impl Pool {
         self.0.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        // The seats are whole between any two statements, so a panic elsewhere cannot have spoilt them.
+    fn seats(&self) -> MutexGuard<'_, ConnectedExecutors> {
+        // The entries are whole between any two statements, so a panic elsewhere cannot have spoilt them.
         self.0.seats.lock()
     }
 }
 
-impl Drop for Attendance {
+impl Drop for PoolMembership {
     fn drop(&mut self) {
         self.pool.seats().taken.remove(&self.id);
         self.pool.notify();
     }
 }
 
-impl Drop for Slot {
+impl Drop for CapacitySlot {
     fn drop(&mut self) {
         if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
             seat.busy = seat.busy.saturating_sub(1);
@@ -185,10 +185,10 @@ impl Drop for Slot {
     }
 }
 
-/// Lends standing executors, and runs one of the miner's own where none of them is free.
+/// Lends persistent executors, and runs one of the miner's own where none of them is free.
 #[derive(Clone)]
 pub struct Fleet {
-    pool: Pool,
+    pool: ExecutorPool,
     own: Arc<dyn ExecutorManager>,
     own_class: ExecutorClass,
     own_free: Arc<Semaphore>,
@@ -196,7 +196,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// `count` executors of `class` may be brought to life by `own`.
-    pub fn new(pool: Pool, own: Arc<dyn ExecutorManager>, class: ExecutorClass, count: u32) -> Self {
+    pub fn new(pool: ExecutorPool, own: Arc<dyn ExecutorManager>, class: ExecutorClass, count: u32) -> Self {
         Self {
             pool,
             own,
@@ -213,7 +213,7 @@ impl Fleet {
             changed.borrow_and_update();
             if let Some(slot) = self.pool.take(order.class) {
                 let (over, ended) = oneshot::channel();
-                let assigned = Assigned {
+                let assigned = AssignedLease {
                     order: order.clone(),
                     stop: stop.clone(),
                     over,
@@ -278,8 +278,8 @@ mod tests {
         }
     }
 
-    fn fleet(own: u32) -> (Pool, Fleet) {
-        let pool = Pool::default();
+    fn fleet(own: u32) -> (ExecutorPool, Fleet) {
+        let pool = ExecutorPool::default();
         let fleet = Fleet::new(pool.clone(), Arc::new(Own), CLASS, own);
         (pool, fleet)
     }

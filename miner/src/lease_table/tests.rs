@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::lease::Report;
+use crate::lease::ExecutorReport;
 use crate::testing::{job, miner_pair, offer, validator_pair};
 
 const COUNT: u32 = 2;
@@ -21,10 +21,10 @@ fn start() -> Timestamp {
     Timestamp::from_secs(1_767_225_600)
 }
 
-fn rules() -> Rules {
-    Rules {
+fn rules() -> LeaseRules {
+    LeaseRules {
         manifest: Manifest::new([(ExecutorClass::AlwaysOnTest, COUNT)]),
-        patience: Patience {
+        patience: LeaseTimeouts {
             startup: Duration::from_secs(30),
             prepare: Duration::from_secs(100),
             payload: Duration::from_secs(600),
@@ -87,7 +87,7 @@ fn offered_with(connection: u64, n: u128, written: Timestamp) -> Event {
     let receipt = completed(ReceiptPayload::Started(
         request.job_started_receipt_payload.clone(),
     ));
-    let offer = Box::new(Offered {
+    let offer = Box::new(JobOffer {
         request,
         receipt: Ok(receipt),
         served: true,
@@ -141,7 +141,7 @@ fn dialled(dial: u64, n: u128) -> Event {
     }
 }
 
-fn said(dial: u64, n: u128, report: Report) -> Event {
+fn said(dial: u64, n: u128, report: ExecutorReport) -> Event {
     Event::Said {
         dial: DialId(dial),
         attempt: attempt(n),
@@ -149,8 +149,8 @@ fn said(dial: u64, n: u128, report: Report) -> Event {
     }
 }
 
-fn result(n: u128) -> Report {
-    Report::Finished(Box::new(JobFinished {
+fn result(n: u128) -> ExecutorReport {
+    ExecutorReport::Finished(Box::new(JobFinished {
         job_uuid: attempt(n),
         docker_process_stdout: String::new(),
         docker_process_stderr: String::new(),
@@ -160,11 +160,11 @@ fn result(n: u128) -> Report {
     }))
 }
 
-fn open() -> Book {
-    Book::open(rules(), vec![], start()).0
+fn open() -> LeaseTable {
+    LeaseTable::open(rules(), vec![], start()).0
 }
 
-fn apply(book: &mut Book, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+fn apply(book: &mut LeaseTable, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
     events
         .into_iter()
         .flat_map(|event| book.apply(event, start()))
@@ -200,13 +200,13 @@ fn whole_job(connection: u64, n: u128) -> Vec<Event> {
     vec![
         offered(connection, n),
         dialled(dial, n),
-        said(dial, n, Report::Ready),
+        said(dial, n, ExecutorReport::Ready),
         Event::Payload {
             connection: ConnectionId(connection),
             request: Box::new(job(attempt(n))),
         },
-        said(dial, n, Report::VolumesReady),
-        said(dial, n, Report::ExecutionDone),
+        said(dial, n, ExecutorReport::VolumesReady),
+        said(dial, n, ExecutorReport::ExecutionDone),
         said(dial, n, result(n)),
     ]
 }
@@ -243,7 +243,7 @@ fn a_job_runs_and_its_result_is_owed_until_the_finished_receipt() {
         receipt: finished_receipt(7),
     };
     let settled = apply(&mut book, [receipt.clone()]);
-    assert!(settled.contains(&Effect::Write(Write::Settled(attempt(7)))));
+    assert!(settled.contains(&Effect::Write(LeaseWrite::Settled(attempt(7)))));
     assert_eq!(told(&settled, 2), ["MusterReceiptCountersigned"]);
     // Nothing is owed any more, and the same receipt again is answered from the store.
     assert_eq!(apply(&mut book, [joined(3)]).len(), 1);
@@ -280,7 +280,7 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
         connection: ConnectionId(2),
         request: Box::new(job(attempt(7))),
     };
-    let effects = apply(&mut book, [speaks, said(7, 7, Report::VolumesReady)]);
+    let effects = apply(&mut book, [speaks, said(7, 7, ExecutorReport::VolumesReady)]);
     assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
     assert_eq!(told(&effects, 1), Vec::<String>::new());
 }
@@ -301,7 +301,7 @@ fn what_a_dead_connection_had_sent_does_not_silence_its_successor() {
         connection: ConnectionId(2),
         request: Box::new(job(attempt(7))),
     };
-    let effects = apply(&mut book, [speaks, said(7, 7, Report::VolumesReady)]);
+    let effects = apply(&mut book, [speaks, said(7, 7, ExecutorReport::VolumesReady)]);
     assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
     // With nobody left, the next one to come hears all of it.
     assert_eq!(apply(&mut book, [Event::Left(ConnectionId(2))]), []);
@@ -359,7 +359,7 @@ fn a_validator_that_is_not_muster_is_never_sent_what_is_ours() {
     events.extend(whole_job(1, 7));
     events.extend([accepted_receipt(7), finished_receipt(7), finished_receipt(7)].map(receipt));
     let effects = apply(&mut book, events);
-    let stored = |effect: &&Effect| matches!(effect, Effect::Write(Write::Receipt(_)));
+    let stored = |effect: &&Effect| matches!(effect, Effect::Write(LeaseWrite::Receipt(_)));
     assert_eq!(effects.iter().filter(stored).count(), 3);
     assert!(told(&effects, 1).iter().all(|kind| !kind.starts_with("Muster")));
     assert!(
@@ -399,7 +399,7 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         format!("Job with token {} is not waiting for an executor", token(1))
     );
     // Nor may the second one speak for the first.
-    details(book.apply(said(2, 1, Report::Ready), start()));
+    details(book.apply(said(2, 1, ExecutorReport::Ready), start()));
     assert_eq!(
         book.apply(
             Event::ExecutorGone {
@@ -426,7 +426,7 @@ fn receipts_for_attempts_that_never_ran_here_are_refused() {
 
 #[test]
 fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
-    let record = |n, standing| Record {
+    let record = |n, standing| LeaseRecord {
         attempt: attempt(n),
         validator: validator(),
         standing,
@@ -434,16 +434,16 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
         at: start(),
     };
     let records = vec![
-        record(1, Standing::Open),
-        record(2, Standing::Owed),
-        record(3, Standing::Settled),
+        record(1, LeaseStatus::Open),
+        record(2, LeaseStatus::Owed),
+        record(3, LeaseStatus::Settled),
     ];
-    let (mut book, pending) = Book::open(rules(), records, start());
+    let (mut book, pending) = LeaseTable::open(rules(), records, start());
     let [
-        Effect::Write(Write::Ended {
+        Effect::Write(LeaseWrite::Ended {
             attempt: ended,
-            standing: Standing::Owed,
-            story,
+            standing: LeaseStatus::Owed,
+            history,
             ..
         }),
     ] = pending.as_slice()
@@ -451,7 +451,7 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
         panic!("{pending:?}")
     };
     assert_eq!(*ended, attempt(1));
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = story.last() else {
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = history.last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -464,7 +464,7 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
     // Its time over, an attempt is forgotten, and an offer that old is not taken again.
     let late = start().plus(rules().memory);
     let forgotten = book.apply(Event::Tick, late);
-    assert!(matches!(&forgotten[..], [Effect::Write(Write::Forgotten(old))] if old.len() == 3));
+    assert!(matches!(&forgotten[..], [Effect::Write(LeaseWrite::Forgotten(old))] if old.len() == 3));
     assert_eq!(told(&book.apply(offered(1, 2), late), 1), ["V0DeclineJobRequest"]);
 }
 
@@ -474,11 +474,11 @@ fn any_event() -> impl Strategy<Value = Event> {
     let c = 1_u64..3;
     let report = |n| {
         prop_oneof![
-            Just(Report::Ready),
-            Just(Report::VolumesReady),
-            Just(Report::ExecutionDone),
+            Just(ExecutorReport::Ready),
+            Just(ExecutorReport::VolumesReady),
+            Just(ExecutorReport::ExecutionDone),
             Just(result(n)),
-            Just(Report::Error("broken".to_owned())),
+            Just(ExecutorReport::Error("broken".to_owned())),
         ]
     };
     prop_oneof![
@@ -523,7 +523,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 fn no_receipt_outlives_the_memory_of_its_attempt() {
     let hour = Duration::from_secs(3600);
     for ahead in [Duration::ZERO, hour / 2, hour] {
-        let (mut book, _) = Book::open(rules(), vec![], start());
+        let (mut book, _) = LeaseTable::open(rules(), vec![], start());
         let offer = || offered_with(1, 1, start().plus(ahead));
         book.apply(joined(1), start());
         assert_eq!(told(&book.apply(offer(), start()), 1)[0], "V0AcceptJobRequest");
@@ -544,7 +544,7 @@ fn no_receipt_outlives_the_memory_of_its_attempt() {
             );
         }
     }
-    let (mut book, _) = Book::open(rules(), vec![], start());
+    let (mut book, _) = LeaseTable::open(rules(), vec![], start());
     book.apply(joined(1), start());
     let early = offered_with(1, 1, start().plus(hour + Duration::from_secs(1)));
     assert_eq!(told(&book.apply(early, start()), 1), ["V0DeclineJobRequest"]);
@@ -567,9 +567,9 @@ proptest! {
             for effect in book.apply(event, now) {
                 let what = match &effect {
                     Effect::Start { token, .. } => Some(("start", token.attempt())),
-                    Effect::Write(Write::Opened { attempt, .. }) => Some(("open", *attempt)),
-                    Effect::Write(Write::Ended { attempt, .. }) => Some(("end", *attempt)),
-                    Effect::Write(Write::Settled(attempt)) => Some(("settle", *attempt)),
+                    Effect::Write(LeaseWrite::Opened { attempt, .. }) => Some(("open", *attempt)),
+                    Effect::Write(LeaseWrite::Ended { attempt, .. }) => Some(("end", *attempt)),
+                    Effect::Write(LeaseWrite::Settled(attempt)) => Some(("settle", *attempt)),
                     Effect::Admit { attempt, .. } => Some(("admit", *attempt)),
                     Effect::Tell { message, .. } => {
                         let ended = message.attempt().is_some_and(|id| count.contains_key(&("final", id)));
@@ -587,7 +587,7 @@ proptest! {
                         );
                         message.attempt().filter(|_| is_final).map(|id| ("final", id))
                     }
-                    Effect::Write(Write::Receipt(_) | Write::Forgotten(_))
+                    Effect::Write(LeaseWrite::Receipt(_) | LeaseWrite::Forgotten(_))
                     | Effect::Live { .. }
                     | Effect::Retell { .. }
                     | Effect::RepeatReceipt { .. }
@@ -602,7 +602,7 @@ proptest! {
                     prop_assert_eq!(*times, 1, "{:?} happened twice", key);
                 }
             }
-            prop_assert!(book.leased(ExecutorClass::AlwaysOnTest) <= COUNT);
+            prop_assert!(book.count_leases(ExecutorClass::AlwaysOnTest) <= COUNT);
         }
         for n in 1..5 {
             let times = |what| count.get(&(what, attempt(n))).copied().unwrap_or_default();

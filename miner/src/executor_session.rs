@@ -15,13 +15,13 @@ use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
 use tokio::sync::oneshot;
 
-use crate::book::{DialId, Event};
-use crate::context::Context;
-use crate::lease::{Report, Sealing};
-use crate::queues::{Attachment, Input, Outgoing, Outgoings, outbox};
+use crate::lease::{ExecutorReport, SealingRequest};
+use crate::lease_table::{DialId, Event};
+use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
+use crate::state::MinerState;
 
 const NORMAL: u16 = 1000;
-/// Enough of a stranger's text to recognise it.
+/// The number of characters of an unknown peer's text that are echoed.
 const MAX_ECHO: usize = 100;
 
 /// An executor that was admitted to a lease.
@@ -45,10 +45,10 @@ impl Peer for ExecutorPeer {
     }
 }
 
-/// Serves whoever connected with `shown` as its token, to the end of the connection.
+/// Serves the executor that connected with `shown` as its token, to the end of the connection.
 ///
-/// ComputeHorde's miner leaves the socket of a refused executor open; ours closes it, since nothing can come of it.
-pub async fn serve(socket: Socket, shown: String, context: Arc<Context>) {
+/// ComputeHorde's miner leaves the socket of a refused executor open; ours closes it, because it has no further use.
+pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
     let executor_ip = socket.peer().ip().to_string();
     let greeting = Greeting::new(socket);
     let Ok(token) = shown.parse::<ExecutorToken>() else {
@@ -64,7 +64,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<Context>) {
     let (dial, attempt) = (DialId(context.number()), token.attempt());
     let (outbox, outgoings) = outbox();
     let (verdict, admitted) = oneshot::channel();
-    let dialled = Input {
+    let dialled = DispatcherInput {
         event: Event::Dialled {
             dial,
             token,
@@ -102,7 +102,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<Context>) {
     context.inbox.send(Event::ExecutorGone { dial, attempt }).await;
 }
 
-async fn write(sender: &Sender<ExecutorPeer>, mut outgoings: Outgoings) {
+async fn write(sender: &Sender<ExecutorPeer>, mut outgoings: OutgoingQueue) {
     while let Some(outgoing) = outgoings.recv().await {
         match outgoing {
             Outgoing::Frame(frame) => {
@@ -111,8 +111,8 @@ async fn write(sender: &Sender<ExecutorPeer>, mut outgoings: Outgoings) {
                     return;
                 }
             }
-            // Stories and receipts are for validators.
-            Outgoing::Story(_) | Outgoing::Receipt(..) => {}
+            // Histories and receipts are for validators.
+            Outgoing::History(_) | Outgoing::Receipt(..) => {}
         }
     }
     sender.close(NORMAL, "").await;
@@ -124,7 +124,7 @@ struct Reader<'a> {
     attempt: AttemptId,
     executor_ip: String,
     sender: Sender<ExecutorPeer>,
-    context: &'a Context,
+    context: &'a MinerState,
 }
 
 impl Reader<'_> {
@@ -161,7 +161,7 @@ impl Reader<'_> {
             note_metrics(&self.executor_ip, metrics);
             return Ok(());
         }
-        match report(message, self.attempt, &self.executor_ip, self.context) {
+        match read_report(message, self.attempt, &self.executor_ip, self.context) {
             Ok(report) => {
                 let event = Event::Said {
                     dial: self.dial,
@@ -180,42 +180,43 @@ impl Reader<'_> {
     }
 }
 
-/// What an executor may say about its attempt; else the name of what it may not.
-pub(crate) fn report(
+/// An executor's report on its attempt, or the name of a message that an executor must not send.
+pub(crate) fn read_report(
     message: FromMiner,
     attempt: AttemptId,
     executor_ip: &str,
-    context: &Context,
-) -> Result<Report, &'static str> {
+    context: &MinerState,
+) -> Result<ExecutorReport, &'static str> {
     Ok(match message {
-        FromMiner::V0ExecutorReadyRequest(_) => Report::Ready,
-        FromMiner::V0VolumesReadyRequest(_) => Report::VolumesReady,
+        FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
+        FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
         FromMiner::V0StreamingJobReadyRequest(ready) => {
-            Report::StreamingReady(Box::new(attest(ready, attempt, executor_ip, context)))
+            ExecutorReport::StreamingReady(Box::new(attest(ready, attempt, executor_ip, context)))
         }
-        FromMiner::MusterSealSession(ask) => {
-            sealing(&ask, context).ok_or("a MusterSealSession that holds no attestation by this miner")?
-        }
-        FromMiner::MusterSessionClosed(closed) => Report::Closed(closed),
-        FromMiner::V0ExecutionDoneRequest(_) => Report::ExecutionDone,
-        FromMiner::V0MachineSpecsRequest(specs) => Report::Specs(Box::new(specs)),
-        FromMiner::V0JobFinishedRequest(result) => Report::Finished(Box::new(result)),
-        FromMiner::V0JobFailedRequest(failure) => Report::Failed(Box::new(failure)),
-        FromMiner::V0HordeFailedRequest(failure) => Report::HordeFailed(Box::new(failure)),
-        FromMiner::GenericError(GenericError { details }) => Report::Error(
+        FromMiner::MusterSealSession(ask) => sign_statement(&ask, context)
+            .ok_or("a MusterSealSession that holds no attestation by this miner")?,
+        FromMiner::MusterSessionClosed(closed) => ExecutorReport::Closed(closed),
+        FromMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
+        FromMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
+        FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
+        FromMiner::V0JobFailedRequest(failure) => ExecutorReport::Failed(Box::new(failure)),
+        FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
+        FromMiner::GenericError(GenericError { details }) => ExecutorReport::Error(
             details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
         ),
-        FromMiner::V0ExecutorFailedRequest(_) => failed(
+        FromMiner::V0ExecutorFailedRequest(_) => failure_report(
             attempt,
             HordeFailureReason::ExecutorSpinupFailed,
             "the executor could not start",
         ),
-        FromMiner::V0StreamingJobNotReadyRequest(_) => failed(
+        FromMiner::V0StreamingJobNotReadyRequest(_) => failure_report(
             attempt,
             HordeFailureReason::StreamingFailed,
             "the streaming job did not start",
         ),
-        live @ (FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_)) => Report::Live(Box::new(live)),
+        live @ (FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_)) => {
+            ExecutorReport::Live(Box::new(live))
+        }
         FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
         FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
         FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),
@@ -231,12 +232,12 @@ pub(crate) fn report(
     })
 }
 
-/// The address a streaming job answers at is the miner's word: it fills it in and signs it.
+/// The miner fills in and signs the address of a streaming job.
 fn attest(
     ready: StreamingJobReady,
     attempt: AttemptId,
     executor_ip: &str,
-    context: &Context,
+    context: &MinerState,
 ) -> StreamingJobReady {
     let ip = ready.ip.unwrap_or_else(|| executor_ip.to_owned());
     let signature = sign_streaming_ready(&context.key, attempt, &ip, ready.port, &ready.public_key);
@@ -247,19 +248,19 @@ fn attest(
     }
 }
 
-/// What an executor says of its session, signed: the lease decides whether the signature leaves this miner.
-fn sealing(ask: &SealSession, context: &Context) -> Option<Report> {
+/// An executor's statement about its session, signed: the lease decides whether the signature leaves this miner.
+fn sign_statement(ask: &SealSession, context: &MinerState) -> Option<ExecutorReport> {
     let bytes = STANDARD.decode(&ask.statement).ok()?;
     let stated = Attestation::read(&bytes).ok()?;
     if stated.miner != MinerKey(context.key.hotkey()) {
         return None;
     }
     let signed = Envelope::new(&stated, |bytes| context.key.sign(bytes)).to_text();
-    Some(Report::Seal(Box::new(Sealing { stated, signed })))
+    Some(ExecutorReport::Seal(Box::new(SealingRequest { stated, signed })))
 }
 
-fn failed(attempt: AttemptId, reason: HordeFailureReason, message: &str) -> Report {
-    Report::HordeFailed(Box::new(HordeFailed {
+fn failure_report(attempt: AttemptId, reason: HordeFailureReason, message: &str) -> ExecutorReport {
+    ExecutorReport::HordeFailed(Box::new(HordeFailed {
         job_uuid: attempt,
         reported_by: ParticipantType::Executor,
         message: message.to_owned(),
@@ -268,7 +269,7 @@ fn failed(attempt: AttemptId, reason: HordeFailureReason, message: &str) -> Repo
     }))
 }
 
-/// What an executor's machine does, for Prometheus.
+/// The figures of an executor's machine, for Prometheus.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a gauge is a float, and nobody counts single bytes on one"
