@@ -49,7 +49,7 @@ pub struct Dispatcher {
     pub clock: SharedClock,
     /// The spawner of the tasks that wait for executors.
     pub tasks: Tasks,
-    /// Starts executors.
+    /// The manager that starts executors.
     pub manager: Arc<dyn ExecutorManager>,
     /// The URL that executors dial.
     pub miner_address: String,

@@ -161,8 +161,8 @@ pub async fn run_with(
     );
     let context = Arc::new(MinerState {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
-        key: key.clone(),
-        served: served.clone(),
+        key,
+        served,
         store: store.clone(),
         pages: pages.clone(),
         clock: Arc::clone(&clock),
@@ -175,35 +175,15 @@ pub async fn run_with(
         next: AtomicU64::new(0),
     });
     let pool = ExecutorPool::default();
-    let manager = match config.standing.bind {
-        Some(address) => {
-            let roll = Roll::new(&config.standing.roll);
-            open_door(address, roll, pool.clone(), Arc::clone(&context), &own).await?;
-            let class = config.executor.class;
-            Arc::new(Fleet::new(pool.clone(), manager, class, config.executor.count))
-                as Arc<dyn ExecutorManager>
-        }
-        None => manager,
-    };
+    let manager = lend_persistent(&config, manager, &pool, &context, &own).await?;
     own.spawn("executors of an earlier process", manager.reclaim());
-    let serving = http::serve(listener, context, own.clone(), own.token());
+    let serving = http::serve(listener, Arc::clone(&context), own.clone(), own.token());
     own.spawn("http", async {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the miner's port is closed");
         }
     });
-    if !config.chain.url.is_empty() {
-        let follower = ChainFollower {
-            urls: config.chain.endpoints(),
-            netuid: config.chain.netuid,
-            refresh: Duration::from_secs(config.chain.refresh_s),
-            key,
-            address: config.announce.unwrap_or(address),
-            served,
-            clock: Arc::clone(&clock),
-        };
-        own.spawn("chain", follower.run(own.token()));
-    }
+    follow_chain(&config, &context, config.announce.unwrap_or(address), &own);
     announce(address, config.ready_file.as_deref())?;
 
     let dispatcher = Dispatcher {
@@ -230,8 +210,42 @@ pub async fn run_with(
     Ok(outcome?)
 }
 
+/// Announces the miner's address on the chain and keeps the served validators fresh, where a chain is configured.
+fn follow_chain(config: &Config, context: &MinerState, address: SocketAddr, tasks: &Tasks) {
+    if config.chain.url.is_empty() {
+        return;
+    }
+    let follower = ChainFollower {
+        urls: config.chain.endpoints(),
+        netuid: config.chain.netuid,
+        refresh: Duration::from_secs(config.chain.refresh_s),
+        key: context.key.clone(),
+        address,
+        served: context.served.clone(),
+        clock: Arc::clone(&context.clock),
+    };
+    tasks.spawn("chain", follower.run(tasks.token()));
+}
+
+/// A manager that lends persistent executors before it uses `manager`, where the configuration has a port for them.
+async fn lend_persistent(
+    config: &Config,
+    manager: Arc<dyn ExecutorManager>,
+    pool: &ExecutorPool,
+    context: &Arc<MinerState>,
+    tasks: &Tasks,
+) -> Result<Arc<dyn ExecutorManager>, Error> {
+    let Some(address) = config.standing.bind else {
+        return Ok(manager);
+    };
+    let roll = Roll::new(&config.standing.roll);
+    serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
+    let ExecutorConfig { class, count, .. } = &config.executor;
+    Ok(Arc::new(Fleet::new(pool.clone(), manager, *class, *count)))
+}
+
 /// Opens the port of persistent executors, and tells the dispatcher their capacity.
-async fn open_door(
+async fn serve_persistent(
     address: SocketAddr,
     roll: Roll,
     pool: ExecutorPool,
@@ -251,7 +265,7 @@ async fn open_door(
     tracing::info!(%address, certificate = %identity.fingerprint(), "persistent executors may connect");
     let inbox: Inbox = context.inbox.clone();
     let (limits, clock) = (context.limits, Arc::clone(&context.clock));
-    let door = PersistentServer {
+    let server = PersistentServer {
         context,
         pool: pool.clone(),
         roll,
@@ -261,7 +275,7 @@ async fn open_door(
         listener,
         config,
         limits,
-        Arc::new(door),
+        Arc::new(server),
         tasks.clone(),
         clock,
         tasks.token(),

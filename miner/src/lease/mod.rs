@@ -206,7 +206,7 @@ pub fn horde_failed(
 /// A statement with the miner's signature, which leaves the miner only if the statement is true of its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SealingRequest {
-    /// The statement.
+    /// The statement as the executor made it.
     pub stated: Attestation,
     /// With the signature, in text form.
     pub signed: String,

@@ -94,7 +94,7 @@ pub enum Event {
         dial: DialId,
         /// The attempt of its token.
         attempt: AttemptId,
-        /// The report.
+        /// The executor's report.
         report: Box<ExecutorReport>,
     },
     /// An executor's connection closed.
@@ -131,14 +131,14 @@ pub enum Effect {
     Tell {
         /// The connections of the validators.
         to: Vec<ConnectionId>,
-        /// The message.
+        /// The message to send.
         message: Box<FromMiner>,
     },
     /// Send live output or progress to Muster validators; it may be dropped.
     Live {
         /// The connections of the validators.
         to: Vec<ConnectionId>,
-        /// The message.
+        /// The message to send.
         message: Box<FromMiner>,
     },
     /// Send a validator the history of an ended lease, read from the store.
@@ -182,7 +182,7 @@ pub enum Effect {
     Order {
         /// The attempt of the lease.
         attempt: AttemptId,
-        /// The message.
+        /// The message to send.
         message: Box<ToMiner>,
     },
     /// Tell persistent executors to fetch these images.
@@ -239,7 +239,7 @@ pub enum LeaseStatus {
 }
 
 impl LeaseStatus {
-    /// All statuses.
+    /// All statuses, in the order of a lease's life.
     pub const ALL: [Self; 4] = [Self::Open, Self::Owed, Self::Settled, Self::Cancelled];
 
     /// The text in the store.
@@ -260,7 +260,7 @@ pub struct LeaseRecord {
     pub attempt: AttemptId,
     /// The validator that made the offer.
     pub validator: ValidatorKey,
-    /// Its status.
+    /// The status of its lease.
     pub standing: LeaseStatus,
     /// The kinds of its stored receipts.
     pub receipts: Vec<ReceiptKind>,

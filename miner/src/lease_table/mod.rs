@@ -7,8 +7,8 @@
 //! alive for a while.
 //!
 //! *Owed histories.* The history of an ended lease is owed to its validator until the finished receipt arrives; each
-//! further connection is told it again. Ended attempts are remembered for [`Rules::memory`], and every receipt that was taken
-//! is too old to be taken again before that is over, so an attempt is run at most once.
+//! further connection gets it again. Ended attempts are remembered for [`LeaseRules::memory`]. An accepted started receipt
+//! grows too old to be accepted again within that time, so an attempt is run at most once.
 
 mod events;
 mod executors;

@@ -183,7 +183,7 @@ fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &FromMiner
     })
 }
 
-/// Their types.
+/// The types of the messages to one connection.
 fn told(effects: &[Effect], connection: u64) -> Vec<String> {
     let kind = |message: &FromMiner| {
         serde_json::to_value(message).unwrap()["message_type"]

@@ -31,7 +31,7 @@ fn spec() -> serde_json::Value {
     })
 }
 
-/// What the miner answers to whoever claims to be `name`, without a greeting.
+/// The miner's answer to a connection that claims to be `name` and does not greet.
 async fn refusal(miner: &Miner, name: &str) -> String {
     let path = format!("v0.1/validator_interface/{}", account(name));
     let mut party = Party::dial(&miner.url(&path)).await;

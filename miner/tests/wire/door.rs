@@ -1,4 +1,4 @@
-//! Who may come in, and in which words the others are refused.
+//! Authentication of validators, and the words in which others are refused.
 
 use std::time::Duration;
 
@@ -198,7 +198,7 @@ async fn the_place_before_the_door_is_bounded() {
         details.contains("too many connections have not greeted"),
         "{details}"
     );
-    // Whoever greets, or leaves, makes room.
+    // A connection that greets, or leaves, makes room.
     let first = &mut waiting[0];
     first.greet().await;
     assert_eq!(first.hear_kind().await, "V0ExecutorManifestRequest");
@@ -270,7 +270,7 @@ async fn a_token_is_good_for_one_executor() {
         error.details.unwrap(),
         format!("Job with token {token} is not waiting for an executor")
     );
-    // What speaks of another attempt is refused by name, and the lease goes on.
+    // A message about another attempt is refused by name, and the lease continues.
     let other = new_attempt();
     let notice = muster_protocol::wire::miner::AttemptNotice { job_uuid: other };
     first

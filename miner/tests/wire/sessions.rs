@@ -118,7 +118,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         refusal.contains("900 ms ahead of") && refusal.contains("700 ms"),
         "{refusal}"
     );
-    // What is true.
+    // A statement that is true.
     let signed = asked(&mut executor, &stated).await.attestation.unwrap();
     let envelope = Envelope::<Attestation>::from_text(&signed).unwrap();
     assert_eq!(envelope.signed_bytes(), stated.signed_bytes());

@@ -442,13 +442,17 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
         notice.images
     };
     let of_its_class = vec![tiny.clone()];
-    assert_eq!(told(executor.hear().await), of_its_class, "what its class runs");
+    assert_eq!(
+        told(executor.hear().await),
+        of_its_class,
+        "the images of its class"
+    );
     let second = place.enrolled().await;
     let mut later = place.hello(&second, CLASS, 1).await;
     assert_eq!(
         told(later.hear().await),
         of_its_class,
-        "who comes later hears it, too"
+        "an executor that connects later gets it, too"
     );
 
     let another = ImageId(Digest::of(b"another"));
