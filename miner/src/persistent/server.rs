@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{AssignedLease, ExecutorPool, PoolMembership};
-use crate::executors::{ExecutorPeer, Frame, error_frame, note_metrics, read_report};
+use crate::executor_session::{ExecutorPeer, Frame, error_frame, note_metrics, read_report};
 use crate::lease_table::{DialId, Event};
 use crate::queues::{Attachment, DispatcherInput, Outgoing, outbox};
 use crate::state::MinerState;

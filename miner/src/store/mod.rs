@@ -136,15 +136,15 @@ impl Store {
             .bind(attempt.to_string())
             .fetch_optional(pool)
             .await
-            .during("read a story")?;
+            .during("read a history")?;
         let Some(row) = row else {
             return Ok(vec![]);
         };
-        let story = text(&row, "story")?;
+        let history = text(&row, "story")?;
         if history.is_empty() {
             return Ok(vec![]);
         }
-        let messages: Vec<FromMiner> = json::decode("leases.story", &story)?;
+        let messages: Vec<FromMiner> = json::decode("leases.story", &history)?;
         Ok(messages.iter().map(encode).collect())
     }
 
@@ -268,7 +268,7 @@ async fn apply(
             let query =
                 sqlx::query("UPDATE leases SET standing = $1, story = $2, at = $3 WHERE attempt = $4")
                     .bind(standing.as_str())
-                    .bind(json::encode("leases.story", story)?)
+                    .bind(json::encode("leases.story", history)?)
                     .bind(at.micros())
                     .bind(attempt.to_string());
             query.execute(connection).await.during("end a lease")?;
