@@ -15,38 +15,39 @@ use muster_routing::admission::Users;
 use muster_routing::{Policy, Windows};
 use serde::Deserialize;
 
-/// How long a manifest is believed: a miner that is not asked because of it could never correct it.
+/// How long a manifest is believed. It must expire: a miner that gets no jobs because of its manifest is not dialled,
+/// so it could never correct the manifest.
 const MANIFEST_AGE: Duration = Duration::from_secs(300);
 
 /// The configuration of a validator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the read-only state is served; port 0 takes a free one.
+    /// The address of the status page; port 0 takes a free port.
     pub bind: SocketAddr,
-    /// Where the bound address is written once the validator is up.
+    /// The file to which the bound address is written once the validator is up.
     pub ready_file: Option<PathBuf>,
-    /// `sqlite:PATH` or `postgres://…`.
+    /// The database: `sqlite:PATH` or `postgres://…`.
     pub store: String,
-    /// The hotkey it acts with.
+    /// The wallet with the validator's hotkey.
     pub wallet: WalletPath,
     /// The chain and the subnet.
     pub chain: ChainConfig,
-    /// Where jobs come from.
+    /// The facilitator that sends jobs.
     pub facilitator: FacilitatorConfig,
-    /// Whose jobs are taken.
+    /// The users whose jobs are taken.
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
-    /// Receipts of all validators.
+    /// The gathering of receipts of all validators.
     pub receipts: ReceiptsConfig,
-    /// What work is worth.
+    /// The value of work.
     pub scoring: ScoringConfig,
-    /// The door to streaming sessions.
+    /// The OpenAI-compatible gateway to streaming sessions.
     pub gateway: GatewaySettings,
     /// Batches of known-answer proofs.
     pub grading: GradingSettings,
-    /// How long each party may take.
+    /// Time limits of jobs and connections.
     pub timing: TimingConfig,
 }
 
@@ -54,37 +55,37 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChainConfig {
-    /// The endpoint.
+    /// The preferred endpoint.
     pub url: String,
-    /// More endpoints of the same chain, tried in this order when the first fails.
+    /// More endpoints of the same chain, tried in this order when the one before fails.
     pub urls: Vec<String>,
-    /// The subnet.
+    /// The id of the subnet.
     pub netuid: Netuid,
-    /// Seconds for which a reading of the metagraph is good enough to route by.
+    /// Seconds after which the metagraph is read again before a job is routed.
     pub refresh_s: u64,
     /// Seconds that a job waits for a chain that has not answered since the start.
     pub wait_s: u64,
 }
 
-/// Where jobs come from.
+/// The connection to the facilitator.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FacilitatorConfig {
-    /// Its websocket.
+    /// The URL of the facilitator's websocket.
     pub url: String,
     /// Seconds between two heartbeats.
     pub heartbeat_s: u64,
-    /// Seconds within which it must answer a greeting or a status update.
+    /// Seconds within which the facilitator must answer a greeting or a status update.
     pub answer_s: u64,
 }
 
-/// Whose jobs are taken.
+/// The users whose jobs are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UsersConfig {
-    /// Everyone's.
+    /// Whether every user's jobs are taken.
     pub allow_any: bool,
-    /// These hotkeys', and always the validator's own.
+    /// The hotkeys of users whose jobs are taken. The validator's own jobs always are.
     pub allow: BTreeSet<UserKey>,
 }
 
@@ -92,63 +93,64 @@ pub struct UsersConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RoutingConfig {
-    /// Miners that a job is offered to before its user sees a failure.
+    /// Miners that a job is offered to, one after the other, before its user sees a failure.
     pub max_attempts: u32,
-    /// Incidents from which a miner is left out.
+    /// Recent incidents at which a miner gets no more jobs.
     pub max_incidents: u32,
     /// Seconds after which an incident is forgotten.
     pub incident_s: u64,
-    /// Seconds over which miners are given the same number of jobs for each executor, as far as nothing speaks against it.
+    /// Seconds over which routing evens out the number of jobs for each executor.
     pub fairness_s: u64,
-    /// Seconds for which a miner that has nothing free is not asked for the same class again.
+    /// Seconds for which a miner that was busy is not asked for the same class again.
     pub full_s: u64,
-    /// Seconds for which an image or input that a miner once had is taken to be there still.
+    /// Seconds for which an image or input that a miner once had is assumed to be still there.
     pub warm_s: u64,
-    /// Miners that get nothing.
+    /// Miners that get no jobs.
     pub blacklist: BTreeSet<MinerKey>,
 }
 
-/// Receipts of all validators.
+/// The gathering of receipts of all validators.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReceiptsConfig {
-    /// Whether miners' pages are read; without, only this validator's own receipts count.
+    /// Whether miners' receipt pages are read; if not, only this validator's own receipts count.
     pub gather: bool,
-    /// Seconds between two readings of the pages that grow.
+    /// Seconds between two readings of the pages.
     pub interval_s: u64,
-    /// Seconds of pages that are read after a pause.
+    /// The age in seconds up to which pages are read that were missed during a pause.
     pub catch_up_s: u64,
 }
 
-/// What work is worth.
+/// The value of work.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScoringConfig {
-    /// What all that proven answers of sealed sessions earn is worth beside the work of the classes.
+    /// The weight of the answers of sealed sessions, relative to the weights of the classes.
     pub streaming_weight: u32,
-    /// What all work of one class is worth beside that of the others.
+    /// The weight of each class's work, relative to the others. A class that is not named has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
-    /// Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+    /// The percentage of each class's weight that goes to proven executors, if there are any. Paid work gets
+    /// the rest.
     pub capacity_percent: u8,
 }
 
-/// How long each party may take.
+/// Time limits of jobs and connections.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimingConfig {
-    /// Seconds of slack for the whole job.
+    /// Seconds of leeway for the whole job.
     pub leeway_s: u64,
-    /// Seconds to dial a miner for the first time, before the next one is tried.
+    /// Seconds to reach a miner for the first time, before another one is tried.
     pub dial_s: u64,
     /// Seconds for a miner to accept or decline.
     pub reservation_s: u64,
-    /// Seconds for an executor to start, beyond its class's spin-up time.
+    /// Seconds for an executor to start, in addition to its class's spin-up time.
     pub startup_s: u64,
-    /// Seconds for which the connection to a miner may stay lost.
+    /// Seconds for which the connection to a miner may stay lost before the attempt fails.
     pub reconnect_s: u64,
-    /// Milliseconds to wait for the miner's signature on a finished receipt before the user is told.
+    /// Milliseconds that the end of a job waits for the miner's signature on the finished receipt.
     pub receipt_wait_ms: u64,
-    /// Seconds for which the session with a miner is kept when no job needs it; 0 closes it at once.
+    /// Seconds for which the connection to a Muster miner is kept after its last job; 0 closes it at once.
     pub linger_s: u64,
 }
 
@@ -292,19 +294,20 @@ impl TimingConfig {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = r#"# The validator: takes users' jobs, chooses miners, scores them, sets weights.
+    const COMMENTED_DEFAULT: &'static str = r#"# The validator: takes users' jobs, chooses a miner for each, scores the miners and sets weights.
 
-# Where its state can be read (/health, /v0/state). It has no password: keep it on this machine. Port 0 takes a free one.
+# The address of the status page (/health, /v0/state). It has no password, so keep it on this machine. Port 0 takes a free port.
 bind = "127.0.0.1:8091"
 
-# A file that is written once the validator is up: {"address":"127.0.0.1:8091"}.
+# A file that is written once the validator is up. It contains {"address":"127.0.0.1:8091"}.
 # ready_file = "validator.ready"
 
 # Jobs, receipts and scores: sqlite:PATH, or postgres://USER@HOST/DATABASE.
 store = "sqlite:validator.db"
 
 [wallet]
-# The folder of all wallets, then the wallet, and the hotkey in it that is registered in the subnet. The coldkey is never opened.
+# The folder of all wallets, the wallet in it, and the wallet's hotkey, which must be registered in the subnet. The coldkey is never
+# opened.
 root = "~/.bittensor/wallets"
 name = "default"
 hotkey = "default"
@@ -315,96 +318,98 @@ url = "ws://127.0.0.1:9944"
 # another chain is refused.
 urls = []
 netuid = 1
-# Seconds for which a reading of the metagraph is good enough to route by. If a new one fails, the last good one stands.
+# Seconds after which the metagraph is read again before a job is routed. If that fails, the last good metagraph is used.
 refresh_s = 6
 # Seconds that a job waits for a chain that has not answered since the start, before its user is told that no miner is known.
 wait_s = 60
 
 [facilitator]
-# The users' door that this validator serves.
+# The websocket of the facilitator whose users this validator serves.
 url = "ws://127.0.0.1:8090/ws/v0/"
-# Seconds between two heartbeats. A facilitator takes a validator for gone after three minutes.
+# Seconds between two heartbeats. A facilitator considers a validator gone after three minutes without one.
 heartbeat_s = 60
-# Seconds within which it must answer a greeting or a status update; after that the connection is made anew.
+# Seconds within which the facilitator must answer a greeting or a status update; after that the validator reconnects.
 answer_s = 30
 
 [users]
-# Whose jobs are taken: everyone's, or those of these hotkeys and of the validator itself.
+# The users whose jobs are taken: all of them, or those with these hotkeys. The validator's own jobs are always taken.
 allow_any = false
 allow = []
 
 [routing]
 # Miners that a job is offered to, one after the other, before its user sees a failure.
 max_attempts = 3
-# A miner with this many failed attempts is left out until they are older than incident_s seconds.
+# A miner with this many failed attempts within incident_s seconds gets no jobs.
 max_incidents = 3
 incident_s = 600
-# Seconds over which miners are given the same number of jobs for each executor, as far as nothing speaks against it.
+# Seconds over which routing evens out the number of jobs for each executor.
 fairness_s = 3600
-# Seconds for which a miner that has nothing free is not asked for the same class again.
+# Seconds for which a miner that was busy is not asked for the same class again.
 full_s = 5
-# Seconds for which an image or input that a miner once had is taken to be there still.
+# Seconds for which an image or input that a miner once had is assumed to be still there.
 warm_s = 86400
-# Hotkeys of miners that get nothing.
+# Hotkeys of miners that get no jobs.
 blacklist = []
 
 [receipts]
-# Whether the receipts of all validators are read from the miners' pages. Without, only this validator's own count.
+# Whether the receipts of all validators are read from the miners' receipt pages. If not, only this validator's own receipts count.
 gather = true
-# Seconds between two readings of the pages that grow, and seconds of pages that are caught up on after a pause.
+# Seconds between two readings of the pages, and the age in seconds up to which pages are read that were missed during a pause.
 interval_s = 10
 catch_up_s = 18000
 
 [scoring]
-# What all that this validator's gateway was answered is worth beside the work of a class. A miner's share of it is its share of the rao
-# that proven answers earned by their tokens; sessions are paid for their time, too, in their class.
+# The weight of the answers that this validator's gateway was given, relative to the weights of the classes. A miner's share of it is its
+# share of the rao that proven answers earned by their tokens. The time of a session is paid as work of its class, too.
 streaming_weight = 1
-# Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+# The percentage of each class's weight that goes to proven executors, if there are any; the rest goes to paid work.
 capacity_percent = 20
 
 [scoring.class_weights]
-# What all work of one class is worth beside that of the others. A class that is not named is worth nothing.
+# The weight of each class's work, relative to the others. A class that is not named has weight 0.
 "spin_up-4min.gpu-24gb" = 1
 "always_on.gpu-24gb" = 1
 "always_on.llm.a6000" = 1
 "always_on.test" = 1
 "always_on.cpu.8c.16gb" = 1
 
-# The OpenAI-compatible door to streaming sessions.
+# The gateway: an OpenAI-compatible API in front of streaming sessions.
 [gateway]
-# Where clients and facilitators connect; without this key there is no gateway. Behind the public network it wants TLS in front.
+# The address that clients and facilitators connect to; without this key there is no gateway. On a public network, put TLS in front.
 # bind = "127.0.0.1:8092"
-# The URL that facilitators are told; without this key http:// and the bound address.
+# The URL that facilitators are told; by default http:// and the bound address.
 # announce = "https://gateway.example.org"
 # Hotkeys of facilitators whose clients are served.
 facilitators = []
-# Sessions of each model that are kept even if nobody asks, sessions at most, and requests that one serves at a time.
+# For each model: sessions that are kept even without requests, sessions at most, and requests that one session serves at a time.
 min_sessions = 0
 max_sessions = 4
 per_session = 8
-# Requests for one model that wait, those of one client, and seconds that each waits before it is told to come back.
+# Requests that wait for one model at most, those of one client at most, and seconds that a request waits before
+# its client is told to come back later.
 queue = 1000
 queue_of_one = 50
 patience_s = 300
-# Seconds: that a session may be unused, that it lives, before its end at which another takes its place, before its end from which it
-# gets nothing new, and for its image and engine to come up.
+# Seconds: how long a session may be unused, how long it lives, how long before its end a replacement is started, how long before its end
+# it gets no new requests, and how long its image and engine may take to start.
 idle_s = 300
 session_s = 3600
 replace_s = 300
 drain_s = 60
 start_s = 240
-# Seconds that an engine may be silent, between two signs to a client that waits, and between two checks of a session's health.
+# Seconds: how long an engine may send nothing, the time between two signs of life to a waiting client, and the time between two
+# health checks of a session.
 silence_s = 600
 heartbeat_s = 10
 health_s = 15
-# Milliseconds by which an executor's clock may differ from this machine's. One that differs more serves nobody.
+# Milliseconds by which an executor's clock may differ from this machine's. An executor whose clock differs more serves no requests.
 skew_ms = 5000
-# The largest request in KiB, and requests at a time of all clients.
+# The largest request body in KiB, and requests of all clients at a time.
 max_body_kib = 4096
 requests = 4096
-# How many of a hundred answers are kept, with their request, for a later check.
+# The percentage of answers that are kept, with their request, for a later check.
 sample_percent = 10
-# What may serve: one entry a model. The image is the digest of its configuration; prices are rao for a million tokens.
+# The models that may be served, one entry each. The image is the digest of the image's configuration; prices are rao for a million tokens.
 services = []
 # [[gateway.services]]
 # model = "tiny"
@@ -419,47 +424,48 @@ services = []
 # input_price = 100000
 # output_price = 400000
 
-# Clients of this validator's own: a name for each, and SHA-256 of its key.
+# Clients that connect directly: a name for each, and the SHA-256 digest of its key.
 [gateway.keys]
 # me = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-# Batches of known-answer proofs: every executor of the miners that are drawn is challenged at one instant.
+# Grading: batches of known-answer proofs, in which every executor of the miners that are drawn is challenged at the same instant.
 [grading]
-# Blocks between two batches on average; which block begins one follows from its hash. 0: only when `muster grade run` asks.
+# Blocks between two batches, on average: a block's hash decides whether it begins one. With 0, only `muster grade run` begins a batch.
 every_blocks = 360
-# Seconds for executors to come to the barrier, beyond the time that the slowest class in the batch may take to appear.
+# Seconds for executors to reach the barrier, in addition to the time that the slowest class in the batch may take to start.
 gather_s = 120
-# Executors of one miner, and of all, in a batch at most. What a miner announces beyond them is not proven, so it does not count.
+# Executors of one miner and of all miners in a batch, at most. Executors that a miner announces beyond them are not proven, so they do
+# not count.
 of_one = 256
 executors = 10240
 # Milliseconds by which an executor's clock may differ from this machine's.
 skew_ms = 5000
-# Days for which the evidence of a batch is kept: a batch of 10,240 executors is some gigabytes.
+# Days for which the evidence of a batch is kept. A batch of 10,240 executors takes some gigabytes.
 keep_days = 14
-# A file with floors of classes, measured by `muster grade self --write-floors FILE` on machines that are known to be of them, or stated by
-# you. A class that it does not name has the floors that are stated without it.
+# A file with the thresholds of classes, measured by `muster grade self --write-floors FILE` on machines that are known to be of the class,
+# or written by hand. A class that the file does not name has the built-in thresholds.
 # floors = "/etc/muster/floors.json"
 
-# The grader's image for each class; a class that is not named is not graded. The image is the digest of its configuration.
+# The grader's image for each class; a class that is not named is not graded. The image is the digest of the image's configuration.
 [grading.images]
 # [grading.images."always_on.test"]
 # image = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 # reference = "registry.example.org/grader:1"
 
 [timing]
-# Seconds of slack for the whole job, on top of the limits that its user set.
+# Seconds of leeway for the whole job, in addition to the limits that its user set.
 leeway_s = 5
-# Seconds to dial a miner for the first time, before the next one is tried.
+# Seconds to reach a miner for the first time, before another one is tried.
 dial_s = 6
 # Seconds for a miner to accept or decline.
 reservation_s = 7
-# Seconds for an executor to start, on top of the spin-up time of its class.
+# Seconds for an executor to start, in addition to the spin-up time of its class.
 startup_s = 10
-# Seconds for which the connection to a miner may stay lost before the job is given up.
+# Seconds for which the connection to a miner may stay lost before the attempt fails.
 reconnect_s = 30
-# Milliseconds to wait for the miner's signature on the finished receipt before the user is told of the end.
+# Milliseconds that the end of a job waits for the miner's signature on the finished receipt.
 receipt_wait_ms = 2000
-# Seconds for which the session with a Muster miner is kept when no job needs it; 0 closes it at once.
+# Seconds for which the connection to a Muster miner is kept after its last job; 0 closes it at once.
 linger_s = 60
 "#;
 

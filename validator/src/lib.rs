@@ -1,31 +1,59 @@
-//! The validator: takes users' jobs from a facilitator, chooses a miner for each, sees it through, keeps the receipts,
-//! scores the miners by them and sets weights on the chain.
+//! The validator: takes users' jobs from a facilitator, assigns a miner to each, drives it to its end, keeps the
+//! receipts, scores the miners by them and sets weights on the chain.
 //!
-//! The decisions are pure: `muster-routing` (is a job taken, who gets it, who after), the job machine of
-//! `muster-protocol` (how an attempt goes on), `muster-scoring` (who earned what), [`cycle`] (when weights are due). The
-//! shells around them are thin: the facilitator's link, one driver per job, the readers of miners' receipts, the loop over
-//! the chain's blocks. The [`store`] lies between them: what it does not hold has not happened, so a validator may be
-//! killed at any point.
+//! The decisions are pure: `muster-routing` (is a job admitted, which miner gets it, which one next), the job machine
+//! of `muster-protocol` (how an attempt goes on), `muster-scoring` (which miner earned what), [`weights::cycle`] (when
+//! weights are due). The code around them is thin. The [`store`] lies between the parts: a fact that is not stored has
+//! not happened, so a validator may be killed at any point.
+//!
+//! # The way of a user's job
+//!
+//! ```text
+//! facilitator ──▶ muster-facilitator-link     reads the frame
+//!                        │ take_job
+//!                        ▼
+//!                  intake::jobs               decides, and stores the job with its first attempt
+//!                        │ prepare, start
+//!                        ▼
+//!                  driver                     one task a job: assigns a miner, again after a failure
+//!                        │ run, settle
+//!                        ▼
+//!                  driver::attempt_runner     one attempt: messages in, state machine, messages out ◀──▶ miner
+//!                        │ save, close_job
+//!                        ▼
+//!                  store                      attempt, receipts, and the outbox of status updates
+//!                        │ next_updates
+//!                        ▼
+//!                  muster-facilitator-link    sends each update until it is acknowledged ──▶ facilitator
+//! ```
+//!
+//! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
+//! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
+//! gateway, challenges of its grading) enter at [`intake::own_jobs`] and take the same way from there, without an
+//! outbox.
+//!
+//! Beside it, [`weights`] follows the chain, scores each cycle and sets weights, [`receipt_gatherer`] reads other
+//! validators' receipts, and [`status`] serves the operator's view. [`state::ValidatorState`] holds what every part
+//! needs.
 
 pub mod chain;
 mod config;
-pub mod cycle;
 mod driver;
 mod facilitator;
-mod gather;
 mod intake;
-mod live;
-mod report;
-mod shared;
+mod link_state;
+mod receipt_gatherer;
+mod state;
 mod status;
 pub mod store;
 mod weights;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::ChainError;
+use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
@@ -34,53 +62,60 @@ use muster_process::ready::ReadyError;
 use muster_process::store::StoreError;
 use muster_process::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
-use muster_websocket::lines::{Lines, Setup, Strays};
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use chain::{Chain, Outlook, Subnet};
+use chain::{Chain, Subnet, SubnetView};
 pub use config::{
     ChainConfig, Config, FacilitatorConfig, ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig,
     UsersConfig,
 };
-pub use driver::messages;
-use live::Live;
-pub use shared::LinkState;
-use shared::Shared;
+use driver::JobDrivers;
+use facilitator::FacilitatorBackend;
+use intake::jobs::JobIntake;
+use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
+use intake::whitelist::{publish_whitelist, whitelist_frame};
+use intake::{gateway_backend, grading_backend};
+pub use link_state::LinkState;
+use receipt_gatherer::ReceiptGatherer;
+use state::ValidatorState;
+use status::StatusSources;
 use store::Store;
+use weights::{ScoringGate, WeightSetter};
 
-/// How long the parts may take to tidy up once the validator is told to stop. What takes longer is resumed.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long the parts may take to end once the validator is told to stop. Jobs of parts that take longer are resumed at
+/// the next start.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// Why a validator cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its hotkey.
+    /// The hotkey in the configured wallet cannot be loaded.
     #[error("the validator's hotkey cannot be loaded; check `wallet` in its configuration")]
     Wallet(#[source] WalletError),
-    /// The chain's address.
+    /// The chain's address is malformed.
     #[error("the validator cannot use the chain")]
     Chain(#[source] ChainError),
-    /// Its store. Nothing may be said that is not durable, so it stops; what is open is resumed at the next start.
+    /// The store fails. A message whose facts are not durable must not be sent, so the validator stops; open jobs are
+    /// resumed at the next start.
     #[error("the validator cannot use its store")]
     Store(#[from] StoreError),
-    /// Its status address.
+    /// The status address cannot be bound.
     #[error("the validator cannot serve its state")]
     Bind(#[from] BindError),
-    /// Its gateway.
+    /// The gateway cannot be opened.
     #[error("the validator cannot open its gateway")]
     Gateway(#[from] GatewayError),
-    /// Its ready file.
+    /// The ready file cannot be written.
     #[error("the validator cannot say that it is ready")]
     Ready(#[from] ReadyError),
-    /// The listener of its status address.
+    /// The listener of the status address failed.
     #[error("the validator's status address stopped serving")]
     Serve(#[source] std::io::Error),
 }
 
 impl Error {
-    /// Its page in `docs/errors/`.
+    /// The code of the error's page in `docs/errors/`.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
@@ -103,7 +138,8 @@ impl Coded for Error {
 /// Runs a validator until the token of `tasks` is cancelled.
 ///
 /// # Errors
-/// A wallet, store or address that cannot be used; a store that fails later. A chain that does not answer is waited for.
+/// The wallet, the store or an address cannot be used, or the store fails later. A chain that does not answer is no
+/// error: the validator waits for it.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let keypair = load_hotkey(&config.wallet).map_err(Error::Wallet)?;
     let subnet = Subnet::new(config.chain.endpoints(), config.chain.netuid, keypair.clone());
@@ -113,7 +149,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
 /// Runs a validator with this key on this chain.
 ///
 /// # Errors
-/// A store or address that cannot be used; a store that fails later.
+/// The store or an address cannot be used, or the store fails later.
 pub async fn run_on(
     config: Config,
     keypair: Keypair,
@@ -125,116 +161,82 @@ pub async fn run_on(
     let address = listener.local_addr().map_err(Error::Serve)?;
     let store = Store::open(&config.store).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
-    let parts = stopping_with(&tasks);
-    let ledger = shared::remembered(&store, config.routing.windows(), clock.now()).await?;
-    let (lines, strays) = Lines::new(Setup {
-        keypair: keypair.clone(),
-        clock: Arc::clone(&clock),
-        tasks: parts.clone(),
-        linger: Duration::from_secs(config.timing.linger_s),
-        first: intake::whitelist(&config),
-    });
-    let shared = Arc::new(Shared {
-        outlook: Outlook::new(chain, Arc::clone(&clock), max_age),
-        config,
-        keypair,
-        clock,
-        tasks: parts,
-        store,
-        link: watch::Sender::default(),
-        ledger: Mutex::new(ledger),
-        cancels: Mutex::default(),
-        news: watch::Sender::default(),
-        pins: Mutex::default(),
-        roll_call: OnceLock::new(),
-        gateway: OnceLock::new(),
-        live: Live::new(),
-        anchor: watch::Sender::default(),
-        resumed: watch::Sender::new(false),
-        scoring: tokio::sync::Mutex::default(),
-        lines,
-        fatal: Mutex::default(),
-    });
-    serve(&shared, listener, address, strays).await
-}
-
-/// A spawner for the parts of one validator: it stops when the process does, and alone when the store fails.
-fn stopping_with(process: &Tasks) -> Tasks {
-    let parts = Tasks::new();
-    let (stop, own, all) = (process.token(), parts.token(), parts.clone());
-    drop(parts.spawn("stop", async move {
-        tokio::select! {
-            () = stop.cancelled() => all.shutdown(),
-            () = own.cancelled() => {}
-        }
-    }));
-    parts
-}
-
-async fn serve(
-    shared: &Arc<Shared>,
-    listener: TcpListener,
-    address: SocketAddr,
-    strays: Strays,
-) -> Result<(), Error> {
-    shared.spawn("strays", driver::look_at_strays(Arc::clone(shared), strays));
-    intake::forget_sessions(shared).await?;
-    driver::resume(shared).await?;
-    intake::open_gateway(shared).await?;
-    intake::open_roll_call(shared).await?;
-    shared.spawn("facilitator link", facilitator::run(Arc::clone(shared)));
-    shared.spawn("whitelist", intake::publish(Arc::clone(shared)));
-    shared.spawn("weights", weights::run(Arc::clone(shared)));
-    if shared.config.receipts.gather {
-        shared.spawn("receipts", gather::run(Arc::clone(shared)));
-    }
-    ready::announce(address, shared.config.ready_file.as_deref())?;
-    let served = status::serve(Arc::clone(shared), listener).await;
-    shared.tasks.shutdown();
-    if let Err(error) = shared.tasks.wait(GRACE).await {
+    let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age);
+    let own_tasks = tasks_stopping_with(&tasks);
+    let state = ValidatorState::new(config, keypair, clock, own_tasks, store, subnet);
+    let served = serve(&state, listener, address).await;
+    state.tasks.shutdown();
+    if let Err(error) = state.tasks.wait(STOP_GRACE).await {
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
     }
-    shared.store.close().await;
-    let fatal = shared.fatal.lock().take();
-    match fatal {
+    state.store.close().await;
+    match state.take_fatal_error() {
         Some(error) => Err(error),
         None => served,
     }
 }
 
-/// Values for the unit tests of the pure parts.
-#[cfg(test)]
-mod testing {
-    use muster_protocol::wire::facilitator::JobRequest;
-    use muster_protocol::{Hotkey, JobId, MinerKey};
-    use serde_json::json;
-    use uuid::Uuid;
+/// The tasks of one validator. They stop when the process does, and by themselves when the validator fails.
+fn tasks_stopping_with(process: &Tasks) -> Tasks {
+    let own = Tasks::new();
+    let (stop, own_stop, all) = (process.token(), own.token(), own.clone());
+    drop(own.spawn("stop", async move {
+        tokio::select! {
+            () = stop.cancelled() => all.shutdown(),
+            () = own_stop.cancelled() => {}
+        }
+    }));
+    own
+}
 
-    pub(crate) fn hotkey(seed: u8) -> Hotkey {
-        Hotkey::from_bytes([seed; 32])
-    }
+/// Starts every part and serves the status page until the validator stops.
+async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: SocketAddr) -> Result<(), Error> {
+    let live_output = Arc::new(LiveOutput::default());
+    let greeting = whitelist_frame(&state.config);
+    let drivers = JobDrivers::new(Arc::clone(state), Arc::clone(&live_output), greeting).await?;
+    cancel_earlier_sessions(state).await?;
+    drivers.resume().await?;
+    let own_jobs = OwnJobIntake::new(Arc::clone(state), Arc::clone(&drivers));
+    let gateway = gateway_backend::open_gateway(own_jobs.clone()).await?;
+    let grading = grading_backend::open_grading(own_jobs, gateway.clone()).await?;
+    let gate = Arc::new(ScoringGate::default());
+    let link = Arc::new(watch::Sender::new(LinkState::default()));
 
-    pub(crate) fn miner(seed: u8) -> MinerKey {
-        MinerKey(hotkey(seed))
+    let backend = FacilitatorBackend {
+        state: Arc::clone(state),
+        intake: JobIntake::new(Arc::clone(state), Arc::clone(&drivers)),
+        gateway: gateway.clone(),
+        link: Arc::clone(&link),
+    };
+    state.spawn(
+        "facilitator link",
+        facilitator::run_link(backend, Arc::clone(&live_output)),
+    );
+    state.spawn(
+        "whitelist",
+        publish_whitelist(Arc::clone(state), Arc::clone(&drivers)),
+    );
+    let weights = WeightSetter {
+        state: Arc::clone(state),
+        grading: grading.clone(),
+        gate: Arc::clone(&gate),
+    };
+    state.spawn("weights", weights.run());
+    if state.config.receipts.gather {
+        let gatherer = ReceiptGatherer {
+            state: Arc::clone(state),
+            drivers,
+            gate,
+        };
+        state.spawn("receipts", gatherer.run());
     }
-
-    pub(crate) fn job(seed: u128) -> JobId {
-        JobId::from_uuid(Uuid::from_u128(seed))
-    }
-
-    /// A user's job that is within every limit; its signature is not checked by anything pure.
-    pub(crate) fn request() -> JobRequest {
-        let value = json!({
-            "signature": {
-                "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": 1,
-                "signature": muster_protocol::Signature::from_bytes([1; 64]).to_base64(),
-                "signature_scope": "SignedFields",
-            },
-            "type": "job.new", "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
-            "executor_class": "always_on.test", "docker_image": "alpine:latest", "args": ["echo"], "env": {"A": "b"},
-            "use_gpu": false, "on_trusted_miner": false, "download_time_limit": 1, "execution_time_limit": 1,
-            "upload_time_limit": 1, "streaming_start_time_limit": 1,
-        });
-        serde_json::from_value(value).unwrap()
-    }
+    ready::announce(address, state.config.ready_file.as_deref())?;
+    let sources = StatusSources {
+        state: Arc::clone(state),
+        link,
+        live_output,
+        gateway,
+        grading,
+    };
+    status::serve(sources, listener).await
 }

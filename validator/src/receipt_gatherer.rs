@@ -1,8 +1,8 @@
-//! Reads the receipts of all validators from the miners' pages: what others paid counts in our scores, and what our own
-//! miners signed without telling us is found there too.
+//! Gathers the receipts of all validators from the miners' receipt pages. Other validators' receipts count in this
+//! validator's scores, and miners' signatures on its own receipts are found there too.
 //!
-//! Nothing of a job waits for this. A miner that does not serve its pages is passed over until the next time; a page that
-//! was read in part is read on from there, also by the next process.
+//! No job waits for this. A miner that does not serve its pages is skipped until the next round; a page that was read
+//! in part is read on from that place, by the next process too.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,208 +11,228 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use muster_chain::{BlockNumber, Metagraph};
+use muster_chain::BlockNumber;
 use muster_identity::Verified;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::receipt::page_of;
+use muster_protocol::receipt::page_of;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
 use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, plan, read};
 
-use crate::shared::{Anchor, Shared};
-use crate::store::Harvest;
+use crate::chain::reachable_miners;
+use crate::driver::JobDrivers;
+use crate::state::ValidatorState;
+use crate::store::GatheredPage;
+use crate::weights::ScoringGate;
 
-/// Miners that are read at a time.
-const AT_A_TIME: usize = 16;
+/// Miners whose pages are read at a time.
+const MINERS_AT_ONCE: usize = 16;
 
-/// Receipts whose signatures are checked in one batch, and kept in one transaction.
+/// Receipts whose signatures are checked in one batch, and stored in one transaction.
 const BATCH: usize = 1_000;
 
-/// Pieces of one miner's pages that are read in one round: the others have their turn before it is caught up with.
+/// Pieces of one miner's pages that are read in one round, so that a miner with a long backlog does not delay the
+/// others.
 const PIECES: usize = 64;
 
-/// Rounds between two clearings of what is old.
+/// Rounds between two deletions of old receipts.
 const ROUNDS_TO_CLEAR: u64 = 360;
 
-/// Reads until the validator stops.
-pub(crate) async fn run(shared: Arc<Shared>) -> Result<(), StoreError> {
-    let stop = shared.tasks.token();
-    tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        read = rounds(&shared) => read,
-    }
+/// Gathers receipts from every miner of the subnet, in rounds.
+pub(crate) struct ReceiptGatherer {
+    pub(crate) state: Arc<ValidatorState>,
+    pub(crate) drivers: Arc<JobDrivers>,
+    pub(crate) gate: Arc<ScoringGate>,
 }
 
-async fn rounds(shared: &Shared) -> Result<(), StoreError> {
-    let fetcher = match Fetcher::new() {
-        Ok(fetcher) => fetcher,
-        Err(error) => {
-            tracing::error!(error = %Causes(&error), "no receipts can be gathered");
-            return Ok(());
+impl ReceiptGatherer {
+    /// Gathers receipts until the validator stops.
+    pub(crate) async fn run(self) -> Result<(), StoreError> {
+        let stop = self.state.tasks.token();
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            read = self.gather_rounds() => read,
         }
-    };
-    let config = &shared.config.receipts;
-    let mut cursors = shared.store.pages_read().await?;
-    let mut anchored = shared.anchor.subscribe();
-    for round in 0_u64.. {
-        // Before the chain has told its rules nobody knows in which cycle a receipt counts.
-        if anchored.wait_for(Option::is_some).await.is_err() {
-            return Ok(());
-        }
-        let pause = Duration::from_secs(config.interval_s);
-        let Some(metagraph) = shared.outlook.seen() else {
-            shared.clock.sleep(pause).await;
-            continue;
+    }
+
+    async fn gather_rounds(&self) -> Result<(), StoreError> {
+        let fetcher = match Fetcher::new() {
+            Ok(fetcher) => fetcher,
+            Err(error) => {
+                tracing::error!(error = %Causes(&error), "no receipts can be gathered");
+                return Ok(());
+            }
         };
-        let now = shared.clock.now();
-        let miners = miners(shared, &metagraph);
-        let readings = miners.into_iter().map(|(miner, address)| {
-            let known = cursors.get(&miner).cloned().unwrap_or_default();
-            let fetcher = &fetcher;
-            async move { (miner, one_miner(shared, fetcher, miner, address, known).await) }
-        });
-        let mut readings = stream::iter(readings).buffer_unordered(AT_A_TIME);
-        let mut read = Vec::new();
-        while let Some((miner, reading)) = readings.next().await {
-            read.push((miner, reading?));
+        let config = &self.state.config.receipts;
+        let mut cursors = self.state.store.pages_read().await?;
+        let mut block_times = self.gate.subscribe();
+        for round in 0_u64.. {
+            // Before the chain has told its rules, the cycle of a receipt is not known.
+            if block_times.wait_for(Option::is_some).await.is_err() {
+                return Ok(());
+            }
+            let pause = Duration::from_secs(config.interval_s);
+            let Some(metagraph) = self.state.subnet.last_metagraph() else {
+                self.state.clock.sleep(pause).await;
+                continue;
+            };
+            let now = self.state.clock.now();
+            let miners = reachable_miners(&metagraph, self.state.keypair.hotkey());
+            let readings = miners.into_iter().map(|(miner, address)| {
+                let known = cursors.get(&miner).cloned().unwrap_or_default();
+                let fetcher = &fetcher;
+                async move { (miner, self.read_miner(fetcher, miner, address, known).await) }
+            });
+            let mut readings = stream::iter(readings).buffer_unordered(MINERS_AT_ONCE);
+            let mut read = Vec::new();
+            while let Some((miner, reading)) = readings.next().await {
+                read.push((miner, reading?));
+            }
+            drop(readings);
+            let oldest = oldest_page(now, config.catch_up_s);
+            for (miner, mut known) in read {
+                known.retain(|page, _| *page >= oldest);
+                cursors.insert(miner, known);
+            }
+            if round % ROUNDS_TO_CLEAR == 0 {
+                cursors.retain(|miner, _| metagraph.find(&miner.0).is_some());
+                self.drivers
+                    .ledger()
+                    .forget(|miner| metagraph.find(&miner.0).is_some());
+                self.state.store.forget(oldest, now).await?;
+            }
+            self.state.clock.sleep(pause).await;
         }
-        drop(readings);
-        let oldest = oldest(now, config.catch_up_s);
-        for (miner, mut known) in read {
-            known.retain(|page, _| *page >= oldest);
-            cursors.insert(miner, known);
-        }
-        if round % ROUNDS_TO_CLEAR == 0 {
-            cursors.retain(|miner, _| metagraph.find(&miner.0).is_some());
-            shared.ledger().forget(|miner| metagraph.find(&miner.0).is_some());
-            shared.store.forget(oldest, now).await?;
-        }
-        shared.clock.sleep(pause).await;
+        Ok(())
     }
-    Ok(())
+
+    /// Reads a miner's new pages; returns how far each page has been read.
+    async fn read_miner(
+        &self,
+        fetcher: &Fetcher,
+        miner: MinerKey,
+        address: SocketAddr,
+        mut known: BTreeMap<i64, Cursor>,
+    ) -> Result<BTreeMap<i64, Cursor>, StoreError> {
+        let now = self.state.clock.now();
+        let catch_up = Duration::from_secs(self.state.config.receipts.catch_up_s);
+        for ask in plan(now, &known, catch_up).into_iter().take(PIECES) {
+            let cursor = known.get(&ask.page).copied().unwrap_or_default();
+            let piece = match fetcher.fetch(address, ask).await {
+                Ok(piece) => piece,
+                Err(error) => {
+                    // The miner's other pages would most likely fail too; the next round asks again.
+                    tracing::debug!(%miner, page = ask.page, error = %Causes(&error), "a miner's receipts cannot be read");
+                    break;
+                }
+            };
+            let cut = cut(&piece.bytes);
+            let cursor_now = after(now, ask.page, cursor, &cut, piece.whole);
+            known.insert(ask.page, cursor_now);
+            // That a page is empty is not stored; the next process asks once more.
+            if cut.used > 0 || cut.endless {
+                self.store_lines(
+                    miner,
+                    ask,
+                    &cut.lines,
+                    long_line_refusals(&cut),
+                    cursor,
+                    cursor_now,
+                )
+                .await?;
+            }
+        }
+        Ok(known)
+    }
+
+    /// Checks the lines of a page and stores the valid receipts, a batch at a time. The cursor advances with the last
+    /// batch.
+    async fn store_lines(
+        &self,
+        miner: MinerKey,
+        ask: Ask,
+        lines: &[Vec<u8>],
+        mut refused: Vec<Refusal>,
+        cursor_before: Cursor,
+        cursor_after: Cursor,
+    ) -> Result<(), StoreError> {
+        let mut batches = lines.chunks(BATCH).peekable();
+        loop {
+            let batch = batches.next().unwrap_or_default();
+            let now = self.state.clock.now();
+            let (receipts, unread) = read(batch, miner, now);
+            refused.extend(unread);
+            let known_digests = self.state.store.known_receipts(&receipts).await?;
+            // Checking a thousand signatures takes some thirty milliseconds, too long for a thread that serves sockets.
+            let judging = tokio::task::spawn_blocking(move || judge(receipts, &known_digests, now));
+            let Ok(judged) = judging.await else {
+                // The process stops; the cursor stays where it was.
+                return Ok(());
+            };
+            refused.extend(judged.refused);
+            let last = batches.peek().is_none();
+            // No cycle may be scored between choosing a receipt's block and storing the receipt.
+            let _gate = self.gate.lock().await;
+            let gathered = GatheredPage {
+                miner,
+                page: ask.page,
+                cursor: if last { cursor_after } else { cursor_before },
+                good: self.place_in_blocks(judged.good).await?,
+                refused: std::mem::take(&mut refused),
+            };
+            if !gathered.refused.is_empty() {
+                tracing::warn!(%miner, page = ask.page, refused = gathered.refused.len(), "a miner serves receipts that do not count");
+            }
+            self.state
+                .store
+                .store_gathered(self.state.key(), &gathered, now)
+                .await?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives each receipt the block in which it counts: the head at its time, or the first block that is not scored
+    /// yet, so that a late receipt is paid all the same.
+    async fn place_in_blocks(
+        &self,
+        receipts: Vec<Verified<Receipt>>,
+    ) -> Result<Vec<(Verified<Receipt>, BlockNumber)>, StoreError> {
+        if receipts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let scored = self.state.store.scored_through().await?;
+        let first = scored.map_or(BlockNumber(0), |block| BlockNumber(block.0.saturating_add(1)));
+        let block_times = self.gate.block_times();
+        let block = |receipt: &Verified<Receipt>| match block_times {
+            Some(times) => times.block_at(receipt.payload.timestamp()).max(first),
+            None => first,
+        };
+        Ok(receipts
+            .into_iter()
+            .map(|receipt| {
+                let block = block(&receipt);
+                (receipt, block)
+            })
+            .collect())
+    }
 }
 
-fn oldest(now: Timestamp, catch_up_s: u64) -> i64 {
+/// The oldest page that is still read.
+fn oldest_page(now: Timestamp, catch_up_s: u64) -> i64 {
     let span = i64::try_from(catch_up_s).unwrap_or(i64::MAX);
     let then = Timestamp::from_secs(now.secs().saturating_sub(span));
     page_of(then).saturating_sub(2)
 }
 
-/// Where the miners of the subnet say that they are.
-pub(crate) fn miners(shared: &Shared, metagraph: &Metagraph) -> Vec<(MinerKey, SocketAddr)> {
-    let me = shared.keypair.hotkey();
-    let serving = metagraph.neurons.iter().filter(|neuron| neuron.hotkey != me);
-    serving
-        .filter_map(|neuron| Some((MinerKey(neuron.hotkey), neuron.axon?)))
-        .filter(|(_, address)| address.port() != 0 && !address.ip().is_unspecified())
-        .collect()
-}
-
-/// Reads what one miner has for us; how far its pages have been read then.
-async fn one_miner(
-    shared: &Shared,
-    fetcher: &Fetcher,
-    miner: MinerKey,
-    address: SocketAddr,
-    mut known: BTreeMap<i64, Cursor>,
-) -> Result<BTreeMap<i64, Cursor>, StoreError> {
-    let now = shared.clock.now();
-    let catch_up = Duration::from_secs(shared.config.receipts.catch_up_s);
-    for ask in plan(now, &known, catch_up).into_iter().take(PIECES) {
-        let cursor = known.get(&ask.page).copied().unwrap_or_default();
-        let piece = match fetcher.fetch(address, ask).await {
-            Ok(piece) => piece,
-            Err(error) => {
-                // The rest of its pages would fare no better; the next round asks again.
-                tracing::debug!(%miner, page = ask.page, error = %Causes(&error), "a miner's receipts cannot be read");
-                break;
-            }
-        };
-        let cut = cut(&piece.bytes);
-        let cursor_now = after(now, ask.page, cursor, &cut, piece.whole);
-        known.insert(ask.page, cursor_now);
-        // That a page is empty is not worth a write; the next process asks once more.
-        if cut.used > 0 || cut.endless {
-            keep(shared, miner, ask, &cut.lines, too_long(&cut), cursor, cursor_now).await?;
-        }
-    }
-    Ok(known)
-}
-
-fn too_long(cut: &muster_receipts::Cut) -> Vec<Refusal> {
+/// One refusal for each line that was too long to be read.
+fn long_line_refusals(cut: &muster_receipts::Cut) -> Vec<Refusal> {
     let lines = usize::try_from(cut.too_long).unwrap_or(usize::MAX) + usize::from(cut.endless);
     let refusal = Refusal {
         why: Refused::TooLong,
         example: String::new(),
     };
     vec![refusal; lines]
-}
-
-/// Checks lines and keeps what counts, a batch at a time. The place to read on from moves with the last batch.
-async fn keep(
-    shared: &Shared,
-    miner: MinerKey,
-    ask: Ask,
-    lines: &[Vec<u8>],
-    mut refused: Vec<Refusal>,
-    before: Cursor,
-    then: Cursor,
-) -> Result<(), StoreError> {
-    let mut batches = lines.chunks(BATCH).peekable();
-    loop {
-        let batch = batches.next().unwrap_or_default();
-        let now = shared.clock.now();
-        let (receipts, unread) = read(batch, miner, now);
-        refused.extend(unread);
-        let held = shared.store.known_receipts(&receipts).await?;
-        // A thousand signatures take some thirty milliseconds: not on a thread that serves sockets.
-        let judging = tokio::task::spawn_blocking(move || judge(receipts, &held, now));
-        let Ok(judged) = judging.await else {
-            // The process stops; the place to read on from stays where it was.
-            return Ok(());
-        };
-        refused.extend(judged.refused);
-        let last = batches.peek().is_none();
-        // Nothing is scored between looking which cycles are and keeping what counts in the next.
-        let _alone = shared.scoring.lock().await;
-        let harvest = Harvest {
-            miner,
-            page: ask.page,
-            cursor: if last { then } else { before },
-            good: placed(shared, judged.good).await?,
-            refused: std::mem::take(&mut refused),
-        };
-        if !harvest.refused.is_empty() {
-            tracing::warn!(%miner, page = ask.page, refused = harvest.refused.len(), "a miner serves receipts that do not count");
-        }
-        shared.store.reap(shared.me(), &harvest, now).await?;
-        if last {
-            return Ok(());
-        }
-    }
-}
-
-/// The block that each receipt counts in: the head at its time, but none whose work was scored already, so that what came
-/// late is paid all the same.
-async fn placed(
-    shared: &Shared,
-    receipts: Vec<Verified<Receipt>>,
-) -> Result<Vec<(Verified<Receipt>, BlockNumber)>, StoreError> {
-    if receipts.is_empty() {
-        return Ok(Vec::new());
-    }
-    let scored = shared.store.scored_through().await?;
-    let first = scored.map_or(BlockNumber(0), |block| BlockNumber(block.0.saturating_add(1)));
-    let anchor: Option<Anchor> = *shared.anchor.borrow();
-    let block = |receipt: &Verified<Receipt>| match anchor {
-        Some(anchor) => anchor.block_at(receipt.payload.timestamp()).max(first),
-        None => first,
-    };
-    Ok(receipts
-        .into_iter()
-        .map(|receipt| {
-            let block = block(&receipt);
-            (receipt, block)
-        })
-        .collect())
 }

@@ -1,4 +1,5 @@
-//! The validator's state over HTTP, read-only: for people, the demonstration and tests. Loopback unless configured.
+//! The status page: the validator's state over HTTP for operators and tests, and the request to run a grading batch
+//! now. It has no password, and listens on the loopback address unless configured otherwise.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,8 +9,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use muster_gateway::View;
+use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{Account, SessionRow};
+use muster_gateway::{Gateway, View};
+use muster_grading_runner::RollCall;
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
@@ -19,16 +22,18 @@ use muster_scoring::{Faulty, Score};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::Error;
-use crate::shared::{LinkState, Shared};
-use crate::store::{CycleState, JobView, KeptRoute, ReceiptView, RefusedView, StoredCycle};
+use crate::link_state::LinkState;
+use crate::state::ValidatorState;
+use crate::store::{CycleState, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
 
-/// Entries of each list if the caller does not say.
+/// Entries of each list if the request names no `limit`.
 const DEFAULT_LIMIT: u32 = 100;
 /// Microseconds of a day.
 const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
-/// Entries of each list at most.
+/// Entries of each list, at most.
 const MAX_LIMIT: u32 = 1_000;
 
 /// `GET /v0/state`.
@@ -36,55 +41,55 @@ const MAX_LIMIT: u32 = 1_000;
 struct StateView {
     validator: ValidatorKey,
     time: Timestamp,
-    /// The newest finalised block seen; none before the chain has answered.
+    /// The newest finalised block seen; `None` before the chain has answered.
     block: Option<u64>,
     chain: LinkState,
     facilitator: LinkState,
     /// Status updates that the facilitator has not acknowledged.
     updates_waiting: u64,
     jobs: Vec<JobView>,
-    /// Of those jobs and others; the attempt is the receipt's `job_uuid`.
+    /// The newest receipts, of those jobs and of others. The attempt is the receipt's `job_uuid`.
     receipts: Vec<ReceiptView>,
     cycles: Vec<StoredCycle>,
-    /// Receipts of all validators that miners' pages brought.
+    /// Receipts of all validators that were gathered from miners' pages.
     gathered: u64,
-    /// What was refused of those pages.
+    /// Lines of those pages that were refused.
     refused: Vec<RefusedView>,
-    /// Pieces of live output that went nowhere since the start.
+    /// Pieces of live output that were dropped since the start.
     live_dropped: u64,
 }
 
 /// `GET /v0/jobs/{job}/route`.
 #[derive(Debug, Serialize)]
-struct RouteView {
+struct RoutesView {
     job: JobId,
-    /// One entry an attempt, oldest first; the last may be of an attempt that nobody could be found for.
-    routes: Vec<KeptRoute>,
+    /// One entry an attempt, oldest first. The last may be of an attempt for which no miner was found.
+    routes: Vec<RouteView>,
 }
 
 /// `GET /v0/sessions`.
 #[derive(Debug, Serialize)]
 struct SessionsView {
-    /// What facilitators are told.
+    /// The gateway as facilitators are told of it.
     gateway: GatewayNotice,
     address: SocketAddr,
     time: Timestamp,
     models: Vec<View>,
     sessions: Vec<SessionRow>,
-    /// Within the last day.
+    /// The miners' earnings within the last day.
     earned: Vec<Account>,
-    /// What came of it in the cycle that was scored last.
+    /// The value of the sessions' answers in the cycle that was scored last.
     scored: Option<ScoredView>,
 }
 
-/// What the answers of sessions were worth in a cycle.
+/// The value of sessions' answers in one cycle.
 #[derive(Debug, Serialize)]
 struct ScoredView {
     cycle: u64,
     state: CycleState,
-    /// Of those miners whose answers earned something.
+    /// The scores of the miners whose answers earned something.
     miners: Vec<Score>,
-    /// Sessions with answers that pay nothing, and what is wrong with them.
+    /// Sessions with answers that pay nothing, and why.
     faults: Vec<Faulty>,
 }
 
@@ -102,19 +107,30 @@ impl From<StoredCycle> for ScoredView {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Of {
+struct MinerFilter {
     miner: Option<MinerKey>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Limit {
+struct ListLimit {
     limit: Option<u32>,
 }
 
-/// Serves until the validator stops.
-pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<(), Error> {
-    let stop = shared.tasks.token();
+/// The parts of the validator that the status page shows.
+#[derive(Clone)]
+pub(crate) struct StatusSources {
+    pub(crate) state: Arc<ValidatorState>,
+    /// The connection to the facilitator.
+    pub(crate) link: Arc<watch::Sender<LinkState>>,
+    pub(crate) live_output: Arc<LiveOutput>,
+    pub(crate) gateway: Option<Gateway>,
+    pub(crate) grading: RollCall,
+}
+
+/// Serves the status page until the validator stops.
+pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) -> Result<(), Error> {
+    let stop = sources.state.tasks.token();
     let router = Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
@@ -123,53 +139,53 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) -> Result<
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
         .route("/v0/grades/{miner}", get(grades))
-        .with_state(shared);
+        .with_state(sources);
     axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
         .await
         .map_err(Error::Serve)
 }
 
-/// 200 while this process can do its work; how its links stand is told beside it.
-async fn health(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
-    let facilitator = shared.link.borrow().clone();
-    let chain = shared.outlook.state();
+/// Answers 200 while the process works, with the state of its connections.
+async fn health(State(sources): State<StatusSources>) -> Json<serde_json::Value> {
+    let facilitator = sources.link.borrow().clone();
+    let chain = sources.state.subnet.link_state();
     Json(json!({ "status": "ok", "facilitator": facilitator, "chain": chain }))
 }
 
 async fn state(
-    State(shared): State<Arc<Shared>>,
-    Query(Limit { limit }): Query<Limit>,
-) -> Result<Json<StateView>, Unreadable> {
+    State(sources): State<StatusSources>,
+    Query(ListLimit { limit }): Query<ListLimit>,
+) -> Result<Json<StateView>, StoreUnreadable> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let facilitator = shared.link.borrow().clone();
+    let facilitator = sources.link.borrow().clone();
     Ok(Json(StateView {
-        validator: shared.me(),
-        time: shared.clock.now(),
-        block: shared.outlook.head().map(|head| head.0),
-        chain: shared.outlook.state(),
+        validator: sources.state.key(),
+        time: sources.state.clock.now(),
+        block: sources.state.subnet.head().map(|head| head.0),
+        chain: sources.state.subnet.link_state(),
         facilitator,
-        updates_waiting: shared.store.updates_waiting().await?,
-        jobs: shared.store.jobs(limit).await?,
-        receipts: shared.store.receipts(limit.saturating_mul(3)).await?,
-        cycles: shared.store.cycles(limit).await?,
-        gathered: shared.store.gathered_count().await?,
-        refused: shared.store.refused_receipts(limit).await?,
-        live_dropped: shared.live.dropped(),
+        updates_waiting: sources.state.store.updates_waiting().await?,
+        jobs: sources.state.store.jobs(limit).await?,
+        receipts: sources.state.store.receipts(limit.saturating_mul(3)).await?,
+        cycles: sources.state.store.cycles(limit).await?,
+        gathered: sources.state.store.gathered_count().await?,
+        refused: sources.state.store.refused_receipts(limit).await?,
+        live_dropped: sources.live_output.dropped(),
     }))
 }
 
-/// The gateway: how each model stands, the newest sessions, and what miners have earned with them within a day.
+/// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.
 async fn sessions(
-    State(shared): State<Arc<Shared>>,
-    Query(Limit { limit }): Query<Limit>,
-) -> Result<Response, Unreadable> {
-    let Some(gateway) = shared.gateway.get() else {
+    State(sources): State<StatusSources>,
+    Query(ListLimit { limit }): Query<ListLimit>,
+) -> Result<Response, StoreUnreadable> {
+    let Some(gateway) = &sources.gateway else {
         let error = "this validator has no gateway: set gateway.bind in its configuration";
         return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response());
     };
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let now = shared.clock.now();
+    let now = sources.state.clock.now();
     let yesterday = Timestamp::from_micros(now.micros().saturating_sub(DAY_MICROS));
     Ok(Json(SessionsView {
         gateway: gateway.notice(),
@@ -178,30 +194,24 @@ async fn sessions(
         models: gateway.look().await,
         sessions: gateway.book().sessions(limit).await?,
         earned: gateway.book().accounts(yesterday).await?,
-        scored: shared.store.cycles(1).await?.pop().map(ScoredView::from),
+        scored: sources.state.store.cycles(1).await?.pop().map(ScoredView::from),
     })
     .into_response())
 }
 
 /// Batches of known-answer proofs, the newest first.
 async fn batches(
-    State(shared): State<Arc<Shared>>,
-    Query(Limit { limit }): Query<Limit>,
-) -> Result<Response, Unreadable> {
+    State(sources): State<StatusSources>,
+    Query(ListLimit { limit }): Query<ListLimit>,
+) -> Result<Response, StoreUnreadable> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let Some(roll_call) = shared.roll_call.get() else {
-        return Ok(unknown("grading has not begun yet"));
-    };
-    let batches = roll_call.book().batches(limit).await?;
-    Ok(Json(json!({ "validator": shared.me(), "batches": batches })).into_response())
+    let batches = sources.grading.book().batches(limit).await?;
+    Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
-/// The operator wants a batch now. Answers when everybody in it is judged.
-async fn run_batch(State(shared): State<Arc<Shared>>) -> Response {
-    let Some(roll_call) = shared.roll_call.get() else {
-        return unknown("grading has not begun yet");
-    };
-    match roll_call.run_now().await {
+/// Runs a grading batch now; answers once every executor in it is judged.
+async fn run_batch(State(sources): State<StatusSources>) -> Response {
+    match sources.grading.run_now().await {
         Ok(batch) => Json(json!({ "batch": batch })).into_response(),
         Err(refused) => {
             let error = json!({ "error": refused.to_string() });
@@ -210,60 +220,58 @@ async fn run_batch(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// The evidence of a batch: all of it, or that about one miner's executors.
+/// The evidence of a batch, or the part of it about one miner's executors.
 async fn batch(
-    State(shared): State<Arc<Shared>>,
+    State(sources): State<StatusSources>,
     Path(batch): Path<String>,
-    Query(Of { miner }): Query<Of>,
-) -> Result<Response, Unreadable> {
-    let file = match shared.roll_call.get() {
-        Some(roll_call) => roll_call.book().file(&batch, miner).await?,
-        None => None,
-    };
+    Query(MinerFilter { miner }): Query<MinerFilter>,
+) -> Result<Response, StoreUnreadable> {
+    let file = sources.grading.book().file(&batch, miner).await?;
     Ok(match file {
         Some(file) => Json(file).into_response(),
-        None => unknown("no batch of that id is over here"),
+        None => not_found("no batch of that id is over here"),
     })
 }
 
-/// What a miner's executors came to.
+/// The grades of a miner's executors, newest first.
 async fn grades(
-    State(shared): State<Arc<Shared>>,
+    State(sources): State<StatusSources>,
     Path(miner): Path<MinerKey>,
-    Query(Limit { limit }): Query<Limit>,
-) -> Result<Response, Unreadable> {
+    Query(ListLimit { limit }): Query<ListLimit>,
+) -> Result<Response, StoreUnreadable> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let Some(roll_call) = shared.roll_call.get() else {
-        return Ok(unknown("grading has not begun yet"));
-    };
-    let grades = roll_call.book().grades_of(miner, limit).await?;
+    let grades = sources.grading.book().grades_of(miner, limit).await?;
     Ok(Json(json!({ "miner": miner, "grades": grades })).into_response())
 }
 
-fn unknown(error: &str) -> Response {
+fn not_found(error: &str) -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
 }
 
-/// Why a job's attempts went where they went. 404 for a job that was never routed here, or so long ago that it is forgotten.
-async fn route(State(shared): State<Arc<Shared>>, Path(job): Path<JobId>) -> Result<Response, Unreadable> {
-    let routes = shared.store.routes_of(job).await?;
+/// Why each attempt of a job went to its miner. 404 for a job that was never routed here, or so long ago that its
+/// routes are deleted.
+async fn route(
+    State(sources): State<StatusSources>,
+    Path(job): Path<JobId>,
+) -> Result<Response, StoreUnreadable> {
+    let routes = sources.state.store.routes_of(job).await?;
     if routes.is_empty() {
         let error = "this validator remembers no route of that job";
         return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response());
     }
-    Ok(Json(RouteView { job, routes }).into_response())
+    Ok(Json(RoutesView { job, routes }).into_response())
 }
 
-/// The store cannot be read; the operator's log has the cause, the caller the code.
-struct Unreadable(StoreError);
+/// The store cannot be read: the log gets the cause, the caller only the error code.
+struct StoreUnreadable(StoreError);
 
-impl From<StoreError> for Unreadable {
+impl From<StoreError> for StoreUnreadable {
     fn from(error: StoreError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Unreadable {
+impl IntoResponse for StoreUnreadable {
     fn into_response(self) -> Response {
         tracing::error!(error = %Causes(&self.0), "the state cannot be read");
         let code = self.0.code().map(|code| code.to_string());

@@ -1,5 +1,5 @@
-//! Weights on a real chain by a validator that is killed again and again: the work of a cycle comes to be in force, and
-//! where weights are set at once it is handed in once.
+//! Weights on a real chain, set by a validator that is killed again and again: a cycle's weights come into force, and
+//! where they are set without a commit they are submitted once.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,21 +28,21 @@ use muster_protocol::{
 };
 use muster_routing::Decision;
 use muster_validator::chain::Subnet;
-use muster_validator::store::{Beginning, OwnReceipt, Store, StoredAttempt};
+use muster_validator::store::{IssuedReceipt, NewAttempt, Store, StoredAttempt};
 use muster_validator::{Config, run_on};
 use serde_json::{Value, json};
 use support::{Devchain, TAO};
 use tokio::runtime::Builder;
 use uuid::Uuid;
 
-/// Lives of one validator before the test gives it up.
+/// Restarts of the validator after which the test fails.
 const LIVES: u64 = 80;
 
 fn key(name: &str) -> Keypair {
     Keypair::from_uri(&format!("//{name}")).unwrap()
 }
 
-/// Alice is the validator, Bob has worked.
+/// Alice is the validator, and Bob a miner that has worked.
 fn spec(netuid: Netuid, commit_reveal: bool) -> Value {
     let neuron = |name: &str, stake: u64, permit: bool| {
         json!({"netuid": netuid.0, "hotkey": key(name).hotkey(), "coldkey": key(&format!("{name}//cold")).hotkey(),
@@ -87,7 +87,7 @@ async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::R
         block_numbers: vec![],
     });
     let validator_signature = key("Alice").sign(&payload.signed_bytes());
-    let receipt = OwnReceipt {
+    let receipt = IssuedReceipt {
         offered: OfferedReceipt {
             payload,
             validator_signature,
@@ -99,7 +99,7 @@ async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::R
     Ok(())
 }
 
-fn beginning(job: JobId, now: Timestamp) -> Beginning {
+fn beginning(job: JobId, now: Timestamp) -> NewAttempt {
     let payload = ReceiptPayload::Started(StartedReceipt {
         job_uuid: AttemptId::first_of(job),
         miner_hotkey: MinerKey(key("Bob").hotkey()),
@@ -111,9 +111,9 @@ fn beginning(job: JobId, now: Timestamp) -> Beginning {
         ttl: 1,
     });
     let validator_signature = key("Alice").sign(&payload.signed_bytes());
-    Beginning {
+    NewAttempt {
         attempt: attempt(job, now),
-        receipt: OwnReceipt {
+        receipt: IssuedReceipt {
             offered: OfferedReceipt {
                 payload,
                 validator_signature,
@@ -176,7 +176,8 @@ fn config(folder: &Path) -> Config {
     config
 }
 
-/// Kills the validator every few blocks until Bob's weight is in force; the blocks in which the chain took something.
+/// Kills the validator every few blocks until Bob's weight is in force; returns the blocks in which the chain took a
+/// call.
 async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::Result<BTreeSet<u64>> {
     let chain = Devchain::start(&spec(netuid, commit_reveal)).await?;
     let client = chain.client().await?;
@@ -209,7 +210,7 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
         let entered = runtime.enter();
         drop(Tasks::new().spawn("validator", run));
         drop(entered);
-        // Seeded: lives of ten to thirty blocks, other ones each time.
+        // Seeded: the validator runs for ten to thirty blocks, a different number each time.
         let until = blocks.next().await?.0 + 10 + (life * 7) % 21;
         let mut done = false;
         while !done && blocks.next().await?.0 < until {
@@ -218,7 +219,7 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
             taken.extend(Some(update).filter(|update| *update != before));
             done = client.weights_of(netuid, Uid(0)).await? == [(1, 65_535)];
         }
-        // A runtime waits for its threads when it is dropped, which must not be done within another.
+        // Dropping a runtime waits for its threads, which is not allowed inside another runtime.
         std::thread::spawn(move || drop(runtime)).join().unwrap();
         if done {
             return Ok(taken);
@@ -237,7 +238,7 @@ async fn plain_weights_of_a_validator_that_is_killed_all_the_time_are_set_once()
 #[tokio::test]
 async fn timelocked_weights_of_a_validator_that_is_killed_all_the_time_come_to_be_in_force()
 -> anyhow::Result<()> {
-    // On a busy machine a commit may be lost before its round is out; its work is then committed again.
+    // On a busy machine a commit may be lost before its round is published; its work is then committed again.
     let taken = killed_until_in_force(Netuid(1), true).await?;
     assert!(!taken.is_empty());
     Ok(())

@@ -448,7 +448,7 @@ impl Chain for Still {
         pending().boxed()
     }
 
-    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
         pending().boxed()
     }
 

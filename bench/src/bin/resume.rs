@@ -264,7 +264,7 @@ impl Chain for NoChain {
         away()
     }
 
-    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
         away()
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_job_messages::incoming::{MessageMeaning, implied_events, interpret};
 use muster_protocol::job::{Attempt, Effect, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::facilitator::JobStatusUpdate;
@@ -11,7 +12,6 @@ use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
 use muster_routing::retry::{self, Facts, Next};
-use muster_validator::messages::{Meaning, implied, meaning};
 
 use crate::choosing::CALLED_OFF;
 use crate::faults::Mutation;
@@ -340,8 +340,8 @@ impl World {
 
     fn on_message(&mut self, attempt: AttemptId, message: FromMiner) {
         let about = message.attempt();
-        match meaning(message) {
-            Meaning::Countersigned(receipt) => {
+        match interpret(message) {
+            MessageMeaning::Countersigned(receipt) => {
                 let (of, kind) = (receipt.payload.attempt(), receipt.payload.kind());
                 let own = self
                     .validator
@@ -354,14 +354,17 @@ impl World {
                 }
                 self.leave_if_settled(attempt);
             }
-            Meaning::Event(event) => match about {
+            MessageMeaning::Event(event) => match about {
                 Some(other) if other != attempt => self.on_other(attempt, other, &event),
                 Some(_) | None => {
                     self.told_what_is_stored(attempt, &event);
                     self.on_event(attempt, event);
                 }
             },
-            Meaning::Manifest(_) | Meaning::Complaint(_) | Meaning::Live(_) | Meaning::Nothing => {}
+            MessageMeaning::Manifest(_)
+            | MessageMeaning::Complaint(_)
+            | MessageMeaning::Live(_)
+            | MessageMeaning::Ignored => {}
         }
     }
 
@@ -390,7 +393,7 @@ impl World {
             .get(&attempt)
             .is_some_and(|link| link.interrupted);
         if interrupted && let Some(tried) = self.validator.attempt(attempt) {
-            let missing = implied(tried.machine.state(), &event, false);
+            let missing = implied_events(tried.machine.state(), &event, false);
             for event in missing {
                 self.apply(attempt, event);
             }

@@ -16,7 +16,7 @@ use muster_websocket::{Limits, connect};
 /// A miner sends its manifest only when a connection begins, so this opens a connection of its own.
 ///
 /// # Errors
-/// What went wrong, as text for the operator: the miner cannot be reached, or it hung up before its manifest.
+/// The miner cannot be reached, or hung up before its manifest; the error is text for the operator.
 pub(crate) async fn fetch_manifest(
     keypair: &Keypair,
     clock: &SharedClock,

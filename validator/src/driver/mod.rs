@@ -1,446 +1,330 @@
-//! One task per job: choose a miner, see the attempt through, choose another if it failed by no fault of the user's, tell the
-//! user once.
+//! The drivers of open jobs: one task a job, which assigns a miner, runs the attempt, assigns another miner if the
+//! attempt failed through no fault of the user's, and reports the end once.
 //!
-//! Read [`conduct`] for one attempt, [`papers`] and [`messages`] for what is said about it, [`strays`] for what is said about
-//! attempts that are over. How it is carried is the business of `muster_websocket::lines`.
+//! [`assignment`] chooses the miner, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts
+//! that have no driver. `muster_job_messages` holds the messages themselves, and `muster_websocket::lines` carries
+//! them.
 
-mod conduct;
+mod assignment;
+mod attempt_runner;
+mod cancellation;
+mod final_report;
+mod ledger;
 mod manifest;
-pub mod messages;
-mod papers;
-mod strays;
+mod own_jobs;
+mod unmatched;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::{Metagraph, Uid};
+use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::host::News;
+use muster_job_messages::IssuedReceipt;
+use muster_job_messages::report::{
+    add_complaint, describe, excuse_own_cancellation, fault_of, final_metadata,
+};
 use muster_process::store::StoreError;
-use muster_protocol::job::{Attempt, Outcome, Plan};
-use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
-use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, StatusMetadata};
-use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, JobId, JobStatus, MinerKey, Receipt};
+use muster_protocol::job::Outcome;
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Receipt};
+use muster_routing::Ledger;
 use muster_routing::retry::{self, Facts, Next};
-use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
-use muster_websocket::lines::Line;
-use serde_json::{Value, json};
-use uuid::Uuid;
+use muster_websocket::lines::{Line, Lines, Setup, Strays};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{mpsc, watch};
 
-use crate::report::{self, Tried, in_words, metadata, of_our_own, with_complaint};
-use crate::shared::{CancelEar, Shared};
-use crate::store::{Beginning, OwnReceipt, StoredAttempt};
-use conduct::{Conduct, Flow};
+use crate::state::ValidatorState;
+use crate::store::{NewAttempt, StoredAttempt};
+use assignment::Assignment;
+use attempt_runner::{AttemptEnd, AttemptRunner};
+use cancellation::{CancelSignal, RunningJobs};
+pub(crate) use final_report::read_final_metadata;
 pub(crate) use manifest::fetch_manifest;
-pub(crate) use papers::GRADING;
-use papers::Papers;
-pub(crate) use strays::run as look_at_strays;
+use own_jobs::OwnJobs;
+
+/// The drivers of all open jobs, and the state that only they change.
+#[derive(Debug)]
+pub(crate) struct JobDrivers {
+    state: Arc<ValidatorState>,
+    /// The miners' records, by which jobs are assigned. Locked from reading it to noting the new attempt, so that two
+    /// jobs do not take one executor; never locked across an await.
+    ledger: Mutex<Ledger>,
+    /// The connections to miners.
+    channels: Lines,
+    live_output: Arc<LiveOutput>,
+    running: Arc<RunningJobs>,
+    own_jobs: OwnJobs,
+    /// Whether every open job of an earlier process has its driver. No driver dials before.
+    resumed: watch::Sender<bool>,
+}
+
+/// The first attempt of a new job, and the channel to its miner, which is being dialled. The ledger counts the attempt,
+/// so it must be started or withdrawn.
+#[derive(Debug)]
+pub(crate) struct FirstAttempt {
+    pub(crate) attempt: Box<NewAttempt>,
+    channel: Line,
+}
 
 /// A job for its driver.
 #[derive(Debug)]
-struct Task {
+struct DrivenJob {
     request: JobRequest,
-    /// Why its user called it off before the driver began.
+    /// The user's reason, if the job was called off before the driver began.
     cancelled: Option<String>,
     /// Its attempts, oldest first.
     attempts: Vec<StoredAttempt>,
-    /// The receipts of the last of them.
-    receipts: Vec<OwnReceipt>,
-    /// Whether a process that is gone left them.
+    /// The receipts of the last attempt.
+    receipts: Vec<IssuedReceipt>,
+    /// Whether an earlier process began the attempts.
     resumed: bool,
-    /// The line of the last of them.
-    line: Option<Line>,
+    /// The channel of the last attempt.
+    channel: Option<Line>,
 }
 
-/// The first attempt of a new job, if a miner is known for it at once. Whoever is chosen is taken from here on, so the job
-/// must be driven.
-pub(crate) fn first(shared: &Shared, request: &JobRequest) -> Option<Box<Beginning>> {
-    let metagraph = shared.outlook.fresh()?;
-    let (wish, policy) = (wish(request, &[]), policy(shared));
-    let (found, chosen) = choose(shared, &wish, &metagraph, &policy);
-    let decision = found.decision(wish.class, metagraph.block.0);
-    Some(Box::new(beginning(shared, request, &[], chosen?, decision)))
-}
-
-/// Gives a place back that was taken for a job which turned out to be known.
-pub(crate) fn withdraw(shared: &Shared, attempt: &StoredAttempt) {
-    let class = attempt.machine.plan().class;
-    shared
-        .ledger()
-        .withdrawn(attempt.miner, class, attempt.started_at);
-}
-
-/// A line for an attempt. Nothing is dialled yet.
-pub(crate) fn line(shared: &Shared, attempt: &StoredAttempt) -> Line {
-    shared.lines.line(attempt.id, attempt.miner, attempt.address)
-}
-
-/// Drives a job that was just taken and is in the store with its first attempt, if it has one already, and then `line` is
-/// that one's.
-pub(crate) fn start(
-    shared: &Arc<Shared>,
-    request: JobRequest,
-    first: Option<Box<Beginning>>,
-    line: Option<Line>,
-) {
-    let (attempts, receipts) = match first.map(|first| *first) {
-        Some(first) => (vec![first.attempt], vec![first.receipt]),
-        None => (Vec::new(), Vec::new()),
-    };
-    let task = Task {
-        request,
-        cancelled: None,
-        attempts,
-        resumed: false,
-        receipts,
-        line,
-    };
-    begin_to_drive(shared, task);
-}
-
-/// Takes up every job that an earlier process left open. While the jobs of one page get their drivers the next page is read.
-pub(crate) async fn resume(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let read = |after| {
-        let reading = Arc::clone(shared);
-        let reading = async move { reading.store.open_after(after).await };
-        shared.tasks.spawn("read open jobs", reading)
-    };
-    let (mut next, mut resumed) = (read(None), 0_usize);
-    loop {
-        // Who reads ends early only if what is there cannot be read.
-        let page = next
-            .join()
-            .await
-            .map_err(|error| StoreError::corrupt("jobs", error))??;
-        let Some(last) = page.last()? else { break };
-        next = read(Some(last));
-        for job in page.read()? {
-            let task = Task {
-                request: job.request,
-                cancelled: job.cancelled,
-                // What a miner says as soon as the first of these dials it is about all of them.
-                line: job.attempts.last().map(|last| line(shared, last)),
-                attempts: job.attempts,
-                receipts: job.receipts,
-                resumed: true,
-            };
-            begin_to_drive(shared, task);
-            resumed = resumed.saturating_add(1);
-        }
+impl JobDrivers {
+    /// The drivers of a validator that has just started; [`Self::resume`] takes up the stored jobs. `greeting` is the
+    /// frame that every Muster miner is sent first.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) async fn new(
+        state: Arc<ValidatorState>,
+        live_output: Arc<LiveOutput>,
+        greeting: Option<String>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let windows = state.config.routing.windows();
+        let ledger = ledger::restore_ledger(&state.store, windows, state.clock.now()).await?;
+        let (channels, unmatched) = Lines::new(Setup {
+            keypair: state.keypair.clone(),
+            clock: Arc::clone(&state.clock),
+            tasks: state.tasks.clone(),
+            linger: Duration::from_secs(state.config.timing.linger_s),
+            first: greeting,
+        });
+        let drivers = Arc::new(Self {
+            state,
+            ledger: Mutex::new(ledger),
+            channels,
+            live_output,
+            running: Arc::default(),
+            own_jobs: OwnJobs::default(),
+            resumed: watch::Sender::new(false),
+        });
+        drivers.answer_unmatched(unmatched);
+        Ok(drivers)
     }
-    shared.resumed.send_replace(true);
-    if resumed > 0 {
-        tracing::info!(jobs = resumed, "resumed open jobs");
+
+    fn answer_unmatched(self: &Arc<Self>, messages: Strays) {
+        let answering = unmatched::answer_all(Arc::clone(self), messages);
+        self.state.spawn("unmatched messages", answering);
     }
-    Ok(())
-}
 
-fn begin_to_drive(shared: &Arc<Shared>, task: Task) {
-    // Whoever cancels finds the driver from here on, also before its task has run for the first time.
-    let cancel = shared.listen_for_cancel(task.request.uuid, task.cancelled.clone());
-    let driving = Arc::clone(shared);
-    shared.spawn("job", async move {
-        // While a hundred thousand are being read, none of them dials: the first would keep the others from being read.
-        let (stop, mut resumed) = (driving.tasks.token(), driving.resumed.subscribe());
-        let all_are_there = async { resumed.wait_for(|all| *all).await.is_ok() };
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            _ = all_are_there => {}
+    /// The miners' records. Hold the lock for a statement or two at most.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock()
+    }
+
+    /// A channel to a miner for one attempt. Does not dial yet.
+    pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> Line {
+        self.channels.line(attempt, miner, address)
+    }
+
+    fn channel_of(&self, attempt: &StoredAttempt) -> Line {
+        self.channel(attempt.id, attempt.miner, attempt.address)
+    }
+
+    /// Assigns a miner to a new job and begins to dial it, if a miner is known at once. The miner is told nothing of
+    /// the job yet. `None` as well for a job that has a driver already: a repeated job must not take an executor from
+    /// another.
+    pub(crate) fn prepare(&self, request: &JobRequest) -> Option<FirstAttempt> {
+        if self.running.contains(request.uuid) {
+            return None;
         }
-        // Driving takes kilobytes; a hundred thousand that only wait for the last of them should not.
-        Box::pin(drive(&driving, task, cancel)).await
-    });
-}
+        let attempt = Box::new(assignment::assign_at_once(self, request)?);
+        let mut channel = self.channel_of(&attempt.attempt);
+        channel.dial();
+        Some(FirstAttempt { attempt, channel })
+    }
 
-async fn drive(shared: &Arc<Shared>, task: Task, mut cancel: CancelEar) -> Result<(), StoreError> {
-    let Task {
-        request,
-        mut attempts,
-        receipts,
-        resumed,
-        line: mut begun,
-        ..
-    } = task;
-    let job = request.uuid;
-    let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
-        Some(last) => (last, receipts, resumed),
-        None => match begin(shared, &request, &attempts, &mut cancel).await? {
-            Begun::Attempt(first) => (first.attempt, vec![first.receipt], false),
-            Begun::Nobody(outcome) => return close(shared, &request, outcome, &[], vec![]).await,
-            Begun::Stopped => return Ok(()),
-        },
-    };
-    loop {
-        let line = begun.take().unwrap_or_else(|| line(shared, &attempt));
-        let mut conduct = Conduct::new(shared, &request, attempt, receipts, line, resumed);
-        let outcome = match conduct.run(&mut cancel).await? {
-            Flow::Stopped => {
-                conduct.leave().await;
-                return Ok(());
+    /// Takes back a first attempt whose job turned out to be known.
+    pub(crate) fn withdraw(&self, first: FirstAttempt) {
+        let attempt = &first.attempt.attempt;
+        let class = attempt.machine.plan().class;
+        self.ledger().withdrawn(attempt.miner, class, attempt.started_at);
+    }
+
+    /// Drives a new job. The job is in the store, together with its first attempt if it has one.
+    pub(crate) fn start(self: &Arc<Self>, request: JobRequest, first: Option<FirstAttempt>) {
+        let mut job = DrivenJob {
+            request,
+            cancelled: None,
+            attempts: Vec::new(),
+            receipts: Vec::new(),
+            resumed: false,
+            channel: None,
+        };
+        if let Some(FirstAttempt { attempt, channel }) = first {
+            job.attempts.push(attempt.attempt);
+            job.receipts.push(attempt.receipt);
+            job.channel = Some(channel);
+        }
+        self.spawn_driver(job);
+    }
+
+    /// Registers a job of the validator's own before it is started. Its news go to `listener`; only `miner` may run it,
+    /// if not `None`.
+    pub(crate) fn register_own(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<News>) {
+        self.own_jobs.add(job, miner, listener);
+    }
+
+    /// Waits until one of the validator's own jobs is over; returns at once for any other job.
+    pub(crate) async fn wait_for_own_end(&self, job: JobId) {
+        self.own_jobs.wait_for_end(job).await;
+    }
+
+    /// Tells a job's driver, if there is one, that the job was called off.
+    pub(crate) fn cancel(&self, job: JobId, reason: &str) {
+        self.running.cancel(job, reason);
+    }
+
+    /// Drives every job that an earlier process left open. The next page of jobs is read while the jobs of one page get
+    /// their drivers.
+    pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), StoreError> {
+        let read = |after| {
+            let state = Arc::clone(&self.state);
+            let reading = async move { state.store.open_after(after).await };
+            self.state.tasks.spawn("read open jobs", reading)
+        };
+        let (mut next, mut resumed) = (read(None), 0_usize);
+        loop {
+            // The reading task fails to be joined only if it panicked over the rows.
+            let page = next
+                .join()
+                .await
+                .map_err(|error| StoreError::corrupt("jobs", error))??;
+            let Some(last) = page.last()? else { break };
+            next = read(Some(last));
+            for job in page.read()? {
+                self.spawn_driver(DrivenJob {
+                    request: job.request,
+                    cancelled: job.cancelled,
+                    // Registers the attempt with its channel before anything is dialled: as soon as one driver dials,
+                    // the miner reports on all its attempts.
+                    channel: job.attempts.last().map(|last| self.channel_of(last)),
+                    attempts: job.attempts,
+                    receipts: job.receipts,
+                    resumed: true,
+                });
+                resumed = resumed.saturating_add(1);
             }
-            Flow::Ended(outcome) => with_complaint(outcome, conduct.complaint()),
-        };
-        attempts.push(conduct.attempt().clone());
-        let facts = Facts {
-            attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
-            max_attempts: shared.config.routing.max_attempts,
-            cancelled: cancel.called_off().is_some(),
-            address_told: address_told(shared, &request).await?,
-        };
-        if retry::next(&outcome, facts) == Next::TryAnother
-            && let Begun::Attempt(another) = begin(shared, &request, &attempts, &mut cancel).await?
-        {
-            tracing::info!(%job, ended = in_words(&outcome), miner = %another.attempt.miner, "trying another miner");
-            conduct.leave().await;
-            (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
-            continue;
         }
-        let receipts = match conduct.settle().await? {
-            None => return Ok(()),
-            Some(receipts) => receipts.iter().filter_map(OwnReceipt::complete).collect(),
+        self.resumed.send_replace(true);
+        if resumed > 0 {
+            tracing::info!(jobs = resumed, "resumed open jobs");
+        }
+        Ok(())
+    }
+
+    fn spawn_driver(self: &Arc<Self>, job: DrivenJob) {
+        // Registered before the task first runs, so that no cancellation is missed.
+        let cancel = self.running.register(job.request.uuid, job.cancelled.clone());
+        let drivers = Arc::clone(self);
+        self.state.spawn("job", async move {
+            // No driver dials while open jobs are being read: the dialling of the first hundred thousand would delay
+            // the rest.
+            let (stop, mut resumed) = (drivers.state.tasks.token(), drivers.resumed.subscribe());
+            let all_resumed = async { resumed.wait_for(|all| *all).await.is_ok() };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = all_resumed => {}
+            }
+            // Boxed: the driving future takes kilobytes, which a hundred thousand waiting jobs should not take.
+            Box::pin(drivers.drive(job, cancel)).await
+        });
+    }
+
+    async fn drive(self: &Arc<Self>, job: DrivenJob, mut cancel: CancelSignal) -> Result<(), StoreError> {
+        let DrivenJob {
+            request,
+            mut attempts,
+            receipts,
+            resumed,
+            mut channel,
+            ..
+        } = job;
+        let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
+            Some(last) => (last, receipts, resumed),
+            None => match assignment::assign(self, &request, &attempts, &mut cancel).await? {
+                Assignment::Attempt(first) => (first.attempt, vec![first.receipt], false),
+                Assignment::NoMiner(outcome) => return self.close(&request, outcome, &[], vec![]).await,
+                Assignment::Stopped => return Ok(()),
+            },
         };
-        return close(shared, &request, outcome, &attempts, receipts).await;
-    }
-}
-
-/// Whether the user was told where a streaming job answers.
-async fn address_told(shared: &Shared, request: &JobRequest) -> Result<bool, StoreError> {
-    if request.streaming_details.is_none() {
-        return Ok(false);
-    }
-    let told = shared.store.told(request.uuid).await?;
-    Ok(told.is_some_and(|told| matches!(told, JobStatus::StreamingReady | JobStatus::ExecutionDone)))
-}
-
-/// What came of choosing a miner.
-enum Begun {
-    /// One was found and the attempt written down.
-    Attempt(Box<Beginning>),
-    /// There is none, or nobody wants one; what the user is told if there was no attempt before.
-    Nobody(Outcome),
-    /// The validator stops.
-    Stopped,
-}
-
-/// Chooses a miner and writes the attempt down. Until the chain has answered for the first time nobody is known, and the
-/// job waits for it, within bounds.
-async fn begin(
-    shared: &Shared,
-    request: &JobRequest,
-    earlier: &[StoredAttempt],
-    cancel: &mut CancelEar,
-) -> Result<Begun, StoreError> {
-    let stop = shared.tasks.token();
-    let metagraph = tokio::select! {
-        biased;
-        () = stop.cancelled() => return Ok(Begun::Stopped),
-        reason = cancel.wait() => {
-            return Ok(Begun::Nobody(Outcome::cancelled(JobStage::ExecutorStartup, &reason)));
+        loop {
+            let channel = channel.take().unwrap_or_else(|| self.channel_of(&attempt));
+            let mut runner = AttemptRunner::new(self, &request, attempt, receipts, channel, resumed);
+            let outcome = match runner.run(&mut cancel).await? {
+                AttemptEnd::Stopped => {
+                    runner.hang_up().await;
+                    return Ok(());
+                }
+                AttemptEnd::Ended(outcome) => add_complaint(outcome, runner.complaint()),
+            };
+            attempts.push(runner.attempt().clone());
+            let facts = Facts {
+                attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+                max_attempts: self.state.config.routing.max_attempts,
+                cancelled: cancel.reason().is_some(),
+                address_told: self.is_address_told(&request).await?,
+            };
+            if retry::next(&outcome, facts) == Next::TryAnother
+                && let Assignment::Attempt(another) =
+                    assignment::assign(self, &request, &attempts, &mut cancel).await?
+            {
+                tracing::info!(job = %request.uuid, ended = describe(&outcome), miner = %another.attempt.miner, "trying another miner");
+                runner.hang_up().await;
+                (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
+                continue;
+            }
+            let receipts = match runner.settle().await? {
+                None => return Ok(()),
+                Some(receipts) => receipts.iter().filter_map(IssuedReceipt::complete).collect(),
+            };
+            return self.close(&request, outcome, &attempts, receipts).await;
         }
-        metagraph = shared.outlook.metagraph() => metagraph,
-        () = shared.clock.sleep(Duration::from_secs(shared.config.chain.wait_s)) => {
-            let code = ErrorCode::ChainUnreachable;
-            tracing::warn!(%code, job = %request.uuid, "the chain has not answered yet, so no miner is known for a job");
-            let message = "the chain does not answer, so no miner is known; submit the job again later";
-            return Ok(Begun::Nobody(no_miner(message, Value::Null)));
+    }
+
+    /// Whether the user was told the address of a streaming job.
+    async fn is_address_told(&self, request: &JobRequest) -> Result<bool, StoreError> {
+        if request.streaming_details.is_none() {
+            return Ok(false);
         }
-    };
-    let (wish, policy) = (wish(request, earlier), policy(shared));
-    let mut block = metagraph.block;
-    let (mut found, mut chosen) = choose(shared, &wish, &metagraph, &policy);
-    // A miner may have announced itself since the subnet was last read: nobody is turned away by an old picture.
-    if chosen.is_none()
-        && let Some(newer) = shared.outlook.newer_than(&metagraph).await
-    {
-        block = newer.block;
-        (found, chosen) = choose(shared, &wish, &newer, &policy);
+        let status = self.state.store.last_status(request.uuid).await?;
+        Ok(status
+            .is_some_and(|status| matches!(status, JobStatus::StreamingReady | JobStatus::ExecutionDone)))
     }
-    let decision = found.decision(wish.class, block.0);
-    let Some(chosen) = chosen else {
-        let now = shared.clock.now();
-        shared
-            .store
-            .keep_decision(request.uuid, ordinal(earlier), &decision, now)
-            .await?;
-        return Ok(Begun::Nobody(nobody_fits(request, &found)));
-    };
-    let beginning = beginning(shared, request, earlier, chosen, decision);
-    shared.store.begin_attempt(request.uuid, &beginning).await?;
-    Ok(Begun::Attempt(Box::new(beginning)))
-}
 
-fn wish(request: &JobRequest, earlier: &[StoredAttempt]) -> Wish {
-    Wish {
-        job: request.uuid,
-        class: request.executor_class,
-        image: Thing::image(&request.docker_image),
-        inputs: Thing::inputs(request.volume.as_ref()),
-        tried: earlier.iter().map(|attempt| attempt.miner).collect(),
+    async fn close(
+        &self,
+        request: &JobRequest,
+        outcome: Outcome,
+        attempts: &[StoredAttempt],
+        receipts: Vec<Receipt>,
+    ) -> Result<(), StoreError> {
+        let (job, now) = (request.uuid, self.state.clock.now());
+        let attempts = final_report::ended_attempts(attempts);
+        let is_own = request.signature.signatory.0 == self.state.keypair.hotkey();
+        let outcome = if is_own {
+            excuse_own_cancellation(outcome)
+        } else {
+            outcome
+        };
+        tracing::info!(%job, outcome = describe(&outcome), fault = ?fault_of(&outcome), attempts = attempts.len(), "job over");
+        let metadata = final_metadata(&outcome, &attempts, receipts);
+        self.state.store.close_job(job, &outcome, &metadata, now).await?;
+        self.own_jobs.notify(job, News::Ended(describe(&outcome)));
+        Ok(())
     }
-}
-
-fn policy(shared: &Shared) -> Policy {
-    shared.config.routing.policy(shared.keypair.hotkey())
-}
-
-/// Which attempt follows these.
-fn ordinal(earlier: &[StoredAttempt]) -> u32 {
-    u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1)
-}
-
-/// An attempt on whom was chosen, as it begins.
-fn beginning(
-    shared: &Shared,
-    request: &JobRequest,
-    earlier: &[StoredAttempt],
-    chosen: Candidate,
-    decision: Decision,
-) -> Beginning {
-    // The first attempt carries the job's own id on the wire, so that old peers see one job as one uuid.
-    let id = match earlier {
-        [] => AttemptId::first_of(request.uuid),
-        [..] => AttemptId::from_uuid(Uuid::new_v4()),
-    };
-    let now = shared.clock.now();
-    let plan = plan(shared, request);
-    let papers = Papers {
-        keypair: &shared.keypair,
-        attempt: id,
-        miner: chosen.miner,
-        request,
-        plan: &plan,
-    };
-    Beginning {
-        receipt: papers.started(now),
-        attempt: StoredAttempt {
-            id,
-            ordinal: ordinal(earlier),
-            miner: chosen.miner,
-            uid: Uid(chosen.uid),
-            address: chosen.address,
-            machine: Attempt::new(plan, now),
-            started_at: now,
-        },
-        decision,
-        block: shared.outlook.head(),
-    }
-}
-
-/// Routes, and takes the place of whoever is chosen: the next job finds it taken.
-fn choose(
-    shared: &Shared,
-    wish: &Wish,
-    metagraph: &Metagraph,
-    policy: &Policy,
-) -> (Route, Option<Candidate>) {
-    let pinned = shared.pinned(wish.job);
-    let neurons = metagraph.neurons.iter();
-    let subjects: Vec<_> = neurons
-        .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
-        .map(|neuron| Subject {
-            uid: neuron.uid.0,
-            miner: MinerKey(neuron.hotkey),
-            axon: neuron.axon,
-        })
-        .collect();
-    let mut about = wish.inputs.clone();
-    about.insert(wish.image);
-    let now = shared.clock.now();
-    let mut ledger = shared.ledger();
-    // Whoever is meant alone is asked whatever is known of it: if it has nothing free, it is to show why.
-    let known = subjects.iter().map(|subject| subject.miner);
-    let known = known.filter(|_| pinned.is_none());
-    let standings = ledger.standings(known, &about, now);
-    let found = route(wish, &subjects, &standings, policy);
-    let chosen = found.candidates.first().copied();
-    if let Some(chosen) = chosen {
-        ledger.opened(chosen.miner, wish.class);
-        ledger.given(chosen.miner, now);
-    }
-    (found, chosen)
-}
-
-fn plan(shared: &Shared, request: &JobRequest) -> Plan {
-    let timing = &shared.config.timing;
-    Plan {
-        class: request.executor_class,
-        streaming: request.streaming_details.is_some(),
-        timing: ExecutorTiming {
-            allowed_leeway: timing.leeway_s,
-            download_time_limit: request.download_time_limit,
-            execution_time_limit: request.execution_time_limit,
-            upload_time_limit: request.upload_time_limit,
-            streaming_start_time_limit: request.streaming_start_time_limit,
-        },
-        dial: Duration::from_secs(timing.dial_s),
-        reservation: Duration::from_secs(timing.reservation_s),
-        startup: Duration::from_secs(timing.startup_s),
-        reconnect: timing.reconnect(),
-    }
-}
-
-fn nobody_fits(request: &JobRequest, route: &Route) -> Outcome {
-    let code = ErrorCode::NoMiner;
-    tracing::warn!(%code, job = %request.uuid, class = %request.executor_class, excluded = %route.explain(), "no miner for a job");
-    let message = format!("no miner can take a job of class {} now", request.executor_class);
-    no_miner(&message, json!({ "excluded": route.explain() }))
-}
-
-fn no_miner(message: &str, context: Value) -> Outcome {
-    Outcome::Rejected(RejectionDetails {
-        rejected_by: ParticipantType::Validator,
-        reason: JobRejectionReason::NoMinerForJob,
-        message: message.to_owned(),
-        context: Some(context).filter(|context| !context.is_null()),
-    })
-}
-
-async fn close(
-    shared: &Shared,
-    request: &JobRequest,
-    outcome: Outcome,
-    attempts: &[StoredAttempt],
-    receipts: Vec<Receipt>,
-) -> Result<(), StoreError> {
-    let job = request.uuid;
-    let tried = tried(attempts);
-    let ours = request.signature.signatory.0 == shared.keypair.hotkey();
-    let outcome = if ours { of_our_own(outcome) } else { outcome };
-    let (outcome, fault) = (&outcome, report::fault(&outcome));
-    tracing::info!(%job, outcome = in_words(outcome), ?fault, attempts = tried.len(), "job over");
-    shared
-        .store
-        .close_job(
-            job,
-            outcome,
-            &metadata(outcome, &tried, receipts),
-            shared.clock.now(),
-        )
-        .await?;
-    shared.tell(job, News::Ended(in_words(outcome)));
-    Ok(())
-}
-
-fn tried(attempts: &[StoredAttempt]) -> Vec<Tried> {
-    let ended = |attempt: &StoredAttempt| {
-        Some(Tried {
-            attempt: attempt.id,
-            miner: attempt.miner,
-            outcome: attempt.machine.outcome()?.clone(),
-        })
-    };
-    attempts.iter().filter_map(ended).collect()
-}
-
-/// What goes with the last status of a job that has ended, with the signatures that have come since.
-pub(crate) async fn last_word(shared: &Shared, job: JobId) -> Result<Option<StatusMetadata>, StoreError> {
-    let Some((outcome, attempts)) = shared.store.end_of(job).await? else {
-        return Ok(None);
-    };
-    let receipts = match attempts.last() {
-        Some(last) => shared.store.receipts_of(last.id).await?,
-        None => Vec::new(),
-    };
-    let receipts = receipts.iter().filter_map(OwnReceipt::complete).collect();
-    Ok(Some(metadata(&outcome, &tried(&attempts), receipts)))
 }

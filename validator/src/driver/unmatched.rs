@@ -1,59 +1,61 @@
-//! What miners say about attempts that nobody drives: over for us and not for them, or about none at all.
+//! Messages of miners about attempts that have no driver: attempts that are over here and not for the miner, or no
+//! attempt at all.
 
 use std::sync::Arc;
 
 use muster_identity::verify_countersigned;
+use muster_job_messages::incoming::{MessageMeaning, interpret};
+use muster_job_messages::outgoing::{finished_receipt_message, sign_finished_receipt};
 use muster_process::store::StoreError;
 use muster_protocol::job::Event;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptKind};
 use muster_websocket::lines::Strays;
 
-use super::messages::{Meaning, meaning};
-use super::papers::{finished, finished_frame};
-use crate::shared::Shared;
+use super::JobDrivers;
 
-/// Looks at strays until the validator stops.
-pub(crate) async fn run(shared: Arc<Shared>, mut strays: Strays) -> Result<(), StoreError> {
-    let stop = shared.tasks.token();
-    while let Some(Some(stray)) = stop.run_until_cancelled(strays.recv()).await {
-        if let Some(frame) = answer(&shared, stray.miner, stray.message).await? {
-            stray.reply.send(frame).await;
+/// Answers unmatched messages until the validator stops.
+pub(super) async fn answer_all(drivers: Arc<JobDrivers>, mut messages: Strays) -> Result<(), StoreError> {
+    let stop = drivers.state.tasks.token();
+    while let Some(Some(unmatched)) = stop.run_until_cancelled(messages.recv()).await {
+        if let Some(frame) = answer(&drivers, unmatched.miner, unmatched.message).await? {
+            unmatched.reply.send(frame).await;
         }
     }
     Ok(())
 }
 
-/// What is answered to it, if anything is.
+/// Handles one unmatched message; returns the frame that answers it, if one does.
 pub(super) async fn answer(
-    shared: &Shared,
+    drivers: &JobDrivers,
     miner: MinerKey,
     message: FromMiner,
 ) -> Result<Option<String>, StoreError> {
     let about = message.attempt();
-    match meaning(message) {
-        Meaning::Manifest(manifest) => {
-            let now = shared.clock.now();
-            shared.ledger().announced(miner, manifest, now);
+    match interpret(message) {
+        MessageMeaning::Manifest(manifest) => {
+            let now = drivers.state.clock.now();
+            drivers.ledger().announced(miner, manifest, now);
         }
-        // Nobody watches, or too much is said for who does.
-        Meaning::Live(_) => shared.live.drop_one(),
-        Meaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),
-        Meaning::Countersigned(receipt) => countersigned(shared, miner, *receipt).await?,
-        Meaning::Event(event) => {
+        // The job is over, so its output has no reader.
+        MessageMeaning::Live(_) => drivers.live_output.count_dropped(),
+        MessageMeaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),
+        MessageMeaning::Countersigned(receipt) => store_countersigned(drivers, miner, *receipt).await?,
+        MessageMeaning::Event(event) => {
             if let Some(attempt) = about {
-                return last_word(shared, miner, attempt, &event).await;
+                return answer_event(drivers, miner, attempt, &event).await;
             }
         }
-        Meaning::Nothing => {}
+        MessageMeaning::Ignored => {}
     }
     Ok(None)
 }
 
-/// A message about an attempt that has no driver here. If it is over for us and the miner still delivers its end, it has missed
-/// our last word, which is said again; a message about one that is under way belongs on its own connection.
-async fn last_word(
-    shared: &Shared,
+/// Answers an event of an attempt that has no driver. If the attempt is over here and the miner still delivers its
+/// result, the miner has missed the finished receipt, which is sent again. An event of an attempt under way belongs on
+/// the attempt's own connection.
+async fn answer_event(
+    drivers: &JobDrivers,
     miner: MinerKey,
     attempt: AttemptId,
     event: &Event,
@@ -71,47 +73,54 @@ async fn last_word(
         | Event::Cancelled(_)
         | Event::Tick => return Ok(None),
     }
-    let known = shared
+    let state = &*drivers.state;
+    let known = state
         .store
         .attempt(attempt)
         .await?
         .filter(|known| known.miner == miner);
     let ended = known.filter(|known| known.machine.outcome().is_some());
-    tracing::debug!(%miner, %attempt, ended = ended.is_some(), "a message about an attempt that nobody drives");
+    tracing::debug!(%miner, %attempt, ended = ended.is_some(), "a message about an attempt that has no driver");
     let Some(ended) = ended else { return Ok(None) };
-    let receipts = shared.store.receipts_of(attempt).await?;
-    let written = receipts
+    let receipts = state.store.receipts_of(attempt).await?;
+    let issued = receipts
         .into_iter()
         .find(|receipt| receipt.kind() == ReceiptKind::Finished);
-    let receipt = match written {
+    let receipt = match issued {
         Some(receipt) => receipt,
-        // We gave it up before it was accepted, and the miner ran it all the same: nothing is paid, and it is over.
+        // The validator gave the attempt up before the miner accepted it, and the miner ran it all the same: it is
+        // over, and pays nothing.
         None => {
-            let now = shared.clock.now();
-            let receipt = finished(&shared.keypair, attempt, miner, 0, ended.started_at, now);
-            let head = shared.outlook.head();
-            shared.store.keep_receipt(&receipt, head).await?;
+            let now = state.clock.now();
+            let receipt = sign_finished_receipt(&state.keypair, attempt, miner, 0, ended.started_at, now);
+            let head = state.subnet.head();
+            state.store.keep_receipt(&receipt, head).await?;
             receipt
         }
     };
-    Ok(finished_frame(&receipt.offered))
+    Ok(finished_receipt_message(&receipt.offered))
 }
 
-/// The receipt of an attempt that ended before, on a miner that only now has signed it.
-async fn countersigned(shared: &Shared, miner: MinerKey, receipt: Receipt) -> Result<(), StoreError> {
+/// Stores the miner's signature on a receipt of an attempt that ended before.
+async fn store_countersigned(
+    drivers: &JobDrivers,
+    miner: MinerKey,
+    receipt: Receipt,
+) -> Result<(), StoreError> {
+    let state = &*drivers.state;
     let kind = receipt.payload.kind();
-    let defect =
+    let log_violation =
         |defect: &dyn std::fmt::Display| tracing::warn!(%miner, %defect, "the miner broke the protocol");
-    let receipts = shared.store.receipts_of(receipt.payload.attempt()).await?;
+    let receipts = state.store.receipts_of(receipt.payload.attempt()).await?;
     let Some(own) = receipts.into_iter().find(|own| own.kind() == kind) else {
-        defect(&"it signed a receipt that we never wrote");
+        log_violation(&"it signed a receipt that we never wrote");
         return Ok(());
     };
-    match verify_countersigned(receipt, &own.offered, shared.clock.now()) {
+    match verify_countersigned(receipt, &own.offered, state.clock.now()) {
         Ok(receipt) => {
-            shared.store.countersign(&receipt).await?;
+            state.store.countersign(&receipt).await?;
         }
-        Err(error) => defect(&error),
+        Err(error) => log_violation(&error),
     }
     Ok(())
 }

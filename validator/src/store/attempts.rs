@@ -1,8 +1,10 @@
-//! Attempts: the job machine's state after every event, in one transaction with the receipts and statuses it caused.
+//! Attempts: the state of the job machine after every event, stored in one transaction with the receipts and status
+//! updates that the event caused.
 
 use std::net::SocketAddr;
 
 use muster_chain::{BlockNumber, Uid};
+use muster_job_messages::IssuedReceipt;
 use muster_protocol::job::Attempt;
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
@@ -10,100 +12,99 @@ use muster_routing::{Decision, Mark};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::receipts::OwnReceipt;
 use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, text_of, time, unsigned};
 
-/// One try of a job on one miner.
+/// One attempt of a job, on one miner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredAttempt {
-    /// Its id on the wire.
+    /// The attempt's id on the wire.
     pub id: AttemptId,
-    /// The first is 1.
+    /// The number of the attempt in its job; the first is 1.
     pub ordinal: u32,
-    /// Who is to run it.
+    /// The miner that runs it.
     pub miner: MinerKey,
-    /// The miner's place in the subnet at the time.
+    /// The miner's uid when the attempt began.
     pub uid: Uid,
-    /// Where the miner listened at the time.
+    /// The miner's address when the attempt began.
     pub address: SocketAddr,
-    /// How far it is.
+    /// The state machine after the last event.
     pub machine: Attempt,
-    /// When it began.
+    /// When the attempt began.
     pub started_at: Timestamp,
 }
 
 /// An attempt that is about to begin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Beginning {
-    /// The attempt, its miner not dialled yet.
+pub struct NewAttempt {
+    /// The attempt in its first state.
     pub attempt: StoredAttempt,
     /// The started receipt that goes with its offer.
-    pub receipt: OwnReceipt,
-    /// Why it is where it is.
+    pub receipt: IssuedReceipt,
+    /// Why it goes to this miner.
     pub decision: Decision,
-    /// The chain's head at the time; `None` while the chain has not answered yet.
+    /// The chain's head when the attempt began; `None` if the chain has not answered yet.
     pub block: Option<BlockNumber>,
 }
 
-/// What one event changed.
+/// The changes that one event caused.
 #[derive(Clone, Debug)]
-pub struct Step {
-    /// The job.
+pub struct AttemptChange {
+    /// The job of the attempt.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that changed.
     pub attempt: AttemptId,
     /// The attempt's state after the event.
     pub machine: Attempt,
-    /// What its end leaves on the miner's record; `None` while it is under way.
+    /// The mark that the attempt's end leaves on the miner's record; `None` while the attempt is under way.
     pub mark: Option<Mark>,
-    /// Receipts that were written because of it.
-    pub receipts: Vec<OwnReceipt>,
-    /// What the user is told because of it.
+    /// Receipts issued because of the event.
+    pub receipts: Vec<IssuedReceipt>,
+    /// Status updates for the user because of the event.
     pub reports: Vec<(JobStatus, Option<StatusMetadata>)>,
-    /// The chain's head at the time; `None` while the chain has not answered yet.
+    /// The chain's head when the attempt began; `None` if the chain has not answered yet.
     pub block: Option<BlockNumber>,
-    /// When.
+    /// When the event happened.
     pub now: Timestamp,
 }
 
-/// What is known of attempts of lately that are alike to the second, for the miners' records.
+/// Recent attempts that are alike to the second, from which the miners' records are restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
-    /// Who had them.
+pub struct AttemptGroup {
+    /// The miner of the attempts.
     pub miner: MinerKey,
-    /// The kind of executor.
+    /// The class of executor.
     pub class: ExecutorClass,
-    /// When they began, to the second.
+    /// When the attempts began, to the second.
     pub started_at: Timestamp,
-    /// When they ended, to the second, and what that left; `None` while they are under way.
+    /// When the attempts ended, to the second, and the mark they left; `None` while they are under way.
     pub ended: Option<(Timestamp, Mark)>,
-    /// How many they are.
+    /// The number of attempts.
     pub count: u64,
 }
 
-/// Why an attempt went where it went.
+/// Why an attempt went to its miner, as the operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KeptRoute {
-    /// Which attempt; the first is 1.
+pub struct RouteView {
+    /// The number of the attempt in its job; the first is 1.
     pub ordinal: u32,
-    /// When it was decided.
+    /// When the miner was chosen.
     pub decided_at: Timestamp,
-    /// What was decided.
+    /// The chosen miner and the others, with reasons.
     #[serde(flatten)]
     pub decision: Decision,
 }
 
 impl Store {
-    /// An attempt is about to begin; see [`Beginning`].
+    /// Stores a new attempt with its receipt and its decision.
     ///
-    /// It is kept as one whose offer is on its way, receipt and all, so that nothing more has to be written before the offer
-    /// is sent: whoever takes it up again says the offer again, and a miner knows an attempt by its id.
+    /// The attempt is stored as if its offer had been sent, so that sending the offer needs no further write. A process
+    /// that resumes the attempt sends the offer again, and the miner recognises the attempt by its id.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn begin_attempt(&self, job: JobId, beginning: &Beginning) -> Result<()> {
+    /// The database fails.
+    pub async fn begin_attempt(&self, job: JobId, new: &NewAttempt) -> Result<()> {
         let begun = self
-            .carry_whole("begin an attempt", |draft| draft.put_attempt(job, beginning))
+            .write_whole("begin an attempt", |draft| draft.put_attempt(job, new))
             .await?;
         if begun {
             Ok(())
@@ -115,36 +116,36 @@ impl Store {
         }
     }
 
-    /// Writes what one event changed, all of it or nothing.
+    /// Stores the changes that one event caused, all or none.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn save(&self, step: &Step) -> Result<()> {
-        self.carry("write the state of an attempt", |draft| {
-            let ended = step.machine.outcome().map(|_| step.now.micros());
+    /// The database fails.
+    pub async fn save(&self, change: &AttemptChange) -> Result<()> {
+        self.write("write the state of an attempt", |draft| {
+            let ended = change.machine.outcome().map(|_| change.now.micros());
             draft.script.add(
                 "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4",
                 [
-                    text_of(&step.machine).into(),
+                    text_of(&change.machine).into(),
                     ended.into(),
-                    step.mark.map(|mark| mark.as_str().to_owned()).into(),
-                    step.attempt.to_string().into(),
+                    change.mark.map(|mark| mark.as_str().to_owned()).into(),
+                    change.attempt.to_string().into(),
                 ],
             );
-            for receipt in &step.receipts {
-                draft.put_receipt(receipt, step.block);
+            for receipt in &change.receipts {
+                draft.put_receipt(receipt, change.block);
             }
-            for (status, metadata) in &step.reports {
-                draft.report(step.job, *status, metadata.as_ref(), step.now);
+            for (status, metadata) in &change.reports {
+                draft.report(change.job, *status, metadata.as_ref(), change.now);
             }
         })
         .await
     }
 
-    /// Keeps a decision that led to no attempt, as the one of attempt `ordinal`.
+    /// Stores a decision that led to no attempt, as that of attempt number `ordinal`.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn keep_decision(
         &self,
         job: JobId,
@@ -152,17 +153,17 @@ impl Store {
         decision: &Decision,
         now: Timestamp,
     ) -> Result<()> {
-        self.carry("keep a decision", |draft| {
+        self.write("keep a decision", |draft| {
             draft.keep_route(job, ordinal, decision, now)
         })
         .await
     }
 
-    /// Why a job's attempts went where they went, oldest first.
+    /// Why each attempt of a job went to its miner, oldest first.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn routes_of(&self, job: JobId) -> Result<Vec<KeptRoute>> {
+    /// The database fails.
+    pub async fn routes_of(&self, job: JobId) -> Result<Vec<RouteView>> {
         let rows = sqlx::query(
             "SELECT ordinal, decided_at, decision FROM routes WHERE job_id = $1 ORDER BY ordinal",
         )
@@ -171,7 +172,7 @@ impl Store {
         .await
         .map_err(failed("read a job's routes"))?;
         let read = |row| {
-            Ok(KeptRoute {
+            Ok(RouteView {
                 ordinal: ordinal(row)?,
                 decided_at: time(row, "decided_at")?,
                 decision: json(row, "decision")?,
@@ -180,11 +181,11 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Attempts that are under way, ended since `ended`, or began since `started`.
+    /// Attempts that are under way, or ended since `ended`, or began since `started`.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn history(&self, ended: Timestamp, started: Timestamp) -> Result<Vec<Past>> {
+    /// The database fails.
+    pub async fn history(&self, ended: Timestamp, started: Timestamp) -> Result<Vec<AttemptGroup>> {
         let rows = sqlx::query(
             "SELECT miner, class, mark, started_at / 1000000 AS started_s, ended_at / 1000000 AS ended_s, COUNT(*) AS alike \
              FROM attempts WHERE ended_at IS NULL OR ended_at >= $1 OR started_at >= $2 \
@@ -195,12 +196,12 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(failed("read what miners did lately"))?;
-        let past = |row| {
+        let group = |row| {
             let word: Option<String> = column(row, "mark")?;
             let started: i64 = column(row, "started_s")?;
             let ended: Option<i64> = column(row, "ended_s")?;
             let mark = word.as_deref().and_then(Mark::from_word).unwrap_or(Mark::Clean);
-            Ok(Past {
+            Ok(AttemptGroup {
                 miner: parsed(row, "miner")?,
                 class: parsed(row, "class")?,
                 started_at: Timestamp::from_secs(started),
@@ -208,7 +209,7 @@ impl Store {
                 count: unsigned(column(row, "alike")?),
             })
         };
-        rows.iter().map(past).collect()
+        rows.iter().map(group).collect()
     }
 
     pub(super) async fn attempts_of(&self, job: JobId) -> Result<Vec<StoredAttempt>> {
@@ -222,10 +223,10 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// An attempt by its id, of whichever job.
+    /// The attempt with this id; `None` if there is none.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn attempt(&self, attempt: AttemptId) -> Result<Option<StoredAttempt>> {
         let row = sqlx::query(
             "SELECT attempt_id, ordinal, miner, uid, address, machine, started_at FROM attempts WHERE attempt_id = $1",
@@ -239,12 +240,12 @@ impl Store {
 }
 
 impl Draft<'_> {
-    /// A new attempt as one that was offered, its receipt, and why it is where it is.
-    pub(super) fn put_attempt(&mut self, job: JobId, beginning: &Beginning) {
-        let attempt = &beginning.attempt;
-        let decision = &beginning.decision;
+    /// Adds a new attempt as one whose offer was sent, its receipt and its decision.
+    pub(super) fn put_attempt(&mut self, job: JobId, new: &NewAttempt) {
+        let attempt = &new.attempt;
+        let decision = &new.decision;
         self.keep_route(job, attempt.ordinal, decision, attempt.started_at);
-        self.put_receipt(&beginning.receipt, beginning.block);
+        self.put_receipt(&new.receipt, new.block);
         let offered = attempt.machine.clone().offered(attempt.started_at);
         self.script.add(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \

@@ -1,4 +1,4 @@
-//! Scored cycles: what was earned and what was set. The row is written before the weights are sent.
+//! Scored cycles: what miners earned, and which weights were set. A cycle is stored before its weights are sent.
 
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_protocol::Timestamp;
@@ -7,23 +7,23 @@ use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{Result, Store, column, corrupt, failed, json, json_option, signed, text_of, time, unsigned};
-use crate::cycle::Progress;
+use crate::weights::cycle::CycleProgress;
 
-/// What has become of a cycle.
+/// The state of a scored cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CycleState {
-    /// It is scored; its weights are on their way.
+    /// The cycle is scored; its weights are to be sent.
     Pending,
-    /// The chain has a commit to its weights; they are revealed in a later epoch.
+    /// The chain has a commit to the weights, which are revealed in a later epoch.
     Committed,
-    /// Its weights are on the chain.
+    /// The weights are on the chain.
     Set,
-    /// Nobody earned anything; the weights on the chain stay.
+    /// No miner earned anything; the weights on the chain stay as they are.
     Kept,
-    /// Its commit was lost before it was revealed. Its work is scored again.
+    /// The commit was lost before it was revealed. The cycle's work is scored again.
     Expired,
-    /// Its weights never reached the chain. Its work was scored again, or is too old.
+    /// The weights never reached the chain. The cycle's work was scored again, or is too old.
     Missed,
 }
 
@@ -48,12 +48,12 @@ impl CycleState {
         }
     }
 
-    /// What it means for the decision what to do, having come about at block `at`.
-    pub fn progress(self, at: BlockNumber) -> Progress {
+    /// The progress that this state means, if the cycle came to it at block `at`.
+    pub(crate) fn progress(self, at: BlockNumber) -> CycleProgress {
         match self {
-            Self::Pending => Progress::Pending,
-            Self::Committed | Self::Set => Progress::Sent(at),
-            Self::Kept | Self::Expired | Self::Missed => Progress::Settled,
+            Self::Pending => CycleProgress::Pending,
+            Self::Committed | Self::Set => CycleProgress::Sent(at),
+            Self::Kept | Self::Expired | Self::Missed => CycleProgress::Settled,
         }
     }
 }
@@ -61,39 +61,40 @@ impl CycleState {
 /// A cycle that was scored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoredCycle {
-    /// Its number.
+    /// The number of the cycle.
     pub number: u64,
-    /// The first block.
+    /// The first block whose work is scored.
     pub first_block: u64,
-    /// The last block.
+    /// The last block whose work is scored.
     pub last_block: u64,
-    /// What has become of it.
+    /// The state of the cycle.
     pub state: CycleState,
-    /// What was earned, and which receipts did not count.
+    /// The miners' scores, and the receipts that did not count.
     #[serde(flatten)]
     pub scores: Scores,
-    /// What is set: uid and weight.
+    /// The weights that are set: uid and weight.
     pub weights: Vec<(u16, u16)>,
-    /// What must survive until they are revealed, if they are committed first. Nobody is shown it: it holds the salt.
+    /// The commit and the secret that reveals it, if the weights are committed first. Never shown, since it holds the
+    /// salt.
     #[serde(skip)]
     pub reveal: Option<PendingReveal>,
-    /// Why the chain did not take them at the last try.
+    /// The chain's error at the last try to send the weights.
     pub error: Option<String>,
-    /// The block at which its state changed last.
+    /// The block at which the state changed last.
     pub at_block: u64,
-    /// When its state changed last.
+    /// When the state changed last.
     pub changed_at: Timestamp,
 }
 
 impl Store {
-    /// Writes a scored cycle; `false` if it was scored before, which changes nothing. What it scores again of cycles whose
-    /// commit was lost is settled with it.
+    /// Stores a scored cycle; returns `false` and changes nothing if it was scored before. Earlier cycles whose commit
+    /// was lost are settled, since this one scores their work again.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn begin_cycle(&self, cycle: &StoredCycle) -> Result<bool> {
         const OPERATION: &str = "write a scored cycle";
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         let done = sqlx::query(
             "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at, chain, reveal) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING",
@@ -109,7 +110,7 @@ impl Store {
         .bind(cycle.changed_at.micros())
         .bind(self.chain().genesis)
         .bind(cycle.reveal.as_ref().map(text_of))
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
         sqlx::query(
@@ -117,17 +118,17 @@ impl Store {
         )
         .bind(signed(cycle.last_block))
         .bind(self.chain().genesis)
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await?;
+        transaction.commit(OPERATION).await?;
         Ok(done.rows_affected() > 0)
     }
 
-    /// Writes down what is about to be handed in for a pending cycle: its weights, and what reveals them.
+    /// Stores what is about to be submitted for a pending cycle: its weights, and the secret that reveals them.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn plan_cycle(
         &self,
         last_block: u64,
@@ -135,7 +136,7 @@ impl Store {
         reveal: Option<&PendingReveal>,
     ) -> Result<()> {
         const OPERATION: &str = "write down what is about to be sent";
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         sqlx::query(
             "UPDATE cycles SET weights = $1, reveal = $2 WHERE last_block = $3 AND state = 'pending' AND chain = $4",
         )
@@ -143,16 +144,16 @@ impl Store {
         .bind(reveal.map(text_of))
         .bind(signed(last_block))
         .bind(self.chain().genesis)
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
+        transaction.commit(OPERATION).await
     }
 
-    /// Notes what has become of a cycle that was `from`, and what reveals it.
+    /// Stores the new state of a cycle whose state was `from`, with its reveal.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn move_cycle(
         &self,
         cycle: &StoredCycle,
@@ -161,7 +162,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "note what has become of a commit";
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         sqlx::query(
             "UPDATE cycles SET state = $1, reveal = $2, error = $3, at_block = $4, changed_at = $5 \
              WHERE last_block = $6 AND state = $7 AND chain = $8",
@@ -174,16 +175,16 @@ impl Store {
         .bind(signed(cycle.last_block))
         .bind(from.as_str())
         .bind(self.chain().genesis)
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
+        transaction.commit(OPERATION).await
     }
 
     /// The cycles in this state, oldest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn cycles_in(&self, state: CycleState) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
             "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
@@ -197,10 +198,10 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Notes what has become of a pending cycle, with the chain's refusal if there was one.
+    /// Stores the new state of a pending cycle, with the chain's error if there was one.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn note_cycle(
         &self,
         last_block: u64,
@@ -210,7 +211,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "note what has become of a cycle";
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         sqlx::query(
             "UPDATE cycles SET state = $1, error = $2, at_block = $3, changed_at = $4 WHERE last_block = $5 AND state = 'pending' AND chain = $6",
         )
@@ -220,36 +221,36 @@ impl Store {
         .bind(now.micros())
         .bind(signed(last_block))
         .bind(self.chain().genesis)
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
+        transaction.commit(OPERATION).await
     }
 
-    /// Marks every pending cycle that ended before `first` as missed, keeping why; how many there were.
+    /// Marks every pending cycle that ended before `first` as missed, and keeps its error; returns how many there were.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn miss_cycles_before(&self, first: BlockNumber, now: Timestamp) -> Result<u64> {
         const OPERATION: &str = "note missed cycles";
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         let done = sqlx::query(
             "UPDATE cycles SET state = 'missed', changed_at = $1 WHERE state = 'pending' AND last_block < $2 AND chain = $3",
         )
         .bind(now.micros())
         .bind(signed(first.0))
         .bind(self.chain().genesis)
-        .execute(&mut *write.tx)
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await?;
+        transaction.commit(OPERATION).await?;
         Ok(done.rows_affected())
     }
 
-    /// The last block whose work is in weights that were set or committed, or was found to be none.
+    /// The last block whose work is in weights that were set or committed, or earned nothing.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn settled_through(&self) -> Result<Option<BlockNumber>> {
         let row = sqlx::query(
             "SELECT MAX(last_block) AS last FROM cycles WHERE state IN ('set', 'kept', 'committed') AND chain = $1",
@@ -262,10 +263,10 @@ impl Store {
         Ok(last.map(|last| BlockNumber(unsigned(last))))
     }
 
-    /// The last block whose work was scored, whatever became of the weights.
+    /// The last block whose work was scored, whatever the state of the weights.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn scored_through(&self) -> Result<Option<BlockNumber>> {
         let row = sqlx::query("SELECT MAX(last_block) AS last FROM cycles WHERE chain = $1")
             .bind(self.chain().genesis)
@@ -279,7 +280,7 @@ impl Store {
     /// The cycle that ended with this block, if it was scored.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn cycle(&self, last_block: BlockNumber) -> Result<Option<StoredCycle>> {
         let row = sqlx::query(
             "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
@@ -296,7 +297,7 @@ impl Store {
     /// The newest scored cycles, newest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn cycles(&self, limit: u32) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
             "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \

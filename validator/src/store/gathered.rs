@@ -1,4 +1,5 @@
-//! Receipts of all validators, as miners serve them, how far their pages were read, and what was refused.
+//! Receipts of all validators that were gathered from miners' pages, how far each page was read, and which lines were
+//! refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,44 +14,45 @@ use serde::Serialize;
 
 use super::{Result, Store, column, failed, json, json_option, parsed, signed, text_of, time, unsigned};
 
-/// How long gathered receipts and decisions are kept. Longer than a receipt is taken for, or it would count twice.
-const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long gathered receipts and routing decisions are kept. Longer than the age up to which a receipt is accepted, or
+/// a receipt would count twice.
+const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// What one reading of one page of one miner brought.
+/// The result of reading on in one page of one miner.
 #[derive(Debug)]
-pub struct Harvest {
-    /// Whose page.
+pub struct GatheredPage {
+    /// The miner that serves the page.
     pub miner: MinerKey,
-    /// Which.
+    /// The number of the page.
     pub page: i64,
-    /// Where it stands now.
+    /// Where the next reading of the page begins.
     pub cursor: Cursor,
-    /// New receipts and the block that each counts in.
+    /// New receipts, each with the block in which it counts.
     pub good: Vec<(Verified<Receipt>, BlockNumber)>,
-    /// What was refused.
+    /// The refused lines.
     pub refused: Vec<Refusal>,
 }
 
-/// How much of a miner's pages was refused for one reason.
+/// The lines of a miner's pages that were refused for one reason, as the operator sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedView {
-    /// Whose pages.
+    /// The miner that serves the pages.
     pub miner: MinerKey,
-    /// Why.
+    /// The reason of the refusal.
     pub reason: String,
-    /// How many lines.
+    /// The number of refused lines.
     pub refused: u64,
-    /// When the last.
+    /// When the last line was refused.
     pub last_at: Timestamp,
-    /// The beginning of the last.
+    /// The beginning of the last refused line.
     pub example: String,
 }
 
 impl Store {
-    /// How far the pages of each miner were read.
+    /// How far each page of each miner was read.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn pages_read(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, Cursor>>> {
         let rows = sqlx::query("SELECT miner, page, next_byte, settled FROM pages_read")
             .fetch_all(&self.pool)
@@ -70,14 +72,14 @@ impl Store {
         Ok(pages)
     }
 
-    /// Which of these receipts were read before, with the digest of what was.
+    /// Which of these receipts were gathered before, each with the digest of what was stored.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn known_receipts(&self, receipts: &[Receipt]) -> Result<BTreeMap<Key, Digest>> {
         const OPERATION: &str = "look receipts up";
         let mut known = BTreeMap::new();
-        // One connection for all of them: hundreds of little questions, each by the primary key.
+        // One connection for all of them: hundreds of small queries, each by the primary key.
         let mut connection = self.pool.acquire().await.map_err(failed(OPERATION))?;
         for receipt in receipts {
             let key = key_of(receipt);
@@ -97,18 +99,23 @@ impl Store {
         Ok(known)
     }
 
-    /// Keeps what a reading brought, all of it or nothing, with the place to read on from. Receipts of this validator's own
-    /// that wait for their miner's signature have it from here on.
+    /// Stores the receipts, refusals and cursor of a page, all or none. A receipt of this validator's own that lacks
+    /// the miner's signature gets it.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn reap(&self, me: ValidatorKey, harvest: &Harvest, now: Timestamp) -> Result<()> {
+    /// The database fails.
+    pub async fn store_gathered(
+        &self,
+        own_key: ValidatorKey,
+        page: &GatheredPage,
+        now: Timestamp,
+    ) -> Result<()> {
         const OPERATION: &str = "keep gathered receipts";
-        let mut write = self.write().await?;
-        let chain = write.chain.genesis.clone();
-        for (receipt, block) in &harvest.good {
+        let mut transaction = self.begin().await?;
+        let chain = transaction.chain.genesis.clone();
+        for (receipt, block) in &page.good {
             let payload = &receipt.payload;
-            if payload.validator() == me {
+            if payload.validator() == own_key {
                 sqlx::query(
                     "UPDATE receipts SET miner_signature = $1 \
                      WHERE attempt_id = $2 AND kind = $3 AND payload = $4 AND miner_signature IS NULL",
@@ -117,7 +124,7 @@ impl Store {
                 .bind(payload.attempt().to_string())
                 .bind(payload.kind().as_str())
                 .bind(text_of(payload))
-                .execute(&mut *write.tx)
+                .execute(&mut *transaction.tx)
                 .await
                 .map_err(failed(OPERATION))?;
             }
@@ -137,22 +144,22 @@ impl Store {
             .bind(payload.timestamp().micros())
             .bind(chain.clone())
             .bind(signed(block.0))
-            .execute(&mut *write.tx)
+            .execute(&mut *transaction.tx)
             .await
             .map_err(failed(OPERATION))?;
         }
-        for (why, (count, example)) in counted(&harvest.refused) {
+        for (why, (count, example)) in counted(&page.refused) {
             sqlx::query(
                 "INSERT INTO refused_receipts (miner, reason, refused, last_at, example) VALUES ($1, $2, $3, $4, $5) \
                  ON CONFLICT (miner, reason) DO UPDATE SET refused = refused_receipts.refused + excluded.refused, \
                  last_at = excluded.last_at, example = excluded.example",
             )
-            .bind(harvest.miner.to_string())
+            .bind(page.miner.to_string())
             .bind(why.as_str())
             .bind(count)
             .bind(now.micros())
             .bind(example.to_owned())
-            .execute(&mut *write.tx)
+            .execute(&mut *transaction.tx)
             .await
             .map_err(failed(OPERATION))?;
         }
@@ -160,25 +167,25 @@ impl Store {
             "INSERT INTO pages_read (miner, page, next_byte, settled) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (miner, page) DO UPDATE SET next_byte = excluded.next_byte, settled = excluded.settled",
         )
-        .bind(harvest.miner.to_string())
-        .bind(harvest.page)
-        .bind(signed(harvest.cursor.offset))
-        .bind(i64::from(harvest.cursor.settled))
-        .execute(&mut *write.tx)
+        .bind(page.miner.to_string())
+        .bind(page.page)
+        .bind(signed(page.cursor.offset))
+        .bind(i64::from(page.cursor.settled))
+        .execute(&mut *transaction.tx)
         .await
         .map_err(failed(OPERATION))?;
-        write.commit(OPERATION).await
+        transaction.commit(OPERATION).await
     }
 
-    /// Forgets what is too old to matter: gathered receipts and decisions, and places in pages before `oldest_page`.
+    /// Deletes old gathered receipts and routing decisions, and the cursors of pages before `oldest_page`.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn forget(&self, oldest_page: i64, now: Timestamp) -> Result<()> {
         const OPERATION: &str = "forget what is old";
-        let kept = i64::try_from(KEPT.as_micros()).unwrap_or(i64::MAX);
+        let kept = i64::try_from(RETENTION.as_micros()).unwrap_or(i64::MAX);
         let before = now.micros().saturating_sub(kept);
-        let mut write = self.write().await?;
+        let mut transaction = self.begin().await?;
         for (statement, bound) in [
             ("DELETE FROM gathered WHERE written_at < $1", before),
             ("DELETE FROM routes WHERE decided_at < $1", before),
@@ -186,17 +193,17 @@ impl Store {
         ] {
             sqlx::query(statement)
                 .bind(bound)
-                .execute(&mut *write.tx)
+                .execute(&mut *transaction.tx)
                 .await
                 .map_err(failed(OPERATION))?;
         }
-        write.commit(OPERATION).await
+        transaction.commit(OPERATION).await
     }
 
-    /// What was refused, the latest first.
+    /// The refused lines by miner and reason, the latest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn refused_receipts(&self, limit: u32) -> Result<Vec<RefusedView>> {
         let rows = sqlx::query(
             "SELECT miner, reason, refused, last_at, example FROM refused_receipts \
@@ -218,10 +225,10 @@ impl Store {
         rows.iter().map(view).collect()
     }
 
-    /// How many receipts of all validators are kept.
+    /// The number of gathered receipts that are kept.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn gathered_count(&self) -> Result<u64> {
         let row = sqlx::query("SELECT COUNT(*) AS kept FROM gathered")
             .fetch_one(&self.pool)

@@ -1,13 +1,16 @@
-//! What a validator must not forget: jobs, attempts, receipts, status updates, scored cycles.
+//! The validator's store: jobs, attempts, receipts, status updates and scored cycles, in SQLite or PostgreSQL.
 //!
-//! Everything is here before it is acknowledged or sent. One process writes; its writes follow one another, which keeps the
-//! order of status updates, and those that meet share a commit. Who opens the store takes it over: what a process that was
-//! killed had on its way to the database is there before the first look, or never.
+//! Every fact is stored before it is acknowledged or sent. Only one process writes, and its writes follow one another,
+//! which keeps the order of status updates; writes that come together share a commit. Opening the store takes it over
+//! from an earlier process: a write that a killed process had sent to the database is applied before the first read, or
+//! never.
 
 mod attempts;
 mod cycles;
 mod gathered;
+mod job_views;
 mod jobs;
+mod open_jobs;
 mod outbox;
 mod receipts;
 
@@ -15,7 +18,7 @@ use std::sync::atomic::AtomicI64;
 
 use muster_chain::BlockNumber;
 use muster_process::store::group::{Bounds, Opening, Tally};
-use muster_process::store::{self as kit, Script, StoreError, Writer, begin, migrate, open};
+use muster_process::store::{self, Script, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -25,14 +28,17 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
-pub use attempts::{Beginning, KeptRoute, Past, Step, StoredAttempt};
+pub use attempts::{AttemptChange, AttemptGroup, NewAttempt, RouteView, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
-pub use gathered::{Harvest, RefusedView};
-pub use jobs::{AttemptView, JobView, OpenJob, OpenPage, OutcomeView, Place, StoredJob, Taken};
-pub use outbox::Update;
-pub use receipts::{OwnReceipt, ReceiptView};
+pub use gathered::{GatheredPage, RefusedView};
+pub use job_views::{AttemptView, JobView, OutcomeView};
+pub use jobs::{JobAdmission, StoredJob};
+pub use muster_facilitator_link::StatusUpdate;
+pub use muster_job_messages::IssuedReceipt;
+pub use open_jobs::{JobCursor, OpenJob, OpenPage};
+pub use receipts::ReceiptView;
 
-/// The tables, as files beside this crate's source.
+/// The schema, from the files in `validator/migrations`.
 pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -41,39 +47,39 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct Store {
     pool: AnyPool,
-    /// The chain whose blocks and cycles are meant: another chain counts its own.
-    chain: Mutex<ChainOf>,
-    /// Gives turns to write.
+    /// The chain that the stored blocks and cycles belong to.
+    chain: Mutex<ChainIdentity>,
+    /// Orders the writes and groups them into commits.
     writer: Writer,
-    /// The last sequence number of the outbox, counted on by whoever has the turn.
+    /// The last sequence number of the outbox. Only the draft that has the turn counts on.
     sequence: AtomicI64,
-    /// Counts the writes to the outbox, so that the facilitator link need not poll.
+    /// Counts the writes to the outbox, so that the link to the facilitator need not poll.
     outbox: watch::Sender<u64>,
 }
 
-/// Which chain the blocks are of.
+/// The chain that blocks are counted on.
 #[derive(Clone, Debug)]
-struct ChainOf {
-    /// Its genesis hash; the last one seen until a chain has answered, empty if none ever has.
+struct ChainIdentity {
+    /// The chain's genesis hash. Until a chain has answered, that of the last one seen; empty if none ever answered.
     genesis: String,
-    /// The head when it answered first in this process.
+    /// The head at the chain's first answer in this process.
     head: Option<BlockNumber>,
 }
 
-/// What is to be written in one turn, as it is put together, with the right to number status updates: drafts are carried out
-/// in the order in which they are made.
+/// The statements of one write while they are put together, with the right to number status updates: drafts are carried
+/// out in the order in which they are made.
 struct Draft<'a> {
     script: Script,
-    chain: ChainOf,
+    chain: ChainIdentity,
     sequence: &'a AtomicI64,
-    /// Whether the outbox has something new.
+    /// Whether the draft adds to the outbox.
     reported: bool,
 }
 
-/// A turn to write, for whoever has to read in between.
-struct Write {
-    tx: kit::Write,
-    chain: ChainOf,
+/// A transaction, for writes that read in between.
+struct Transaction {
+    tx: store::Write,
+    chain: ChainIdentity,
 }
 
 impl Store {
@@ -102,13 +108,13 @@ impl Store {
             .await
             .map_err(failed("read which chain was seen last"))?;
         let genesis = row.map(|row| column(&row, "genesis")).transpose()?;
-        let chain = ChainOf {
+        let chain = ChainIdentity {
             genesis: genesis.unwrap_or_default(),
             head: None,
         };
-        // What a write of this process shows at its head; a later process has a higher one.
+        // Every write of this process begins by checking its epoch; a later process has a higher one.
         Ok(Self {
-            writer: Writer::in_order(&pool, Bounds::default(), Some(still_held(epoch))),
+            writer: Writer::in_order(&pool, Bounds::default(), Some(ownership_check(epoch))),
             pool,
             chain: Mutex::new(chain),
             sequence: AtomicI64::new(last),
@@ -116,23 +122,23 @@ impl Store {
         })
     }
 
-    /// The chain has answered: this is its genesis hash, and its head.
+    /// Notes that the chain has answered, with its genesis hash and head.
     ///
-    /// Receipts that were written before, after the chain of that genesis was last seen or before any was, get their block
-    /// now: they count in the present cycle.
+    /// Receipts that were written while no chain had answered get their block now, unless they belong to another chain:
+    /// they count in the present cycle.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn for_chain(&self, genesis: &str, head: BlockNumber, now: Timestamp) -> Result<()> {
-        self.carry("note which chain answers", |draft| {
+        self.write("note which chain answers", |draft| {
             draft.script.add(
                 "INSERT INTO chains (genesis, seen_at) VALUES ($1, $2) \
                  ON CONFLICT (genesis) DO UPDATE SET seen_at = excluded.seen_at",
                 [genesis.into(), now.micros().into()],
             );
             draft.place_receipts(genesis, head);
-            // Every later draft sees this chain; if this one fails the process ends.
-            *self.chain.lock() = ChainOf {
+            // Every later draft sees this chain; if this write fails the process ends.
+            *self.chain.lock() = ChainIdentity {
                 genesis: genesis.to_owned(),
                 head: Some(head),
             };
@@ -140,32 +146,33 @@ impl Store {
         .await
     }
 
-    fn chain(&self) -> ChainOf {
+    fn chain(&self) -> ChainIdentity {
         self.chain.lock().clone()
     }
 
-    async fn write(&self) -> Result<Write> {
-        Ok(Write {
+    async fn begin(&self) -> Result<Transaction> {
+        Ok(Transaction {
             tx: self.writer.begin().await?,
             chain: self.chain(),
         })
     }
 
     /// Writes what `make` puts into a draft. `operation` completes the sentence "cannot …".
-    async fn carry(&self, operation: &'static str, make: impl FnOnce(&mut Draft<'_>) + Send) -> Result<()> {
-        self.carried(operation, make, |_| 0).await.map(|_| ())
+    async fn write(&self, operation: &'static str, make: impl FnOnce(&mut Draft<'_>) + Send) -> Result<()> {
+        self.write_draft(operation, make, |_| 0).await.map(|_| ())
     }
 
-    /// Likewise, if each of its statements writes a row; else nothing of it is written, and this is `false`.
-    async fn carry_whole(
+    /// Writes what `make` puts into a draft, if each of its statements changes a row; otherwise writes nothing and
+    /// returns `false`.
+    async fn write_whole(
         &self,
         operation: &'static str,
         make: impl FnOnce(&mut Draft<'_>) + Send,
     ) -> Result<bool> {
-        self.carried(operation, make, Script::statements).await
+        self.write_draft(operation, make, Script::statements).await
     }
 
-    async fn carried(
+    async fn write_draft(
         &self,
         operation: &'static str,
         make: impl FnOnce(&mut Draft<'_>) + Send,
@@ -191,23 +198,24 @@ impl Store {
         Ok(done)
     }
 
-    /// Its connections, for the gateway's part of the database.
+    /// The database connections, for the tables of the gateway and of grading.
     pub fn pool(&self) -> AnyPool {
         self.pool.clone()
     }
 
-    /// How much was written, and with how many commits.
+    /// The number of writes and of commits so far.
     pub fn tally(&self) -> Tally {
         self.writer.tally()
     }
 
-    /// Gives the connections back. What is written is on disk already.
+    /// Closes the connections. Every write is on disk already.
     pub async fn close(&self) {
         self.pool.close().await;
     }
 }
 
-/// Counts on. A transaction of a process before this one holds the row, and is waited for; the next one finds it changed.
+/// Takes the store over: raises the epoch of its owner, and returns it. Waits for a transaction of an earlier process,
+/// which holds the row; that process's next transaction fails.
 async fn take_over(pool: &AnyPool) -> Result<i64> {
     const OPERATION: &str = "take the store over";
     let mut tx = begin(pool).await?;
@@ -226,8 +234,8 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
     Ok(epoch)
 }
 
-/// Refuses to write once a later process has taken the store over.
-fn still_held(epoch: i64) -> Opening {
+/// The statement at the head of every write, which fails once a later process has taken the store over.
+fn ownership_check(epoch: i64) -> Opening {
     let mut script = Script::default();
     script.add(
         "UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1",
@@ -239,7 +247,7 @@ fn still_held(epoch: i64) -> Opening {
     }
 }
 
-impl Write {
+impl Transaction {
     async fn commit(self, operation: &'static str) -> Result<()> {
         self.tx.commit(operation).await
     }
@@ -276,7 +284,7 @@ fn json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
     serde_json::from_str(&text).map_err(|error| corrupt(name, &error))
 }
 
-/// Likewise, where there may be none.
+/// Reads a value that was stored as JSON, or NULL.
 fn json_option<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<Option<T>> {
     let text: Option<String> = column(row, name)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(name, &error)))
@@ -292,12 +300,12 @@ fn time_option(row: &AnyRow, name: &'static str) -> Result<Option<Timestamp>> {
     Ok(micros.map(Timestamp::from_micros))
 }
 
-/// The JSON text of a value of ours, all of which have one.
+/// The JSON text of a value. Serializing the types of the store cannot fail.
 fn text_of<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// A number of blocks or the like as the database counts.
+/// A number as the database stores it; numbers beyond `i64::MAX` do not occur.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,48 +1,36 @@
-//! Status updates on their way to the facilitator: durable, numbered, each until it is acknowledged.
+//! The outbox: status updates for the facilitator, numbered, and kept until each is acknowledged.
 
 use std::sync::atomic::Ordering;
 
+use muster_facilitator_link::{Acknowledgement, StatusUpdate};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use tokio::sync::watch;
 
 use super::{Draft, Result, Store, column, failed, json_option, parsed, text_of, unsigned};
 
-/// What goes with an update is read by itself if it is longer than this, in characters: it is a job's result.
-const LONG: i64 = 64 * 1024;
-
-/// One status update that the facilitator has not acknowledged.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Update {
-    /// Its place in the order.
-    pub sequence: i64,
-    /// The job.
-    pub job: JobId,
-    /// How far it is.
-    pub status: JobStatus,
-    /// What goes with it.
-    pub metadata: Option<StatusMetadata>,
-}
+/// Metadata of more characters than this is a job's result, and is read by itself.
+const LONG_METADATA: i64 = 64 * 1024;
 
 impl Store {
-    /// Changes whenever an update was written.
+    /// Changes whenever an update is written.
     pub fn outbox_writes(&self) -> watch::Receiver<u64> {
         self.outbox.subscribe()
     }
 
-    /// The oldest updates behind `after` that are not acknowledged, at most so many, in their order. They hold no more than the
-    /// results of one job, so there may be fewer even if more wait; none if none wait.
+    /// The oldest updates after the number `after` that are not acknowledged, in their order, at most `limit`. They
+    /// contain the result of one job at most, so there may be fewer although more wait. Empty only if none wait.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn next_updates(&self, after: Option<i64>, limit: usize) -> Result<Vec<Update>> {
+    /// The database fails.
+    pub async fn next_updates(&self, after: Option<i64>, limit: usize) -> Result<Vec<StatusUpdate>> {
         const OPERATION: &str = "read the outbox";
         let rows = sqlx::query(
             "SELECT sequence, job_id, status, CASE WHEN LENGTH(metadata) > $1 THEN NULL ELSE metadata END AS metadata, \
              CAST(CASE WHEN LENGTH(metadata) > $1 THEN 1 ELSE 0 END AS BIGINT) AS is_long \
              FROM outbox WHERE acknowledged_at IS NULL AND sequence > $2 ORDER BY sequence LIMIT $3",
         )
-        .bind(LONG)
+        .bind(LONG_METADATA)
         .bind(after.unwrap_or(i64::MIN))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&self.pool)
@@ -51,7 +39,7 @@ impl Store {
         let mut updates = Vec::with_capacity(rows.len());
         for row in &rows {
             let status: String = column(row, "status")?;
-            let mut update = Update {
+            let mut update = StatusUpdate {
                 sequence: column(row, "sequence")?,
                 job: parsed(row, "job_id")?,
                 status: JobStatus::from_wire(&status),
@@ -77,13 +65,13 @@ impl Store {
         Ok(updates)
     }
 
-    /// The facilitator has answered each of these: with nothing but success, or with a refusal that is kept for people to
-    /// read. What went with a job's end is not kept: it is made again from the outcome if it is asked for.
+    /// Stores the facilitator's answers: an update is taken, or refused with a text that is kept for the operator. The
+    /// metadata of a terminal status is deleted; it can be built again from the outcome.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn acknowledge(&self, answers: &[(i64, Option<String>)], now: Timestamp) -> Result<()> {
-        self.carry("acknowledge a status update", |draft| {
+    /// The database fails.
+    pub async fn acknowledge(&self, answers: &[Acknowledgement], now: Timestamp) -> Result<()> {
+        self.write("acknowledge a status update", |draft| {
             for (first, last, answer) in runs(answers) {
                 draft.script.add(
                     "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
@@ -105,29 +93,29 @@ impl Store {
         .await
     }
 
-    /// The facilitator hands over a job that is known: its last status is said again, as the newest of all updates, unless it
-    /// is on its way anyhow. `end` goes with it if the job has ended.
+    /// Sends the last status of a job again, as the newest update, unless it still waits to be acknowledged. `metadata`
+    /// goes with it if the job has ended.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn repeat(&self, job: JobId, end: Option<&StatusMetadata>) -> Result<()> {
-        self.carry("repeat a status update", |draft| {
+    /// The database fails.
+    pub async fn repeat(&self, job: JobId, metadata: Option<&StatusMetadata>) -> Result<()> {
+        self.write("repeat a status update", |draft| {
             let again = draft.next_sequence();
             draft.script.add(
                 "UPDATE outbox SET sequence = $1, acknowledged_at = NULL, answer = NULL, \
                  metadata = COALESCE(metadata, CAST($2 AS TEXT)) \
                  WHERE sequence = (SELECT MAX(sequence) FROM outbox WHERE job_id = $3) AND acknowledged_at IS NOT NULL",
-                [again.into(), end.map(text_of).into(), job.to_string().into()],
+                [again.into(), metadata.map(text_of).into(), job.to_string().into()],
             );
             draft.reported = true;
         })
         .await
     }
 
-    /// How many updates wait for their acknowledgement.
+    /// The number of updates that are not acknowledged.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn updates_waiting(&self) -> Result<u64> {
         let row = sqlx::query("SELECT COUNT(*) AS waiting FROM outbox WHERE acknowledged_at IS NULL")
             .fetch_one(&self.pool)
@@ -137,8 +125,9 @@ impl Store {
     }
 }
 
-/// The statuses that `status` may not follow, each between two bars. A word that only a later version knows is none of them.
-fn hinders(status: JobStatus) -> String {
+/// The statuses that `status` may not follow, each between two bars. A status that only a later version knows is not
+/// among them.
+fn barred_predecessors(status: JobStatus) -> String {
     let known = JobStatus::ALL
         .iter()
         .filter(|previous| **previous != JobStatus::Unknown && !status.may_follow(**previous));
@@ -149,8 +138,8 @@ fn hinders(status: JobStatus) -> String {
     })
 }
 
-/// Answers that are alike to updates that follow one another: the first of these, and the last.
-fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
+/// Groups equal answers to consecutive updates: the first and the last number, and the answer.
+fn runs(answers: &[Acknowledgement]) -> Vec<(i64, i64, &Option<String>)> {
     let mut runs: Vec<(i64, i64, &Option<String>)> = Vec::new();
     for (sequence, answer) in answers {
         match runs.last_mut() {
@@ -164,8 +153,8 @@ fn runs(answers: &[(i64, Option<String>)]) -> Vec<(i64, i64, &Option<String>)> {
 }
 
 impl Draft<'_> {
-    /// Puts a status into the outbox, unless it would take the job backwards in its user's eyes. No facilitator knows a job of
-    /// the validator's own, so of these only the status is kept.
+    /// Sets a job's status and adds it to the outbox, unless it may not follow the present status. A job of the
+    /// validator's own gets no update, since no facilitator knows it.
     pub(super) fn report(
         &mut self,
         job: JobId,
@@ -173,7 +162,7 @@ impl Draft<'_> {
         metadata: Option<&StatusMetadata>,
         now: Timestamp,
     ) {
-        let (hindered, sequence) = (hinders(status), self.next_sequence());
+        let (barred, sequence) = (barred_predecessors(status), self.next_sequence());
         self.script.add(
             "INSERT INTO outbox (sequence, job_id, status, metadata, created_at) \
              SELECT CAST($1 AS BIGINT), job_id, CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT) FROM jobs \
@@ -184,18 +173,18 @@ impl Draft<'_> {
                 metadata.map(text_of).into(),
                 now.micros().into(),
                 job.to_string().into(),
-                hindered.clone().into(),
+                barred.clone().into(),
             ],
         );
         self.script.add(
             "UPDATE jobs SET status = $1 WHERE job_id = $2 AND $3 NOT LIKE '%|' || status || '|%'",
-            [status.as_str().into(), job.to_string().into(), hindered.into()],
+            [status.as_str().into(), job.to_string().into(), barred.into()],
         );
         self.reported = true;
     }
 
-    /// Puts a status into the outbox that the job's own row has already.
-    pub(super) fn tell(
+    /// Adds a status to the outbox that the job's row has already.
+    pub(super) fn put_status(
         &mut self,
         job: JobId,
         status: JobStatus,

@@ -1,6 +1,7 @@
 //! Receipts of this validator's own attempts, with the miner's signature once it has come.
 
 use muster_chain::BlockNumber;
+use muster_job_messages::IssuedReceipt;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::{AttemptId, ExecutorClass, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
 use muster_scoring::{Paid, Streamed};
@@ -9,11 +10,11 @@ use sqlx::any::AnyRow;
 
 use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, signed, text_of, unsigned};
 
-/// Stands for the block of a receipt that was written before the chain answered.
+/// The stored block of a receipt that was issued before the chain answered.
 const NO_BLOCK: i64 = -1;
 
-/// From a cycle's receipts to their sessions to what these answered, each step by an index: sessions and answers of all cycles are
-/// kept.
+/// Sums up the answers of the sessions whose finished receipts lie in a span of blocks. Every join uses an index, since
+/// the sessions and answers of all cycles are kept.
 const STREAMED: &str = "SELECT f.attempt_id AS attempt_id, s.miner AS miner, s.fault AS fault, \
     CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 1 ELSE 0 END) AS BIGINT) AS proven, \
     CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 0 ELSE 1 END) AS BIGINT) AS unproven, \
@@ -26,45 +27,23 @@ const STREAMED: &str = "SELECT f.attempt_id AS attempt_id, s.miner AS miner, s.f
     WHERE f.kind = $1 AND f.block >= $2 AND f.block <= $3 AND f.chain = $4 \
     GROUP BY f.block, f.attempt_id, s.miner, s.fault ORDER BY f.block, f.attempt_id";
 
-/// A receipt that this validator has signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnReceipt {
-    /// What it says, with our signature.
-    pub offered: OfferedReceipt,
-    /// The miner's signature over the same, checked.
-    pub miner_signature: Option<Signature>,
-}
-
-impl OwnReceipt {
-    /// Its kind.
-    pub fn kind(&self) -> ReceiptKind {
-        self.offered.payload.kind()
-    }
-
-    /// The whole receipt, if both have signed.
-    pub fn complete(&self) -> Option<Receipt> {
-        self.miner_signature
-            .map(|signature| self.offered.clone().countersigned(signature))
-    }
-}
-
-/// A receipt with the signatures that are there.
+/// A receipt as the operator sees it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReceiptView {
-    /// What it says.
+    /// The payload of the receipt.
     pub payload: ReceiptPayload,
-    /// Ours.
+    /// This validator's signature.
     pub validator_signature: Signature,
-    /// The miner's, once it has come.
+    /// The miner's signature; `None` until it has come.
     pub miner_signature: Option<Signature>,
 }
 
 impl Store {
-    /// The receipts of one attempt, in the order of its life.
+    /// The receipts of one attempt, in the order in which they are issued.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn receipts_of(&self, attempt: AttemptId) -> Result<Vec<OwnReceipt>> {
+    /// The database fails.
+    pub async fn receipts_of(&self, attempt: AttemptId) -> Result<Vec<IssuedReceipt>> {
         let rows = sqlx::query(
             "SELECT payload, validator_signature, miner_signature FROM receipts WHERE attempt_id = $1",
         )
@@ -73,26 +52,26 @@ impl Store {
         .await
         .map_err(failed("read receipts"))?;
         let mut receipts = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        receipts.sort_by_key(OwnReceipt::kind);
+        receipts.sort_by_key(IssuedReceipt::kind);
         Ok(receipts)
     }
 
-    /// Writes a receipt that belongs to no step of an attempt.
+    /// Stores a receipt that no event of an attempt caused.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn keep_receipt(&self, receipt: &OwnReceipt, block: Option<BlockNumber>) -> Result<()> {
-        self.carry("write a receipt", |draft| draft.put_receipt(receipt, block))
+    /// The database fails.
+    pub async fn keep_receipt(&self, receipt: &IssuedReceipt, block: Option<BlockNumber>) -> Result<()> {
+        self.write("write a receipt", |draft| draft.put_receipt(receipt, block))
             .await
     }
 
-    /// Adds the miner's signature to a receipt of ours; `false` if we never wrote such a receipt. The caller has checked
-    /// both signatures.
+    /// Adds the miner's signature to a receipt of this validator's; returns `false` if there is no such receipt. The
+    /// caller has checked both signatures.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn countersign(&self, receipt: &Receipt) -> Result<bool> {
-        self.carry_whole("keep a miner's signature", |draft| {
+        self.write_whole("keep a miner's signature", |draft| {
             draft.script.add(
                 "UPDATE receipts SET miner_signature = $1 WHERE attempt_id = $2 AND kind = $3 AND payload = $4",
                 [
@@ -109,7 +88,7 @@ impl Store {
     /// The newest receipts, newest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn receipts(&self, limit: u32) -> Result<Vec<ReceiptView>> {
         let rows = sqlx::query(
             "SELECT payload, validator_signature, miner_signature FROM receipts \
@@ -130,22 +109,22 @@ impl Store {
         rows.iter().map(view).collect()
     }
 
-    /// The finished receipts that were written while the chain's head was in these blocks, both ends included: this
-    /// validator's own, then those of others.
+    /// The finished receipts that count in these blocks, both ends included: this validator's own, then those of
+    /// others.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {
         let mut paid = self.own_finished_between(first, last).await?;
         paid.extend(self.others_finished_between(first, last).await?);
         Ok(paid)
     }
 
-    /// What the sealed sessions answered that were over in these blocks, both ends included: a session is counted whole, where the
-    /// finished receipt of its attempt is.
+    /// The answers of the sealed sessions that count in these blocks, both ends included. A session counts as a whole,
+    /// in the block of its attempt's finished receipt.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn streamed_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Streamed>> {
         let rows = sqlx::query(STREAMED)
             .bind(ReceiptKind::Finished.as_str())
@@ -195,9 +174,9 @@ impl Store {
 }
 
 impl Draft<'_> {
-    /// `block` is the chain's head as the writer saw it; if it had seen none, the head when the chain answered is taken,
-    /// and the receipt waits for its block if the chain has not.
-    pub(super) fn put_receipt(&mut self, receipt: &OwnReceipt, block: Option<BlockNumber>) {
+    /// Adds a receipt. `block` is the chain's head as the caller saw it. If it saw none, the head at the chain's first
+    /// answer is taken; if the chain has not answered, the receipt gets its block later.
+    pub(super) fn put_receipt(&mut self, receipt: &IssuedReceipt, block: Option<BlockNumber>) {
         let block = block
             .or(self.chain.head)
             .map_or(NO_BLOCK, |block| signed(block.0));
@@ -219,7 +198,7 @@ impl Draft<'_> {
         );
     }
 
-    /// Gives the receipts that wait for their block this one, unless they are another chain's.
+    /// Gives this block to the receipts that have none, unless they belong to another chain.
     pub(super) fn place_receipts(&mut self, genesis: &str, head: BlockNumber) {
         self.script.add(
             "UPDATE receipts SET block = $1, chain = $2 WHERE block = $3 AND (chain = $2 OR chain = '')",
@@ -228,11 +207,11 @@ impl Draft<'_> {
     }
 }
 
-pub(super) fn read(row: &AnyRow) -> Result<OwnReceipt> {
+pub(super) fn read(row: &AnyRow) -> Result<IssuedReceipt> {
     let signature = |name, text: &str| Signature::from_hex(text).map_err(|error| corrupt(name, &error));
     let ours: String = column(row, "validator_signature")?;
     let theirs: Option<String> = column(row, "miner_signature")?;
-    Ok(OwnReceipt {
+    Ok(IssuedReceipt {
         offered: OfferedReceipt {
             payload: json(row, "payload")?,
             validator_signature: signature("validator_signature", &ours)?,
@@ -252,9 +231,9 @@ mod tests {
     use crate::store::MIGRATIONS;
 
     #[tokio::test]
-    async fn what_a_cycles_sessions_answered_is_found_without_reading_what_others_did() {
+    async fn answers_of_a_cycles_sessions_are_found_by_indexes() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            // How PostgreSQL goes about it depends on how much there is.
+            // PostgreSQL's plan depends on the number of rows.
             if test.engine != "sqlite" {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What happens when a party is slow, lost, or killed: one terminal state, told once, and nothing lost.
+//! Slow, lost and killed parties: every job comes to one terminal status, sent once, and nothing is lost.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
 use serde_json::json;
 
-/// How far a miner goes before it falls silent.
+/// The stage at which a miner stops answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Offered,
@@ -106,7 +106,7 @@ async fn a_cut_connection_that_comes_back_costs_nothing() {
             session.executor_ready(id).await;
             session.job().await;
         }
-        // The messages in between went down with the connection; the result proves them.
+        // The messages in between were lost with the connection; the result implies them.
         session.finished(id).await;
         assert_eq!(session.paid().await, "9.000000", "{stage:?}");
         assert_eq!(
@@ -167,7 +167,7 @@ async fn a_miner_that_cannot_be_reached_is_replaced_by_another() {
     let mut there = Miner::open("//There").await;
     gone.door.close();
     let mut world = World::timed(&[&gone, &there]).await;
-    // On the moved clock a second is short: whoever is there must have the time to answer.
+    // A second of the moved clock is short in real time, and a connected peer needs time to answer.
     world.config.timing.dial_s = 60;
     world.start();
     world.facilitator.accept().await;
@@ -285,7 +285,7 @@ async fn a_job_that_ends_without_a_facilitator_is_told_when_it_is_back() {
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;
     assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
-    // It goes before it has acknowledged anything.
+    // The facilitator goes before it has acknowledged anything.
     world.facilitator.hang_up();
     let mut session = miner.accept().await;
     let id = session.begin().await;
@@ -393,7 +393,7 @@ async fn the_facilitator_hears_a_heartbeat_every_minute() {
     assert!(world.test_clock.now().since(start) >= Duration::from_secs(60));
 }
 
-/// One job that the miner accepts and its side fails; whose fault the validator says it was.
+/// Runs a job that the miner accepts and then fails; returns the party that the validator holds at fault.
 async fn fail(
     world: &mut World,
     miner: &mut Miner,
@@ -432,7 +432,7 @@ async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
         assert_eq!(world.state().await["jobs"][0]["fault"], "user");
     }
     for at in 7..=9 {
-        // It cannot be talked away.
+        // The miner cannot shift the fault to another party.
         let excuse = json!({"fault": "user"});
         let reason = HordeFailureReason::ExecutorDisconnected;
         let fault = fail(&mut world, &mut miner, at, reason, Some(excuse)).await;
@@ -487,7 +487,7 @@ async fn a_validator_whose_chain_is_away_resumes_its_jobs_and_lets_new_ones_wait
     session.paid().await;
     world.facilitator.updates_to_the_end().await;
 
-    // Both are paid for: what was finished without a chain counts in the cycle in which it answered.
+    // Both are paid: work finished while the chain did not answer counts in the cycle in which it answered.
     world.chain.seal_to(16);
     let set = within("weights", async {
         loop {
@@ -521,7 +521,7 @@ async fn a_job_does_not_wait_for_ever_for_a_chain() {
     );
 }
 
-/// A job that no miner can take is told of twice: it was received, and it is rejected.
+/// A job that no miner can take gets two statuses: received and rejected.
 async fn three_rejected(world: &mut World) {
     for n in 1..=3 {
         world.facilitator.submit(&job("//User", n)).await;
@@ -557,7 +557,7 @@ async fn a_muster_facilitator_gets_updates_before_it_has_answered_the_first() {
     }
     let last = told.iter().filter(|update| update.status == JobStatus::Rejected);
     assert_eq!(last.count(), 3, "{told:?}");
-    // Those that it answers are not said again, and those that it does not are, in their order.
+    // Answered updates are not sent again; unanswered ones are, in their order.
     for _ in 0..4 {
         world.facilitator.answer(&Response::success()).await;
     }
@@ -575,7 +575,7 @@ async fn any_other_facilitator_gets_the_next_update_once_it_has_answered_the_las
     world.facilitator.accept_plainly().await;
     three_rejected(&mut world).await;
     world.facilitator.update().await;
-    // From one heartbeat to the next the session has looked at everything that it may send.
+    // Between two heartbeats the link has checked everything that it may send.
     for _ in 0..2 {
         let next = world.facilitator.receive().await;
         assert!(matches!(next, ToFacilitator::V0Heartbeat(_)), "{next:?}");

@@ -48,8 +48,8 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     let tasks = Tasks::new();
     let asking = tasks.spawn("a client", ask);
 
-    // The miner gets an ordinary offer, with the terms on which it is to attest.
-    // On this connection, as on that of whoever tells all miners, it hears first what may serve.
+    // The miner gets an ordinary offer, with the terms of the attestation. Every connection to a miner, this one and
+    // the one that publishes the whitelist, begins with the whitelist.
     let listed = [ListedImage {
         image: service().image,
         reference: None,
@@ -86,7 +86,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     session.horde_failed(attempt).await;
     assert_eq!(session.paid().await, "0.000000");
 
-    // Nobody else can take it; after the third try the client hears why.
+    // No other miner can take the session; after the third try the client is told why.
     let answer = asking.join().await.unwrap().unwrap();
     assert_eq!(answer.status(), 503);
     let body: Value = answer.json().await.unwrap();

@@ -1,4 +1,4 @@
-//! Receipts of all validators, read from the miners' pages: counted in scores, refused with a reason, read once.
+//! Receipts of all validators, gathered from the miners' pages: counted in scores, refused with a reason, read once.
 
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, whole};
@@ -12,12 +12,12 @@ use muster_protocol::{
 use serde_json::Value;
 use uuid::Uuid;
 
-/// When the chain of the tests made its first block.
+/// The time of the first block of the tests' chain.
 fn start() -> Timestamp {
     Timestamp::from_secs(1_800_000_012)
 }
 
-/// A validator that reads the pages of this miner, and another one, `//Other`, whose word counts.
+/// A validator that reads this miner's pages, and another validator, `//Other`, whose receipts count.
 async fn world(miner: &Miner, other: &Miner) -> World {
     let mut world = World::timed(&[miner, other]).await;
     world.chain.permit(2);
@@ -32,7 +32,7 @@ fn signed(validator: &Keypair, miner: &Keypair, payload: ReceiptPayload) -> Rece
     countersign(miner, offered).unwrap().into_inner()
 }
 
-/// What a validator and a miner sign about one attempt: its start and its end.
+/// The started and the finished receipt of one attempt, signed by a validator and a miner.
 fn about(validator: &Keypair, miner: &Keypair, attempt: u128, amount: &str, at: Timestamp) -> [Receipt; 2] {
     let job_uuid = AttemptId::from_uuid(Uuid::from_u128(attempt));
     let (miner_hotkey, validator_hotkey) = (MinerKey(miner.hotkey()), ValidatorKey(validator.hotkey()));
@@ -178,7 +178,7 @@ async fn a_receipt_that_its_miner_signs_on_its_pages_only_becomes_whole() {
         .iter()
         .find(|receipt| receipt["payload"]["receipt_type"] == "JobFinishedReceipt");
     assert!(finished.unwrap()["miner_signature"].is_string());
-    // It is one receipt, wherever it was seen.
+    // A receipt seen in several places counts once.
     world.chain.seal_to(16);
     let scored = world.until("weights", |state| state["cycles"][0]["state"] == "set");
     let state = while_time_passes(&world.test_clock, "weights", scored).await;
@@ -199,7 +199,7 @@ async fn pages_are_caught_up_on_and_read_once_also_across_a_restart() {
             &about(&other.keypair, &miner.keypair, attempt, "1.000000", at),
         );
     }
-    // Beyond the five hours that are caught up on.
+    // Older than the five hours up to which pages are read.
     write(
         &miner,
         minutes(400),
@@ -210,7 +210,7 @@ async fn pages_are_caught_up_on_and_read_once_also_across_a_restart() {
     gathered(&world, 8).await;
     world.stop().await;
 
-    // A line that is torn where it stops, and its end after the restart.
+    // A line that is cut off in the middle; its end follows after the restart.
     let at = world.test_clock.now();
     let line = serde_json::to_vec(&about(&other.keypair, &miner.keypair, 6, "1.000000", at)[1]).unwrap();
     let page = format!("{}.jsonl", muster_protocol::receipt::page_of(at));

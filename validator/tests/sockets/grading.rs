@@ -1,4 +1,5 @@
-//! Whole batches over real sockets: a validator, its lines to miners, and sealed endpoints with provers behind them.
+//! Whole grading batches over real sockets: a validator, its connections to miners, and sealed endpoints with provers
+//! behind them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::support::fleet::{Fate, Fleet};
 use crate::support::miner::Miner;
 use crate::support::{World, within};
 
-/// A validator that grades when it is asked to.
+/// A validator that runs a grading batch only on request.
 async fn grading(miners: &[&Miner]) -> World {
     let mut world = World::new(miners).await;
     world.config.grading.every_blocks = 0;
@@ -38,7 +39,8 @@ async fn begin(world: &mut World) {
     world.seen(3).await;
 }
 
-/// A batch with the next block, and its file as anybody gets it. Its evidence holds, signatures and all.
+/// Runs a batch with the next block; returns its file as anybody can fetch it. The evidence in it is checked, with all
+/// signatures.
 async fn batch(world: &World) -> BatchFile {
     let began = within("a batch", world.ask(reqwest::Method::POST, "/v0/batches")).await;
     let batch = began["batch"]
@@ -52,7 +54,7 @@ async fn batch(world: &World) -> BatchFile {
     file
 }
 
-/// What the executor of each job came to.
+/// The verdict on the executor of each job.
 fn by_job(file: &BatchFile) -> BTreeMap<String, Judgement> {
     let leased = file.seats.iter().filter_map(|(place, seat)| {
         let job = seat.job.clone()?;
@@ -81,7 +83,7 @@ async fn a_miner_that_does_not_say_what_it_has_gets_a_zero_with_its_reason_and_n
     let mut world = grading(&[&talking, &silent, &leaving]).await;
     world.config.timing.dial_s = 1;
     begin(&mut world).await;
-    // It is there, and has nothing of any class: that is an answer.
+    // The miner answers that it has no executor of any class; it is not silent.
     let (talks, leaving_key) = (Fleet::new(&talking.keypair), leaving.key());
     let leaves = async {
         loop {
@@ -112,7 +114,7 @@ async fn a_miner_that_does_not_say_what_it_has_gets_a_zero_with_its_reason_and_n
     assert!(rows(&world, talking.key()).await.is_empty());
 }
 
-/// What `muster grade explain` shows.
+/// The text that `muster grade explain` shows.
 async fn rows(world: &World, miner: MinerKey) -> Vec<serde_json::Value> {
     let grades = world.get(&format!("/v0/grades/{miner}")).await;
     grades["grades"].as_array().unwrap().clone()
@@ -175,7 +177,7 @@ async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_
     );
 }
 
-/// A model that the validator's own clients ask for.
+/// A model that clients of the validator's gateway use.
 fn service() -> Service {
     let entry = json!({
         "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test",
@@ -184,8 +186,8 @@ fn service() -> Service {
     serde_json::from_value(entry).unwrap()
 }
 
-/// All of a miner's three executors are proven; then one of them, which does this, serves a session of the validator's, and all
-/// are challenged again. The second batch, and the job of the session.
+/// Proves all three executors of a miner, lets one of them, which behaves as given, serve a session of the validator's,
+/// and challenges all of them again. Returns the second batch, and the job of the session.
 async fn with_a_session(fate: Fate) -> (BatchFile, String) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = grading(&[&miner]).await;

@@ -1,4 +1,4 @@
-//! Miners that lie, repeat themselves, mix jobs up, and send more than anybody can hold.
+//! Hostile miners: they lie, repeat messages, mix up jobs, and flood the validator.
 
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
@@ -12,7 +12,8 @@ use muster_protocol::{AttemptId, ExecutorClass, JobId, Receipt, ReceiptPayload, 
 use serde_json::Value;
 use uuid::Uuid;
 
-/// Submits a job, lets the miner say that it has so many executors and that it is busy, and shows what that cost it.
+/// Submits a job that the miner refuses as busy, with these receipts, after announcing so many executors. Returns the
+/// job.
 async fn refused(
     world: &mut World,
     miner: &mut Miner,
@@ -134,7 +135,7 @@ async fn a_miner_that_says_everything_twice_runs_one_job_and_is_paid_once() {
     for _ in 0..2 {
         session.complete(id).await;
     }
-    // The job may be sent a second time to who says twice that it waits for it; the receipt comes once.
+    // A miner that reports ready twice may get the job twice; it gets the receipt once.
     loop {
         let message = session.receive().await;
         if let ToMiner::V0JobFinishedReceiptRequest(slip) = message {
@@ -166,7 +167,7 @@ async fn a_miner_that_answers_for_another_job_moves_neither() {
     }
     let (mut first, mut second) = (one.accept().await, two.accept().await);
     let (id, other) = (first.begin().await, second.begin().await);
-    // The first miner ends, refuses and fails the second one's job.
+    // The first miner finishes, refuses and fails the second miner's job.
     first.complete(other).await;
     first.decline(other).await;
     first.horde_failed(other).await;
@@ -194,7 +195,7 @@ async fn a_frame_of_fifty_megabytes_costs_its_sender_the_connection_and_nobody_t
     let mut session = miner.accept().await;
     let id = session.begin().await;
     session.volumes_ready(id).await;
-    // The validator may hang up before all of it is sent.
+    // The validator may hang up before the miner has sent everything.
     session.try_text("x".repeat(52 << 20)).await;
     session.closed().await;
     let mut session = miner.accept().await;
@@ -223,7 +224,7 @@ async fn results_after_the_lease_are_answered_with_a_receipt_of_nothing() {
     let details = end.metadata.unwrap().horde_failure_details.unwrap();
     assert_eq!(details.reason, HordeFailureReason::VolumesTimedOut);
     drop(session);
-    // On a later session it tries again; the old receipt is its answer.
+    // On a later session the miner tries again, and is answered with the old receipt.
     world.facilitator.submit(&job("//User", 2)).await;
     let mut session = miner.accept().await;
     let second = session.offer().await.job_uuid;
@@ -244,7 +245,7 @@ async fn a_facilitator_that_falls_silent_is_left_for_a_new_connection_and_nothin
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;
-    // It takes the first status and never answers it.
+    // The facilitator takes the first status and never answers it.
     assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
     let mut session = miner.accept().await;
     let id = session.begin().await;

@@ -1,4 +1,5 @@
-//! A validator that is killed, not stopped: its tasks end wherever they are, and the next process finds what was committed.
+//! A validator that is killed, not stopped: its tasks end wherever they are, and the next process finds what was
+//! committed.
 
 use crate::support::World;
 use crate::support::facilitator::{Facilitator, job};
@@ -7,10 +8,10 @@ use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
 use tokio::task::yield_now;
 
-/// Frames between the validator and the others after which it is killed; the job has some fifteen.
+/// The validator is killed after this many frames between it and the others; a job has some fifteen.
 const KILLED_AFTER: std::ops::Range<u32> = 1..15;
 
-/// What the world around the validator has seen.
+/// The frames that the facilitator and the miner have seen.
 #[derive(Default)]
 struct Story {
     frames: u32,
@@ -19,7 +20,7 @@ struct Story {
 }
 
 impl Story {
-    /// Goes on until the job has ended for its user, a party is gone, or `frames` have passed; whether nobody is gone.
+    /// Goes on until the job has ended for its user or `frames` have passed.
     async fn go_on(
         &mut self,
         facilitator: &mut Facilitator,
@@ -92,7 +93,7 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
             frames,
         )
         .await;
-    // A little further, as far as it comes.
+    // Let the tasks run a little further before the kill.
     for _ in 0..yields {
         yield_now().await;
     }
@@ -102,7 +103,7 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
     world.start_mortal();
     world.facilitator.accept().await;
     if story.end.is_none() {
-        // A facilitator that knows of no end hands the job over again.
+        // A facilitator that has seen no end submits the job again.
         world.facilitator.submit(&job).await;
         story
             .go_on(
@@ -142,7 +143,7 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
 #[tokio::test]
 async fn a_validator_that_is_killed_anywhere_resumes_its_job() {
     for frames in KILLED_AFTER {
-        // Seeded, so that the points lie elsewhere for every number of frames and are the same in every run.
+        // Seeded, so that the points differ for every number of frames and are the same in every run.
         let yields = frames.wrapping_mul(2_654_435_761) >> 22;
         one_job_and_one_death(frames, yields).await;
     }

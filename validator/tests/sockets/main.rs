@@ -1,4 +1,5 @@
-//! One validator over real sockets: a scripted facilitator, scripted miners, and a chain that is sealed by hand.
+//! One validator over real sockets, with a scripted facilitator, scripted miners, and a chain whose blocks a test
+//! makes.
 
 #[cfg(test)]
 mod faults;

@@ -121,7 +121,7 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
 async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
-    // The subnet is known when a job comes, so its miner is chosen before the store is asked whether it is new.
+    // The metagraph is at hand when a job comes, so its miner is chosen before the store tells whether the job is new.
     world.config.chain.refresh_s = 3_600;
     world.start();
     world.facilitator.accept().await;
@@ -134,11 +134,11 @@ async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     let (_, end) = world.facilitator.updates_to_the_end().await;
     world.facilitator.submit(&job).await;
     assert_eq!(world.facilitator.take().await, end);
-    // The miner has one executor, and what was only repeated has not taken it.
+    // The miner has one executor, and the repeated job has not taken it.
     let another = self::job("//User", 2);
     world.facilitator.submit(&another).await;
     let offer = loop {
-        // A connection that was made before the job was known to be a repeated one ends without a word.
+        // A connection that was dialled before the job turned out to be repeated is closed unused.
         if let Some(ToMiner::V0InitialJobRequest(offer)) = miner.accept().await.hear().await {
             break offer;
         }
@@ -252,7 +252,8 @@ async fn without_a_miner_the_user_sees_why_each_was_passed_over() {
     assert_eq!(excluded[1]["reason"], "no axon on the chain");
     assert_eq!(excluded[1]["miner"], json!(miner.key()));
 
-    // One block later the miner has announced itself. The picture is not old yet, but nobody is turned away by it.
+    // One block later the miner has announced itself. The metagraph at hand is not old yet, but it is read again before
+    // a job is rejected.
     world.chain.announce(&miner);
     world.chain.seal_to(2);
     world.seen(2).await;
@@ -388,7 +389,7 @@ async fn nonsense_from_both_sides_disturbs_no_job() {
     ] {
         world.facilitator.send(frame.to_owned()).await;
     }
-    // A job that cannot be read is refused by its name.
+    // A job that cannot be read is refused under its id.
     let unreadable = uuid::Uuid::new_v4();
     world
         .facilitator
@@ -476,7 +477,7 @@ async fn two_jobs_at_once_do_not_take_one_executor() {
     let mut world = World::new(&[&one, &two]).await;
     world.start();
     world.facilitator.accept().await;
-    // Both miners have told what they have: one executor each.
+    // Both miners have announced one executor each.
     for at in 1..=2 {
         world.facilitator.submit(&job("//User", at)).await;
         world.facilitator.expect(JobStatus::Received).await;
@@ -490,7 +491,7 @@ async fn two_jobs_at_once_do_not_take_one_executor() {
     for _ in 0..10 {
         world.facilitator.take().await;
     }
-    // With both at work a third is turned away, and the reason says so.
+    // While both work, a third job is rejected, and the reason says so.
     for at in 3..=4 {
         world.facilitator.submit(&job("//User", at)).await;
         world.facilitator.expect(JobStatus::Received).await;
@@ -561,7 +562,7 @@ async fn a_validator_that_was_restarted_takes_all_its_jobs_up_over_one_session()
     world.start();
     world.facilitator.accept().await;
     let mut session = miner.accept_with(2).await;
-    // As soon as it was greeted, before both drivers have run.
+    // Sent as soon as the miner was greeted, before both drivers have run.
     for id in [two, one] {
         session.finished(id).await;
     }

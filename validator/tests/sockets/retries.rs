@@ -1,4 +1,4 @@
-//! Another miner after a fault that is not the user's, a user who calls a job off, and why a job went where it went.
+//! Retries on another miner after a fault that is not the user's, cancellations, and the routes of a job.
 
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, Session};
@@ -9,7 +9,7 @@ use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::{AttemptId, JobId};
 use serde_json::json;
 
-/// Whoever of the two is asked, and the other.
+/// The miner of the two that gets the offer, and the other one.
 async fn asked<'a>(one: &'a mut Miner, two: &'a mut Miner) -> (Session, &'a mut Miner) {
     tokio::select! {
         session = one.accept() => (session, two),
@@ -27,7 +27,7 @@ async fn submitted(world: &mut World) -> JobRequest {
 
 #[tokio::test]
 async fn a_job_that_its_miner_fails_is_done_by_another_and_its_user_sees_one_job() {
-    // Before it ran, while it ran, and while it delivered.
+    // Faults before the program ran, while it ran, and while its result was delivered.
     for stage in 0..3 {
         let (mut one, mut two) = (Miner::open("//One").await, Miner::open("//Two").await);
         let mut world = World::new(&[&one, &two]).await;
@@ -80,7 +80,7 @@ async fn a_result_that_a_lost_miner_delivers_late_is_not_the_jobs() {
     assert_eq!(reason, "the time for it is over");
     let mut late = other.accept().await;
     let second = late.begin().await;
-    // The first one wakes up.
+    // The first miner answers again.
     session.finished(first).await;
     late.complete(second).await;
     late.paid().await;
@@ -149,7 +149,7 @@ async fn the_users_own_failure_is_tried_nowhere_else_and_nothing_is_tried_for_ev
     );
 }
 
-/// How far a job is when its user calls it off.
+/// The stage at which a user calls a job off.
 const STAGES: [&str; 4] = ["offered", "accepted", "running", "delivering"];
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_job_that_its_user_calls_off_stops_at_its_miner_and_goes_to_no_other()
         );
         assert_eq!(state["jobs"][0]["fault"], "user");
 
-        // Said again, it is answered with the last status again.
+        // A repeated cancellation is answered with the last status again.
         world.facilitator.cancel(job.uuid, "again").await;
         assert_eq!(world.facilitator.take().await, end);
         world.stop().await;
@@ -212,12 +212,12 @@ async fn a_cancellation_survives_a_restart_and_a_miner_that_is_away() {
     session.begin().await;
     world.stop().await;
     session.closed().await;
-    // It was called off while no validator was there: the facilitator says so when one is.
+    // The job was called off while the validator was down; the facilitator sends the cancellation when it is back.
     world.start();
     world.facilitator.accept().await;
     world.facilitator.cancel(job.uuid, "too slow").await;
     let mut session = miner.accept().await;
-    // Whether the connection stood before the cancellation decides if the miner is told in words too.
+    // The miner gets a cancellation message too if its connection stood before the cancellation.
     loop {
         let message = session.receive().await;
         if let ToMiner::V0JobFinishedReceiptRequest(slip) = message {
@@ -236,7 +236,7 @@ async fn a_cancellation_survives_a_restart_and_a_miner_that_is_away() {
     let (_, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(end.status, JobStatus::Failed);
 
-    // A job that nobody knows is nobody's to call off.
+    // The cancellation of an unknown job changes nothing.
     let unknown = JobId::from_uuid(uuid::Uuid::new_v4());
     world.facilitator.cancel(unknown, "what?").await;
     world
@@ -264,7 +264,7 @@ async fn what_a_job_prints_reaches_the_facilitator_while_it_runs() {
     let mut session = miner.accept().await;
     let id = session.begin().await;
     session.volumes_ready(id).await;
-    // Of another attempt: dropped.
+    // Output of another attempt is dropped.
     session
         .prints(AttemptId::from_uuid(uuid::Uuid::new_v4()), 0, b"not yours")
         .await;
@@ -281,7 +281,7 @@ async fn what_a_job_prints_reaches_the_facilitator_while_it_runs() {
         panic!("progress was due")
     };
     assert_eq!((progress.uuid, progress.done), (job.uuid, 7));
-    // A flood takes nobody's place: what is over its rate is dropped, and the job ends as if nothing were.
+    // Output over the attempt's rate is dropped, and the job ends normally.
     for n in 0..200 {
         session.prints(id, n, &[b'x'; 60_000]).await;
     }

@@ -1,4 +1,4 @@
-//! Weights: once in each window, from the work before it, whatever the chain and restarts do.
+//! Weights: set once in each window, from the work before it, in spite of restarts and chain failures.
 
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
@@ -7,7 +7,7 @@ use muster_chain::Method;
 use muster_protocol::{Hotkey, JobStatus};
 use tokio::task::yield_now;
 
-/// One job for one miner, paid.
+/// Runs one paid job on one miner.
 async fn work(world: &mut World, miner: &mut Miner, at: i64) {
     world.facilitator.submit(&job("//User", at)).await;
     let mut session = miner.accept().await;
@@ -117,7 +117,7 @@ async fn a_missed_window_costs_no_miner_its_pay() {
     world.stop().await;
 }
 
-/// Work in the first cycle, on a chain that takes weights in this way.
+/// Runs a job in the first cycle, on a chain that takes weights by this method.
 async fn worked(method: Method) -> (Miner, World) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
@@ -129,7 +129,7 @@ async fn worked(method: Method) -> (Miner, World) {
     (miner, world)
 }
 
-/// Ends the validator without a word and starts it again.
+/// Kills the validator and starts it again.
 async fn killed(world: &mut World) {
     world.kill();
     world.start_mortal();
@@ -209,7 +209,7 @@ async fn a_reveal_that_was_missed_is_named_and_its_work_is_paid_later() {
     world.chain.seal_to(16);
     cycle_is(&world, "committed").await;
     world.kill();
-    // The epoch of the reveal goes by.
+    // The epoch of the reveal passes.
     world.chain.seal_to(34);
     world.start_mortal();
     world.facilitator.accept().await;

@@ -1,4 +1,4 @@
-//! Receipts of all validators, and what was refused of miners' pages, on every engine at hand.
+//! Gathered receipts and refused lines in the store, on every database at hand.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
 use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_receipts::{Cursor, Refusal, Refused, key_of};
-use muster_validator::store::Harvest;
+use muster_validator::store::GatheredPage;
 
 use super::{NOW, each, finished, job};
 
-/// A receipt with both signatures, and the block that it counts in.
+/// A receipt with both signatures, and the block in which it counts.
 fn gathered(
     validator: &Keypair,
     attempt: u128,
@@ -60,7 +60,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         let receipts = vec![
             gathered(&other, 1, a_start),
             gathered(&other, 1, an_end),
-            // The same id, another validator's: two receipts.
+            // The same attempt id of another validator is another receipt.
             gathered(&me, 1, an_end),
         ];
         let keys: Vec<_> = receipts.iter().map(key_of).collect();
@@ -73,7 +73,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             why,
             example: "x".to_owned(),
         };
-        let mut harvest = Harvest {
+        let mut harvest = GatheredPage {
             miner,
             page: 5,
             cursor: Cursor {
@@ -88,10 +88,10 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             ],
         };
         let my_key = ValidatorKey(me.hotkey());
-        store.reap(my_key, &harvest, now).await.unwrap();
+        store.store_gathered(my_key, &harvest, now).await.unwrap();
         harvest.cursor.settled = true;
         harvest.refused.truncate(1);
-        store.reap(my_key, &harvest, now).await.unwrap();
+        store.store_gathered(my_key, &harvest, now).await.unwrap();
         assert_eq!(store.gathered_count().await.unwrap(), 3, "{}", test.engine);
         let known = store.known_receipts(&receipts).await.unwrap();
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Batches in the validator's store, on every engine at hand: they count whole or not at all, and come back as they were kept.
+//! Grading batches in the validator's store, on every database at hand: a batch counts as a whole or not at all, and is
+//! read back as it was stored.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +65,7 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
             seals: vec![],
         };
         book.keep_proof(&plan.id, 0, 0, &proof).await.unwrap();
-        // The process is gone; the next one begins.
+        // The process ends, and the next one begins.
         let later = Book::new(store.pool());
         assert_eq!(later.void_open(NOW(20)).await.unwrap(), 1, "{}", test.engine);
         assert_eq!(later.void_open(NOW(21)).await.unwrap(), 0);
@@ -154,7 +155,7 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         };
         assert_eq!(file.seats[&of_one(1)], whole);
         assert_eq!(file.seats[&of_one(2)], absent);
-        // About one miner only: every judgement, its evidence.
+        // The file about one miner holds every judgement, but only that miner's evidence.
         let some = book.file(&id, Some(miner(2))).await.unwrap().unwrap();
         assert_eq!(some.judgements.len(), 4);
         assert_eq!(some.seats.keys().collect::<Vec<_>>(), [&of_one(2)]);
@@ -177,7 +178,8 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         let alone = book.file(&id, Some(miner(3))).await.unwrap().unwrap();
         assert_eq!(alone.seats, [(3, SeatFile::default())].into());
 
-        // The newest of each miner's batches counts; the most ever proven at once excuses.
+        // The newest batch of each miner counts; excused executors are bounded by the most that were ever proven at
+        // once.
         let (head, plan) = drawn(9, &[(1, 1)]);
         book.begin(&plan.id, &head, NOW(40)).await.unwrap();
         let counted = capacities(&plan.seats, &[zero()]);

@@ -1,4 +1,4 @@
-//! The validator's store: the same tests on every engine at hand.
+//! The validator's store: the same tests on every database at hand.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -28,7 +28,8 @@ use muster_routing::admission::Seen;
 use muster_routing::{Decision, Mark};
 use muster_scoring::Scores;
 use muster_validator::store::{
-    Beginning, CycleState, MIGRATIONS, OwnReceipt, Step, Store, StoredAttempt, StoredCycle, Taken,
+    AttemptChange, CycleState, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, Store, StoredAttempt,
+    StoredCycle,
 };
 use serde_json::json;
 use sqlx::Row as _;
@@ -127,7 +128,7 @@ fn decision() -> Decision {
 }
 
 /// An attempt of a job that is about to begin on its miner.
-fn beginning(attempt: StoredAttempt) -> Beginning {
+fn beginning(attempt: StoredAttempt) -> NewAttempt {
     let receipt = StartedReceipt {
         job_uuid: attempt.id,
         miner_hotkey: attempt.miner,
@@ -138,8 +139,8 @@ fn beginning(attempt: StoredAttempt) -> Beginning {
         is_organic: true,
         ttl: 1,
     };
-    Beginning {
-        receipt: OwnReceipt {
+    NewAttempt {
+        receipt: IssuedReceipt {
             offered: OfferedReceipt {
                 payload: ReceiptPayload::Started(receipt),
                 validator_signature: Signature::from_bytes([9; 64]),
@@ -171,10 +172,13 @@ async fn a_job_and_a_signature_are_taken_once() {
             "{}",
             test.engine
         );
-        assert_eq!(store.admit(&one, &frame, NOW(1), None).await.unwrap(), Taken::New);
+        assert_eq!(
+            store.admit(&one, &frame, NOW(1), None).await.unwrap(),
+            JobAdmission::New
+        );
         assert_eq!(
             store.admit(&one, &frame, NOW(2), None).await.unwrap(),
-            Taken::Before(Seen::Job)
+            JobAdmission::Known(Seen::Job)
         );
         let (two, frame_two) = request(job(2), 5);
         assert_eq!(store.seen(one.uuid, &one.signature).await.unwrap(), Seen::Job);
@@ -184,7 +188,7 @@ async fn a_job_and_a_signature_are_taken_once() {
         );
         assert_eq!(
             store.admit(&two, &frame_two, NOW(3), None).await.unwrap(),
-            Taken::Before(Seen::Signature),
+            JobAdmission::Known(Seen::Signature),
             "the same signature under another id"
         );
         assert_eq!(store.open_jobs().await.unwrap(), [one.uuid]);
@@ -234,11 +238,11 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             payload,
             validator_signature: Signature::from_bytes([3; 64]),
         };
-        let receipt = OwnReceipt {
+        let receipt = IssuedReceipt {
             offered,
             miner_signature: None,
         };
-        let mut step = Step {
+        let mut step = AttemptChange {
             job: one.uuid,
             attempt: begun.id,
             machine,
@@ -437,7 +441,7 @@ async fn the_blocks_of_another_chain_are_not_ours() {
 async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
     for (test, _) in each().await {
         let payload = |attempt| ReceiptPayload::Finished(finished(attempt, 2, "3.000000"));
-        let receipt = |attempt| OwnReceipt {
+        let receipt = |attempt| IssuedReceipt {
             offered: OfferedReceipt {
                 payload: payload(attempt),
                 validator_signature: Signature::from_bytes([3; 64]),
@@ -464,7 +468,7 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
         let store = Store::over(test.pool.clone()).await.unwrap();
         store.keep_receipt(&receipt(2), None).await.unwrap();
         store.for_chain("chain", BlockNumber(7), NOW(3)).await.unwrap();
-        // Whoever looked at the head before the chain answered.
+        // A writer that read the head before the chain answered.
         store.keep_receipt(&receipt(3), None).await.unwrap();
         let at = async |block| {
             store
@@ -486,7 +490,10 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
 async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
-        assert_eq!(store.admit(&one, &frame, NOW(1), None).await.unwrap(), Taken::New);
+        assert_eq!(
+            store.admit(&one, &frame, NOW(1), None).await.unwrap(),
+            JobAdmission::New
+        );
         let next = Store::open(&test.url).await.unwrap();
         let (two, frame) = request(job(2), 6);
         let refused = store.admit(&two, &frame, NOW(2), None).await;
@@ -495,7 +502,10 @@ async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
             "{}: {refused:?}",
             test.engine
         );
-        assert_eq!(next.admit(&two, &frame, NOW(3), None).await.unwrap(), Taken::New);
+        assert_eq!(
+            next.admit(&two, &frame, NOW(3), None).await.unwrap(),
+            JobAdmission::New
+        );
         assert_eq!(next.updates_waiting().await.unwrap(), 2);
         next.close().await;
     }
@@ -507,7 +517,7 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
         let count = 1_203_u128;
         for n in 1..=count {
             let (one, frame) = request(job(n), i64::try_from(n).unwrap());
-            // Many are of one moment, which their ids order.
+            // Many jobs have the same time and are ordered by their ids.
             let at = NOW(i64::try_from(n / 100).unwrap());
             store.admit(&one, &frame, at, None).await.unwrap();
             if n % 100 == 0 {
@@ -528,7 +538,7 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
                         payload: ReceiptPayload::Finished(payload),
                         validator_signature: Signature::from_bytes([3; 64]),
                     };
-                    let receipt = OwnReceipt {
+                    let receipt = IssuedReceipt {
                         offered,
                         miner_signature: None,
                     };
@@ -570,7 +580,7 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
                     2,
                     "those of the last attempt, in their order"
                 );
-                let of_last = |receipt: &OwnReceipt| receipt.offered.payload.attempt() == attempt(n, 2).id;
+                let of_last = |receipt: &IssuedReceipt| receipt.offered.payload.attempt() == attempt(n, 2).id;
                 assert!(open.receipts.iter().all(of_last));
                 assert!(open.receipts[0].kind() < open.receipts[1].kind());
             } else {
@@ -605,7 +615,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             committed: None,
         };
         assert!(store.begin_cycle(&cycle(10, None)).await.unwrap());
-        // Written before the commit is handed in.
+        // Stored before the commit is submitted.
         store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
         let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
         assert_eq!(
@@ -617,7 +627,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             std::slice::from_ref(&planned)
         );
 
-        // Committed; a process that comes later finds what reveals it.
+        // Committed; a later process finds the secret that reveals it.
         let committed = Committed {
             block: 16,
             epoch: Some(1),
@@ -642,7 +652,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             "a plan that came late changes nothing"
         );
         assert_eq!(later.settled_through().await.unwrap(), Some(BlockNumber(10)));
-        // Only from the state that it is in.
+        // A cycle is moved only from the state that it is in.
         moved.state = CycleState::Set;
         later
             .move_cycle(&moved, CycleState::Pending, BlockNumber(20), NOW(7))
@@ -653,7 +663,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             CycleState::Committed
         );
 
-        // Lost: nothing is settled by it, and the next score takes its work along.
+        // A lost commit settles nothing, and its work is scored again with the next cycle.
         moved.state = CycleState::Expired;
         later
             .move_cycle(&moved, CycleState::Committed, BlockNumber(30), NOW(8))
@@ -668,7 +678,7 @@ async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_sco
             CycleState::Missed
         );
 
-        // A timelocked commit is opened by the chain: its round is all there is to keep.
+        // The chain reveals a timelocked commit, so only its round is kept.
         let timelocked = PendingReveal {
             by: RevealedBy::Chain { round: 77 },
             weights: vec![(2, 65_535)],
@@ -702,7 +712,7 @@ async fn a_job_of_ones_own_is_told_to_nobody() {
             .await
             .unwrap();
         assert_eq!(store.open_own().await.unwrap(), []);
-        assert_eq!(store.told(job(1)).await.unwrap(), Some(end.status()));
+        assert_eq!(store.last_status(job(1)).await.unwrap(), Some(end.status()));
         assert!(store.next_updates(None, 1).await.unwrap().is_empty());
         assert_eq!(store.updates_waiting().await.unwrap(), 0);
     }

@@ -1,15 +1,15 @@
-//! Jobs on their way in, and status updates on their way out.
+//! New jobs and the outbox of status updates.
 
 use muster_protocol::JobStatus;
 use muster_protocol::job::Outcome;
 use muster_routing::admission::Seen;
-use muster_validator::store::{Store, Taken, Update};
+use muster_validator::store::{JobAdmission, StatusUpdate, Store};
 use sqlx::Row as _;
 
 use super::{NOW, attempt, beginning, each, job, rejected, request};
 
 /// The oldest update that is not acknowledged.
-async fn next_update(store: &Store) -> Option<Update> {
+async fn next_update(store: &Store) -> Option<StatusUpdate> {
     store.next_updates(None, 1).await.unwrap().pop()
 }
 
@@ -20,12 +20,15 @@ async fn a_job_is_taken_with_its_first_attempt_in_one_write() {
         let first = beginning(attempt(1, 1));
         let before = store.tally();
         let taken = store.admit(&one, &frame, NOW(1), Some(&first)).await.unwrap();
-        assert_eq!(taken, Taken::New, "{}", test.engine);
+        assert_eq!(taken, JobAdmission::New, "{}", test.engine);
         assert_eq!(store.tally().commits, before.commits + 1);
-        assert_eq!(store.told(one.uuid).await.unwrap(), Some(JobStatus::Received));
+        assert_eq!(
+            store.last_status(one.uuid).await.unwrap(),
+            Some(JobStatus::Received)
+        );
         let kept = store.job(one.uuid).await.unwrap().unwrap().attempts;
         assert_eq!(kept.len(), 1);
-        // Whoever takes it up has to think that its miner may have the offer.
+        // A process that resumes the attempt must assume that the miner has the offer.
         assert_eq!(kept[0].machine.state().name(), "offered");
         assert_eq!(
             (kept[0].id, kept[0].miner),
@@ -37,15 +40,15 @@ async fn a_job_is_taken_with_its_first_attempt_in_one_write() {
         );
         assert_eq!(store.routes_of(one.uuid).await.unwrap().len(), 1);
         assert_eq!(next_update(&store).await.unwrap().status, JobStatus::Received);
-        // Taken again, with a miner that was found meanwhile, nothing of it is written.
+        // Admitted again, with a miner that was found meanwhile: nothing is written.
         let mut second = first.clone();
         second.attempt.uid = muster_chain::Uid(first.attempt.uid.0 + 1);
         let taken = store.admit(&one, &frame, NOW(2), Some(&second)).await.unwrap();
-        assert_eq!(taken, Taken::Before(Seen::Job), "{}", test.engine);
+        assert_eq!(taken, JobAdmission::Known(Seen::Job), "{}", test.engine);
         let (two, _) = request(job(2), 5);
         let elsewhere = beginning(attempt(2, 1));
         let taken = store.admit(&two, &frame, NOW(2), Some(&elsewhere)).await.unwrap();
-        assert_eq!(taken, Taken::Before(Seen::Signature), "{}", test.engine);
+        assert_eq!(taken, JobAdmission::Known(Seen::Signature), "{}", test.engine);
         assert!(store.job(two.uuid).await.unwrap().is_none());
         assert_eq!(store.job(one.uuid).await.unwrap().unwrap().attempts, kept);
         assert_eq!(store.updates_waiting().await.unwrap(), 1);
@@ -65,7 +68,7 @@ async fn jobs_that_come_together_are_taken_with_few_commits() {
             .iter()
             .map(|(request, frame)| store.admit(request, frame, NOW(1), None));
         for taken in futures_util::future::join_all(taking).await {
-            assert_eq!(taken.unwrap(), Taken::New, "{}", test.engine);
+            assert_eq!(taken.unwrap(), JobAdmission::New, "{}", test.engine);
         }
         let after = store.tally();
         assert_eq!(after.writes - before.writes, 40);
@@ -158,7 +161,7 @@ async fn a_long_result_leaves_the_outbox_by_itself() {
                 .await
                 .unwrap();
         }
-        // Nobody has answered any of them yet: what is long does not hide what stands behind it.
+        // None of them is answered yet: a long update does not hide the updates after it.
         let (mut seen, mut last) = (Vec::new(), None);
         loop {
             let updates = store.next_updates(last, 64).await.unwrap();

@@ -1,20 +1,20 @@
-//! What sealed sessions answered, as a cycle takes it up.
+//! The answers of sealed sessions, as they are summed up for a cycle.
 
 use muster_chain::BlockNumber;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::{AttemptId, ReceiptPayload, Signature};
 use muster_scoring::Streamed;
-use muster_validator::store::{OwnReceipt, Store};
+use muster_validator::store::{IssuedReceipt, Store};
 use sqlx::AnyPool;
 
 use super::{NOW, attempt, beginning, each, finished, job, miner, request};
 
 async fn run(pool: &AnyPool, sql: String) {
-    // Nothing in it comes from outside this file.
+    // The statement contains no text from outside this file.
     sqlx::query(sqlx::AssertSqlSafe(sql)).execute(pool).await.unwrap();
 }
 
-/// A job of one attempt on miner 2 that was over in this block, and the session that it was.
+/// Stores a job of one attempt on miner 2 that ended in this block, and the session that it ran.
 async fn session(store: &Store, pool: &AnyPool, id: u128, block: u64, fault: &str) {
     let (request, frame) = request(job(id), i64::try_from(id).unwrap());
     store.admit(&request, &frame, NOW(1), None).await.unwrap();
@@ -24,7 +24,7 @@ async fn session(store: &Store, pool: &AnyPool, id: u128, block: u64, fault: &st
         payload: ReceiptPayload::Finished(finished(id, 2, "3.000000")),
         validator_signature: Signature::from_bytes([3; 64]),
     };
-    let receipt = OwnReceipt {
+    let receipt = IssuedReceipt {
         offered,
         miner_signature: None,
     };
@@ -54,7 +54,7 @@ async fn a_session_is_taken_up_once_and_whole_where_its_attempts_receipt_is() {
     for (test, store) in each().await {
         session(&store, &test.pool, 1, 17, "NULL").await;
         session(&store, &test.pool, 2, 18, "'two proofs are missing'").await;
-        // Nobody asked it anything.
+        // A session without requests.
         session(&store, &test.pool, 3, 18, "'it gave no last word'").await;
         for at in 0..3 {
             answer(&test.pool, 1, at, "proven", 11).await;

@@ -162,6 +162,8 @@ const NEVER: &[Never] = &[
     never("muster-containers",  &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),
     never("muster-job-data",    &["bollard*", "subxt*", "sqlx*"], "a job's data comes and goes without an engine"),
     never("muster-receipts",    &["bollard*", "subxt*", "sqlx*"], "pages are fetched and checked without a store and without a chain"),
+    never("muster-job-messages", NETWORK, "a job's messages are read and built without a clock, a store or a socket"),
+    never("muster-facilitator-link", &["bollard*", "subxt*", "sqlx*"], "the link stores nothing itself and decides nothing about jobs"),
     never("muster-response-proof", NETWORK, "the statements of a sealed stream are values, and checking one is a function"),
     never("muster-openai",      NETWORK, "requests and responses are read as bytes, without a socket"),
     never("muster-session-pool", NETWORK, "the pool decides which session serves a request without a clock, a store or a socket"),

@@ -1,66 +1,69 @@
-//! What jobs print and how far they are, while they run: passed from miners to the facilitator, and dropped rather than
-//! waited for. The result of a job has all of it.
+//! Live output: the output and progress of running jobs on the way from miners to the facilitator.
+//!
+//! A message that finds no room is dropped, so that no job waits for the facilitator. The result of a job has all its
+//! output.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use muster_protocol::JobId;
-use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::{JobLog, JobProgress};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{LiveLog, LiveProgress};
+use muster_protocol::{JobId, Timestamp};
 use tokio::sync::{Mutex, mpsc};
 
-/// Messages that wait for the facilitator's socket, of all jobs together.
-const WAITING: usize = 256;
+/// Messages of all jobs together that wait for the facilitator's socket.
+const QUEUE: usize = 256;
 
-/// Bytes a second that one attempt may pass on.
+/// Bytes a second that one attempt may send, on average.
 const RATE: u64 = 256 * 1024;
 
-/// Bytes that it may pass on at once.
+/// Bytes that one attempt may send at once.
 const BURST: u64 = 1024 * 1024;
 
-/// What a message costs beside its bytes, so that many little ones are bounded too.
+/// Bytes that a message counts beside its own, so that many small messages are bounded too.
 const OVERHEAD: u64 = 1024;
 
-/// The way from all drivers to the facilitator's link.
+/// The queue of live output from all drivers to the link.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub struct LiveOutput {
     sender: mpsc::Sender<ToFacilitator>,
-    /// Held by the link that is up.
+    /// Locked by the connection that is up.
     pub(crate) receiver: Mutex<mpsc::Receiver<ToFacilitator>>,
     dropped: AtomicU64,
 }
 
-impl Live {
-    pub(crate) fn new() -> Self {
-        let (sender, receiver) = mpsc::channel(WAITING);
+impl Default for LiveOutput {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
         Self {
             sender,
             receiver: Mutex::new(receiver),
             dropped: AtomicU64::new(0),
         }
     }
+}
 
-    /// Passes a message on, if there is room.
-    pub(crate) fn tell(&self, message: ToFacilitator) {
+impl LiveOutput {
+    /// Queues a message for the facilitator; drops and counts it if the queue is full.
+    pub fn send(&self, message: ToFacilitator) {
         if self.sender.try_send(message).is_err() {
-            self.drop_one();
+            self.count_dropped();
         }
     }
 
-    /// Notes that a message went nowhere.
-    pub(crate) fn drop_one(&self) {
+    /// Counts a message that was dropped.
+    pub fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Messages that went nowhere since the start.
-    pub(crate) fn dropped(&self) -> u64 {
+    /// Messages dropped since the start.
+    pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// A piece of output, as the facilitator knows the job.
-pub(crate) fn log(job: JobId, piece: JobLog) -> ToFacilitator {
+/// The message that carries a piece of a job's output.
+pub fn log_message(job: JobId, piece: JobLog) -> ToFacilitator {
     ToFacilitator::MusterJobLog(Box::new(LiveLog {
         uuid: job,
         stream: piece.stream,
@@ -69,8 +72,8 @@ pub(crate) fn log(job: JobId, piece: JobLog) -> ToFacilitator {
     }))
 }
 
-/// How far something is, likewise.
-pub(crate) fn progress(job: JobId, progress: JobProgress) -> ToFacilitator {
+/// The message that carries a job's progress.
+pub fn progress_message(job: JobId, progress: JobProgress) -> ToFacilitator {
     ToFacilitator::MusterJobProgress(LiveProgress {
         uuid: job,
         of: progress.of,
@@ -79,20 +82,22 @@ pub(crate) fn progress(job: JobId, progress: JobProgress) -> ToFacilitator {
     })
 }
 
-/// What one attempt may still pass on: a miner that floods takes nobody else's place.
+/// The bytes that one attempt may still send, so that a miner that floods the queue crowds out no other job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub struct LiveBudget {
     left: u64,
     at: Timestamp,
 }
 
-impl Budget {
-    pub(crate) fn new(now: Timestamp) -> Self {
+impl LiveBudget {
+    /// The budget of an attempt that begins at `now`.
+    pub fn new(now: Timestamp) -> Self {
         Self { left: BURST, at: now }
     }
 
-    /// Whether a message of so many bytes may pass at `now`.
-    pub(crate) fn take(&mut self, bytes: usize, now: Timestamp) -> bool {
+    /// Takes the cost of a message of so many bytes; `false` if the budget does not cover it, so that the message must
+    /// be dropped.
+    pub fn take(&mut self, bytes: usize, now: Timestamp) -> bool {
         let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
         let earned = millis.saturating_mul(RATE) / 1_000;
         if earned > 0 {
@@ -117,9 +122,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_floods_is_held_to_its_rate() {
+    fn a_flooding_attempt_is_held_to_its_rate() {
         let start = Timestamp::from_secs(1_000);
-        let mut budget = Budget::new(start);
+        let mut budget = LiveBudget::new(start);
         let passed = (0..10_000).filter(|_| budget.take(64 * 1024, start)).count();
         assert_eq!(passed, 15, "a megabyte at once, overheads included");
         let later = start.plus(Duration::from_secs(1));
@@ -129,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_way_drops_and_counts() {
-        let live = Live::new();
+    fn a_full_queue_drops_and_counts() {
+        let live = LiveOutput::default();
         let progress = || {
-            progress(
+            progress_message(
                 JobId::from_uuid(uuid::Uuid::nil()),
                 JobProgress {
                     job_uuid: muster_protocol::AttemptId::from_uuid(uuid::Uuid::nil()),
@@ -142,8 +147,8 @@ mod tests {
                 },
             )
         };
-        for _ in 0..WAITING + 3 {
-            live.tell(progress());
+        for _ in 0..QUEUE + 3 {
+            live.send(progress());
         }
         assert_eq!(live.dropped(), 3);
     }
@@ -154,7 +159,7 @@ mod tests {
             waits in proptest::collection::vec(0u64..5_000, 1..50), size in 0usize..100_000,
         ) {
             let start = Timestamp::from_secs(1_000);
-            let (mut now, mut budget, mut passed) = (start, Budget::new(start), 0u64);
+            let (mut now, mut budget, mut passed) = (start, LiveBudget::new(start), 0u64);
             for wait in waits {
                 now = now.plus(Duration::from_millis(wait));
                 for _ in 0..40 {

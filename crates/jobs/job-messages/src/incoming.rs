@@ -1,4 +1,4 @@
-//! What a miner's message means for an attempt. Pure.
+//! The meaning of a miner's message for an attempt.
 
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
@@ -10,43 +10,47 @@ use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{Manifest, Receipt};
 use serde_json::json;
 
-/// What a message means.
+/// The meaning of a miner's message.
 #[derive(Debug, PartialEq)]
-pub enum Meaning {
-    /// Something happened to the attempt.
+pub enum MessageMeaning {
+    /// An event of the attempt's state machine.
     Event(Event),
-    /// The miner says what it has.
+    /// The executors that the miner announces.
     Manifest(Manifest),
-    /// The miner has signed a receipt.
+    /// A receipt with the miner's signature, which is not checked yet.
     Countersigned(Box<Receipt>),
-    /// The miner complains, in words.
+    /// An error that the miner reports as text, not checked or shortened.
     Complaint(String),
-    /// What a job prints while it runs, or how far it is: it changes nothing, and its result has all of that.
-    Live(Live),
-    /// Nothing that this attempt needs.
-    Nothing,
+    /// Output or progress of a running job. It changes no state; the job's result has the whole output.
+    Live(LiveUpdate),
+    /// A message that no attempt needs.
+    Ignored,
 }
 
-/// What is passed on as it comes.
+/// Output or progress of a running job, passed on to the user as it comes.
 #[derive(Debug, PartialEq)]
-pub enum Live {
-    /// A piece of output.
+pub enum LiveUpdate {
+    /// A piece of the program's output.
     Log(Box<JobLog>),
-    /// How far something is.
+    /// The progress of a download, the execution or an upload.
     Progress(JobProgress),
 }
 
-/// Reads a message.
-pub fn meaning(message: FromMiner) -> Meaning {
+/// Interprets a message of a miner.
+pub fn interpret(message: FromMiner) -> MessageMeaning {
     let event = match message {
-        FromMiner::V0ExecutorManifestRequest(m) => return Meaning::Manifest(m.manifest),
-        FromMiner::MusterReceiptCountersigned(m) => return Meaning::Countersigned(Box::new(m.receipt)),
-        FromMiner::GenericError(m) => return Meaning::Complaint(m.details.unwrap_or_default()),
-        FromMiner::UnauthorizedError(m) => {
-            return Meaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
+        FromMiner::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m.manifest),
+        FromMiner::MusterReceiptCountersigned(m) => {
+            return MessageMeaning::Countersigned(Box::new(m.receipt));
         }
-        FromMiner::MusterJobLog(piece) => return Meaning::Live(Live::Log(piece)),
-        FromMiner::MusterJobProgress(progress) => return Meaning::Live(Live::Progress(progress)),
+        FromMiner::GenericError(m) => return MessageMeaning::Complaint(m.details.unwrap_or_default()),
+        FromMiner::UnauthorizedError(m) => {
+            return MessageMeaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
+        }
+        FromMiner::MusterJobLog(piece) => return MessageMeaning::Live(LiveUpdate::Log(piece)),
+        FromMiner::MusterJobProgress(progress) => {
+            return MessageMeaning::Live(LiveUpdate::Progress(progress));
+        }
         FromMiner::V0MainHotkeyMessage(_)
         | FromMiner::V0MachineSpecsRequest(_)
         | FromMiner::MusterExecutorMetrics(_)
@@ -54,7 +58,7 @@ pub fn meaning(message: FromMiner) -> Meaning {
         | FromMiner::MusterEnrolExecutor(_)
         | FromMiner::MusterSealSession(_)
         | FromMiner::MusterSessionClosed(_)
-        | FromMiner::MusterLeaseOver(_) => return Meaning::Nothing,
+        | FromMiner::MusterLeaseOver(_) => return MessageMeaning::Ignored,
         FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
         FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
             rejected_by: ParticipantType::Miner,
@@ -92,7 +96,7 @@ pub fn meaning(message: FromMiner) -> Meaning {
             docker_process_stderr: m.docker_process_stderr,
         })),
         FromMiner::V0HordeFailedRequest(m) => Event::HordeFailed(HordeFailureDetails {
-            reported_by: on_the_miners_side(m.reported_by),
+            reported_by: to_miners_side(m.reported_by),
             reason: m.reason,
             message: m.message,
             context: m.context,
@@ -106,7 +110,7 @@ pub fn meaning(message: FromMiner) -> Meaning {
             "the streaming job did not start",
         ),
     };
-    Meaning::Event(event)
+    MessageMeaning::Event(event)
 }
 
 fn horde_failed(reason: HordeFailureReason, message: &str) -> Event {
@@ -118,8 +122,9 @@ fn horde_failed(reason: HordeFailureReason, message: &str) -> Event {
     })
 }
 
-/// A miner speaks for itself and for its executor, and cannot shift a failure to anyone else.
-fn on_the_miners_side(party: ParticipantType) -> ParticipantType {
+/// The party that a miner's failure report counts against: the miner or its executor. A miner cannot blame any other
+/// party.
+fn to_miners_side(party: ParticipantType) -> ParticipantType {
     match party {
         ParticipantType::Executor => ParticipantType::Executor,
         ParticipantType::Miner
@@ -130,12 +135,12 @@ fn on_the_miners_side(party: ParticipantType) -> ParticipantType {
     }
 }
 
-/// The events that must have happened before `event` and whose messages went down with a connection.
+/// The events that must have happened before `event` and whose messages were lost with a connection.
 ///
-/// A miner keeps the result of a job and delivers it again, but says nothing of the stages in between once they are over.
-/// Only after a reconnection is anything taken as having been said; before, a miner that skips a stage is at fault. A
-/// streaming job's address cannot be guessed, so nothing is implied for those.
-pub fn implied(state: &JobState, event: &Event, streaming: bool) -> Vec<Event> {
+/// A miner keeps the result of a job and delivers it again, but does not repeat the messages of stages that are over.
+/// The caller asks only after a reconnection; without one, a miner that skips a stage breaks the protocol. No event of
+/// a streaming job is implied, since the address cannot be guessed.
+pub fn implied_events(state: &JobState, event: &Event, streaming: bool) -> Vec<Event> {
     let result = match event {
         Event::Finished(_) => true,
         Event::ExecutionDone => false,
@@ -176,25 +181,25 @@ mod tests {
 
     use super::*;
 
-    fn read(frame: &str) -> Meaning {
-        meaning(decode(frame).unwrap())
+    fn read(frame: &str) -> MessageMeaning {
+        interpret(decode(frame).unwrap())
     }
 
     const JOB: &str = r#""job_uuid":"11111111-2222-4333-8444-555555555555""#;
 
     #[test]
     fn a_miner_cannot_blame_another_party() {
-        for (said, told) in [
+        for (claimed, recorded) in [
             ("validator", ParticipantType::Miner),
             ("executor", ParticipantType::Executor),
         ] {
             let frame = format!(
-                r#"{{"message_type":"V0HordeFailedRequest",{JOB},"reported_by":"{said}","message":"x","reason":"generic_error"}}"#
+                r#"{{"message_type":"V0HordeFailedRequest",{JOB},"reported_by":"{claimed}","message":"x","reason":"generic_error"}}"#
             );
-            let Meaning::Event(Event::HordeFailed(details)) = read(&frame) else {
+            let MessageMeaning::Event(Event::HordeFailed(details)) = read(&frame) else {
                 panic!("not a failure")
             };
-            assert_eq!(details.reported_by, told);
+            assert_eq!(details.reported_by, recorded);
         }
     }
 
@@ -203,7 +208,7 @@ mod tests {
         let frame = format!(
             r#"{{"message_type":"V0JobFinishedRequest",{JOB},"docker_process_stdout":"o","docker_process_stderr":"","artifacts":null}}"#
         );
-        let Meaning::Event(Event::Finished(response)) = read(&frame) else {
+        let MessageMeaning::Event(Event::Finished(response)) = read(&frame) else {
             panic!("not a result")
         };
         assert_eq!(response.artifacts.map(|a| a.len()), Some(0));
@@ -220,7 +225,7 @@ mod tests {
         let frame = format!(
             r#"{{"message_type":"V0JobFinishedRequest",{JOB},"docker_process_stdout":"o","docker_process_stderr":"","image":{image}}}"#
         );
-        let Meaning::Event(Event::Finished(response)) = read(&frame) else {
+        let MessageMeaning::Event(Event::Finished(response)) = read(&frame) else {
             panic!("not a result")
         };
         assert!(
@@ -235,33 +240,36 @@ mod tests {
         let unauthorised = r#"{"message_type":"UnauthorizedError","code":"TOKEN_TOO_OLD","details":"late"}"#;
         assert_eq!(
             read(unauthorised),
-            Meaning::Complaint("TOKEN_TOO_OLD: late".to_owned())
+            MessageMeaning::Complaint("TOKEN_TOO_OLD: late".to_owned())
         );
         let failed = format!(r#"{{"message_type":"V0ExecutorFailedRequest",{JOB}}}"#);
-        assert!(matches!(read(&failed), Meaning::Event(Event::HordeFailed(_))));
+        assert!(matches!(
+            read(&failed),
+            MessageMeaning::Event(Event::HordeFailed(_))
+        ));
     }
 
     #[test]
     fn only_stages_that_a_result_proves_are_implied() {
         let finished = Event::Finished(Box::default());
         assert_eq!(
-            implied(&JobState::Ready, &finished, false),
+            implied_events(&JobState::Ready, &finished, false),
             [Event::VolumesReady, Event::ExecutionDone]
         );
         assert_eq!(
-            implied(&JobState::VolumesReady, &finished, false),
+            implied_events(&JobState::VolumesReady, &finished, false),
             [Event::ExecutionDone]
         );
         assert_eq!(
-            implied(&JobState::Ready, &Event::ExecutionDone, false),
+            implied_events(&JobState::Ready, &Event::ExecutionDone, false),
             [Event::VolumesReady]
         );
         assert_eq!(
-            implied(&JobState::Accepted, &finished, false),
+            implied_events(&JobState::Accepted, &finished, false),
             [],
             "the job itself was never sent"
         );
-        assert_eq!(implied(&JobState::Ready, &finished, true), []);
-        assert_eq!(implied(&JobState::Ready, &Event::Tick, false), []);
+        assert_eq!(implied_events(&JobState::Ready, &finished, true), []);
+        assert_eq!(implied_events(&JobState::Ready, &Event::Tick, false), []);
     }
 }

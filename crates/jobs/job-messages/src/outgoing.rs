@@ -1,4 +1,4 @@
-//! What a validator writes to a miner about one attempt: offers, jobs, receipts. Pure but for the signatures.
+//! The messages that a validator sends to a miner about one attempt: offer, job, cancellation and receipts.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use muster_protocol::job::{MAX_JOB_SECS, Plan};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
 };
+use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest as UserJob;
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
@@ -14,56 +15,94 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::signing::with_validator_signature;
-use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp, ValidatorKey,
+};
 
-use crate::store::OwnReceipt;
-
-/// What ComputeHorde's validator puts into a field that nobody reads any more.
+/// The value that ComputeHorde's validator puts into a field that no peer reads any more.
 const DEPRECATED_TIMEOUT: u64 = 300;
 
-/// What a validator's own tests count towards: they are nobody's organic jobs.
-pub(crate) const GRADING: &str = "muster.grading";
+/// The namespace of a validator's own grading jobs, which are not organic.
+pub const GRADING_NAMESPACE: &str = "muster.grading";
 
-/// Writes the papers of one attempt.
-pub(super) struct Papers<'a> {
-    pub(super) keypair: &'a Keypair,
-    pub(super) attempt: AttemptId,
-    pub(super) miner: MinerKey,
-    pub(super) request: &'a UserJob,
-    pub(super) plan: &'a Plan,
+/// A receipt that a validator has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuedReceipt {
+    /// The payload with the validator's signature.
+    pub offered: OfferedReceipt,
+    /// The miner's signature over the same payload, checked; `None` until it has come.
+    pub miner_signature: Option<Signature>,
 }
 
-impl Papers<'_> {
-    /// The reservation.
-    pub(super) fn started(&self, now: Timestamp) -> OwnReceipt {
-        self.own(ReceiptPayload::Started(StartedReceipt {
+impl IssuedReceipt {
+    fn sign(keypair: &Keypair, payload: ReceiptPayload) -> Self {
+        let validator_signature = keypair.sign(&payload.signed_bytes());
+        Self {
+            offered: OfferedReceipt {
+                payload,
+                validator_signature,
+            },
+            miner_signature: None,
+        }
+    }
+
+    /// The kind of the receipt.
+    pub fn kind(&self) -> ReceiptKind {
+        self.offered.payload.kind()
+    }
+
+    /// The receipt with both signatures; `None` while the miner's is missing.
+    pub fn complete(&self) -> Option<Receipt> {
+        self.miner_signature
+            .map(|signature| self.offered.clone().countersigned(signature))
+    }
+}
+
+/// Builds the messages of one attempt.
+pub struct OutgoingMessages<'a> {
+    /// The validator's key, which signs offers, jobs and receipts.
+    pub keypair: &'a Keypair,
+    /// The attempt that the messages are about.
+    pub attempt: AttemptId,
+    /// The miner that runs the attempt.
+    pub miner: MinerKey,
+    /// The user's request.
+    pub request: &'a UserJob,
+    /// The limits of the attempt, fixed when it began.
+    pub plan: &'a Plan,
+}
+
+impl OutgoingMessages<'_> {
+    /// The started receipt, which reserves an executor.
+    pub fn started_receipt(&self, now: Timestamp) -> IssuedReceipt {
+        self.sign(ReceiptPayload::Started(StartedReceipt {
             job_uuid: self.attempt,
             miner_hotkey: self.miner,
-            validator_hotkey: self.me(),
+            validator_hotkey: self.validator(),
             timestamp: now,
             receipt_type: StartedTag,
             executor_class: self.plan.class,
-            is_organic: self.request.job_namespace.as_deref() != Some(GRADING),
+            is_organic: self.request.job_namespace.as_deref() != Some(GRADING_NAMESPACE),
             ttl: self.plan.reservation.as_secs(),
         }))
     }
 
-    /// The confirmation that the acceptance arrived.
-    pub(super) fn accepted(&self, now: Timestamp) -> OwnReceipt {
-        self.own(ReceiptPayload::Accepted(AcceptedReceipt {
+    /// The accepted receipt, which confirms that the miner's acceptance arrived.
+    pub fn accepted_receipt(&self, now: Timestamp) -> IssuedReceipt {
+        self.sign(ReceiptPayload::Accepted(AcceptedReceipt {
             job_uuid: self.attempt,
             miner_hotkey: self.miner,
-            validator_hotkey: self.me(),
+            validator_hotkey: self.validator(),
             timestamp: now,
             receipt_type: AcceptedTag,
             time_accepted: now,
-            // A job of the longest kind outlives the longest receipt by its slack; the receipt holds as long as it may.
+            // The longest job may outlast the longest receipt by its leeway; the receipt then holds as long as one may.
             ttl: self.plan.accepted_ttl().as_secs().min(MAX_JOB_SECS),
         }))
     }
 
-    /// The pay slip. `started` is when the attempt began.
-    pub(super) fn finished(&self, paid: bool, started: Timestamp, now: Timestamp) -> OwnReceipt {
+    /// The finished receipt, which pays the miner. `started` is when the attempt began; without `paid` it pays nothing.
+    pub fn finished_receipt(&self, paid: bool, started: Timestamp, now: Timestamp) -> IssuedReceipt {
         let took: Duration = now.since(started);
         let planned = self.plan.executor_seconds().saturating_mul(1_000_000);
         let sealed = self
@@ -74,14 +113,15 @@ impl Papers<'_> {
         let micros = match (paid, sealed) {
             (false, _) => 0,
             (true, false) => planned,
-            // A session ends when nobody needs it any more, and is paid for as long as it was there.
+            // A sealed session ends when no request needs it any more, and is paid for the time that it lasted.
             (true, true) => planned.min(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
         };
-        finished(self.keypair, self.attempt, self.miner, micros, started, now)
+        sign_finished_receipt(self.keypair, self.attempt, self.miner, micros, started, now)
     }
 
-    /// The offer, with the reservation. The inputs travel here, as ComputeHorde's validator sends them.
-    pub(super) fn offer(&self, payload: &StartedReceipt, receipt: &OfferedReceipt) -> String {
+    /// The offer, which carries the started receipt. The inputs go with the offer, as ComputeHorde's validator sends
+    /// them.
+    fn offer(&self, payload: &StartedReceipt, receipt: &OfferedReceipt) -> String {
         self.frame(&ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
             job_uuid: self.attempt,
             executor_class: self.plan.class,
@@ -95,8 +135,8 @@ impl Papers<'_> {
         })))
     }
 
-    /// The job itself.
-    pub(super) fn job(&self) -> String {
+    /// The job itself, for an executor that is ready.
+    pub fn job(&self) -> String {
         let preset = if self.plan.class.has_gpu() {
             OptionsPreset::NvidiaAll
         } else {
@@ -116,16 +156,16 @@ impl Papers<'_> {
         })))
     }
 
-    /// Nobody waits for the attempt any longer.
-    pub(super) fn cancel(&self, reason: &str) -> String {
+    /// The cancellation of the attempt. Only Muster's miners know it.
+    pub fn cancellation(&self, reason: &str) -> String {
         self.frame(&ToMiner::MusterCancelJob(CancelJob {
             job_uuid: self.attempt,
             reason: reason.to_owned(),
         }))
     }
 
-    /// A receipt on its way to the miner; a started receipt travels with its offer instead.
-    pub(super) fn deliver(&self, receipt: &OfferedReceipt) -> String {
+    /// The message that carries a receipt: for a started receipt, the offer.
+    pub fn receipt_message(&self, receipt: &OfferedReceipt) -> String {
         let signature = receipt.validator_signature;
         match &receipt.payload {
             ReceiptPayload::Started(payload) => self.offer(payload, receipt),
@@ -135,13 +175,11 @@ impl Papers<'_> {
                     signature,
                 }))
             }
-            ReceiptPayload::Finished(payload) => {
-                muster_protocol::wire::encode(&finished_message(payload, signature))
-            }
+            ReceiptPayload::Finished(payload) => encode(&finished_message(payload, signature)),
         }
     }
 
-    fn me(&self) -> ValidatorKey {
+    fn validator(&self) -> ValidatorKey {
         ValidatorKey(self.keypair.hotkey())
     }
 
@@ -159,11 +197,12 @@ impl Papers<'_> {
             })
     }
 
-    fn own(&self, payload: ReceiptPayload) -> OwnReceipt {
-        own(self.keypair, payload)
+    fn sign(&self, payload: ReceiptPayload) -> IssuedReceipt {
+        IssuedReceipt::sign(self.keypair, payload)
     }
 
-    /// Since compute-horde 0.0.27 the two job requests are signed as a whole; the other messages carry their own.
+    /// Encodes a message. Since compute-horde 0.0.27 the two job requests are signed as a whole; the other messages
+    /// carry their own signatures.
     fn frame(&self, message: &ToMiner) -> String {
         match message {
             ToMiner::V0InitialJobRequest(_) | ToMiner::V0JobRequest(_) => {
@@ -177,31 +216,20 @@ impl Papers<'_> {
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterWhitelist(_) => muster_protocol::wire::encode(message),
+            | ToMiner::MusterWhitelist(_) => encode(message),
         }
     }
 }
 
-fn own(keypair: &Keypair, payload: ReceiptPayload) -> OwnReceipt {
-    let validator_signature = keypair.sign(&payload.signed_bytes());
-    OwnReceipt {
-        offered: OfferedReceipt {
-            payload,
-            validator_signature,
-        },
-        miner_signature: None,
-    }
-}
-
-/// The pay slip over so many microseconds of an executor; none for an attempt that is not paid.
-pub(super) fn finished(
+/// Signs a finished receipt that pays for `micros` microseconds of an executor; 0 pays nothing.
+pub fn sign_finished_receipt(
     keypair: &Keypair,
     attempt: AttemptId,
     miner: MinerKey,
     micros: u64,
     started: Timestamp,
     now: Timestamp,
-) -> OwnReceipt {
+) -> IssuedReceipt {
     let payload = ReceiptPayload::Finished(FinishedReceipt {
         job_uuid: attempt,
         miner_hotkey: miner,
@@ -211,18 +239,18 @@ pub(super) fn finished(
         time_started: started,
         time_took_us: u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX),
         score_str: FinishedReceipt::score_text(micros),
-        // Allowance is not reckoned in blocks yet; an empty list is what ComputeHorde's own unpaid receipts carry.
+        // Muster has no allowances in blocks yet. ComputeHorde's own unpaid receipts carry an empty list too.
         block_numbers: vec![],
     });
-    own(keypair, payload)
+    IssuedReceipt::sign(keypair, payload)
 }
 
-/// A pay slip on its way to the miner; `None` for any other receipt.
-pub(super) fn finished_frame(receipt: &OfferedReceipt) -> Option<String> {
+/// The message that carries a finished receipt; `None` for a receipt of another kind.
+pub fn finished_receipt_message(receipt: &OfferedReceipt) -> Option<String> {
     match &receipt.payload {
         ReceiptPayload::Finished(payload) => {
             let message = finished_message(payload, receipt.validator_signature);
-            Some(muster_protocol::wire::encode(&message))
+            Some(encode(&message))
         }
         ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => None,
     }
@@ -263,7 +291,7 @@ mod tests {
                 startup: second * 10,
                 reconnect: second,
             };
-            let papers = Papers {
+            let messages = OutgoingMessages {
                 keypair: &keypair,
                 attempt: AttemptId::first_of(job(1)),
                 miner: miner(1),
@@ -277,16 +305,16 @@ mod tests {
                 "the slack comes on top"
             );
             for receipt in [
-                papers.started(now),
-                papers.accepted(now),
-                papers.finished(true, now, then),
+                messages.started_receipt(now),
+                messages.accepted_receipt(now),
+                messages.finished_receipt(true, now, then),
             ] {
                 assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
             }
             let score = |request: &UserJob, secs: u64| {
-                let papers = Papers { request, ..papers };
-                match papers
-                    .finished(true, now, now.plus(second * u32::try_from(secs).unwrap()))
+                let messages = OutgoingMessages { request, ..messages };
+                match messages
+                    .finished_receipt(true, now, now.plus(second * u32::try_from(secs).unwrap()))
                     .offered
                     .payload
                 {

@@ -1,4 +1,4 @@
-//! A chain that a test seals block by block, with the rules for weights that the real one has.
+//! A chain whose blocks a test makes one by one, with the real chain's rules for weights.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,7 +14,7 @@ use muster_chain::{
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
-use muster_validator::chain::{Blocks, Chain, Hashed};
+use muster_validator::chain::{BlockWithHash, Blocks, Chain};
 use tokio::sync::watch;
 
 use super::miner::Miner;
@@ -42,15 +42,15 @@ struct Rules {
     metagraph: Metagraph,
     refusals: u32,
     silent: bool,
-    /// What was set, and at which block.
+    /// The weights that were set, each with its block.
     set: Vec<(u64, Vec<(u16, u16)>)>,
-    /// How weights are taken.
+    /// The method by which weights are taken.
     method: Method,
-    /// Commits that wait: block, epoch, hash or ciphertext.
+    /// Commits that wait for their reveal: block, epoch, and hash or ciphertext.
     commits: Vec<(u64, u64, Vec<u8>)>,
-    /// How many commits there ever were.
+    /// The number of commits so far.
     committed: usize,
-    /// Takes the next call and says that nobody knows whether it did.
+    /// Whether the next call is taken but answered with an error that leaves its fate open.
     vague: bool,
 }
 
@@ -108,18 +108,18 @@ impl TestChain {
         self.head.send_replace(block);
     }
 
-    /// Takes weights in this way from now on.
+    /// Takes weights by this method from now on.
     pub(crate) fn take(&self, method: Method) {
         self.rules().method = method;
     }
 
-    /// How many commits wait for their reveal, and how many there ever were.
+    /// The number of commits that wait for their reveal, and the number of commits so far.
     pub(crate) fn commits(&self) -> (usize, usize) {
         let rules = self.rules();
         (rules.commits.len(), rules.committed)
     }
 
-    /// The beacon has spoken: what waits in this way comes to be in force as the test says.
+    /// The beacon has published its round: the waiting timelocked commits come into force with the test's weights.
     pub(crate) fn open(&self, weights: Vec<(u16, u16)>) {
         let mut rules = self.rules();
         rules.commits.clear();
@@ -127,7 +127,7 @@ impl TestChain {
         rules.set.push((block, weights));
     }
 
-    /// Takes the last block's weights or commit back, as a reorganised head does.
+    /// Takes back the weights or the commit of the last block, as a reorganisation does.
     pub(crate) fn take_back(&self) {
         let mut rules = self.rules();
         rules.commits.clear();
@@ -140,12 +140,12 @@ impl TestChain {
         }
     }
 
-    /// The next call is taken, and its sender does not learn of it.
+    /// The next call is taken, but its sender gets an error.
     pub(crate) fn be_vague(&self) {
         self.rules().vague = true;
     }
 
-    /// Another neuron takes a miner's place.
+    /// Another neuron takes over a miner's uid.
     pub(crate) fn replace(&self, uid: u16, hotkey: Hotkey) {
         let mut rules = self.rules();
         let block = rules.metagraph.block;
@@ -154,7 +154,7 @@ impl TestChain {
         }
     }
 
-    /// Lets a neuron set weights: its receipts count.
+    /// Gives a neuron the permit to set weights, so that its receipts count.
     pub(crate) fn permit(&self, uid: u16) {
         if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
             neuron.permit = true;
@@ -166,12 +166,12 @@ impl TestChain {
         self.rules().refusals = times;
     }
 
-    /// Answers nothing, or answers again.
+    /// Stops answering, or answers again.
     pub(crate) fn silent(&self, silent: bool) {
         self.rules().silent = silent;
     }
 
-    /// Takes every announced address away.
+    /// Removes every announced address.
     pub(crate) fn without_axons(&self) {
         for neuron in &mut self.rules().metagraph.neurons {
             neuron.axon = None;
@@ -187,7 +187,7 @@ impl TestChain {
         }
     }
 
-    /// What was set so far.
+    /// The weights that were set so far.
     pub(crate) fn weights(&self) -> Vec<(u64, Vec<(u16, u16)>)> {
         self.rules().set.clone()
     }
@@ -221,7 +221,7 @@ impl Chain for TestChain {
         .boxed()
     }
 
-    fn head_hash(&self) -> BoxFuture<'_, Result<Option<Hashed>, ChainError>> {
+    fn head_hash(&self) -> BoxFuture<'_, Result<Option<BlockWithHash>, ChainError>> {
         async {
             let block = self.rules().metagraph.block;
             let mut hash = [7; 32];
@@ -335,12 +335,12 @@ impl Chain for TestChain {
         .boxed()
     }
 
-    fn shown(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
         async {
             self.check("read weights")?;
             let mut rules = self.rules();
             let block = rules.metagraph.block.0;
-            // What was not revealed in its epoch is forgotten.
+            // A commit that was not revealed in its epoch is dropped.
             rules.commits.retain(|(_, at, _)| at + 1 >= epoch(block));
             let commits = rules.commits.iter().filter_map(|(_, at, hash)| {
                 Some(StoredCommit {

@@ -1,4 +1,4 @@
-//! A websocket server that hands each connection to the test, and serves receipt pages of the test's making.
+//! A websocket server that hands each connection to the test and serves the receipt pages that the test writes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ struct Bell {
     plain: Arc<AtomicBool>,
 }
 
-/// Frames of a miner that knows no bounds.
+/// The limits of a miner that sends frames of any size.
 const LIMITS: Limits = Limits {
     max_frame: 128 << 20,
     ..Limits::miner()
@@ -75,7 +75,7 @@ impl Door {
         }
     }
 
-    /// From here on it does not say that it is Muster.
+    /// From here on the server does not show that it is Muster.
     pub(crate) fn be_plain(&self) {
         self.plain.store(true, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ impl Door {
             .expect("the door is open")
     }
 
-    /// Nobody can connect from here on.
+    /// Refuses connections from here on.
     pub(crate) fn close(&self) {
         self.tasks.shutdown();
     }
@@ -125,7 +125,7 @@ async fn ring(
     answer
 }
 
-/// A page from the byte that was asked for, as ComputeHorde's miners serve it.
+/// A page from the requested byte on, as ComputeHorde's miners serve it.
 fn page(bell: &Bell, name: &str, request: &Request) -> Response {
     let answer = |status: u16, range: Option<String>, bytes: Vec<u8>| {
         let mut answer = Response::builder().status(status);

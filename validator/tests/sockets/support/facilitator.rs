@@ -1,4 +1,4 @@
-//! A facilitator that does what the test says.
+//! A scripted facilitator.
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
@@ -22,7 +22,7 @@ pub(crate) fn job(user: &str, timestamp_ns: i64) -> JobRequest {
     signed(user, timestamp_ns, Uuid::new_v4())
 }
 
-/// Likewise, under an id of the test's choice.
+/// A signed job with an id of the test's choice.
 pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> JobRequest {
     let user = Keypair::from_uri(user).unwrap();
     let mut request: JobRequest = serde_json::from_value(json!({
@@ -53,7 +53,7 @@ impl Facilitator {
         format!("ws://{}/ws/v0/", self.door.address)
     }
 
-    /// Takes a connection and challenges its greeting, without accepting it.
+    /// Takes a connection and challenges its greeting, without accepting the validator.
     pub(crate) async fn connected(&mut self) {
         let auth = loop {
             let (path, socket) = self.door.next().await;
@@ -62,7 +62,7 @@ impl Facilitator {
             match self.hear().await {
                 Some(ToFacilitator::V0AuthenticationRequest(auth)) => break auth,
                 Some(other) => panic!("the first frame is a greeting, not {other:?}"),
-                // A validator that was killed between dialling and greeting.
+                // The validator was killed between dialling and greeting.
                 None => {}
             }
         };
@@ -76,13 +76,13 @@ impl Facilitator {
         verify_challenge(key, &nonce, &answer.signature).unwrap();
     }
 
-    /// Takes a connection and accepts its greeting.
+    /// Takes a connection and accepts the validator.
     pub(crate) async fn accept(&mut self) {
         self.connected().await;
         self.answer(&Response::success()).await;
     }
 
-    /// Takes a connection as ComputeHorde's facilitator does, and does not say that it is Muster.
+    /// Takes a connection as ComputeHorde's facilitator does, without showing that it is Muster.
     pub(crate) async fn accept_plainly(&mut self) {
         self.door.be_plain();
         self.socket = Some(self.door.next().await.1);
@@ -120,12 +120,12 @@ impl Facilitator {
         self.send(encode(job)).await;
     }
 
-    /// Tells the validator that the job's user does not want it any longer.
+    /// Sends a user's cancellation of a job.
     pub(crate) async fn cancel(&mut self, job: JobId, reason: &str) {
         self.send(encode(&CancelRequest::new(job, reason))).await;
     }
 
-    /// The next piece of live output or progress; what else comes is answered and dropped.
+    /// The next piece of live output or progress; status updates before it are answered and dropped.
     pub(crate) async fn live(&mut self) -> ToFacilitator {
         loop {
             match self.receive().await {
@@ -164,7 +164,7 @@ impl Facilitator {
         update
     }
 
-    /// Takes an update and checks how far it says the job is.
+    /// Takes an update and checks its status.
     pub(crate) async fn expect(&mut self, status: JobStatus) -> JobStatusUpdate {
         let update = self.take().await;
         assert_eq!(update.status, status, "{update:?}");
@@ -183,7 +183,7 @@ impl Facilitator {
         }
     }
 
-    /// Breaks the connection without a word.
+    /// Drops the connection without a close frame.
     pub(crate) fn hang_up(&mut self) {
         self.socket = None;
     }

@@ -1,4 +1,4 @@
-//! A miner with executors whose sealed endpoints are real, and whose provers do as the test says.
+//! A miner with executors whose sealed endpoints are real and whose provers are scripted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -35,19 +35,19 @@ const CAPS: Caps = Caps {
     read_bytes: 1 << 34,
 };
 
-/// What an executor does, in a batch or in a session that it serves.
+/// The behaviour of an executor, in a batch or in a session that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Honest,
-    /// Honest, and at the barrier only once whoever leaves it has left.
+    /// Honest, and reaches the barrier only after the executors that leave it have left.
     Last,
-    /// Multiplies matrices of half the side.
+    /// Cheats by multiplying matrices of half the side.
     Smaller,
-    /// Its machine goes up in smoke while it stands at the barrier, and its miner says so.
+    /// Fails while it waits at the barrier, and its miner reports that.
     LeavesBarrier,
-    /// Likewise as the challenge comes; nobody says anything.
+    /// Fails when the challenge comes, and nobody reports it.
     LeavesChallenged,
-    /// Likewise once it has committed.
+    /// Fails after its commitment, and nobody reports it.
     LeavesCommitted,
 }
 
@@ -59,12 +59,12 @@ struct Shared {
     miner: Keypair,
     tasks: Tasks,
     clock: SharedClock,
-    /// What the next ones do that are leased.
+    /// The behaviour of the executors that are leased next.
     fates: Mutex<VecDeque<Fate>>,
-    /// What was leased, by its job.
+    /// The leased executors by job.
     leased: Mutex<BTreeMap<JobId, Fate>>,
     endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
-    /// Whoever leaves the barrier has left.
+    /// Whether the executors that leave the barrier have left.
     left: watch::Sender<bool>,
 }
 
@@ -81,23 +81,23 @@ impl Fleet {
         }))
     }
 
-    /// What the next ones do that are leased, one after the other; those after them are honest.
+    /// Sets the behaviour of the executors that are leased next, one after the other; those after them are honest.
     pub(crate) fn expect(&self, fates: &[Fate]) {
         *self.0.fates.lock().unwrap() = fates.iter().copied().collect();
     }
 
-    /// What the executor of a job does.
+    /// The behaviour of a job's executor.
     pub(crate) fn fate(&self, job: &str) -> Option<Fate> {
         let leased = self.0.leased.lock().unwrap();
         leased.get(&job.parse::<JobId>().unwrap()).copied()
     }
 
-    /// Whoever was to leave the barrier has left, and the validator knows: the last one may come.
+    /// The executors that leave the barrier have left, and the validator knows it: the last executor may come.
     pub(crate) fn let_the_last_one_come(&self) {
         self.0.left.send_replace(true);
     }
 
-    /// Answers a validator on as many connections as it makes, for ever.
+    /// Answers every connection of the validator until the test ends.
     pub(crate) async fn stand(&self, miner: &mut Miner, executors: u32) {
         loop {
             let session = miner.accept_with(executors).await;
@@ -171,7 +171,7 @@ impl Fleet {
         }
     }
 
-    /// A prover, or an engine with a prover beside it, behind a seal.
+    /// A sealed endpoint with a prover behind it, or an engine with a prover beside it.
     async fn open(
         &self,
         offer: &InitialJobRequest,
@@ -213,7 +213,7 @@ impl Fleet {
         let sealer = Sealer::new(key, envelope, Arc::clone(&shared.clock)).unwrap();
         let limits = Limits::default();
         let prover = self.prover(job, fate, seen).await;
-        // With terms of a grader it is a session that serves.
+        // Terms with a grader mean a session that serves a model.
         let (upstream, beside) = match terms.grader {
             None => (prover, None),
             Some(_) => (
@@ -267,7 +267,7 @@ impl Fleet {
         self.upstream(router).await
     }
 
-    /// An engine that says the same to everybody.
+    /// An engine that gives every request the same answer.
     async fn engine(&self) -> Upstream {
         let answer = r#"{"choices":[{"message":{"role":"assistant","content":"yes"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
         let json = [("content-type", "application/json")];
@@ -285,7 +285,7 @@ impl Fleet {
         Upstream::new(EngineAddress::Address(address), &Limits::default(), &self.0.tasks)
     }
 
-    /// The machine goes up in smoke.
+    /// Ends the executor without a word.
     fn burn(&self, job: JobId) {
         drop(self.0.endpoints.lock().unwrap().remove(&job));
     }

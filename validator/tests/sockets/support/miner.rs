@@ -1,4 +1,4 @@
-//! A miner that does what the test says.
+//! A scripted miner.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use serde_json::json;
 use super::door::Door;
 use super::within;
 
-/// Far enough ahead of every clock of a test.
+/// A time after that of every clock in the tests.
 const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
 
 pub(crate) struct Miner {
@@ -31,7 +31,7 @@ pub(crate) struct Miner {
     pub(crate) door: Door,
 }
 
-/// What a miner keeps of its one job.
+/// The state of a miner with one job.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     accepted: Option<AttemptId>,
@@ -40,14 +40,14 @@ pub(crate) struct Memory {
     pub(crate) runs: u32,
 }
 
-/// One connection of a validator.
+/// A connection from the validator.
 pub(crate) struct Session {
     pub(crate) keypair: Keypair,
     pub(crate) validator: ValidatorKey,
     socket: Socket,
 }
 
-/// A receipt that its validator has signed, with the miner's signature too.
+/// Adds the miner's signature to a receipt that its validator has signed.
 pub(crate) fn whole(
     miner: &Keypair,
     payload: ReceiptPayload,
@@ -73,12 +73,12 @@ impl Miner {
         MinerKey(self.keypair.hotkey())
     }
 
-    /// Takes a connection, checks its greeting and says that it has one executor.
+    /// Accepts a connection, checks the greeting and announces one executor.
     pub(crate) async fn accept(&mut self) -> Session {
         self.accept_with(1).await
     }
 
-    /// Likewise, saying that it has so many.
+    /// Accepts a connection, checks the greeting and announces so many executors.
     pub(crate) async fn accept_with(&mut self, executors: u32) -> Session {
         let (mut session, validator, auth) = loop {
             let (path, socket) = self.door.next().await;
@@ -95,7 +95,7 @@ impl Miner {
             match session.hear().await {
                 Some(ToMiner::ValidatorAuthForMiner(auth)) => break (session, validator, auth),
                 Some(other) => panic!("the first frame greets: {other:?}"),
-                // A validator that was killed, or gave up, between dialling and greeting.
+                // The validator was killed, or gave up, between dialling and greeting.
                 None => {}
             }
         };
@@ -122,7 +122,7 @@ impl Session {
         Some(decode_from_validator(&frame).unwrap().message)
     }
 
-    /// What a miner says of an attempt whose machine is gone.
+    /// The failure of an attempt whose executor is lost.
     pub(crate) fn horde_failure(job_uuid: AttemptId, message: &str) -> FromMiner {
         FromMiner::V0HordeFailedRequest(HordeFailed {
             job_uuid,
@@ -156,7 +156,7 @@ impl Session {
         let _ = self.socket.send(encode(&message)).await;
     }
 
-    /// Does to one message what a miner of one executor does, which forgets nothing.
+    /// Handles one message as a miner does that has one executor and keeps its state over reconnections.
     pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut Memory) {
         match message {
             ToMiner::V0InitialJobRequest(offer) => {
@@ -188,7 +188,7 @@ impl Session {
                 self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
                     .await;
             }
-            // What may serve is no part of any job.
+            // The whitelist belongs to no job.
             ToMiner::MusterWhitelist(_) => {}
             other @ (ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Says again where it is, as a miner does to a validator that comes back.
+    /// Reports its state again, as a miner does when a validator reconnects.
     pub(crate) async fn remind(&mut self, memory: &Memory) {
         match memory.accepted {
             Some(id) if memory.done => self.finished(id).await,
@@ -246,7 +246,7 @@ impl Session {
         *offer
     }
 
-    /// Countersigns the reservation of an offer.
+    /// Countersigns the started receipt of an offer.
     pub(crate) async fn take_up(&mut self, offer: &InitialJobRequest) {
         let payload = ReceiptPayload::Started(offer.job_started_receipt_payload.clone());
         self.countersign(payload, offer.job_started_receipt_signature)
@@ -258,7 +258,7 @@ impl Session {
             .await;
     }
 
-    /// Takes the confirmation and countersigns it.
+    /// Takes the accepted receipt and countersigns it.
     pub(crate) async fn accepted_receipt(&mut self) {
         let ToMiner::V0JobAcceptedReceiptRequest(request) = self.receive().await else {
             panic!("an accepted receipt was due")
@@ -275,7 +275,8 @@ impl Session {
         .await;
     }
 
-    /// The next message that is no accepted receipt: after a reconnection one may come again, and is signed again.
+    /// The next message that is no accepted receipt. After a reconnection an accepted receipt may come again, and is
+    /// signed again.
     async fn past_receipts(&mut self) -> ToMiner {
         loop {
             let message = self.receive().await;
@@ -323,7 +324,7 @@ impl Session {
         .await;
     }
 
-    /// Takes the pay slip without signing it.
+    /// Takes the finished receipt without signing it.
     pub(crate) async fn finished_receipt(&mut self) -> FinishedReceiptRequest {
         let ToMiner::V0JobFinishedReceiptRequest(request) = self.past_receipts().await else {
             panic!("a finished receipt was due")
@@ -331,7 +332,7 @@ impl Session {
         request
     }
 
-    /// Takes the pay slip and countersigns it.
+    /// Takes the finished receipt and countersigns it.
     pub(crate) async fn paid(&mut self) -> String {
         let request = self.finished_receipt().await;
         let score = request.payload.score_str.clone();
@@ -344,7 +345,7 @@ impl Session {
         self.decline_with(job_uuid, vec![]).await;
     }
 
-    /// Likewise, with receipts of the work that it is busy with.
+    /// Refuses as busy, with receipts of the work that the miner is busy with.
     pub(crate) async fn decline_with(&mut self, job_uuid: AttemptId, receipts: Vec<Receipt>) {
         self.send(FromMiner::V0DeclineJobRequest(DeclineJob {
             job_uuid,
@@ -356,7 +357,7 @@ impl Session {
         .await;
     }
 
-    /// Passes on what the job prints.
+    /// Sends a piece of the job's output.
     pub(crate) async fn prints(&mut self, job_uuid: AttemptId, offset: u64, text: &[u8]) {
         let data = LogBytes::new(text.to_vec()).unwrap();
         let stream = LogStream::Stdout;
@@ -369,7 +370,7 @@ impl Session {
         .await;
     }
 
-    /// Says how far the program is.
+    /// Sends the program's progress.
     pub(crate) async fn runs_for(&mut self, job_uuid: AttemptId, done: u64) {
         let of = ProgressOf::Execution;
         self.send(FromMiner::MusterJobProgress(JobProgress {
@@ -381,7 +382,7 @@ impl Session {
         .await;
     }
 
-    /// Takes the news that nobody wants the attempt any longer; why.
+    /// Takes a cancellation; returns its reason.
     pub(crate) async fn cancelled(&mut self, job_uuid: AttemptId) -> String {
         let ToMiner::MusterCancelJob(cancel) = self.past_receipts().await else {
             panic!("a cancellation was due")
@@ -409,7 +410,7 @@ impl Session {
             .await;
     }
 
-    /// Likewise, for a reason and with a context.
+    /// Fails the attempt with a reason and a context.
     pub(crate) async fn horde_failed_by(
         &mut self,
         job_uuid: AttemptId,

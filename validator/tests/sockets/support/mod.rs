@@ -1,7 +1,7 @@
-//! A validator in this process between a scripted facilitator, scripted miners and a chain that a test seals by hand.
+//! A validator in this process, with a scripted facilitator, scripted miners, and a chain whose blocks a test makes.
 //!
-//! Sockets, frames, store and signatures are the real ones. Nothing sleeps: a test waits for a frame, with a deadline
-//! that only a defect reaches, and moves the clock where time matters.
+//! Sockets, frames, store and signatures are real. No test sleeps: it waits for a frame, with a deadline that only a
+//! defect reaches, and moves the clock where time matters.
 
 pub(crate) mod chain;
 pub(crate) mod door;
@@ -28,20 +28,20 @@ use miner::Miner;
 /// Longer than anything a healthy validator takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits for `what`, at most as long as patience lasts.
+/// Waits for `what`, for [`PATIENCE`] at most.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// Everything around one validator. It is stopped and its folder removed when this is dropped.
+/// One validator and everything around it. Dropping this stops the validator and removes its folder.
 pub(crate) struct World {
     pub(crate) chain: Arc<TestChain>,
     pub(crate) facilitator: Facilitator,
     pub(crate) config: Config,
     pub(crate) keypair: Keypair,
-    /// The clock that the test moves; unused where the system's is taken.
+    /// The clock that the test moves; unused if the validator runs on the system's clock.
     pub(crate) test_clock: TestClock,
     clock: SharedClock,
     running: Option<Running>,
@@ -51,7 +51,7 @@ pub(crate) struct World {
 struct Running {
     tasks: Tasks,
     validator: Task<Result<(), Error>>,
-    /// Where a validator runs that is going to be killed.
+    /// The runtime of a validator that is going to be killed.
     runtime: Option<Runtime>,
 }
 
@@ -61,7 +61,7 @@ impl World {
         Self::with_clock(miners, Arc::new(SystemClock::new()), TestClock::default()).await
     }
 
-    /// A world with these miners whose time the test moves.
+    /// A world with these miners on a clock that the test moves.
     pub(crate) async fn timed(miners: &[&Miner]) -> Self {
         let clock = TestClock::default();
         Self::with_clock(miners, Arc::new(clock.clone()), clock).await
@@ -80,9 +80,9 @@ impl World {
         config.facilitator.url = facilitator.url();
         config.users.allow_any = true;
         config.chain.refresh_s = 0;
-        // The tests of gathering switch it on.
+        // The tests of receipt gathering switch it on.
         config.receipts.gather = false;
-        // Most tests look at one job's session, and wait for its end. Those of shared sessions say otherwise.
+        // Most tests look at the session of one job and wait for its end. The tests of shared sessions change this.
         config.timing.linger_s = 0;
         let chain = TestChain::new(&keypair, miners);
         Self {
@@ -112,11 +112,11 @@ impl World {
         self.start_in(Some(runtime));
     }
 
-    /// Ends the validator at whichever await each of its tasks has come to. Nothing of it tidies up.
+    /// Kills the validator: each task ends at the await that it has reached, and nothing is cleaned up.
     pub(crate) fn kill(&mut self) {
         let running = self.running.take().expect("a validator runs");
         let runtime = running.runtime.expect("a mortal validator");
-        // A runtime waits for its threads when it is dropped, which must not be done within another.
+        // Dropping a runtime waits for its threads, which is not allowed inside another runtime.
         std::thread::spawn(move || drop(runtime)).join().unwrap();
         let _ = std::fs::remove_file(self.folder.path().join("ready.json"));
     }
@@ -141,7 +141,7 @@ impl World {
         });
     }
 
-    /// Stops the validator and waits for its end. What it has not stored is gone.
+    /// Stops the validator and waits for its end. Only stored state survives.
     pub(crate) async fn stop(&mut self) {
         let running = self.running.take().expect("a validator runs");
         running.tasks.shutdown();
@@ -166,7 +166,7 @@ impl World {
         .await
     }
 
-    /// Waits until the validator's state is as `is` says.
+    /// Waits until `is` holds for the validator's state.
     pub(crate) async fn until(
         &self,
         what: &str,
@@ -189,7 +189,7 @@ impl World {
         self.get("/v0/state").await
     }
 
-    /// Waits until so many updates are not acknowledged: an answer is on its way for a moment, and then it is written down.
+    /// Waits until so many updates are not acknowledged. An answer takes a moment to arrive and to be stored.
     pub(crate) async fn updates_waiting(&self, count: u64) {
         within("answers to be written down", async {
             while self.state().await["updates_waiting"] != count {
@@ -199,12 +199,12 @@ impl World {
         .await;
     }
 
-    /// Whatever the validator tells there.
+    /// Gets a page of the status address.
     pub(crate) async fn get(&self, path: &str) -> serde_json::Value {
         self.ask(reqwest::Method::GET, path).await
     }
 
-    /// Whatever the validator is asked to do there.
+    /// Sends a request to the status address.
     pub(crate) async fn ask(&self, method: reqwest::Method, path: &str) -> serde_json::Value {
         let file = self.config.ready_file.clone().unwrap();
         let address = within("the ready file", async {
@@ -228,7 +228,7 @@ impl World {
     }
 }
 
-/// How long a second of the moved clock takes, so that sockets and disks keep up with it.
+/// The real time for one second of the moved clock, so that sockets and disks keep up.
 const A_SECOND: Duration = Duration::from_millis(25);
 
 /// Moves the clock second by second until `future` ends.

@@ -1,0 +1,83 @@
+//! The validator behind the link: it takes the facilitator's messages, keeps the outbox, and notes the state of the
+//! connection.
+
+use futures_util::future::BoxFuture;
+use muster_process::store::StoreError;
+use muster_protocol::wire::WireError;
+use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata};
+use muster_protocol::wire::muster::{CancelRequest, GatewayNotice};
+use muster_protocol::{JobId, JobStatus};
+use tokio::sync::watch;
+
+/// A status update that the facilitator has not acknowledged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusUpdate {
+    /// Its number in the order of all updates, given by the store.
+    pub sequence: i64,
+    /// The job that the update is about.
+    pub job: JobId,
+    /// The job's status.
+    pub status: JobStatus,
+    /// Details of the status; with a terminal status, the job's result.
+    pub metadata: Option<StatusMetadata>,
+}
+
+/// The facilitator's answers to status updates: the update's sequence number, and the refusal, if it was refused.
+pub type Acknowledgement = (i64, Option<String>);
+
+/// The validator behind the link.
+///
+/// Every method that returns a [`StoreError`] writes durably before it returns. The link ends with such an error, after
+/// [`LinkBackend::fail`].
+pub trait LinkBackend: Send + Sync + 'static {
+    /// Takes, repeats or refuses a job. `frame` is the facilitator's message as it came. `acknowledged` ends once every
+    /// answer that came before the job is stored; only a repeated job needs to wait for it.
+    fn take_job(
+        &self,
+        request: JobRequest,
+        frame: String,
+        acknowledged: BoxFuture<'static, ()>,
+    ) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Refuses a frame that cannot be read, if it names a job.
+    fn refuse_malformed<'a>(
+        &'a self,
+        frame: &'a str,
+        error: &'a WireError,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Calls a job off.
+    fn cancel_job<'a>(&'a self, request: &'a CancelRequest) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Keeps a user's report of cheating.
+    fn keep_cheat_report<'a>(&'a self, report: &'a CheatReport) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The oldest updates after the number `after` that are not acknowledged, in their order, at most `limit`. Empty
+    /// only if there are none.
+    fn next_updates(
+        &self,
+        after: Option<i64>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StatusUpdate>, StoreError>>;
+
+    /// Stores what the facilitator answered.
+    fn acknowledge<'a>(&'a self, answers: &'a [Acknowledgement]) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Changes whenever a status update is written. The sender lives as long as the backend.
+    fn outbox_writes(&self) -> watch::Receiver<u64>;
+
+    /// The validator's gateway, as a Muster facilitator is told of it; `None` if there is no gateway.
+    fn gateway_notice(&self) -> Option<GatewayNotice>;
+
+    /// Notes that the facilitator is being dialled.
+    fn note_connecting(&self);
+
+    /// Notes that the facilitator has accepted this validator.
+    fn note_connected(&self);
+
+    /// Notes that the connection was lost, or that the facilitator refused this validator.
+    fn note_lost(&self, reason: String);
+
+    /// Stops the validator, because its store has failed.
+    fn fail(&self, error: StoreError);
+}

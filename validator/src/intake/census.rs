@@ -1,0 +1,70 @@
+//! The census: asks every miner of the subnet which executors it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use muster_grading::Announced;
+use muster_grading::judgement::said;
+use muster_grading::plan::Silent;
+use muster_grading_runner::Roll;
+use muster_protocol::MinerKey;
+use tokio::time::timeout;
+
+use crate::driver::{JobDrivers, fetch_manifest};
+use crate::state::ValidatorState;
+
+/// Miners that are asked at a time.
+const MINERS_AT_ONCE: usize = 64;
+
+/// Dials every miner of the subnet and collects the manifests, which the ledger learns too. A miner that does not
+/// answer within `timing.dial_s` is listed as silent.
+pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Roll {
+    let metagraph = state.subnet.metagraph().await;
+    let own_key = state.keypair.hotkey();
+    let blacklist = &state.config.routing.blacklist;
+    let mut miners = Vec::new();
+    for neuron in &metagraph.neurons {
+        let miner = MinerKey(neuron.hotkey);
+        if let Some(address) = neuron.axon
+            && neuron.hotkey != own_key
+            && !blacklist.contains(&miner)
+        {
+            miners.push((miner, address));
+        }
+    }
+    let limit = Duration::from_secs(state.config.timing.dial_s);
+    let asking = stream::iter(miners).map(|(miner, address)| {
+        let state = Arc::clone(state);
+        async move {
+            let manifest = fetch_manifest(&state.keypair, &state.clock, miner, address);
+            let seconds = limit.as_secs();
+            let manifest = match timeout(limit, manifest).await {
+                Ok(manifest) => manifest.map_err(|error| said(&format!("at {address}: {error}"))),
+                Err(_) => Err(format!("no manifest came from {address} within {seconds} s")),
+            };
+            (miner, manifest)
+        }
+    });
+    let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;
+    let now = state.clock.now();
+    let (mut announced, mut silent) = (Vec::new(), Vec::new());
+    for (miner, manifest) in answers {
+        let manifest = match manifest {
+            Ok(manifest) => manifest,
+            Err(said) => {
+                silent.push(Silent { miner, said });
+                continue;
+            }
+        };
+        announced.extend(
+            manifest
+                .iter()
+                .map(|(class, count)| Announced { miner, class, count }),
+        );
+        drivers.ledger().announced(miner, manifest, now);
+    }
+    announced.sort_unstable();
+    Roll { announced, silent }
+}

@@ -1,0 +1,53 @@
+//! The gateway as part of the validator: it is opened here, and its sessions run as jobs of the validator's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use muster_gateway::host::{Host, Order};
+use muster_gateway::{Gateway, Parts};
+use muster_protocol::{JobId, ValidatorKey};
+
+use super::own_jobs::OwnJobIntake;
+use crate::Error;
+
+/// How long a session that has closed by itself may take to end as a completed job, before it is called off.
+const CLOSE_GRACE: Duration = Duration::from_secs(20);
+
+/// Opens the gateway; `None` if the configuration names no address for it.
+pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, Error> {
+    let state = Arc::clone(&jobs.state);
+    let Some(bind) = state.config.gateway.bind else {
+        return Ok(None);
+    };
+    let failing = Arc::clone(&state);
+    let parts = Parts {
+        host: Arc::new(jobs),
+        pool: state.store.pool(),
+        clock: Arc::clone(&state.clock),
+        tasks: state.tasks.clone(),
+        failed: Box::new(move |error| failing.fail(error)),
+    };
+    let gateway = Gateway::open(bind, state.config.gateway.clone(), parts).await?;
+    Ok(Some(gateway))
+}
+
+impl Host for OwnJobIntake {
+    fn me(&self) -> ValidatorKey {
+        self.state.key()
+    }
+
+    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.order(order))
+    }
+
+    fn end(&self, job: JobId, why: &'static str, last_word: bool) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if last_word {
+                let over = self.drivers.wait_for_own_end(job);
+                let _ = tokio::time::timeout(CLOSE_GRACE, over).await;
+            }
+            self.cancel(job, why).await;
+        })
+    }
+}

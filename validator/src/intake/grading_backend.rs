@@ -1,0 +1,81 @@
+//! Grading as part of the validator: it is opened here, and its challenges run as jobs of the validator's own.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use muster_gateway::Gateway;
+use muster_gateway::host::Order;
+use muster_gateway::sealed::Line;
+use muster_grading_runner::{Host, Parts, Roll, RollCall};
+use muster_process::store::StoreError;
+use muster_protocol::{JobId, ValidatorKey};
+
+use super::census::take_census;
+use super::own_jobs::OwnJobIntake;
+
+/// The validator as grading uses it: its own jobs, and the gateway's sessions if there is a gateway.
+struct GradingBackend {
+    jobs: OwnJobIntake,
+    gateway: Option<Gateway>,
+}
+
+/// Starts grading: it waits for blocks that begin a batch, and for the operator's requests.
+pub(crate) async fn open_grading(
+    jobs: OwnJobIntake,
+    gateway: Option<Gateway>,
+) -> Result<RollCall, StoreError> {
+    let state = Arc::clone(&jobs.state);
+    let failing = Arc::clone(&state);
+    let parts = Parts {
+        host: Arc::new(GradingBackend { jobs, gateway }),
+        pool: state.store.pool(),
+        clock: Arc::clone(&state.clock),
+        tasks: state.tasks.clone(),
+        failed: Box::new(move |error| failing.fail(error)),
+    };
+    RollCall::open(state.config.grading.clone(), parts).await
+}
+
+impl Host for GradingBackend {
+    fn me(&self) -> ValidatorKey {
+        self.jobs.state.key()
+    }
+
+    fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, [u8; 32])> {
+        Box::pin(self.jobs.state.subnet.wait_for_block_after(block))
+    }
+
+    fn announced(&self) -> BoxFuture<'_, Roll> {
+        Box::pin(take_census(&self.jobs.state, &self.jobs.drivers))
+    }
+
+    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+        Box::pin(async move {
+            match &self.gateway {
+                Some(gateway) => gateway.lines().await,
+                None => Vec::new(),
+            }
+        })
+    }
+
+    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.jobs.order(order))
+    }
+
+    fn end(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()> {
+        Box::pin(self.jobs.cancel(job, why))
+    }
+
+    fn backed(&self, job: JobId) -> BoxFuture<'_, bool> {
+        let state = &self.jobs.state;
+        Box::pin(async move {
+            match state.store.refusal_is_backed(job).await {
+                Ok(backed) => backed,
+                Err(error) => {
+                    state.fail(error);
+                    false
+                }
+            }
+        })
+    }
+}

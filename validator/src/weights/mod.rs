@@ -1,0 +1,51 @@
+//! Weights: follow the chain's blocks, score the work before a cycle once the cycle's window opens, and set the
+//! weights.
+//!
+//! [`follow`] decides at each block what is due, by the rules in [`cycle`]; [`score`] scores a cycle; [`commit`]
+//! submits its weights and looks after commits until they are revealed.
+//!
+//! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
+//! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.
+//! Where the subnet wants weights committed first, the secret that reveals them is stored before the commit is
+//! submitted. A cycle in which no miner earned anything sets nothing: the weights on the chain stay as they are.
+
+mod commit;
+pub(crate) mod cycle;
+mod follow;
+mod gate;
+mod score;
+
+use std::sync::Arc;
+
+use muster_chain::ChainError;
+use muster_grading_runner::RollCall;
+use muster_process::store::StoreError;
+
+pub(crate) use gate::{BlockTimes, ScoringGate};
+
+use crate::state::ValidatorState;
+
+/// Scores cycles and sets their weights.
+pub(crate) struct WeightSetter {
+    pub(crate) state: Arc<ValidatorState>,
+    pub(crate) grading: RollCall,
+    pub(crate) gate: Arc<ScoringGate>,
+}
+
+/// Why a cycle did not advance at a block.
+enum AdvanceError {
+    Chain(ChainError),
+    Store(StoreError),
+}
+
+impl From<ChainError> for AdvanceError {
+    fn from(error: ChainError) -> Self {
+        Self::Chain(error)
+    }
+}
+
+impl From<StoreError> for AdvanceError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
