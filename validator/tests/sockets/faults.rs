@@ -217,7 +217,7 @@ async fn a_validator_that_was_restarted_resumes_at_every_stage() {
         assert_eq!(statuses.last(), Some(&JobStatus::Completed), "{stage:?}");
         assert!(
             !statuses.contains(&JobStatus::Received),
-            "what was acknowledged is not said again"
+            "an acknowledged update is not sent again"
         );
         assert_eq!(
             end.metadata.unwrap().muster.unwrap().receipts.len(),

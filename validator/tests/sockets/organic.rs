@@ -104,7 +104,7 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
     );
     assert!(
         !state.to_string().contains("aGk="),
-        "what the program made is its user's"
+        "the program's output is private to its user"
     );
     let receipts = state["receipts"].as_array().unwrap();
     assert_eq!(receipts.len(), 3);

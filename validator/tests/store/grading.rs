@@ -218,7 +218,7 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         assert_eq!(
             book.proven_before(&plan.seats).await.unwrap(),
             [most],
-            "what was proven stays"
+            "proven executors stay proven"
         );
     }
 }

@@ -132,7 +132,7 @@ async fn updates_go_out_in_order_until_acknowledged_and_never_backwards() {
         let again = next_update(&store).await.unwrap();
         assert!(
             again.sequence > second.sequence,
-            "whoever has got past it sees it"
+            "a reader that has passed it sees it"
         );
         assert_eq!(again.metadata, Some(outcome.metadata()));
         store.repeat(one.uuid, Some(&outcome.metadata())).await.unwrap();
