@@ -36,8 +36,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use backend::{Acknowledgement, LinkBackend, StatusUpdate};
 use live_output::LiveOutput;
-use reader::Reader;
-use writer::Writer;
+use reader::LinkReader;
+use writer::LinkWriter;
 
 /// The largest frame, both ways.
 const MAX_FRAME: usize = Limits::facilitator().max_frame;
@@ -144,7 +144,7 @@ impl FacilitatorLink {
     ) -> Result<Infallible, LinkEnd> {
         let (to_writer, answers) = mpsc::channel::<Response>(WINDOW);
         let stored = watch::Sender::new(0);
-        let mut reader = Reader {
+        let mut reader = LinkReader {
             link: self,
             socket: reader,
             answers: to_writer,
@@ -152,7 +152,7 @@ impl FacilitatorLink {
             stored: stored.subscribe(),
             slots,
         };
-        let mut writer_half = Writer {
+        let mut writer_half = LinkWriter {
             link: self,
             socket: writer,
             in_flight: VecDeque::new(),

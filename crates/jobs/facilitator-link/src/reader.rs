@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::{FacilitatorLink, JOBS_AT_ONCE, LinkEnd, describe_errors};
 
-pub(crate) struct Reader<'a> {
+pub(crate) struct LinkReader<'a> {
     pub(crate) link: &'a FacilitatorLink,
     pub(crate) socket: &'a mut SocketReader,
     /// To the writer.
@@ -28,7 +28,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) slots: Arc<Semaphore>,
 }
 
-impl Reader<'_> {
+impl LinkReader<'_> {
     /// Greets the facilitator, and reads until it has accepted this validator.
     pub(crate) async fn greet(&mut self, writer: &SocketWriter) -> Result<(), LinkEnd> {
         let greeting = facilitator_auth(&self.link.keypair);

@@ -20,7 +20,7 @@ use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, WINDOW, describe_errors};
 /// would delay: an update whose answer is lost is sent again.
 const STORE_DELAY: Duration = Duration::from_millis(20);
 
-pub(crate) struct Writer<'a> {
+pub(crate) struct LinkWriter<'a> {
     pub(crate) link: &'a FacilitatorLink,
     pub(crate) socket: &'a SocketWriter,
     /// The numbers of the updates that the next answers are about, in their order.
@@ -37,7 +37,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) stored: watch::Sender<u64>,
 }
 
-impl Writer<'_> {
+impl LinkWriter<'_> {
     pub(crate) async fn run(&mut self) -> Result<Infallible, LinkEnd> {
         let link = self.link;
         let is_muster = self.socket.is_muster();

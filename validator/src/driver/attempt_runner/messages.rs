@@ -1,0 +1,189 @@
+//! Handles the messages of the attempt's miner, and the ups and downs of the connection to it.
+
+use muster_chain::Metagraph;
+use muster_facilitator_link::live_output::{log_message, progress_message};
+use muster_gateway::host::News;
+use muster_identity::{verify_countersigned, verify_receipts};
+use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, interpret};
+use muster_process::store::StoreError;
+use muster_protocol::job::{Event, JobState};
+use muster_protocol::wire::miner::{DeclineJob, FromMiner};
+use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
+use muster_routing::excuse::{Refusal, excused};
+use muster_websocket::lines::Heard;
+
+use super::AttemptRunner;
+use crate::driver::unmatched;
+
+/// The receipts of a refusal that are checked at most: more executors than any miner has.
+const MAX_EXCUSES: usize = 1_024;
+
+impl AttemptRunner<'_> {
+    pub(super) async fn on_channel(&mut self, heard: Heard) -> Result<(), StoreError> {
+        match heard {
+            Heard::Up => self.on_connected().await,
+            Heard::Down(reason) => {
+                tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, %reason, "the miner is not connected");
+                self.interrupted = true;
+                self.apply(Event::Disconnected).await
+            }
+            Heard::Message(message) => self.on_message(*message).await,
+            Heard::Malformed(error) => {
+                self.log_violation(&error);
+                Ok(())
+            }
+        }
+    }
+
+    async fn on_connected(&mut self) -> Result<(), StoreError> {
+        let now = self.state.clock.now();
+        if self.lenient_until.is_some() {
+            self.lenient_until = Some(now.plus(self.state.config.timing.receipt_wait()));
+        }
+        // Receipts sent over an earlier connection may not have arrived; a miner takes each receipt once.
+        for receipt in self
+            .receipts
+            .iter()
+            .filter(|receipt| receipt.miner_signature.is_none())
+        {
+            match receipt.kind() {
+                ReceiptKind::Started => {}
+                ReceiptKind::Accepted | ReceiptKind::Finished => {
+                    self.channel
+                        .send(self.messages().receipt_message(&receipt.offered))
+                        .await
+                }
+            }
+        }
+        self.apply(Event::Connected).await
+    }
+
+    async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
+        let about = message.attempt();
+        if about.is_some_and(|about| about != self.attempt.id) {
+            // A ComputeHorde miner may speak of another attempt on this attempt's connection.
+            if let Some(frame) = unmatched::answer(self.drivers, self.attempt.miner, message).await? {
+                self.channel.send(frame).await;
+            }
+            return Ok(());
+        }
+        if let FromMiner::V0DeclineJobRequest(decline) = &message {
+            self.excused = self.is_refusal_excused(decline);
+        }
+        let own_jobs = &self.drivers.own_jobs;
+        let mut session_ready = None;
+        if let FromMiner::V0StreamingJobReadyRequest(ready) = &message
+            && own_jobs.contains(self.request.uuid)
+        {
+            session_ready = Some(Box::new(ready.clone()));
+        }
+        if let FromMiner::MusterSessionClosed(closed) = &message
+            && about == Some(self.attempt.id)
+        {
+            // The executor signed this; the gateway that ordered the session checks it.
+            own_jobs.notify(self.request.uuid, News::Closed(closed.close.clone()));
+        }
+        match interpret(message) {
+            MessageMeaning::Manifest(manifest) => {
+                let now = self.state.clock.now();
+                self.drivers.ledger().announced(self.attempt.miner, manifest, now);
+            }
+            MessageMeaning::Live(update) => self.pass_on(update),
+            MessageMeaning::Complaint(complaint) => {
+                tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
+                self.complaint = Some(complaint);
+            }
+            MessageMeaning::Countersigned(receipt) => return self.on_countersigned(*receipt).await,
+            MessageMeaning::Event(event) => {
+                self.on_event(event).await?;
+                if let Some(ready) =
+                    session_ready.filter(|_| *self.attempt.machine.state() == JobState::Streaming)
+                {
+                    let miner = self.attempt.miner;
+                    self.drivers
+                        .own_jobs
+                        .notify(self.request.uuid, News::Ready { miner, ready });
+                }
+                return Ok(());
+            }
+            MessageMeaning::Ignored => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a refusal as busy is excused: the miner shows receipts of work on all its executors, or it is not known
+    /// how many it has.
+    fn is_refusal_excused(&self, decline: &DeclineJob) -> bool {
+        if decline.reason != JobRejectionReason::Busy {
+            return false;
+        }
+        let now = self.state.clock.now();
+        let class = self.attempt.machine.plan().class;
+        let refusal = Refusal {
+            miner: self.attempt.miner,
+            attempt: self.attempt.id,
+            class,
+            at: now,
+            executors: self.drivers.ledger().executors(self.attempt.miner, class, now),
+        };
+        let shown: Vec<_> = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
+        let verified = verify_receipts(shown, now);
+        let started = verified
+            .iter()
+            .filter_map(|receipt| match &receipt.as_ref().ok()?.payload {
+                ReceiptPayload::Started(started) => Some(started),
+                ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_) => None,
+            });
+        let (own_key, subnet) = (self.state.key(), self.state.subnet.last_metagraph());
+        let counts = |validator: ValidatorKey| {
+            let permitted =
+                |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
+            validator == own_key || subnet.as_deref().is_some_and(permitted)
+        };
+        excused(&refusal, started, counts)
+    }
+
+    /// Passes live output or progress on to the user, as far as the attempt's budget allows.
+    fn pass_on(&mut self, update: LiveUpdate) {
+        let size = match &update {
+            LiveUpdate::Log(piece) => piece.data.as_bytes().len(),
+            LiveUpdate::Progress(_) => 0,
+        };
+        let live_output = &self.drivers.live_output;
+        if !self.live_budget.take(size, self.state.clock.now()) {
+            live_output.count_dropped();
+            return;
+        }
+        let job = self.request.uuid;
+        live_output.send(match update {
+            LiveUpdate::Log(piece) => log_message(job, *piece),
+            LiveUpdate::Progress(progress) => progress_message(job, progress),
+        });
+    }
+
+    async fn on_event(&mut self, event: Event) -> Result<(), StoreError> {
+        if self.interrupted {
+            let streaming = self.attempt.machine.plan().streaming;
+            for missing in implied_events(self.attempt.machine.state(), &event, streaming) {
+                self.apply(missing).await?;
+            }
+        }
+        self.apply(event).await
+    }
+
+    async fn on_countersigned(&mut self, receipt: Receipt) -> Result<(), StoreError> {
+        let kind = receipt.payload.kind();
+        let Some(own) = self.receipts.iter_mut().find(|own| own.kind() == kind) else {
+            self.log_violation(&"it signed a receipt that we never wrote");
+            return Ok(());
+        };
+        match verify_countersigned(receipt, &own.offered, self.state.clock.now()) {
+            Ok(receipt) => {
+                own.miner_signature = Some(receipt.miner_signature);
+                self.state.store.countersign(&receipt).await?;
+            }
+            Err(error) => self.log_violation(&error),
+        }
+        Ok(())
+    }
+}

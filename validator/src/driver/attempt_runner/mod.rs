@@ -1,0 +1,176 @@
+//! Runs one attempt from its offer to its end: the shell around the state machine [`muster_protocol::job::Attempt`].
+//!
+//! Every event goes through the machine, and the changed state is durable before any message is sent because of it. The
+//! runner keeps the connection, the receipts and the clock, and decides nothing about the job. [`messages`] handles
+//! what comes from the miner, [`transition`] applies an event.
+
+mod messages;
+mod transition;
+
+use muster_facilitator_link::live_output::LiveBudget;
+use muster_job_messages::IssuedReceipt;
+use muster_job_messages::outgoing::OutgoingMessages;
+use muster_process::store::StoreError;
+use muster_protocol::job::{Event, Outcome};
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{ReceiptKind, Timestamp};
+use muster_websocket::lines::Line;
+
+use super::JobDrivers;
+use super::cancellation::CancelSignal;
+use crate::state::ValidatorState;
+use crate::store::StoredAttempt;
+
+/// The result of running an attempt.
+pub(super) enum AttemptEnd {
+    /// The validator stops; the next process resumes the attempt.
+    Stopped,
+    /// The attempt is over.
+    Ended(Outcome),
+}
+
+pub(super) struct AttemptRunner<'a> {
+    drivers: &'a JobDrivers,
+    state: &'a ValidatorState,
+    request: &'a JobRequest,
+    attempt: StoredAttempt,
+    receipts: Vec<IssuedReceipt>,
+    channel: Line,
+    /// Whether messages may have been lost with a connection.
+    interrupted: bool,
+    /// No deadline is enforced before this time, so that a miner can deliver what it finished while the validator was
+    /// down.
+    lenient_until: Option<Timestamp>,
+    /// The miner's last complaint, which may explain why the attempt failed.
+    complaint: Option<String>,
+    /// Whether the receipts in the miner's refusal show that its executors are at work.
+    excused: bool,
+    /// The user's reason for calling the job off, for the miner.
+    cancel_reason: Option<String>,
+    live_budget: LiveBudget,
+}
+
+impl<'a> AttemptRunner<'a> {
+    /// Takes up an attempt that is in the store with its receipts; `resumed` if an earlier process began it.
+    pub(super) fn new(
+        drivers: &'a JobDrivers,
+        request: &'a JobRequest,
+        attempt: StoredAttempt,
+        receipts: Vec<IssuedReceipt>,
+        channel: Line,
+        resumed: bool,
+    ) -> Self {
+        let state = &*drivers.state;
+        let now = state.clock.now();
+        let lenient_until = resumed.then(|| now.plus(state.config.timing.reconnect()));
+        Self {
+            drivers,
+            state,
+            request,
+            attempt,
+            receipts,
+            channel,
+            interrupted: resumed,
+            lenient_until,
+            complaint: None,
+            excused: false,
+            cancel_reason: None,
+            live_budget: LiveBudget::new(now),
+        }
+    }
+
+    /// The attempt in its present state.
+    pub(super) fn attempt(&self) -> &StoredAttempt {
+        &self.attempt
+    }
+
+    /// The miner's last complaint.
+    pub(super) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
+    }
+
+    /// Runs the attempt until it ends or the validator stops. If the user calls the job off, the attempt ends with
+    /// that.
+    pub(super) async fn run(&mut self, cancel: &mut CancelSignal) -> Result<AttemptEnd, StoreError> {
+        if self.attempt.machine.outcome().is_none() {
+            if self.interrupted {
+                self.apply(Event::Disconnected).await?;
+            }
+            self.channel.dial();
+        }
+        let stop = self.state.tasks.token();
+        loop {
+            if let Some(outcome) = self.attempt.machine.outcome() {
+                return Ok(AttemptEnd::Ended(outcome.clone()));
+            }
+            // An attempt that has not ended has a deadline.
+            let due = self
+                .attempt
+                .machine
+                .deadline()
+                .max(self.lenient_until)
+                .unwrap_or(self.attempt.started_at);
+            let too_late = self.state.clock.sleep_until(due);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(AttemptEnd::Stopped),
+                reason = cancel.wait() => {
+                    self.cancel_reason = Some(reason.clone());
+                    self.apply(Event::Cancelled(reason)).await?;
+                }
+                heard = self.channel.next() => self.on_channel(heard).await?,
+                () = too_late => self.apply(Event::Tick).await?,
+            }
+        }
+    }
+
+    /// Gives the miner a bounded time to sign the finished receipt, so that the user gets it with both signatures.
+    /// Returns the attempt's receipts, or `None` if the validator stops meanwhile.
+    pub(super) async fn settle(mut self) -> Result<Option<Vec<IssuedReceipt>>, StoreError> {
+        let stop = self.state.tasks.token();
+        let too_late = self.state.clock.sleep(self.state.config.timing.receipt_wait());
+        tokio::pin!(too_late);
+        while self
+            .receipt(ReceiptKind::Finished)
+            .is_some_and(|receipt| receipt.miner_signature.is_none())
+        {
+            // Only a Muster miner sends its signature; ComputeHorde's is read from the miner's receipt pages.
+            if self.channel.is_up() && !self.channel.is_muster() {
+                break;
+            }
+            self.channel.dial();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(None),
+                heard = self.channel.next() => self.on_channel(heard).await?,
+                () = &mut too_late => break,
+            }
+        }
+        let receipts = std::mem::take(&mut self.receipts);
+        self.hang_up().await;
+        Ok(Some(receipts))
+    }
+
+    /// Closes the channel to the miner.
+    pub(super) async fn hang_up(self) {
+        self.channel.close().await;
+    }
+
+    fn messages(&self) -> OutgoingMessages<'_> {
+        OutgoingMessages {
+            keypair: &self.state.keypair,
+            attempt: self.attempt.id,
+            miner: self.attempt.miner,
+            request: self.request,
+            plan: self.attempt.machine.plan(),
+        }
+    }
+
+    fn receipt(&self, kind: ReceiptKind) -> Option<&IssuedReceipt> {
+        self.receipts.iter().find(|receipt| receipt.kind() == kind)
+    }
+
+    fn log_violation(&self, defect: &dyn std::fmt::Display) {
+        tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, %defect, "the miner broke the protocol");
+    }
+}
