@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::facilitator::job;
-use crate::support::miner::{Miner, Session};
-use crate::support::{World, while_time_passes, within};
-use muster_process::Clock as _;
-use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStatus, ParticipantType};
-use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
+use muster_protocol::status::{HordeFailureReason, JobStatus, ParticipantType};
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
 use serde_json::json;
+
+use crate::support::facilitator::job;
+use crate::support::miner::{Miner, Session};
+use crate::support::{World, while_time_passes};
 
 /// The stage at which a miner stops answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -278,58 +277,6 @@ async fn a_deadline_that_passed_while_the_validator_was_away_does_not_cost_a_fin
 }
 
 #[tokio::test]
-async fn a_job_that_ends_without_a_facilitator_is_told_when_it_is_back() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
-    // The facilitator goes before it has acknowledged anything.
-    world.facilitator.hang_up();
-    let mut session = miner.accept().await;
-    let id = session.begin().await;
-    session.complete(id).await;
-    session.paid().await;
-    session.closed().await;
-
-    world.facilitator.accept().await;
-    let (statuses, _) = world.facilitator.updates_to_the_end().await;
-    assert_eq!(
-        statuses.first(),
-        Some(&JobStatus::Received),
-        "it was never acknowledged"
-    );
-    assert_eq!(statuses.last(), Some(&JobStatus::Completed));
-    assert_eq!(statuses.len(), 6);
-}
-
-#[tokio::test]
-async fn a_facilitator_that_has_forgotten_us_or_refuses_us_is_greeted_again() {
-    let mut world = World::new(&[]).await;
-    world.start();
-    world.facilitator.connected().await;
-    world
-        .facilitator
-        .answer(&Response::error("auth.validator_not_found", "who are you?", ""))
-        .await;
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
-    world
-        .facilitator
-        .answer(&Response::error("auth.not_authenticated", "greet first", ""))
-        .await;
-    world.facilitator.accept().await;
-    assert_eq!(
-        world.facilitator.take().await.status,
-        JobStatus::Received,
-        "a status it never looked at is not lost"
-    );
-    world.facilitator.expect(JobStatus::Rejected).await;
-}
-
-#[tokio::test]
 async fn a_miner_that_missed_our_last_word_gets_it_again_on_its_next_session() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
@@ -375,22 +322,6 @@ async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
     let details = end.metadata.unwrap().horde_failure_details.unwrap();
     assert_eq!(details.reason, HordeFailureReason::InitialResponseTimedOut);
     assert_eq!(details.context.unwrap()["miner_said"], "Unknown validator");
-}
-
-#[tokio::test]
-async fn the_facilitator_hears_a_heartbeat_every_minute() {
-    let mut world = World::timed(&[]).await;
-    world.start();
-    world.facilitator.accept().await;
-    assert_eq!(
-        world.facilitator.receive().await,
-        ToFacilitator::V0Heartbeat(Heartbeat {}),
-        "one at once"
-    );
-    let start = world.test_clock.now();
-    let next = while_time_passes(&world.test_clock, "a heartbeat", world.facilitator.receive()).await;
-    assert_eq!(next, ToFacilitator::V0Heartbeat(Heartbeat {}));
-    assert!(world.test_clock.now().since(start) >= Duration::from_secs(60));
 }
 
 /// Runs a job that the miner accepts and then fails; returns the party that the validator holds at fault.
@@ -449,139 +380,4 @@ async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
         .context
         .unwrap();
     assert_eq!(context["excluded"][1]["reason"], "it failed 3 attempts lately");
-}
-
-#[tokio::test]
-async fn a_validator_whose_chain_is_away_resumes_its_jobs_and_lets_new_ones_wait() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    let mut session = miner.accept().await;
-    let id = bring_to(Stage::VolumesReady, &mut world, &mut session).await;
-    world.stop().await;
-    session.closed().await;
-
-    world.chain.silent(true);
-    world.start();
-    world.facilitator.accept().await;
-    let mut session = miner.accept().await;
-    session.finished(id).await;
-    assert_eq!(session.paid().await, "9.000000");
-    let (statuses, _) = world.facilitator.updates_to_the_end().await;
-    assert_eq!(statuses.last(), Some(&JobStatus::Completed));
-    let state = world.state().await;
-    assert_eq!(
-        (&state["block"], &state["chain"]["state"]),
-        (&json!(null), &json!("lost"))
-    );
-
-    world.facilitator.submit(&job("//User", 2)).await;
-    world.facilitator.expect(JobStatus::Received).await;
-    world.chain.silent(false);
-    world.chain.seal_to(5);
-    let mut session = miner.accept().await;
-    let id = session.begin().await;
-    session.complete(id).await;
-    session.paid().await;
-    world.facilitator.updates_to_the_end().await;
-
-    // Both are paid: work finished while the chain did not answer counts in the cycle in which it answered.
-    world.chain.seal_to(16);
-    let set = within("weights", async {
-        loop {
-            let state = world.state().await;
-            if state["cycles"][0]["state"] == "set" {
-                return state;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    assert_eq!(set["cycles"][0]["scores"][0]["micros"], 18_000_000);
-    assert_eq!(set["chain"]["state"], "connected");
-}
-
-#[tokio::test]
-async fn a_job_does_not_wait_for_ever_for_a_chain() {
-    let mut world = World::timed(&[]).await;
-    world.chain.silent(true);
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    world.facilitator.expect(JobStatus::Received).await;
-    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
-    let details = end.metadata.unwrap().job_rejection_details.unwrap();
-    assert_eq!(details.reason, JobRejectionReason::NoMinerForJob);
-    assert!(
-        details.message.contains("the chain does not answer"),
-        "{}",
-        details.message
-    );
-}
-
-/// A job that no miner can take gets two statuses: received and rejected.
-async fn three_rejected(world: &mut World) {
-    for n in 1..=3 {
-        world.facilitator.submit(&job("//User", n)).await;
-    }
-    within("the end of three jobs", async {
-        loop {
-            let state = world.state().await;
-            let jobs = state["jobs"].as_array().unwrap();
-            if jobs.iter().filter(|job| job["status"] == "rejected").count() == 3 {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
-async fn without_miners() -> World {
-    let mut world = World::new(&[]).await;
-    world.config.facilitator.heartbeat_s = 1;
-    world.start();
-    world
-}
-
-#[tokio::test]
-async fn a_muster_facilitator_gets_updates_before_it_has_answered_the_first() {
-    let mut world = without_miners().await;
-    world.facilitator.accept().await;
-    three_rejected(&mut world).await;
-    let mut told = Vec::new();
-    for _ in 0..6 {
-        told.push(world.facilitator.update().await);
-    }
-    let last = told.iter().filter(|update| update.status == JobStatus::Rejected);
-    assert_eq!(last.count(), 3, "{told:?}");
-    // Answered updates are not sent again; unanswered ones are, in their order.
-    for _ in 0..4 {
-        world.facilitator.answer(&Response::success()).await;
-    }
-    world.updates_waiting(2).await;
-    world.facilitator.hang_up();
-    world.facilitator.accept().await;
-    for update in &told[4..] {
-        assert_eq!(world.facilitator.take().await, *update);
-    }
-}
-
-#[tokio::test]
-async fn any_other_facilitator_gets_the_next_update_once_it_has_answered_the_last() {
-    let mut world = without_miners().await;
-    world.facilitator.accept_plainly().await;
-    three_rejected(&mut world).await;
-    world.facilitator.update().await;
-    // Between two heartbeats the link has checked everything that it may send.
-    for _ in 0..2 {
-        let next = world.facilitator.receive().await;
-        assert!(matches!(next, ToFacilitator::V0Heartbeat(_)), "{next:?}");
-    }
-    for _ in 0..5 {
-        world.facilitator.answer(&Response::success()).await;
-        world.facilitator.update().await;
-    }
 }

@@ -1,16 +1,17 @@
 //! Hostile miners: they lie, repeat messages, mix up jobs, and flood the validator.
 
-use crate::support::facilitator::job;
-use crate::support::miner::Miner;
-use crate::support::{World, while_time_passes};
 use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_process::Clock as _;
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
 use muster_protocol::{AttemptId, ExecutorClass, JobId, Receipt, ReceiptPayload, ValidatorKey};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
+
+use crate::support::facilitator::job;
+use crate::support::miner::Miner;
+use crate::support::{World, while_time_passes};
 
 /// Submits a job that the miner refuses as busy, with these receipts, after announcing so many executors. Returns the
 /// job.
@@ -260,4 +261,58 @@ async fn a_facilitator_that_falls_silent_is_left_for_a_new_connection_and_nothin
     let (statuses, _) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses.first(), Some(&JobStatus::Received), "{statuses:?}");
     assert_eq!(statuses.last(), Some(&JobStatus::Completed));
+}
+
+#[tokio::test]
+async fn nonsense_from_both_sides_disturbs_no_job() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    let deep = "[".repeat(100_000);
+    for frame in [
+        "",
+        "{",
+        "null",
+        "{\"message_type\":\"V9\"}",
+        "{\"message_type\":7}",
+        deep.as_str(),
+    ] {
+        world.facilitator.send(frame.to_owned()).await;
+    }
+    // A job that cannot be read is refused under its id.
+    let unreadable = uuid::Uuid::new_v4();
+    world
+        .facilitator
+        .send(json!({ "message_type": "V2JobRequest", "uuid": unreadable }).to_string())
+        .await;
+    let end = world.facilitator.expect(JobStatus::Rejected).await;
+    assert_eq!(end.uuid.as_uuid(), &unreadable);
+
+    world.facilitator.submit(&job("//User", 1)).await;
+    let mut session = miner.accept().await;
+    let id = session.offer().await.job_uuid;
+    for frame in [
+        "",
+        "{}",
+        "{\"message_type\":\"V0JobFinishedRequest\",\"job_uuid\":\"x\"}",
+        deep.as_str(),
+    ] {
+        session.send_text(frame).await;
+    }
+    let other = AttemptId::from_uuid(uuid::Uuid::new_v4());
+    session.finished(other).await;
+    session.finished(id).await;
+    session
+        .send(FromMiner::GenericError(GenericError {
+            details: Some("I am confused".to_owned()),
+        }))
+        .await;
+    session.accept_job(id).await;
+    session.accepted_receipt().await;
+    session.executor_ready(id).await;
+    session.job().await;
+    session.complete(id).await;
+    session.paid().await;
+    assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
 }

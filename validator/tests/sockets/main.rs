@@ -2,6 +2,12 @@
 //! makes.
 
 #[cfg(test)]
+mod chain_faults;
+#[cfg(test)]
+mod concurrent_jobs;
+#[cfg(test)]
+mod facilitator_faults;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod gateway;

@@ -1,18 +1,19 @@
 //! Jobs from their user's signature to their end, over real sockets.
 
-use crate::support::World;
-use crate::support::facilitator::{job, signed};
-use crate::support::miner::Miner;
 use muster_identity::verify_receipt;
 use muster_protocol::job::Fault;
 use muster_protocol::status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStatus, ParticipantType,
 };
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{CheatReport, Response};
-use muster_protocol::wire::miner::{FromMiner, GenericError, OptionsPreset, ToMiner};
+use muster_protocol::wire::facilitator::CheatReport;
+use muster_protocol::wire::miner::{GenericError, OptionsPreset, ToMiner};
 use muster_protocol::{AttemptId, Receipt, Timestamp};
 use serde_json::json;
+
+use crate::support::World;
+use crate::support::facilitator::{job, signed};
+use crate::support::miner::Miner;
 
 const ALL: [JobStatus; 6] = [
     JobStatus::Received,
@@ -266,23 +267,6 @@ async fn without_a_miner_the_user_sees_why_each_was_passed_over() {
 }
 
 #[tokio::test]
-async fn a_chain_that_is_gone_leaves_the_last_good_metagraph() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.start();
-    world.facilitator.accept().await;
-    for (at, silent) in [(1, false), (2, true)] {
-        world.chain.silent(silent);
-        world.facilitator.submit(&job("//User", at)).await;
-        let mut session = miner.accept().await;
-        let id = session.begin().await;
-        session.complete(id).await;
-        session.paid().await;
-        assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
-    }
-}
-
-#[tokio::test]
 async fn a_job_that_is_declined_goes_to_the_next_miner_under_a_fresh_id() {
     let mut one = Miner::open("//One").await;
     let mut two = Miner::open("//Two").await;
@@ -373,60 +357,6 @@ async fn a_failed_job_is_its_users_failure_and_a_failed_subnet_is_not() {
 }
 
 #[tokio::test]
-async fn nonsense_from_both_sides_disturbs_no_job() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.start();
-    world.facilitator.accept().await;
-    let deep = "[".repeat(100_000);
-    for frame in [
-        "",
-        "{",
-        "null",
-        "{\"message_type\":\"V9\"}",
-        "{\"message_type\":7}",
-        deep.as_str(),
-    ] {
-        world.facilitator.send(frame.to_owned()).await;
-    }
-    // A job that cannot be read is refused under its id.
-    let unreadable = uuid::Uuid::new_v4();
-    world
-        .facilitator
-        .send(json!({ "message_type": "V2JobRequest", "uuid": unreadable }).to_string())
-        .await;
-    let end = world.facilitator.expect(JobStatus::Rejected).await;
-    assert_eq!(end.uuid.as_uuid(), &unreadable);
-
-    world.facilitator.submit(&job("//User", 1)).await;
-    let mut session = miner.accept().await;
-    let id = session.offer().await.job_uuid;
-    for frame in [
-        "",
-        "{}",
-        "{\"message_type\":\"V0JobFinishedRequest\",\"job_uuid\":\"x\"}",
-        deep.as_str(),
-    ] {
-        session.send_text(frame).await;
-    }
-    let other = AttemptId::from_uuid(uuid::Uuid::new_v4());
-    session.finished(other).await;
-    session.finished(id).await;
-    session
-        .send(FromMiner::GenericError(GenericError {
-            details: Some("I am confused".to_owned()),
-        }))
-        .await;
-    session.accept_job(id).await;
-    session.accepted_receipt().await;
-    session.executor_ready(id).await;
-    session.job().await;
-    session.complete(id).await;
-    session.paid().await;
-    assert_eq!(world.facilitator.updates_to_the_end().await.0, ALL);
-}
-
-#[tokio::test]
 async fn a_users_report_of_cheating_is_taken_and_changes_nothing_by_itself() {
     let mut world = World::new(&[]).await;
     world.start();
@@ -440,142 +370,4 @@ async fn a_users_report_of_cheating_is_taken_and_changes_nothing_by_itself() {
     world.facilitator.submit(&one).await;
     world.facilitator.expect(JobStatus::Received).await;
     world.facilitator.expect(JobStatus::Rejected).await;
-}
-
-#[tokio::test]
-async fn a_refused_status_is_dropped_and_a_repeated_one_counts_as_taken() {
-    let mut world = World::new(&[]).await;
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    assert_eq!(world.facilitator.update().await.status, JobStatus::Received);
-    world
-        .facilitator
-        .answer(&Response::error(
-            "job.integrity_error",
-            "the same status twice",
-            "",
-        ))
-        .await;
-    assert_eq!(world.facilitator.update().await.status, JobStatus::Rejected);
-    world
-        .facilitator
-        .answer(&Response::error("job.not_found", "no such job", ""))
-        .await;
-    world.facilitator.submit(&job("//User", 2)).await;
-    assert_eq!(
-        world.facilitator.update().await.status,
-        JobStatus::Received,
-        "neither was sent again"
-    );
-}
-
-#[tokio::test]
-async fn two_jobs_at_once_do_not_take_one_executor() {
-    let mut one = Miner::open("//One").await;
-    let mut two = Miner::open("//Two").await;
-    let mut world = World::new(&[&one, &two]).await;
-    world.start();
-    world.facilitator.accept().await;
-    // Both miners have announced one executor each.
-    for at in 1..=2 {
-        world.facilitator.submit(&job("//User", at)).await;
-        world.facilitator.expect(JobStatus::Received).await;
-    }
-    let mut sessions = vec![one.accept().await, two.accept().await];
-    for session in &mut sessions {
-        let id = session.begin().await;
-        session.complete(id).await;
-        session.paid().await;
-    }
-    for _ in 0..10 {
-        world.facilitator.take().await;
-    }
-    // While both work, a third job is rejected, and the reason says so.
-    for at in 3..=4 {
-        world.facilitator.submit(&job("//User", at)).await;
-        world.facilitator.expect(JobStatus::Received).await;
-    }
-    let mut sessions = vec![one.accept().await, two.accept().await];
-    for session in &mut sessions {
-        session.offer().await;
-    }
-    world.facilitator.submit(&job("//User", 5)).await;
-    world.facilitator.expect(JobStatus::Received).await;
-    let end = world.facilitator.expect(JobStatus::Rejected).await;
-    let details = end.metadata.unwrap().job_rejection_details.unwrap();
-    assert_eq!(
-        details.context.unwrap()["excluded"][1]["reason"],
-        "1 of its 1 executors are at work for us"
-    );
-}
-
-#[tokio::test]
-async fn jobs_on_one_miner_share_its_session_one_after_another_and_side_by_side() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.config.timing.linger_s = 60;
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    let mut session = miner.accept_with(2).await;
-    let id = session.begin().await;
-    session.complete(id).await;
-    session.paid().await;
-    assert_eq!(
-        world.facilitator.updates_to_the_end().await.0.last(),
-        Some(&JobStatus::Completed)
-    );
-
-    world.facilitator.submit(&job("//User", 2)).await;
-    let second = session.begin().await;
-    world.facilitator.submit(&job("//User", 3)).await;
-    let third = session.begin().await;
-    for id in [third, second] {
-        session.complete(id).await;
-        assert_eq!(session.paid().await, "9.000000");
-    }
-    world
-        .until("the last jobs to end", |state| {
-            let jobs = state["jobs"].as_array().unwrap();
-            jobs.len() == 3 && jobs.iter().all(|job| job["status"] == "completed")
-        })
-        .await;
-    world.stop().await;
-    session.closed().await;
-}
-
-#[tokio::test]
-async fn a_validator_that_was_restarted_takes_all_its_jobs_up_over_one_session() {
-    let mut miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    world.start();
-    world.facilitator.accept().await;
-    world.facilitator.submit(&job("//User", 1)).await;
-    let mut session = miner.accept_with(2).await;
-    let one = session.begin().await;
-    world.facilitator.submit(&job("//User", 2)).await;
-    let two = session.begin().await;
-    world.stop().await;
-    session.closed().await;
-
-    world.start();
-    world.facilitator.accept().await;
-    let mut session = miner.accept_with(2).await;
-    // Sent as soon as the miner was greeted, before both drivers have run.
-    for id in [two, one] {
-        session.finished(id).await;
-    }
-    for _ in 0..2 {
-        assert_eq!(session.paid().await, "9.000000");
-    }
-    world
-        .until("the jobs to end", |state| {
-            state["jobs"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|job| job["status"] == "completed")
-        })
-        .await;
 }

@@ -1,5 +1,7 @@
 //! A scripted miner.
 
+mod memory;
+
 use std::time::Duration;
 
 use muster_identity::{FrameSignature, Keypair, countersign, verify_auth, verify_frame, verify_offered};
@@ -20,6 +22,8 @@ use muster_protocol::{
 use muster_websocket::Socket;
 use serde_json::json;
 
+pub(crate) use memory::Memory;
+
 use super::door::Door;
 use super::within;
 
@@ -29,15 +33,6 @@ const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
 pub(crate) struct Miner {
     pub(crate) keypair: Keypair,
     pub(crate) door: Door,
-}
-
-/// The state of a miner with one job.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    accepted: Option<AttemptId>,
-    done: bool,
-    /// How often the program was run.
-    pub(crate) runs: u32,
 }
 
 /// A connection from the validator.
@@ -154,61 +149,6 @@ impl Session {
     pub(crate) async fn send(&mut self, message: FromMiner) {
         // Whether the validator is still there shows when the next message is due.
         let _ = self.socket.send(encode(&message)).await;
-    }
-
-    /// Handles one message as a miner does that has one executor and keeps its state over reconnections.
-    pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut Memory) {
-        match message {
-            ToMiner::V0InitialJobRequest(offer) => {
-                let id = offer.job_uuid;
-                self.countersign(
-                    ReceiptPayload::Started(offer.job_started_receipt_payload),
-                    offer.job_started_receipt_signature,
-                )
-                .await;
-                memory.accepted = Some(id);
-                self.accept_job(id).await;
-            }
-            ToMiner::V0JobAcceptedReceiptRequest(request) => {
-                let id = request.payload.job_uuid;
-                self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
-                    .await;
-                if !memory.done {
-                    self.executor_ready(id).await;
-                }
-            }
-            ToMiner::V0JobRequest(job) => {
-                if !memory.done {
-                    memory.runs += 1;
-                    memory.done = true;
-                }
-                self.complete(job.job_uuid).await;
-            }
-            ToMiner::V0JobFinishedReceiptRequest(request) => {
-                self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
-                    .await;
-            }
-            // The whitelist belongs to no job.
-            ToMiner::MusterWhitelist(_) => {}
-            other @ (ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)) => panic!("not in this story: {other:?}"),
-        }
-    }
-
-    /// Reports its state again, as a miner does when a validator reconnects.
-    pub(crate) async fn remind(&mut self, memory: &Memory) {
-        match memory.accepted {
-            Some(id) if memory.done => self.finished(id).await,
-            Some(id) => {
-                self.accept_job(id).await;
-                self.executor_ready(id).await;
-            }
-            None => {}
-        }
     }
 
     pub(crate) async fn send_text(&mut self, frame: &str) {

@@ -1,0 +1,184 @@
+//! Scored cycles, from their weights to the reveal of their commit.
+
+use muster_chain::commit::{Committed, RevealedBy};
+use muster_chain::{BlockNumber, PendingReveal};
+use muster_scoring::Scores;
+use muster_validator::store::{CycleState, Store, StoredCycle};
+
+use super::{NOW, each};
+
+#[tokio::test]
+async fn a_cycle_is_settled_once() {
+    for (_test, store) in each().await {
+        let cycle = StoredCycle {
+            number: 3,
+            first_block: 66,
+            last_block: 87,
+            state: CycleState::Pending,
+            scores: Scores::default(),
+            weights: vec![(2, 65_535)],
+            reveal: None,
+            error: None,
+            at_block: 99,
+            changed_at: NOW(5),
+        };
+        assert!(store.begin_cycle(&cycle).await.unwrap());
+        assert_eq!(store.settled_through().await.unwrap(), None, "it is pending");
+        assert!(
+            !store
+                .begin_cycle(&StoredCycle {
+                    weights: vec![],
+                    ..cycle.clone()
+                })
+                .await
+                .unwrap()
+        );
+        assert_eq!(store.cycle(BlockNumber(87)).await.unwrap(), Some(cycle));
+        store
+            .note_cycle(
+                87,
+                CycleState::Pending,
+                Some("no permit"),
+                BlockNumber(100),
+                NOW(6),
+            )
+            .await
+            .unwrap();
+        assert_eq!(
+            store.cycles(9).await.unwrap()[0].error.as_deref(),
+            Some("no permit")
+        );
+        assert_eq!(
+            store.miss_cycles_before(BlockNumber(87), NOW(7)).await.unwrap(),
+            0
+        );
+        store
+            .note_cycle(87, CycleState::Set, None, BlockNumber(101), NOW(7))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.miss_cycles_before(BlockNumber(200), NOW(8)).await.unwrap(),
+            0,
+            "it is set"
+        );
+        assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(87)));
+        store
+            .note_cycle(87, CycleState::Missed, None, BlockNumber(102), NOW(9))
+            .await
+            .unwrap();
+        let settled = &store.cycles(9).await.unwrap()[0];
+        assert_eq!(
+            (settled.state, settled.at_block, settled.error.as_deref()),
+            (CycleState::Set, 101, None)
+        );
+    }
+}
+
+fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
+    StoredCycle {
+        number: last_block + 1,
+        first_block: last_block - 10,
+        last_block,
+        state: CycleState::Pending,
+        scores: Scores::default(),
+        weights: vec![(2, 65_535)],
+        reveal,
+        error: None,
+        at_block: last_block + 5,
+        changed_at: NOW(5),
+    }
+}
+
+#[tokio::test]
+async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_scored_again() {
+    for (test, store) in each().await {
+        let salted = PendingReveal {
+            by: RevealedBy::Us { salt: [7; 8] },
+            weights: vec![(2, 65_535)],
+            version_key: 3,
+            committed: None,
+        };
+        assert!(store.begin_cycle(&cycle(10, None)).await.unwrap());
+        // Stored before the commit is submitted.
+        store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
+        let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
+        assert_eq!(
+            (&planned.reveal, &planned.weights),
+            (&Some(salted.clone()), &vec![(2, 9)])
+        );
+        assert_eq!(
+            store.cycles_in(CycleState::Pending).await.unwrap(),
+            std::slice::from_ref(&planned)
+        );
+
+        // Committed; a later process finds the secret that reveals it.
+        let committed = Committed {
+            block: 16,
+            epoch: Some(1),
+        };
+        let mut moved = planned;
+        moved.state = CycleState::Committed;
+        moved.reveal = Some(PendingReveal {
+            committed: Some(committed),
+            ..salted
+        });
+        store
+            .move_cycle(&moved, CycleState::Pending, BlockNumber(16), NOW(6))
+            .await
+            .unwrap();
+        store.plan_cycle(10, &[(2, 1)], None).await.unwrap();
+        let later = Store::open(&test.url).await.unwrap();
+        let found = later.cycles_in(CycleState::Committed).await.unwrap();
+        assert_eq!(found.len(), 1, "{}", test.engine);
+        assert_eq!(
+            (&found[0].reveal, found[0].at_block),
+            (&moved.reveal, 16),
+            "a plan that came late changes nothing"
+        );
+        assert_eq!(later.settled_through().await.unwrap(), Some(BlockNumber(10)));
+        // A cycle is moved only from the state that it is in.
+        moved.state = CycleState::Set;
+        later
+            .move_cycle(&moved, CycleState::Pending, BlockNumber(20), NOW(7))
+            .await
+            .unwrap();
+        assert_eq!(
+            later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
+            CycleState::Committed
+        );
+
+        // A lost commit settles nothing, and its work is scored again with the next cycle.
+        moved.state = CycleState::Expired;
+        later
+            .move_cycle(&moved, CycleState::Committed, BlockNumber(30), NOW(8))
+            .await
+            .unwrap();
+        assert_eq!(later.settled_through().await.unwrap(), None);
+        assert_eq!(later.scored_through().await.unwrap(), Some(BlockNumber(10)));
+        assert!(later.begin_cycle(&cycle(21, None)).await.unwrap());
+        assert!(later.cycles_in(CycleState::Expired).await.unwrap().is_empty());
+        assert_eq!(
+            later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
+            CycleState::Missed
+        );
+
+        // The chain reveals a timelocked commit, so only its round is kept.
+        let timelocked = PendingReveal {
+            by: RevealedBy::Chain { round: 77 },
+            weights: vec![(2, 65_535)],
+            version_key: 3,
+            committed: Some(committed),
+        };
+        assert!(
+            later
+                .begin_cycle(&cycle(32, Some(timelocked.clone())))
+                .await
+                .unwrap()
+        );
+        assert_eq!(
+            later.cycle(BlockNumber(32)).await.unwrap().unwrap().reveal,
+            Some(timelocked)
+        );
+        later.close().await;
+    }
+}
