@@ -37,7 +37,7 @@ pub(super) async fn answer(
             let now = drivers.state.clock.now();
             drivers.ledger().announced(miner, manifest, now);
         }
-        // The job is over, so its output has no reader.
+        // No driver passes this output on, so it is dropped.
         MessageMeaning::Live(_) => drivers.live_output.count_dropped(),
         MessageMeaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),
         MessageMeaning::Countersigned(receipt) => store_countersigned(drivers, miner, *receipt).await?,
@@ -113,7 +113,7 @@ async fn store_countersigned(
         |defect: &dyn std::fmt::Display| tracing::warn!(%miner, %defect, "the miner broke the protocol");
     let receipts = state.store.receipts_of(receipt.payload.attempt()).await?;
     let Some(own) = receipts.into_iter().find(|own| own.kind() == kind) else {
-        log_violation(&"it signed a receipt that we never wrote");
+        log_violation(&"it signed a receipt that this validator never issued");
         return Ok(());
     };
     match verify_countersigned(receipt, &own.offered, state.clock.now()) {

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(
             at(18, Some(17), CycleProgress::Untouched),
             CycleAction::Wait(AT(22)),
-            "another process of ours set them"
+            "another process with the same key set them"
         );
         assert_eq!(at(18, None, CycleProgress::Settled), CycleAction::Wait(AT(22)));
         assert_eq!(

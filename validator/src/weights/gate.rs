@@ -76,7 +76,7 @@ mod tests {
         let still = BlockTimes { block_ms: 0, ..times };
         assert!(
             still.block_at(Timestamp::from_secs(2_000)).0 > 100,
-            "no chain makes us divide by nothing"
+            "a block time of zero does not divide by zero"
         );
     }
 }

@@ -19,8 +19,8 @@ use crate::driver::unmatched;
 const MAX_EXCUSES: usize = 1_024;
 
 impl AttemptRunner<'_> {
-    pub(super) async fn on_channel(&mut self, heard: Heard) -> Result<(), StoreError> {
-        match heard {
+    pub(super) async fn on_channel(&mut self, event: Heard) -> Result<(), StoreError> {
+        match event {
             Heard::Up => self.on_connected().await,
             Heard::Down(reason) => {
                 tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, %reason, "the miner is not connected");
@@ -174,7 +174,7 @@ impl AttemptRunner<'_> {
     async fn on_countersigned(&mut self, receipt: Receipt) -> Result<(), StoreError> {
         let kind = receipt.payload.kind();
         let Some(own) = self.receipts.iter_mut().find(|own| own.kind() == kind) else {
-            self.log_violation(&"it signed a receipt that we never wrote");
+            self.log_violation(&"it signed a receipt that this validator never issued");
             return Ok(());
         };
         match verify_countersigned(receipt, &own.offered, self.state.clock.now()) {

@@ -118,7 +118,7 @@ impl<'a> AttemptRunner<'a> {
                     self.cancel_reason = Some(reason.clone());
                     self.apply(Event::Cancelled(reason)).await?;
                 }
-                heard = self.channel.next() => self.on_channel(heard).await?,
+                event = self.channel.next() => self.on_channel(event).await?,
                 () = too_late => self.apply(Event::Tick).await?,
             }
         }
@@ -142,7 +142,7 @@ impl<'a> AttemptRunner<'a> {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(None),
-                heard = self.channel.next() => self.on_channel(heard).await?,
+                event = self.channel.next() => self.on_channel(event).await?,
                 () = &mut too_late => break,
             }
         }
