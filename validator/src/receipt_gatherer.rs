@@ -16,7 +16,6 @@ use muster_identity::Verified;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::receipt::page_of;
-use muster_protocol::receipt::page_of;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
 use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, plan, read};
 
