@@ -3,6 +3,8 @@
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use serde_json::json;
 
+use crate::faults::{Stage, bring_to};
+use crate::organic::ALL;
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes, within};

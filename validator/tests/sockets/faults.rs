@@ -12,7 +12,7 @@ use crate::support::{World, while_time_passes};
 
 /// The stage at which a miner stops answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+pub(crate) enum Stage {
     Offered,
     Accepted,
     Ready,
@@ -29,7 +29,11 @@ const STAGES: [(Stage, HordeFailureReason); 5] = [
 ];
 
 /// Brings a job as far as `stage`, and the facilitator with it.
-async fn bring_to(stage: Stage, world: &mut World, session: &mut Session) -> muster_protocol::AttemptId {
+pub(crate) async fn bring_to(
+    stage: Stage,
+    world: &mut World,
+    session: &mut Session,
+) -> muster_protocol::AttemptId {
     world.facilitator.expect(JobStatus::Received).await;
     let id = session.offer().await.job_uuid;
     if stage >= Stage::Accepted {

@@ -9,6 +9,7 @@ use muster_protocol::{AttemptId, ExecutorClass, JobId, Receipt, ReceiptPayload, 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::organic::ALL;
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes};

@@ -15,7 +15,7 @@ use crate::support::World;
 use crate::support::facilitator::{job, signed};
 use crate::support::miner::Miner;
 
-const ALL: [JobStatus; 6] = [
+pub(crate) const ALL: [JobStatus; 6] = [
     JobStatus::Received,
     JobStatus::Accepted,
     JobStatus::ExecutorReady,
