@@ -7,7 +7,7 @@ use muster_protocol::status::{
 };
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;
-use muster_protocol::wire::miner::{GenericError, OptionsPreset, ToMiner};
+use muster_protocol::wire::miner::{OptionsPreset, ToMiner};
 use muster_protocol::{AttemptId, Receipt, Timestamp};
 use serde_json::json;
 

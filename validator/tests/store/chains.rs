@@ -6,7 +6,7 @@ use muster_protocol::{ReceiptPayload, Signature};
 use muster_scoring::Scores;
 use muster_validator::store::{CycleState, IssuedReceipt, Store, StoredCycle};
 
-use super::{NOW, attempt, each, finished};
+use super::{NOW, each, finished};
 
 #[tokio::test]
 async fn the_blocks_of_another_chain_are_not_ours() {
