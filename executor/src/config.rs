@@ -13,7 +13,7 @@ use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, ImageId};
 use serde::Deserialize;
 
-use crate::stages::Patience;
+use crate::attempt_state::Patience;
 
 const MIB: u64 = 1024 * 1024;
 /// The most that [`ArtifactLimits::max_total_mib`] may be: a result travels in one frame.

@@ -14,11 +14,11 @@ use muster_protocol::{HordeFailureReason, JobStage};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt_state::{Exit, Failure};
 use crate::engine::{Engine, EngineError};
 use crate::images::engine_failed;
 use crate::outputs::Capture;
 use crate::retry;
-use crate::stages::{Exit, Failure};
 use crate::warm::Waiting;
 
 /// What a shell says of a program that it does not find, or may not execute.

@@ -1,4 +1,4 @@
-//! The shell around the machine of [`crate::stages`]: listens to the miner, does what the machine says, tells the miner.
+//! The shell around the machine of [`crate::attempt_state`]: listens to the miner, does what the machine says, tells the miner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,22 +23,24 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::beside::{self, Grader};
+use crate::attempt_state::{
+    Attempt, Conclusion, Effect, Event, Failure, Parting, State, Streaming, Terms, Timing,
+};
+use crate::co_grader::{self, Grader};
 use crate::config::Config;
 use crate::container;
 use crate::engine::Engine;
+use crate::engine_cache::Memory;
 use crate::error::Error;
 use crate::gpu::Claimed;
-use crate::line::{Heard, Line};
-use crate::live::Live;
-use crate::memory::Memory;
+use crate::lease_connection::{Heard, Line};
+use crate::live_updates::Live;
 use crate::outputs::Capture;
 use crate::report::Report;
 use crate::sandbox::{Sealed, container_name, image_label};
 use crate::session;
-use crate::stages::{Attempt, Conclusion, Effect, Event, Failure, Parting, State, Streaming, Terms, Timing};
+use crate::steps::{self, Done, Placed, Ready, Results};
 use crate::warm::{Warm, orders};
-use crate::work::{self, Done, Placed, Ready, Results};
 
 /// How a job that answers requests ends; `None` for one that does not.
 fn streaming(offer: &InitialJobRequest) -> Option<Streaming> {
@@ -362,7 +364,7 @@ impl Driver {
     }
 
     fn prepare_image(&self) {
-        self.begin_until_called_off(work::prepare_image(
+        self.begin_until_called_off(steps::prepare_image(
             Arc::clone(&self.config),
             self.wanted_image(),
             self.memory.clone(),
@@ -378,7 +380,7 @@ impl Driver {
         else {
             return self.defect("no job to prepare");
         };
-        let inputs = work::Inputs {
+        let inputs = steps::Inputs {
             config: Arc::clone(&self.config),
             engine: engine.clone(),
             token: self.token.clone(),
@@ -393,7 +395,7 @@ impl Driver {
             live: self.live.clone(),
             called_off: self.called_off.clone(),
         };
-        self.begin(work::place_volumes(inputs));
+        self.begin(steps::place_volumes(inputs));
     }
 
     /// What was placed is this attempt's, and goes with it.
@@ -493,7 +495,7 @@ impl Driver {
         let attester = self.line.is_muster().then(|| (self.line.mouth(), answer));
         let terms = details.muster.as_ref().and_then(|terms| terms.grader.clone());
         let beside = terms.map(|terms| {
-            Grader::new(beside::Plan {
+            Grader::new(co_grader::Plan {
                 engine: engine.clone(),
                 config: Arc::clone(&self.config),
                 terms,
@@ -586,7 +588,7 @@ impl Driver {
         let (Some(job), Some(placed)) = (&self.job, &self.placed) else {
             return self.defect("no outputs");
         };
-        self.begin(work::collect(
+        self.begin(steps::collect(
             Arc::clone(&self.config),
             Arc::clone(job),
             placed.workspace.folders().clone(),

@@ -7,7 +7,7 @@ use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_websocket::ConnectError;
 
-use crate::stages::{Failure, Parting};
+use crate::attempt_state::{Failure, Parting};
 
 /// Why it ends.
 #[derive(Debug, thiserror::Error)]

@@ -14,11 +14,11 @@ use muster_protocol::job::Fault;
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
+use crate::attempt_state::Failure;
 use crate::config::Config;
 use crate::engine::{Engine, EngineError};
-use crate::memory::Memory;
+use crate::engine_cache::Memory;
 use crate::retry;
-use crate::stages::Failure;
 
 /// How often an executor of a machine looks for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);

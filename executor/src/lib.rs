@@ -1,35 +1,35 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`stages`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
 //! comes out; files come and go through [`muster_job_data`]), [`report`] (what the miner is told, pure), `driver`, which
-//! connects them to [`muster_containers`], `session` (a streaming job behind its seal) with `beside` (what challenges it meanwhile), then [`reap`] (what is left of executors
+//! connects them to [`muster_containers`], `session` (a streaming job behind its seal) with `co_grader` (what challenges it meanwhile), then [`reap`] (what is left of executors
 //! that were killed).
 //!
 //! An executor stands next to untrusted code: it knows no chain, and holds no key but the one by which its miner knows it, if
-//! it is a standing one ([`standing`]), and those of the sessions that it serves, which die with them. It listens for the one
+//! it is a standing one ([`persistent`]), and those of the sessions that it serves, which die with them. It listens for the one
 //! client of each session and for nobody else.
 
-mod beside;
+pub mod attempt_state;
+mod co_grader;
 pub mod config;
 mod container;
 mod driver;
+mod engine_cache;
 pub mod error;
 mod gpu;
 mod images;
-mod line;
-mod live;
-mod memory;
-mod meter;
+mod lease_connection;
+mod live_updates;
+mod machine_metrics;
 pub mod outputs;
+pub mod persistent;
 pub mod report;
 mod retry;
 pub mod sandbox;
 mod session;
 pub mod specs;
-pub mod stages;
-pub mod standing;
+mod steps;
 mod warm;
-mod work;
 pub mod workspace;
 
 use std::sync::Arc;
@@ -82,12 +82,12 @@ async fn serve(
     clock: SharedClock,
 ) -> Result<(), Error> {
     let started = clock.now();
-    let url = line::url(&invocation.miner_address, &invocation.token);
+    let url = lease_connection::url(&invocation.miner_address, &invocation.token);
     let socket = connect(&url, &Limits::miner()).await?;
     tracing::info!(miner = %socket.peer(), "connected");
     // The miner started this process and handed it the token: it needs no further greeting.
-    let session = Greeting::new(socket).accept(line::Miner);
-    let (config, memory) = (Arc::new(config), memory::Memory::default());
+    let session = Greeting::new(socket).accept(lease_connection::Miner);
+    let (config, memory) = (Arc::new(config), engine_cache::Memory::default());
     let process = driver::Process {
         config: Arc::clone(&config),
         memory: memory.clone(),
@@ -97,7 +97,12 @@ async fn serve(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     };
-    let driver = driver::Driver::new(process, invocation.token, line::Line::own(session), started);
+    let driver = driver::Driver::new(
+        process,
+        invocation.token,
+        lease_connection::Line::own(session),
+        started,
+    );
     let driven = driver.drive().await;
     // The miner knows by now how the job ended; nobody waits for this.
     if timeout(COLLECT_LIMIT, images::collect(&config, &memory, &clock))

@@ -24,7 +24,7 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::config::MAX_ARTIFACTS_MIB;
-use crate::live::Live;
+use crate::live_updates::Live;
 
 /// The copies of both streams.
 pub const STDOUT_FILE: &str = "stdout.txt";

@@ -5,8 +5,8 @@ use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinishe
 use muster_protocol::{AttemptId, ParticipantType};
 use serde_json::{Map, Value, json};
 
+use crate::attempt_state::{Conclusion, Failure, FailureKind};
 use crate::outputs::{Artifacts, Printed, shortened, shortened_to};
-use crate::stages::{Conclusion, Failure, FailureKind};
 
 /// What the engine says of a failure may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
@@ -127,7 +127,7 @@ mod tests {
     use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
 
     use super::*;
-    use crate::stages::Parting;
+    use crate::attempt_state::Parting;
 
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
 

@@ -29,13 +29,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::beside::Grader;
+use crate::attempt_state::{CLOSE_LIMIT, Failure};
+use crate::co_grader::Grader;
 use crate::config::StreamingSettings;
 use crate::engine::{Engine, Running};
 use crate::images::engine_failed;
-use crate::line::Miner;
-use crate::stages::{CLOSE_LIMIT, Failure};
-use crate::work::Done;
+use crate::lease_connection::Miner;
+use crate::steps::Done;
 
 /// Where ComputeHorde's streaming jobs answer, and what they answer there when they are ready.
 const PORT: u16 = 8_000;

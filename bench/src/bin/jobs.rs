@@ -21,7 +21,7 @@ use muster_bench::{Direction, Report, Row, take_turns, timed};
 use muster_containers::images::ImageSettings;
 use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Config;
-use muster_executor::standing::stand;
+use muster_executor::persistent::stand;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::FromMiner;

@@ -6,7 +6,7 @@ use muster_executor::{Engine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
 use serde_json::{Value, json};
 
-use crate::standing::Place;
+use crate::persistent::Place;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};

@@ -10,11 +10,11 @@ mod images;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod persistent;
+#[cfg(test)]
 mod python;
 #[cfg(test)]
 mod reap;
-#[cfg(test)]
-mod standing;
 #[cfg(test)]
 mod stream;
 #[cfg(test)]

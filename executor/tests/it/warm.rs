@@ -5,7 +5,7 @@ use std::path::Path;
 use muster_executor::{Engine, ImageContent, ImageFile};
 use serde_json::{Value, json};
 
-use crate::standing::{Line, Place};
+use crate::persistent::{Line, Place};
 use crate::support::lease::{Job, Lease};
 use crate::support::{engine, image, until};
 

@@ -16,7 +16,7 @@ use muster_websocket::session::Sender;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::line::Miner;
+use crate::lease_connection::Miner;
 
 /// Bytes of each stream that may wait.
 const MAX_WAITING: usize = 4 * MAX_LOG_BYTES;

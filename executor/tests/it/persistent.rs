@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Error;
-use muster_executor::standing::stand;
+use muster_executor::persistent::stand;
 use muster_process::task::Task;
 use muster_process::{Coded as _, SystemClock, Tasks, tls};
 use muster_protocol::{Digest, ErrorCode};

@@ -19,15 +19,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt_state::{Exit, Failure, Streaming};
 use crate::config::{Config, Policy};
 use crate::engine::{Engine, LocalImage};
+use crate::engine_cache::Memory;
 use crate::gpu::Claimed;
-use crate::live::Live;
-use crate::memory::Memory;
+use crate::live_updates::Live;
 use crate::outputs::{Artifacts, STDERR_FILE, STDOUT_FILE};
 use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
 use crate::session::Open;
-use crate::stages::{Exit, Failure, Streaming};
 use crate::warm::{Held, Plan, Waiting, Warm};
 use crate::workspace::Workspace;
 use crate::{gpu, images, specs};

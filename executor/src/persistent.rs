@@ -31,12 +31,12 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::driver::{Driver, Process};
+use crate::engine_cache::Memory;
 use crate::error::Error;
 use crate::images;
-use crate::line::Miner;
-use crate::line::{Line, how_it_closed};
-use crate::memory::Memory;
-use crate::meter::Meter;
+use crate::lease_connection::Miner;
+use crate::lease_connection::{Line, how_it_closed};
+use crate::machine_metrics::Meter;
 use crate::warm::Warm;
 
 /// Where the miner lends.
