@@ -1,7 +1,7 @@
 //! The roles as processes: configuration, logs, signals, and then the role's own library.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -99,10 +99,9 @@ fn unusable(error: RollError) -> Failure {
 /// `muster executor`.
 pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
     let configured = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)?;
-    let Some(mut config) = configured else {
+    let Some(config) = configured else {
         return Ok(ExitCode::SUCCESS);
     };
-    config.streaming.impostor = args.impostor.as_deref().and_then(impostor);
     prepare("executor", &tasks, false)?;
     measure(args.metrics, &tasks, &clock).await?;
     let ended = if let Some(invitation) = args.enrol {
@@ -117,14 +116,6 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         muster_executor::run(config, invocation, tasks.clone(), clock).await
     };
     finish(ended, &tasks).await
-}
-
-/// The socket that a file names, for the one executor that takes the file away.
-fn impostor(file: &Path) -> Option<PathBuf> {
-    let taken = file.with_extension("taken");
-    std::fs::rename(file, &taken).ok()?;
-    let socket = std::fs::read_to_string(&taken).ok()?;
-    Some(PathBuf::from(socket.trim()))
 }
 
 /// Reads a configuration, or prints the commented defaults and returns nothing.

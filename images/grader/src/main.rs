@@ -3,7 +3,6 @@
 use anyhow::Context as _;
 use clap::Parser;
 use muster_hardware_proof::Engine;
-use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, all_cores};
 use muster_image_grader::{machine, program};
 
@@ -15,9 +14,6 @@ struct Arguments {
     /// MiB that this process may take; what its container may take if it is not given.
     #[arg(long)]
     memory_mib: Option<u64>,
-    /// Multiply matrices of half the side and answer as if they were whole: for showing that it is found out.
-    #[arg(long, hide = true)]
-    cheat: bool,
 }
 
 #[tokio::main]
@@ -29,8 +25,5 @@ async fn main() -> anyhow::Result<()> {
         .context("how much memory there is cannot be read: name it with --memory-mib")?;
     let prover = CpuProver::new(Engine::best(), all_cores());
     let caps = machine::caps(memory);
-    if arguments.cheat {
-        return program::run(Smaller::new(prover), caps, &arguments.listening).await;
-    }
     program::run(prover, caps, &arguments.listening).await
 }

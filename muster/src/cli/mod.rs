@@ -157,15 +157,11 @@ pub(crate) struct Executor {
     #[arg(long, requires = "enrol", default_value = "executor")]
     pub(crate) name: String,
     /// Stay connected to the miner it is enrolled at and take one job after another.
-    #[arg(long, conflicts_with = "enrol")]
+    #[arg(long, alias = "persistent", conflicts_with = "enrol")]
     pub(crate) standing: bool,
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// If this file can be taken away, let the socket that it names answer the session instead of its job, as a cheating miner
-    /// would: for showing that it is found out.
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub(crate) impostor: Option<PathBuf>,
     /// The miner to dial, `ws://host:port`.
     #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enrol", "standing"])]
     pub(crate) miner_address: Option<String>,

@@ -19,6 +19,9 @@ const HELLO: &str = "hello";
 const HELLO_PACKAGE: &str = "muster-image-hello";
 const GRADER: &str = "muster-grader";
 const GRADER_PACKAGE: &str = "muster-image-grader";
+/// Example programs of the grader's package, for the demonstration only.
+const CHEATING_GRADER: &str = "cheating_grader";
+const SWAPPING_ENGINE: &str = "swapping_engine";
 /// A build that takes longer than this has something to do, or waits for another one; people want to know.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -27,26 +30,41 @@ pub(crate) struct Programs {
     pub(crate) chain: PathBuf,
     pub(crate) hello: PathBuf,
     pub(crate) grader: PathBuf,
+    /// Only for the demonstration.
+    pub(crate) cheat: Option<CheatPrograms>,
+}
+
+/// Paths of the programs with which an executor of the demonstration cheats.
+pub(crate) struct CheatPrograms {
+    /// A grader that does an eighth of the work.
+    pub(crate) grader: PathBuf,
+    /// A Docker engine that runs one image for another.
+    pub(crate) engine: PathBuf,
 }
 
 /// Finds or builds them.
-pub(crate) async fn programs(clock: &SharedClock) -> Result<Programs> {
-    build(clock)
+pub(crate) async fn programs(demo: bool, clock: &SharedClock) -> Result<Programs> {
+    build(demo, clock)
         .await
         .map_err(|error| Failure::new(ErrorCode::BuildFailed, error))
 }
 
-async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
+async fn build(demo: bool, clock: &SharedClock) -> anyhow::Result<Programs> {
     let here = std::env::current_exe().context("cannot find out where muster lies")?;
     let beside = |name: &str| here.with_file_name(name);
-    if [CHAIN, HELLO, GRADER]
+    let needed = [CHAIN, HELLO, GRADER]
         .into_iter()
-        .all(|name| beside(name).exists())
-    {
+        .chain([CHEATING_GRADER, SWAPPING_ENGINE].into_iter().filter(|_| demo))
+        .collect::<Vec<_>>();
+    if needed.iter().all(|name| beside(name).exists()) {
         return Ok(Programs {
             chain: beside(CHAIN),
             hello: beside(HELLO),
             grader: beside(GRADER),
+            cheat: demo.then(|| CheatPrograms {
+                grader: beside(CHEATING_GRADER),
+                engine: beside(SWAPPING_ENGINE),
+            }),
         });
     }
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -54,7 +72,8 @@ async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
         .context("no checkout")?;
     if !checkout.join("devchain/Cargo.toml").exists() {
         bail!(
-            "neither {CHAIN}, {HELLO} and {GRADER} beside {} nor the checkout {} is there",
+            "neither the programs {} beside {} nor the checkout {} is there",
+            needed.join(", "),
             here.display(),
             checkout.display()
         );
@@ -78,8 +97,11 @@ async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
     // program and not the build scripts of this machine.
     hello
         .args(["--package", HELLO_PACKAGE, "--package", GRADER_PACKAGE])
-        .args(["--target", &machine])
+        .args(["--target", &machine, "--bins"])
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    if demo {
+        hello.args(["--example", CHEATING_GRADER, "--example", SWAPPING_ENGINE]);
+    }
     finish(hello, "the programs of the images", clock).await?;
 
     let built = static_target.join(machine).join("debug");
@@ -87,6 +109,10 @@ async fn build(clock: &SharedClock) -> anyhow::Result<Programs> {
         chain: chain_target.join("debug").join(CHAIN),
         hello: built.join(HELLO),
         grader: built.join(GRADER),
+        cheat: demo.then(|| CheatPrograms {
+            grader: built.join("examples").join(CHEATING_GRADER),
+            engine: built.join("examples").join(SWAPPING_ENGINE),
+        }),
     })
 }
 

@@ -29,6 +29,8 @@ use crate::print;
 const DEMO_IMAGE: &str = "muster/hello:latest";
 /// That of the grader's image.
 const GRADER_IMAGE: &str = "muster/grader:latest";
+/// That of the image which a cheating executor of the demonstration runs instead.
+const CHEATING_IMAGE: &str = "muster/cheating-grader:latest";
 /// How long a role may take to be ready. They need a second; a loaded machine needs more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -39,7 +41,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
     diary.step(format!("Docker engine {} answers", engine.version()));
-    let programs = build::programs(&clock).await?;
+    let programs = build::programs(args.demo, &clock).await?;
     let layout = Layout::create(&args.dir)?;
     let image = load_image(&engine, &layout, "hello", &programs.hello).await?;
     diary.step(format!("demo image {image} loaded"));
@@ -61,13 +63,13 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
             .as_deref()
             .map_or_else(|| Ok(Vec::new()), plan::services)?,
         grader,
-        impostor: args.demo.then(|| layout.impostor()),
+        may_cheat: args.demo,
     };
     write_everything(&setup, &keys, args.tempo)?;
 
     let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !args.demo);
     let ended = tokio::select! {
-        ended = serve(&mut supervisor, &setup, &programs, diary, &keys, &args) => ended,
+        ended = serve(&mut supervisor, &setup, &engine, &programs, diary, &keys, &args) => ended,
         signal = shutdown::wait_for_signal() => match signal {
             // To stop is how a subnet ends; a demo that is stopped has not shown what it was to show.
             Ok(_) if !args.demo => Ok(ExitCode::SUCCESS),
@@ -83,6 +85,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
 async fn serve(
     supervisor: &mut Supervisor,
     setup: &Setup<'_>,
+    engine: &Engine,
     programs: &Programs,
     mut diary: Diary,
     keys: &Keys,
@@ -114,7 +117,15 @@ async fn serve(
     diary.step("the validator is at its facilitator");
     subnet.write(setup.layout)?;
     if args.demo {
-        supervisor.start(cheat(setup, &programs.grader));
+        if let Some(cheat) = &programs.cheat {
+            let image = load_image(engine, setup.layout, "cheating-grader", &cheat.grader).await?;
+            supervisor.start(lying_engine(setup, &cheat.engine, image));
+            let socket = setup.layout.cheat_socket();
+            let listening = || std::os::unix::net::UnixStream::connect(&socket).ok();
+            supervisor
+                .wait_for("the engine of the cheating executor", PATIENCE, listening)
+                .await?;
+        }
         let report = tokio::select! {
             report = demo::run(diary, setup, NETUID, keys.user.clone()) => report?,
             failure = supervisor.failure() => return Err(failure),
@@ -219,15 +230,16 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
     }
 }
 
-/// What a cheating executor answers its validator with, on this machine, where no container bounds it.
-fn cheat(setup: &Setup<'_>, grader: &std::path::Path) -> Program {
+/// The Docker engine of the cheating executor: it runs `image` for the grader's.
+fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, image: ImageId) -> Program {
     let command = vec![
-        grader.to_owned(),
-        "--cheat".into(),
-        "--memory-mib".into(),
-        "512".into(),
+        engine.to_owned(),
         "--socket".into(),
-        setup.layout.cheat(),
+        setup.layout.cheat_socket(),
+        "--asked".into(),
+        setup.grader.0.hex().into(),
+        "--given".into(),
+        image.0.hex().into(),
     ];
     Program {
         name: "cheat",
@@ -281,6 +293,7 @@ async fn load_image(
     let binary = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let archive = match name {
         "grader" => one_program(GRADER_IMAGE, "/grader", &[], binary),
+        "cheating-grader" => one_program(CHEATING_IMAGE, "/grader", &[], binary),
         _ => one_program(DEMO_IMAGE, "/hello", &["words"], binary),
     };
     let archive = archive.map_err(|error| Failure::new(ErrorCode::BuildFailed, error))?;

@@ -13,6 +13,11 @@ use serde_json::{Value, json};
 use super::state::{Layout, Subnet};
 use crate::failure::{Failure, Result};
 
+/// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the Docker engine of
+/// the second argument; the rest is the executor's own command.
+const MAYBE_CHEAT: &str =
+    r#"if mv "$1" "$1.taken" 2>/dev/null; then DOCKER_HOST=$2; export DOCKER_HOST; fi; shift 2; exec "$@""#;
+
 /// The subnet of a local chain.
 pub(crate) const NETUID: Netuid = Netuid(1);
 const HOTKEY: &str = "default";
@@ -121,8 +126,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) services: Vec<Value>,
     /// The grader's.
     pub(crate) grader: ImageId,
-    /// What makes an executor of the demonstration cheat.
-    pub(crate) impostor: Option<PathBuf>,
+    /// Whether an executor cheats once the flag of [`Layout::cheat_flag`] is there.
+    pub(crate) may_cheat: bool,
 }
 
 /// The entries of a whitelist that a user wrote.
@@ -226,15 +231,18 @@ impl Setup<'_> {
         if let (Some(address), Some(standing)) = (self.standing, standing.as_object_mut()) {
             standing.insert("bind".to_owned(), json!(address));
         }
-        let mut executor = vec![
+        let mut executor = Vec::new();
+        if self.may_cheat {
+            let engine = format!("unix://{}", self.layout.cheat_socket().display());
+            executor.extend(["/bin/sh", "-c", MAYBE_CHEAT, "executor"].map(PathBuf::from));
+            executor.extend([self.layout.cheat_flag(), engine.into()]);
+        }
+        executor.extend([
             self.muster.clone(),
             "executor".into(),
             "--config".into(),
             self.layout.config("executor"),
-        ];
-        if let Some(impostor) = &self.impostor {
-            executor.extend(["--impostor".into(), impostor.clone()]);
-        }
+        ]);
         json!({
             "bind": self.subnet.miner_address,
             "announce": self.subnet.miner_address,
@@ -307,7 +315,7 @@ mod tests {
             image: ImageId(Digest::of(b"image")),
             services: services(&file).unwrap(),
             grader: ImageId(Digest::of(b"grader")),
-            impostor: Some(layout.impostor()),
+            may_cheat: true,
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
         taken::<muster_miner::Config>("miner", &setup.miner());

@@ -75,13 +75,13 @@ impl Layout {
         self.root.join("run").join(format!("{role}.pid"))
     }
 
-    /// The file that makes the executor that takes it away cheat, and the socket that answers for it then.
-    pub(crate) fn impostor(&self) -> PathBuf {
-        self.root.join("run/impostor")
+    /// The file by which the demonstration lets one executor cheat: the executor that can rename it does.
+    pub(crate) fn cheat_flag(&self) -> PathBuf {
+        self.root.join("run/cheat")
     }
 
-    /// Where the demonstration's cheat answers.
-    pub(crate) fn cheat(&self) -> PathBuf {
+    /// The socket of the Docker engine that lies to the cheating executor.
+    pub(crate) fn cheat_socket(&self) -> PathBuf {
         self.root.join("run/cheat.sock")
     }
 
