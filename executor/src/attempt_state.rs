@@ -1,412 +1,217 @@
-//! The life of one attempt on an executor as a pure machine: what happened and when goes in, what to do comes out.
+//! The life of one attempt on an executor as a pure state machine: events with their time go in, effects come out.
 //!
 //! Each stage has a clock of its own: loading an image never eats into the job's time, and a quick download does not
-//! let the program run longer than its user signed for. ComputeHorde carries unused time over; a validator does so still
-//! (it must, for ComputeHorde's miners), which leaves it time to hear of a time-out here (ADR 0009).
+//! let the program run longer than its user signed for. ComputeHorde carries unused time over to the next stage. A
+//! validator still does so, because ComputeHorde's miners need it; that leaves the validator time to hear of a time-out
+//! here (ADR 0009).
+
+mod failure;
+mod limits;
 
 use std::time::Duration;
 
 use muster_protocol::job::Fault;
-use muster_protocol::wire::miner::InitialJobRequest;
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
-/// How much longer than its grace a container may take to be killed before it is given up.
+pub use self::failure::{AttemptFailure, FailureKind};
+pub use self::limits::{StageLimits, WaitLimits};
+
+/// The time after its grace in which a container must be dead; after that the attempt gives up on stopping it.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a session may take to close once its time is over.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(15);
-/// For a job without stage clocks: what Python validators send in the field that preceded them.
-const DEFAULT_TIMEOUT_SECS: u64 = 300;
-const DEFAULT_LEEWAY_SECS: u64 = 5;
 
-/// How long each stage may take.
+/// The parts of an offer that the machine needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// Slack for the whole job.
-    pub leeway: Duration,
-    /// For the rest of the request and the inputs.
-    pub download: Duration,
-    /// For the program.
-    pub execution: Duration,
-    /// For the outputs.
-    pub upload: Duration,
-    /// From started to answering, for streaming jobs.
-    pub streaming_start: Duration,
-}
-
-/// How long an attempt waits for what is not the job's own time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// For the miner to offer the job.
-    pub offer: Duration,
-    /// For the image to get ready.
-    pub image: Duration,
-    /// For the program to stop by itself.
-    pub grace: Duration,
-}
-
-/// What an offer says that matters here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// The clocks.
-    pub timing: Timing,
-    /// The job answers requests while it runs.
-    pub streaming: Option<Streaming>,
+pub struct OfferTerms {
+    /// The time limits of the job.
+    pub limits: StageLimits,
+    /// How the job's session ends, if the job answers requests while it runs.
+    pub streaming: Option<StreamingMode>,
 }
 
 /// How a streaming job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Streaming {
-    /// By itself; when its time is over it has failed, as in ComputeHorde.
+pub enum StreamingMode {
+    /// The program ends by itself. A program that still runs when its time is over has failed, as in ComputeHorde.
     Direct,
-    /// With its session, whose end is signed; its time is what its validator wanted it for.
+    /// The job ends with its session, whose close is signed. Its time is how long the validator wanted the session.
     Sealed,
 }
 
 /// How the program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
-    /// Exit code; 128 + signal if it was killed.
+pub struct ProgramExit {
+    /// The exit code; 128 + signal if the program was killed.
     pub code: i64,
-    /// The kernel killed it for its memory.
+    /// The kernel killed the program because it used too much memory.
     pub oom_killed: bool,
-    /// Why it could not even be started, in the engine's words.
+    /// The engine's error text, if the program could not be started.
     pub not_started: Option<String>,
 }
 
 /// Why a running program is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halt {
+pub enum StopReason {
     /// Its time is over.
     TimedOut,
-    /// It wrote more than this many bytes.
+    /// The job wrote more than this many bytes.
     DiskFull(u64),
-    /// It did not answer in time.
+    /// Its health check did not succeed in time.
     NeverAnswered,
     /// Its session is over.
     SessionOver,
 }
 
-/// Where an attempt stands.
+/// The current stage of an attempt, with the time limits of the job from the offer on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Connected; the miner has not said what the job is.
+pub enum AttemptState {
+    /// The executor is connected; the miner has not offered the job yet.
     AwaitingOffer,
     /// The image is being looked for or loaded.
-    PreparingImage(Timing),
-    /// Ready; the rest of the request is missing.
-    AwaitingJob(Timing),
-    /// The request names an image that the offer did not; the time for the inputs stands still meanwhile.
-    FetchingImage(Timing, Duration),
+    PreparingImage(StageLimits),
+    /// The image of the offer is there; the rest of the request is missing.
+    AwaitingJob(StageLimits),
+    /// The request names another image than the offer, which is being fetched. The second field is the time that was
+    /// left for the inputs: that clock stands still meanwhile.
+    FetchingImage(StageLimits, Duration),
     /// Inputs are being put in place.
-    PlacingVolumes(Timing),
+    PlacingVolumes(StageLimits),
     /// The program runs.
-    Running(Timing),
-    /// The program of a streaming job runs and does not answer yet.
-    Starting(Timing),
-    /// It answers.
-    Serving(Timing),
-    /// Its session is being closed.
-    Closing(Timing),
+    Running(StageLimits),
+    /// The program of a streaming job runs, and its health check has not succeeded yet.
+    Starting(StageLimits),
+    /// The program of a streaming job answers requests.
+    Serving(StageLimits),
+    /// The session of a streaming job is being closed.
+    Closing(StageLimits),
     /// The program was told to stop.
-    Stopping(Halt),
-    /// The program has ended well; its outputs are being gathered.
+    Stopping(StopReason),
+    /// The program has ended well; its outputs are being collected.
     Collecting,
-    /// The program has failed or was stopped; what it left is being gathered all the same.
+    /// The program has failed or was stopped; its artifacts are being collected all the same.
     Salvaging,
-    /// The end.
+    /// The attempt has ended.
     Over,
 }
 
-/// What happened.
+/// An event in the life of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The miner offered the job.
-    Offered(Terms),
+    Offered(OfferTerms),
     /// The image is there.
     ImageReady,
     /// The rest of the request arrived.
     Requested {
-        /// The image that it names is the one that is there.
+        /// The image that the request names is the one that is there.
         image_ready: bool,
     },
     /// Inputs are in place.
     VolumesReady,
     /// The program has ended, or could not be started.
-    Exited(Exit),
+    Exited(ProgramExit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
-    /// It answers, and its session is open.
-    Answers,
-    /// Its session is over, and that is signed.
-    SessionOver,
-    /// Outputs are gathered.
+    /// The program answers, and its session is open.
+    SessionOpened,
+    /// The session is over, and its close is signed.
+    SessionClosed,
+    /// Outputs are collected.
     Collected,
-    /// What was being done cannot be done.
-    Failed(Failure),
-    /// The miner no longer wants it, or is not there any more.
-    Parted(Parting),
+    /// A piece of work failed.
+    Failed(AttemptFailure),
+    /// The miner no longer wants the job, or this executor cannot go on with it.
+    Abandoned(Abandonment),
     /// Time has passed.
     Tick,
 }
 
-/// What to do next, in order.
+/// What the driver must do next. Effects are carried out in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Look for the image, load it if need be.
+    /// Look for the image, and load it if it is missing.
     PrepareImage,
-    /// Tell the miner: ready.
-    SayReady,
+    /// Tell the miner that the executor is ready.
+    ReportReady,
     /// Put the inputs in place.
     PlaceVolumes,
-    /// Tell the miner: inputs are in place.
-    SayVolumesReady,
+    /// Tell the miner that the inputs are in place.
+    ReportVolumesReady,
     /// Create and start the container.
     Run,
     /// Wait until the program answers, and open its session.
     OpenSession,
-    /// Tell the miner where it answers.
-    SayAnswers,
+    /// Tell the miner where the session listens.
+    ReportSession,
     /// Close the session.
     CloseSession,
-    /// Ask the container to stop, kill it after its grace.
+    /// Ask the container to stop; kill it after its grace.
     Stop,
-    /// Tell the miner: the program has ended.
-    SayExecutionDone,
-    /// Gather the outputs.
+    /// Tell the miner that the program has ended.
+    ReportExecutionDone,
+    /// Collect the outputs.
     Collect,
-    /// Tell the miner how it ended, tidy up, leave.
+    /// Tell the miner how the attempt ended, remove everything, and leave.
     Conclude(Conclusion),
 }
 
 /// How an attempt ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conclusion {
-    /// Success.
+    /// The job succeeded.
     Finished,
-    /// A failure that the miner is told.
-    Failed(Failure),
-    /// Nobody is left to be told.
-    Parted(Parting),
-}
-
-/// A failure: whose, where, what.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The job's own or the subnet's.
-    pub kind: FailureKind,
-    /// Where in its life.
-    pub stage: JobStage,
-    /// In words.
-    pub message: String,
-    /// Its page.
-    pub code: Option<ErrorCode>,
-    /// Whose it is.
-    pub fault: Fault,
-}
-
-/// Which of the two messages reports a failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FailureKind {
-    /// `V0JobFailedRequest`.
-    Job {
-        /// Its reason.
-        reason: JobFailureReason,
-        /// The program's exit code, if it ended.
-        exit_code: Option<i64>,
-    },
-    /// `V0HordeFailedRequest`.
-    Horde(HordeFailureReason),
+    /// The job failed, and the miner is told.
+    Failed(AttemptFailure),
+    /// The attempt ends without a report.
+    Abandoned(Abandonment),
 }
 
 /// Why an attempt ends without a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parting {
-    /// `MusterCancelJob`.
+pub enum Abandonment {
+    /// `MusterCancelJob` arrived, with this reason.
     Cancelled(String),
     /// The miner's socket closed or broke.
     MinerLost(String),
     /// The miner does not know this lease.
     Refused(String),
-    /// The miner said nothing within the startup limit.
+    /// The miner offered no job within the startup limit.
     NoOffer,
     /// This process was told to stop.
     ShutDown,
 }
 
-/// The machine.
+/// The state machine of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    state: State,
+pub struct AttemptMachine {
+    state: AttemptState,
     deadline: Timestamp,
-    patience: Patience,
-    streaming: Option<Streaming>,
-    /// Slack and time for outputs, once they are known.
+    waits: WaitLimits,
+    streaming: Option<StreamingMode>,
+    /// Slack and time for outputs; zero before the offer.
     last: Duration,
-    /// Why the program's outputs are salvaged rather than gathered.
-    failure: Option<Failure>,
+    /// The failure that is reported once salvaging ends.
+    failure: Option<AttemptFailure>,
 }
 
-// === impl Timing ===
+// === impl AttemptMachine ===
 
-impl Timing {
-    /// The clocks of an offer. Where it brings none, the older single time-out bounds the whole job.
-    pub fn of(offer: &InitialJobRequest) -> Self {
-        let secs = Duration::from_secs;
-        match offer.executor_timing {
-            Some(timing) => Self {
-                leeway: secs(timing.allowed_leeway),
-                download: secs(timing.download_time_limit),
-                execution: secs(timing.execution_time_limit),
-                upload: secs(timing.upload_time_limit),
-                streaming_start: secs(timing.streaming_start_time_limit),
-            },
-            None => Self {
-                leeway: secs(DEFAULT_LEEWAY_SECS),
-                download: Duration::ZERO,
-                execution: secs(offer.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECS)),
-                upload: Duration::ZERO,
-                streaming_start: secs(offer.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECS)),
-            },
-        }
-    }
-}
-
-// === impl Failure ===
-
-impl Failure {
-    /// The job's own failure, its user's fault.
-    pub fn job(reason: JobFailureReason, stage: JobStage, message: impl Into<String>) -> Self {
-        let kind = FailureKind::Job {
-            reason,
-            exit_code: None,
-        };
+impl AttemptMachine {
+    /// The machine of an attempt that began at `now`.
+    pub fn new(now: Timestamp, waits: WaitLimits) -> Self {
         Self {
-            kind,
-            stage,
-            message: message.into(),
-            code: None,
-            fault: Fault::User,
-        }
-    }
-
-    /// The subnet's failure, this executor's fault.
-    pub fn horde(reason: HordeFailureReason, stage: JobStage, message: impl Into<String>) -> Self {
-        Self {
-            kind: FailureKind::Horde(reason),
-            stage,
-            message: message.into(),
-            code: None,
-            fault: Fault::Executor,
-        }
-    }
-
-    /// With its page.
-    #[must_use]
-    pub fn coded(self, code: ErrorCode) -> Self {
-        Self {
-            code: Some(code),
-            ..self
-        }
-    }
-
-    /// With another party at fault.
-    #[must_use]
-    pub fn blame(self, fault: Fault) -> Self {
-        Self { fault, ..self }
-    }
-
-    fn of_exit(exit: &Exit) -> Self {
-        let message = match (&exit.not_started, exit.oom_killed) {
-            (Some(reason), _) => format!("the program could not be started: {reason}"),
-            (None, true) => "the program was killed for using more memory than it is allowed".to_owned(),
-            (None, false) => format!("the program ended with exit code {}", exit.code),
-        };
-        let kind = FailureKind::Job {
-            reason: JobFailureReason::NonzeroReturnCode,
-            exit_code: Some(exit.code),
-        };
-        Self {
-            kind,
-            ..Self::job(JobFailureReason::NonzeroReturnCode, JobStage::Execution, message)
-        }
-        .coded(ErrorCode::JobExitCode)
-    }
-
-    fn of_early_exit(exit: &Exit) -> Self {
-        let failure = Self::of_exit(exit);
-        Self {
-            stage: JobStage::StreamingStartup,
-            message: format!("{}, before it answered", failure.message),
-            ..failure
-        }
-    }
-
-    fn of_halt(halt: Halt, exit: Option<&Exit>) -> Self {
-        match halt {
-            Halt::TimedOut => {
-                let message = "the job ran longer than it was allowed and was stopped";
-                let kind = FailureKind::Job {
-                    reason: JobFailureReason::Timeout,
-                    exit_code: exit.map(|exit| exit.code),
-                };
-                Self {
-                    kind,
-                    ..Self::job(JobFailureReason::Timeout, JobStage::Execution, message)
-                }
-                .coded(ErrorCode::JobTimeout)
-            }
-            Halt::NeverAnswered => {
-                let message =
-                    "the streaming job did not answer its health check within the time it has to start";
-                let kind = FailureKind::Job {
-                    reason: JobFailureReason::Timeout,
-                    exit_code: exit.map(|exit| exit.code),
-                };
-                Self {
-                    kind,
-                    ..Self::job(JobFailureReason::Timeout, JobStage::StreamingStartup, message)
-                }
-                .coded(ErrorCode::SessionUnanswered)
-            }
-            Halt::SessionOver => Self::horde(
-                HordeFailureReason::GenericError,
-                JobStage::Execution,
-                "the container could not be stopped after its session",
-            ),
-            Halt::DiskFull(limit) => {
-                let message = format!("the job wrote more than {limit} bytes and was stopped");
-                let reason = JobFailureReason::NonzeroReturnCode;
-                let kind = FailureKind::Job {
-                    reason,
-                    exit_code: exit.map(|exit| exit.code),
-                };
-                Self {
-                    kind,
-                    ..Self::job(reason, JobStage::Execution, message)
-                }
-                .coded(ErrorCode::JobExitCode)
-            }
-        }
-    }
-}
-
-// === impl Attempt ===
-
-impl Attempt {
-    /// An attempt that began at `now`.
-    pub fn new(now: Timestamp, patience: Patience) -> Self {
-        Self {
-            state: State::AwaitingOffer,
-            deadline: now.plus(patience.offer),
-            patience,
+            state: AttemptState::AwaitingOffer,
+            deadline: now.plus(waits.offer),
+            waits,
             streaming: None,
             last: Duration::ZERO,
             failure: None,
         }
     }
 
-    /// Where it stands.
-    pub fn state(&self) -> State {
+    /// The current stage.
+    pub fn state(&self) -> AttemptState {
         self.state
     }
 
@@ -415,208 +220,256 @@ impl Attempt {
         self.deadline
     }
 
-    /// Takes in what happened at `now`. What does not belong to the state it is in changes nothing.
+    /// Takes in an event that happened at `now`. An event that does not belong to the current state changes nothing: it
+    /// was sent twice, or came too late to matter.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
-        let state = self.state;
-        match (state, event) {
-            (State::Over, _) => vec![],
-            (_, Event::Parted(parting)) => self.conclude(Conclusion::Parted(parting)),
-            // What went wrong first is what is told.
-            (State::Salvaging, Event::Failed(_) | Event::Collected) => self.salvaged(),
-            (_, Event::Failed(failure)) => self.conclude(Conclusion::Failed(failure)),
-            (_, Event::Tick) if now < self.deadline => vec![],
-            (_, Event::Tick) => self.late(now),
-
-            (State::AwaitingOffer, Event::Offered(terms)) => self.offered(terms, now),
-            (State::PreparingImage(timing), Event::ImageReady) => {
-                self.state = State::AwaitingJob(timing);
-                self.deadline = now.plus(timing.leeway).plus(timing.download);
-                vec![Effect::SayReady]
-            }
-            (State::AwaitingJob(timing), Event::Requested { image_ready: true }) => {
-                self.state = State::PlacingVolumes(timing);
-                vec![Effect::PlaceVolumes]
-            }
-            (State::AwaitingJob(timing), Event::Requested { image_ready: false }) => {
-                self.state = State::FetchingImage(timing, self.deadline.since(now));
-                self.deadline = now.plus(self.patience.image);
-                vec![Effect::PrepareImage]
-            }
-            (State::FetchingImage(timing, left), Event::ImageReady) => {
-                self.state = State::PlacingVolumes(timing);
-                self.deadline = now.plus(left);
-                vec![Effect::PlaceVolumes]
-            }
-            (State::PlacingVolumes(timing), Event::VolumesReady) => {
-                if self.streaming.is_some() {
-                    self.state = State::Starting(timing);
-                    self.deadline = now.plus(timing.streaming_start);
-                    return vec![Effect::SayVolumesReady, Effect::Run, Effect::OpenSession];
-                }
-                self.state = State::Running(timing);
-                self.deadline = now.plus(timing.execution);
-                vec![Effect::SayVolumesReady, Effect::Run]
-            }
-            (State::Starting(timing), Event::Answers) => {
-                self.state = State::Serving(timing);
-                self.deadline = now.plus(timing.execution);
-                vec![Effect::SayAnswers]
-            }
-            (State::Starting(_), Event::Exited(exit)) => self.salvage(Failure::of_early_exit(&exit), now),
-            (State::Serving(timing) | State::Closing(timing), Event::Exited(exit)) => {
-                self.served(timing, &exit, now)
-            }
-            (State::Serving(_) | State::Closing(_), Event::SessionOver) => self.halt(Halt::SessionOver, now),
-            (State::Running(timing), Event::Exited(exit)) => self.exited(timing, &exit, now),
-            (
-                State::Running(_) | State::Starting(_) | State::Serving(_) | State::Closing(_),
-                Event::DiskFull(limit),
-            ) => self.halt(Halt::DiskFull(limit), now),
-            (State::Stopping(Halt::SessionOver), Event::Exited(_)) => self.done(now),
-            (State::Stopping(halt), Event::Exited(exit)) => {
-                self.salvage(Failure::of_halt(halt, Some(&exit)), now)
-            }
-            (State::Collecting, Event::Collected) => self.conclude(Conclusion::Finished),
-
-            // Said twice, or too late to matter.
-            (
-                State::AwaitingOffer
-                | State::PreparingImage(_)
-                | State::AwaitingJob(_)
-                | State::FetchingImage(_, _)
-                | State::PlacingVolumes(_)
-                | State::Running(_)
-                | State::Starting(_)
-                | State::Serving(_)
-                | State::Closing(_)
-                | State::Stopping(_)
-                | State::Collecting
-                | State::Salvaging,
-                Event::Offered(_)
-                | Event::ImageReady
-                | Event::Requested { .. }
-                | Event::VolumesReady
-                | Event::Exited(_)
-                | Event::DiskFull(_)
-                | Event::Answers
-                | Event::SessionOver
-                | Event::Collected,
-            ) => vec![],
+        if self.state == AttemptState::Over {
+            return vec![];
+        }
+        match event {
+            Event::Abandoned(reason) => self.conclude(Conclusion::Abandoned(reason)),
+            Event::Failed(failure) => self.fail(failure),
+            Event::Tick if now < self.deadline => vec![],
+            Event::Tick => self.expire(now),
+            Event::Offered(terms) => self.accept_offer(terms, now),
+            Event::ImageReady => self.advance_past_image(now),
+            Event::Requested { image_ready } => self.accept_request(image_ready, now),
+            Event::VolumesReady => self.start_program(now),
+            Event::SessionOpened => self.start_serving(now),
+            Event::SessionClosed => self.end_session(now),
+            Event::DiskFull(limit) => self.stop_full_disk(limit, now),
+            Event::Exited(exit) => self.handle_exit(&exit, now),
+            Event::Collected => self.finish(),
         }
     }
 
-    fn offered(&mut self, terms: Terms, now: Timestamp) -> Vec<Effect> {
+    // === events ===
+
+    fn accept_offer(&mut self, terms: OfferTerms, now: Timestamp) -> Vec<Effect> {
+        if self.state != AttemptState::AwaitingOffer {
+            return vec![];
+        }
         self.streaming = terms.streaming;
-        self.state = State::PreparingImage(terms.timing);
-        self.deadline = now.plus(self.patience.image);
-        self.last = terms.timing.leeway.saturating_add(terms.timing.upload);
+        self.state = AttemptState::PreparingImage(terms.limits);
+        self.deadline = now.plus(self.waits.image);
+        self.last = terms.limits.leeway.saturating_add(terms.limits.upload);
         vec![Effect::PrepareImage]
     }
 
-    fn exited(&mut self, timing: Timing, exit: &Exit, now: Timestamp) -> Vec<Effect> {
-        if exit.code != 0 || exit.not_started.is_some() {
-            return self.salvage(Failure::of_exit(exit), now);
+    fn advance_past_image(&mut self, now: Timestamp) -> Vec<Effect> {
+        if let AttemptState::PreparingImage(limits) = self.state {
+            self.state = AttemptState::AwaitingJob(limits);
+            self.deadline = now.plus(limits.leeway).plus(limits.download);
+            return vec![Effect::ReportReady];
         }
-        self.state = State::Collecting;
-        self.deadline = now.plus(timing.leeway).plus(timing.upload);
-        vec![Effect::SayExecutionDone, Effect::Collect]
+        if let AttemptState::FetchingImage(limits, left) = self.state {
+            self.state = AttemptState::PlacingVolumes(limits);
+            self.deadline = now.plus(left);
+            return vec![Effect::PlaceVolumes];
+        }
+        vec![]
     }
 
-    /// A program that answered has ended by itself: what is under way in its session is signed as it stands.
-    fn served(&mut self, timing: Timing, exit: &Exit, now: Timestamp) -> Vec<Effect> {
-        let mut effects = vec![Effect::CloseSession];
-        effects.extend(self.exited(timing, exit, now));
-        effects
+    fn accept_request(&mut self, image_ready: bool, now: Timestamp) -> Vec<Effect> {
+        let AttemptState::AwaitingJob(limits) = self.state else {
+            return vec![];
+        };
+        if image_ready {
+            self.state = AttemptState::PlacingVolumes(limits);
+            return vec![Effect::PlaceVolumes];
+        }
+        self.state = AttemptState::FetchingImage(limits, self.deadline.since(now));
+        self.deadline = now.plus(self.waits.image);
+        vec![Effect::PrepareImage]
     }
 
-    /// It has ended because it was to.
-    fn done(&mut self, now: Timestamp) -> Vec<Effect> {
-        self.state = State::Collecting;
-        self.deadline = now.plus(self.last);
-        vec![Effect::SayExecutionDone, Effect::Collect]
-    }
-
-    fn halt(&mut self, halt: Halt, now: Timestamp) -> Vec<Effect> {
-        self.state = State::Stopping(halt);
-        self.deadline = now.plus(self.patience.grace).plus(KILL_LIMIT);
+    fn start_program(&mut self, now: Timestamp) -> Vec<Effect> {
+        let AttemptState::PlacingVolumes(limits) = self.state else {
+            return vec![];
+        };
         if self.streaming.is_some() {
-            return vec![Effect::CloseSession, Effect::Stop];
+            self.state = AttemptState::Starting(limits);
+            self.deadline = now.plus(limits.streaming_start);
+            return vec![Effect::ReportVolumesReady, Effect::Run, Effect::OpenSession];
         }
-        vec![Effect::Stop]
+        self.state = AttemptState::Running(limits);
+        self.deadline = now.plus(limits.execution);
+        vec![Effect::ReportVolumesReady, Effect::Run]
     }
 
-    /// The time of a session is over: what is under way gets a while to end.
-    fn close(&mut self, timing: Timing, now: Timestamp) -> Vec<Effect> {
-        self.state = State::Closing(timing);
-        self.deadline = now.plus(CLOSE_LIMIT);
-        vec![Effect::CloseSession]
+    fn start_serving(&mut self, now: Timestamp) -> Vec<Effect> {
+        let AttemptState::Starting(limits) = self.state else {
+            return vec![];
+        };
+        self.state = AttemptState::Serving(limits);
+        self.deadline = now.plus(limits.execution);
+        vec![Effect::ReportSession]
     }
 
-    /// The job has failed; what it left is worth having all the same.
-    fn salvage(&mut self, failure: Failure, now: Timestamp) -> Vec<Effect> {
-        self.state = State::Salvaging;
-        self.deadline = now.plus(self.last);
-        self.failure = Some(failure);
-        vec![Effect::Collect]
+    fn end_session(&mut self, now: Timestamp) -> Vec<Effect> {
+        if matches!(self.state, AttemptState::Serving(_) | AttemptState::Closing(_)) {
+            return self.stop(StopReason::SessionOver, now);
+        }
+        vec![]
     }
 
-    fn salvaged(&mut self) -> Vec<Effect> {
-        match self.failure.take() {
-            Some(failure) => self.conclude(Conclusion::Failed(failure)),
-            // Nothing is salvaged without a failure.
-            None => vec![],
+    fn stop_full_disk(&mut self, limit: u64, now: Timestamp) -> Vec<Effect> {
+        match self.state {
+            AttemptState::Running(_)
+            | AttemptState::Starting(_)
+            | AttemptState::Serving(_)
+            | AttemptState::Closing(_) => self.stop(StopReason::DiskFull(limit), now),
+            AttemptState::AwaitingOffer
+            | AttemptState::PreparingImage(_)
+            | AttemptState::AwaitingJob(_)
+            | AttemptState::FetchingImage(_, _)
+            | AttemptState::PlacingVolumes(_)
+            | AttemptState::Stopping(_)
+            | AttemptState::Collecting
+            | AttemptState::Salvaging
+            | AttemptState::Over => vec![],
         }
     }
 
-    /// The deadline has passed.
-    fn late(&mut self, now: Timestamp) -> Vec<Effect> {
+    fn handle_exit(&mut self, exit: &ProgramExit, now: Timestamp) -> Vec<Effect> {
+        match self.state {
+            AttemptState::Running(limits) => self.collect_or_salvage(limits, exit, now),
+            AttemptState::Starting(_) => self.salvage(AttemptFailure::of_early_exit(exit), now),
+            AttemptState::Serving(limits) | AttemptState::Closing(limits) => {
+                // The program ended by itself: requests under way in its session are signed as far as they came.
+                let mut effects = vec![Effect::CloseSession];
+                effects.extend(self.collect_or_salvage(limits, exit, now));
+                effects
+            }
+            AttemptState::Stopping(StopReason::SessionOver) => self.collect(self.last, now),
+            AttemptState::Stopping(reason) => self.salvage(AttemptFailure::of_stop(reason, Some(exit)), now),
+            AttemptState::AwaitingOffer
+            | AttemptState::PreparingImage(_)
+            | AttemptState::AwaitingJob(_)
+            | AttemptState::FetchingImage(_, _)
+            | AttemptState::PlacingVolumes(_)
+            | AttemptState::Collecting
+            | AttemptState::Salvaging
+            | AttemptState::Over => vec![],
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Effect> {
+        if self.state == AttemptState::Salvaging {
+            return self.conclude_salvage();
+        }
+        if self.state == AttemptState::Collecting {
+            return self.conclude(Conclusion::Finished);
+        }
+        vec![]
+    }
+
+    fn fail(&mut self, failure: AttemptFailure) -> Vec<Effect> {
+        // The first failure is the one that is reported.
+        if self.state == AttemptState::Salvaging {
+            return self.conclude_salvage();
+        }
+        self.conclude(Conclusion::Failed(failure))
+    }
+
+    /// Acts on a deadline that has passed.
+    fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
         let failure = match self.state {
-            State::AwaitingOffer => return self.conclude(Conclusion::Parted(Parting::NoOffer)),
-            State::PreparingImage(_) | State::FetchingImage(_, _) => {
+            AttemptState::AwaitingOffer => {
+                return self.conclude(Conclusion::Abandoned(Abandonment::NoOffer));
+            }
+            AttemptState::PreparingImage(_) | AttemptState::FetchingImage(_, _) => {
                 let message = "the image was not ready within the time that the executor allows for one";
-                Failure::horde(
+                AttemptFailure::horde(
                     HordeFailureReason::ExecutorSpinupFailed,
                     JobStage::ExecutorStartup,
                     message,
                 )
             }
-            State::AwaitingJob(_) => {
+            AttemptState::AwaitingJob(_) => {
                 let message = "the job's request did not arrive while the time for its inputs ran";
-                Failure::horde(
+                AttemptFailure::horde(
                     HordeFailureReason::VolumesTimedOut,
                     JobStage::VolumeDownload,
                     message,
                 )
                 .blame(Fault::Validator)
             }
-            State::PlacingVolumes(_) => {
+            AttemptState::PlacingVolumes(_) => {
                 let message = "the inputs were not in place within the time the job allows for them";
-                Failure::job(JobFailureReason::Timeout, JobStage::VolumeDownload, message)
-                    .coded(ErrorCode::JobTimeout)
+                AttemptFailure::job(JobFailureReason::Timeout, JobStage::VolumeDownload, message)
+                    .with_code(ErrorCode::JobTimeout)
             }
-            State::Running(_) => return self.halt(Halt::TimedOut, now),
-            State::Starting(_) => return self.halt(Halt::NeverAnswered, now),
-            State::Serving(timing) => {
+            AttemptState::Running(_) => return self.stop(StopReason::TimedOut, now),
+            AttemptState::Starting(_) => return self.stop(StopReason::NeverAnswered, now),
+            AttemptState::Serving(limits) => {
                 return match self.streaming {
-                    Some(Streaming::Sealed) => self.close(timing, now),
-                    Some(Streaming::Direct) | None => self.halt(Halt::TimedOut, now),
+                    Some(StreamingMode::Sealed) => self.close_session(limits, now),
+                    Some(StreamingMode::Direct) | None => self.stop(StopReason::TimedOut, now),
                 };
             }
-            State::Closing(_) => return self.halt(Halt::SessionOver, now),
-            State::Stopping(halt) => Failure::of_halt(halt, None),
-            State::Collecting => {
+            AttemptState::Closing(_) => return self.stop(StopReason::SessionOver, now),
+            AttemptState::Stopping(reason) => AttemptFailure::of_stop(reason, None),
+            AttemptState::Collecting => {
                 let message = "the outputs were not gathered within the time the job allows for them";
-                Failure::job(JobFailureReason::Timeout, JobStage::ResultUpload, message)
-                    .coded(ErrorCode::JobTimeout)
+                AttemptFailure::job(JobFailureReason::Timeout, JobStage::ResultUpload, message)
+                    .with_code(ErrorCode::JobTimeout)
             }
-            State::Salvaging => return self.salvaged(),
-            State::Over => return vec![],
+            AttemptState::Salvaging => return self.conclude_salvage(),
+            AttemptState::Over => return vec![],
         };
         self.conclude(Conclusion::Failed(failure))
     }
 
+    // === transitions that several events share ===
+
+    fn collect_or_salvage(&mut self, limits: StageLimits, exit: &ProgramExit, now: Timestamp) -> Vec<Effect> {
+        if exit.code != 0 || exit.not_started.is_some() {
+            return self.salvage(AttemptFailure::of_exit(exit), now);
+        }
+        self.collect(limits.leeway.saturating_add(limits.upload), now)
+    }
+
+    fn collect(&mut self, limit: Duration, now: Timestamp) -> Vec<Effect> {
+        self.state = AttemptState::Collecting;
+        self.deadline = now.plus(limit);
+        vec![Effect::ReportExecutionDone, Effect::Collect]
+    }
+
+    fn stop(&mut self, reason: StopReason, now: Timestamp) -> Vec<Effect> {
+        self.state = AttemptState::Stopping(reason);
+        self.deadline = now.plus(self.waits.grace).plus(KILL_LIMIT);
+        if self.streaming.is_some() {
+            return vec![Effect::CloseSession, Effect::Stop];
+        }
+        vec![Effect::Stop]
+    }
+
+    /// Closes a session whose time is over: requests under way get [`CLOSE_LIMIT`] to end.
+    fn close_session(&mut self, limits: StageLimits, now: Timestamp) -> Vec<Effect> {
+        self.state = AttemptState::Closing(limits);
+        self.deadline = now.plus(CLOSE_LIMIT);
+        vec![Effect::CloseSession]
+    }
+
+    /// Collects the artifacts of a job that has failed: they often show why.
+    fn salvage(&mut self, failure: AttemptFailure, now: Timestamp) -> Vec<Effect> {
+        self.state = AttemptState::Salvaging;
+        self.deadline = now.plus(self.last);
+        self.failure = Some(failure);
+        vec![Effect::Collect]
+    }
+
+    fn conclude_salvage(&mut self) -> Vec<Effect> {
+        match self.failure.take() {
+            Some(failure) => self.conclude(Conclusion::Failed(failure)),
+            // Salvaging begins with a failure.
+            None => vec![],
+        }
+    }
+
     fn conclude(&mut self, conclusion: Conclusion) -> Vec<Effect> {
-        self.state = State::Over;
+        self.state = AttemptState::Over;
         vec![Effect::Conclude(conclusion)]
     }
 }

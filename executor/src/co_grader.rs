@@ -1,6 +1,6 @@
-//! A grader beside a session: brought up when the validator challenges this executor while it serves somebody, and removed once it
-//! has not been asked for a while. It runs in a container of its own with the session's processors and GPUs, and sees nothing of the
-//! session's files.
+//! The co-grader of a session: a grader that answers the validator's challenges while this executor serves a user. It is
+//! started by the first challenge, and removed when no challenge came for a while. It runs in a container of its own with the
+//! session's processors and GPUs, and sees none of the session's files.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -26,34 +26,34 @@ use tokio::sync::Mutex;
 
 use crate::config::{Config, Policy};
 use crate::engine::Engine;
-use crate::sandbox::{JobFolders, Sealed};
+use crate::sandbox::{JobContainer, JobFolders};
 
-/// Where a grader takes messages.
+/// The path at which a grader takes challenges.
 const MESSAGES: &str = "/v1/grade";
-/// How long it may take to come up.
+/// How long a grader may take to start.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// Between two looks whether it has.
+/// The pause between two looks whether it has started.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long it may take over one look at its health.
+/// How long it may take over one health check.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// A grader that was not asked for so long goes: longer than the longest answer that the seal waits for.
-const LINGER: Duration = Duration::from_secs(660);
-/// The part of the session's memory that it gets beside it, and the least.
-const PART: i64 = 4;
+/// A grader is removed after this long without a challenge: longer than the longest answer that the seal waits for.
+const IDLE_LIMIT: Duration = Duration::from_secs(660);
+/// The grader gets this fraction of the session's memory, but at least [`LEAST_MEMORY`] bytes.
+const MEMORY_DIVISOR: i64 = 4;
 const LEAST_MEMORY: i64 = 512 << 20;
-/// What it gets of shared memory and of each tmpfs: it needs neither.
+/// Bytes of shared memory and of each tmpfs: a grader needs neither.
 const SCRATCH: i64 = 16 << 20;
 
-/// What it is made of.
-pub(crate) struct Plan {
+/// What a co-grader is started with.
+pub(crate) struct CoGraderSpec {
     pub(crate) engine: Engine,
     pub(crate) config: Arc<Config>,
     pub(crate) terms: GraderTerms,
     pub(crate) attempt: AttemptId,
     pub(crate) class: ExecutorClass,
-    /// The session's container.
+    /// The name of the session's container.
     pub(crate) container: String,
-    /// The session's folders: its own lie in there.
+    /// The session's folders; the grader's own lie below their root.
     pub(crate) folders: JobFolders,
     pub(crate) policy: Policy,
     pub(crate) gpus: Vec<String>,
@@ -61,96 +61,97 @@ pub(crate) struct Plan {
     pub(crate) tasks: Tasks,
 }
 
-/// One that can be asked. Clones are the same one.
+/// A grader that is started when it is needed. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Grader(Arc<Inner>);
+pub(crate) struct CoGrader(Arc<Inner>);
 
 struct Inner {
-    plan: Plan,
-    state: Mutex<State>,
+    spec: CoGraderSpec,
+    state: Mutex<CoGraderState>,
+    /// When the last challenge came.
     used: parking_lot::Mutex<Timestamp>,
 }
 
-enum State {
-    Away,
-    Up {
+enum CoGraderState {
+    Stopped,
+    Running {
         upstream: Upstream,
-        /// The engine's own name for its container.
+        /// The engine's id of its container.
         id: String,
-        /// Its image stays meanwhile.
+        /// Keeps the image on this machine.
         _image: Box<Resolved>,
     },
-    /// The session is over: it does not come up again.
+    /// The session is over: the grader does not start again.
     Closed,
 }
 
-/// The name of its container.
-pub(crate) fn name(container: &str) -> String {
+/// The name of the co-grader's container, from that of the session's.
+fn grader_container(container: &str) -> String {
     format!("{container}-grader")
 }
 
-impl Grader {
-    pub(crate) fn new(plan: Plan) -> Self {
-        let used = parking_lot::Mutex::new(plan.clock.now());
+impl CoGrader {
+    pub(crate) fn new(spec: CoGraderSpec) -> Self {
+        let used = parking_lot::Mutex::new(spec.clock.now());
         Self(Arc::new(Inner {
-            plan,
-            state: Mutex::new(State::Away),
+            spec,
+            state: Mutex::new(CoGraderState::Stopped),
             used,
         }))
     }
 
-    /// Removes it whenever nobody has asked it for long. Never ends.
-    pub(crate) async fn rest(&self) {
-        let clock = &self.0.plan.clock;
+    /// Removes the grader whenever it had no challenge for long. Never ends.
+    pub(crate) async fn remove_when_idle(&self) {
+        let clock = &self.0.spec.clock;
         loop {
-            clock.sleep(LINGER / 4).await;
+            clock.sleep(IDLE_LIMIT / 4).await;
             let used = *self.0.used.lock();
-            if clock.now().since(used) < LINGER {
+            if clock.now().since(used) < IDLE_LIMIT {
                 continue;
             }
             let mut state = self.0.state.lock().await;
-            if matches!(*state, State::Up { .. }) {
-                *state = State::Away;
+            if matches!(*state, CoGraderState::Running { .. }) {
+                *state = CoGraderState::Stopped;
                 self.0.remove().await;
             }
         }
     }
 
-    /// The session is over.
+    /// Removes the grader for good.
     pub(crate) async fn close(&self) {
         let mut state = self.0.state.lock().await;
-        if matches!(*state, State::Up { .. }) {
+        if matches!(*state, CoGraderState::Running { .. }) {
             self.0.remove().await;
         }
-        *state = State::Closed;
+        *state = CoGraderState::Closed;
     }
 }
 
-impl std::fmt::Debug for Grader {
+impl std::fmt::Debug for CoGrader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Grader({})", self.0.plan.terms.image)
+        write!(f, "CoGrader({})", self.0.spec.terms.image)
     }
 }
 
-impl Beside for Grader {
+impl Beside for CoGrader {
     fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
         let inner = Arc::clone(&self.0);
-        // On a task of its own: whoever asked may go, and what is being made then must not be lost sight of.
-        let coming = self.0.plan.tasks.spawn("grader beside a session", async move {
-            let up = inner.up().await;
-            *inner.used.lock() = inner.plan.clock.now();
-            up
+        // On a task of its own: the client may go away, and a container that is being made then must not be forgotten.
+        let starting = self.0.spec.tasks.spawn("co-grader", async move {
+            let upstream = inner.ensure_running().await;
+            *inner.used.lock() = inner.spec.clock.now();
+            upstream
         });
         Box::pin(async move {
-            let came = coming.join().await;
-            came.unwrap_or_else(|error| Err(error.to_string()))
+            let started = starting.join().await;
+            started.unwrap_or_else(|error| Err(error.to_string()))
         })
     }
 
     fn path(&self, method: &Method) -> PathAndQuery {
         let messages = || PathAndQuery::from_static(MESSAGES);
         if method == Method::GET {
-            let health = PathAndQuery::try_from(self.0.plan.terms.health.as_str());
+            let health = PathAndQuery::try_from(self.0.spec.terms.health.as_str());
             return health.unwrap_or_else(|_| messages());
         }
         messages()
@@ -158,31 +159,35 @@ impl Beside for Grader {
 }
 
 impl Inner {
-    async fn up(&self) -> Result<Upstream, String> {
+    /// Starts the grader unless it runs already.
+    async fn ensure_running(&self) -> Result<Upstream, String> {
         let mut state = self.state.lock().await;
         match &*state {
-            State::Closed => return Err("the session is over".to_owned()),
-            State::Away => {}
-            State::Up { upstream, id, .. } => {
-                let running = self.plan.engine.running(&name(&self.plan.container)).await;
+            CoGraderState::Closed => return Err("the session is over".to_owned()),
+            CoGraderState::Stopped => {}
+            CoGraderState::Running { upstream, id, .. } => {
+                let running = self
+                    .spec
+                    .engine
+                    .running(&grader_container(&self.spec.container))
+                    .await;
                 if matches!(running, Ok(Some(running)) if running.id == *id) {
                     return Ok(upstream.clone());
                 }
             }
         }
-        *state = State::Away;
-        let coming = self.bring_up();
-        let came = tokio::select! {
-            came = coming => came,
-            () = self.plan.clock.sleep(START_LIMIT) => {
+        *state = CoGraderState::Stopped;
+        let started = tokio::select! {
+            started = self.start() => started,
+            () = self.spec.clock.sleep(START_LIMIT) => {
                 Err(format!("the grader did not answer within {} s", START_LIMIT.as_secs()))
             }
         };
-        match came {
+        match started {
             Ok((upstream, id, image)) => {
-                tracing::info!(image = %self.plan.terms.image, "a grader stands beside the session");
+                tracing::info!(image = %self.spec.terms.image, "started a co-grader for the session");
                 let (copy, image) = (upstream.clone(), Box::new(image));
-                *state = State::Up {
+                *state = CoGraderState::Running {
                     upstream,
                     id,
                     _image: image,
@@ -196,102 +201,102 @@ impl Inner {
         }
     }
 
-    async fn bring_up(&self) -> Result<(Upstream, String, Resolved), String> {
-        let plan = &self.plan;
-        let said = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
+    async fn start(&self) -> Result<(Upstream, String, Resolved), String> {
+        let spec = &self.spec;
+        let describe = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
         let unwatched: Progress = Arc::new(|_, _| {});
         let image = ensure(
-            &plan.engine,
-            &plan.config.images,
-            &plan.terms.docker_image,
+            &spec.engine,
+            &spec.config.images,
+            &spec.terms.docker_image,
             &unwatched,
-            &plan.clock,
+            &spec.clock,
         )
         .await
-        .map_err(|error| said(&error))?;
-        if image.image.id != plan.terms.image {
+        .map_err(|error| describe(&error))?;
+        if image.image.id != spec.terms.image {
             return Err(format!(
-                "the grader is to be the image {}, and {} is here by that name",
-                plan.terms.image, image.image.id
+                "the grader must be the image {}, and its name stands for {} here",
+                spec.terms.image, image.image.id
             ));
         }
-        let folders = self.folders().map_err(|error| said(&error))?;
+        let folders = self.make_folders().map_err(|error| describe(&error))?;
         let job = self.job();
-        let sealed = Sealed {
+        let container_spec = JobContainer {
             job: &job,
             image: &image.image,
             bare_home: None,
             policy: Policy {
-                allowance: beside(plan.policy.allowance),
-                ..plan.policy
+                allowance: grader_allowance(spec.policy.allowance),
+                ..spec.policy
             },
-            gpus: &plan.gpus,
+            gpus: &spec.gpus,
             folders: &folders,
-            runtime: &plan.config.runtime,
+            runtime: &spec.config.runtime,
             streaming: true,
         };
-        let body = sealed.container().map_err(|error| said(&error))?;
-        let container = name(&plan.container);
-        // One that ended, or that a call before this one gave up.
-        plan.engine
+        let body = container_spec.body().map_err(|error| describe(&error))?;
+        let container = grader_container(&spec.container);
+        // A container of a grader that ended, or of a start that was given up.
+        spec.engine
             .remove(&container)
             .await
-            .map_err(|error| said(&error))?;
-        plan.engine
+            .map_err(|error| describe(&error))?;
+        spec.engine
             .create(&container, body)
             .await
-            .map_err(|error| said(&error))?;
-        plan.engine
+            .map_err(|error| describe(&error))?;
+        spec.engine
             .start(&container)
             .await
-            .map_err(|error| said(&error))?;
+            .map_err(|error| describe(&error))?;
         let running = loop {
-            let running = plan.engine.running(&container).await;
-            if let Some(running) = running.map_err(|error| said(&error))? {
+            let running = spec.engine.running(&container).await;
+            if let Some(running) = running.map_err(|error| describe(&error))? {
                 break running;
             }
-            plan.clock.sleep(PAUSE).await;
+            spec.clock.sleep(PAUSE).await;
         };
         let listener = Listener::Container(running.id.clone());
-        let socket = JobSocket::new(&folders.sockets, &plan.terms.socket, listener);
-        let address = EngineAddress::Socket(socket.map_err(|error| said(&error))?);
-        let upstream = Upstream::new(address, &Limits::default(), &plan.tasks);
+        let socket = JobSocket::new(&folders.sockets, &spec.terms.socket, listener);
+        let address = EngineAddress::Socket(socket.map_err(|error| describe(&error))?);
+        let upstream = Upstream::new(address, &Limits::default(), &spec.tasks);
         loop {
-            let seen = upstream.probe(&plan.terms.health, PROBE_LIMIT).await;
-            if seen.is_ok_and(|status| status.is_success()) {
+            let health = upstream.probe(&spec.terms.health, PROBE_LIMIT).await;
+            if health.is_ok_and(|status| status.is_success()) {
                 return Ok((upstream, running.id, image));
             }
-            plan.clock.sleep(PAUSE).await;
+            spec.clock.sleep(PAUSE).await;
         }
     }
 
-    /// What it reads and writes: nothing of the session's.
-    fn folders(&self) -> io::Result<JobFolders> {
-        let root = self.plan.folders.root.join("grader");
+    /// Makes the folders that the grader reads and writes. It sees none of the session's.
+    fn make_folders(&self) -> io::Result<JobFolders> {
+        let root = self.spec.folders.root.join("grader");
         let folders = JobFolders {
-            // By this one the next executor finds the container of a killed one.
-            root: self.plan.folders.root.clone(),
+            // The next executor finds the container of a killed executor by this folder.
+            root: self.spec.folders.root.clone(),
             ..JobFolders::under(&root)
         };
         for folder in [&folders.volume, &folders.output, &folders.specs, &folders.sockets] {
-            make(folder)?;
+            make_writable(folder)?;
         }
         Ok(folders)
     }
 
     fn job(&self) -> JobRequest {
-        let plan = &self.plan;
+        let spec = &self.spec;
         JobRequest {
-            job_uuid: plan.attempt,
-            executor_class: plan.class,
-            docker_image: plan.terms.docker_image.clone(),
+            job_uuid: spec.attempt,
+            executor_class: spec.class,
+            docker_image: spec.terms.docker_image.clone(),
             raw_script: None,
-            docker_run_options_preset: if plan.gpus.is_empty() {
+            docker_run_options_preset: if spec.gpus.is_empty() {
                 OptionsPreset::None
             } else {
                 OptionsPreset::NvidiaAll
             },
-            docker_run_cmd: plan.terms.args.clone(),
+            docker_run_cmd: spec.terms.args.clone(),
             env: IndexMap::new(),
             volume: None,
             output_upload: None,
@@ -300,23 +305,31 @@ impl Inner {
     }
 
     async fn remove(&self) {
-        if let Err(error) = self.plan.engine.remove(&name(&self.plan.container)).await {
-            tracing::warn!(error = %Causes(&error), "the grader beside the session stays for now");
+        if let Err(error) = self
+            .spec
+            .engine
+            .remove(&grader_container(&self.spec.container))
+            .await
+        {
+            tracing::warn!(error = %Causes(&error), "the co-grader could not be removed");
         }
     }
 }
 
-/// A folder that the image's user may write into.
-fn make(folder: &PathBuf) -> io::Result<()> {
+/// Makes a folder that the image's user may write into.
+fn make_writable(folder: &PathBuf) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o777))
 }
 
-/// What it may use beside a session that may use this. The processors are the session's: how fast they are is what is asked.
-fn beside(session: Allowance) -> Allowance {
+/// What a grader may use, from what its session may use. It shares all the session's processors, because challenges measure
+/// their speed.
+fn grader_allowance(session: Allowance) -> Allowance {
     let scratch = session.shm.min(SCRATCH);
     Allowance {
-        memory: (session.memory / PART).max(LEAST_MEMORY).min(session.memory),
+        memory: (session.memory / MEMORY_DIVISOR)
+            .max(LEAST_MEMORY)
+            .min(session.memory),
         shm: scratch,
         tmpfs: session.tmpfs.min(u64::try_from(scratch).unwrap_or(0)),
         ..session
@@ -337,7 +350,7 @@ mod tests {
             pids: 512,
             disk: 1 << 30,
         };
-        let got = beside(session);
+        let got = grader_allowance(session);
         assert_eq!((got.memory, got.nano_cpus), (4 << 30, session.nano_cpus));
         assert!(got.shm + got.memory < session.memory);
         let small = Allowance {
@@ -345,7 +358,7 @@ mod tests {
             ..session
         };
         assert_eq!(
-            beside(small).memory,
+            grader_allowance(small).memory,
             256 << 20,
             "never more than the session itself"
         );

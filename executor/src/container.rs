@@ -1,4 +1,4 @@
-//! Running one container from creation to exit.
+//! Runs one container from its creation to its exit.
 
 use std::future::ready;
 
@@ -14,31 +14,31 @@ use muster_protocol::{HordeFailureReason, JobStage};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt_state::{Exit, Failure};
+use crate::attempt_state::{AttemptFailure, ProgramExit};
+use crate::capture::OutputCapture;
 use crate::engine::{Engine, EngineError};
 use crate::images::engine_failed;
-use crate::outputs::Capture;
 use crate::retry;
-use crate::warm::Waiting;
+use crate::warm::AttachedContainer;
 
-/// What a shell says of a program that it does not find, or may not execute.
+/// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;
 const NOT_EXECUTABLE: i64 = 126;
 
-/// Creates and starts the container and waits for its end. Everything it prints goes into `capture` as it comes.
+/// Creates and starts the container and waits until it ends. Everything that it prints goes into `capture` at once.
 ///
 /// # Errors
-/// The engine's failures. A program that fails is an [`Exit`].
+/// The engine's failures. A failed program is a [`ProgramExit`].
 pub(crate) async fn run(
     engine: Engine,
     name: String,
     body: ContainerCreateBody,
-    capture: Capture,
+    capture: OutputCapture,
     clock: SharedClock,
     called_off: CancellationToken,
-) -> Result<Exit, Failure> {
+) -> Result<ProgramExit, AttemptFailure> {
     let create = || engine.create(&name, body.clone());
-    retry::through(&clock, "create a container", create)
+    retry::retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
     let output = engine
@@ -46,28 +46,29 @@ pub(crate) async fn run(
         .await
         .map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
-        return Err(Failure::horde(
+        return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
             JobStage::Execution,
             "called off",
         ));
     }
     if let Err(error) = engine.start(&name).await {
-        return not_started(&engine, &name, &error).await;
+        return judge_failed_start(&engine, &name, &error).await;
     }
-    ended(&engine, &name, output, &capture, &clock).await
+    wait_for_end(&engine, &name, output, &capture, &clock).await
 }
 
-async fn ended(
+/// Waits until a container ends, and finds out how it ended.
+async fn wait_for_end(
     engine: &Engine,
     name: &str,
     output: BoxStream<'_, Result<LogOutput, ApiError>>,
-    capture: &Capture,
+    capture: &OutputCapture,
     clock: &SharedClock,
-) -> Result<Exit, Failure> {
+) -> Result<ProgramExit, AttemptFailure> {
     let (outcome, ()) = tokio::join!(wait(engine, name, clock), drain(output, capture));
     let lost = |error: EngineError| {
-        Failure::horde(
+        AttemptFailure::horde(
             HordeFailureReason::GenericError,
             JobStage::Execution,
             Causes(&error).to_string(),
@@ -76,46 +77,46 @@ async fn ended(
     let (code, interrupted) = outcome.map_err(lost)?;
     if interrupted && code != 0 {
         let message = "the docker engine went away while the job ran, and the job with it";
-        return Err(Failure::horde(
+        return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
             JobStage::Execution,
             message,
         ));
     }
     let oom_killed = engine.ended(name).await.map_err(lost)?.oom_killed;
-    Ok(Exit {
+    Ok(ProgramExit {
         code,
         oom_killed,
         not_started: None,
     })
 }
 
-/// Tells a container that waits what it is to run, and waits for its end. Everything it prints goes into `capture` as it
-/// comes.
+/// Sends `program` to the holder inside a warm container, and waits until the container ends. Everything that it prints
+/// goes into `capture` at once, except for lines of the holder, which begin with `mark`.
 ///
 /// # Errors
-/// As for [`run`].
-pub(crate) async fn run_held(
+/// The engine's failures. A failed program is a [`ProgramExit`].
+pub(crate) async fn run_in_warm(
     engine: Engine,
-    waiting: Waiting,
-    orders: String,
+    warm: AttachedContainer,
+    program: String,
     mark: String,
-    capture: Capture,
+    capture: OutputCapture,
     clock: SharedClock,
-) -> Result<Exit, Failure> {
-    let Waiting {
+) -> Result<ProgramExit, AttemptFailure> {
+    let AttachedContainer {
         name,
         output,
         mut input,
         ..
-    } = waiting;
-    if let Err(error) = tell(&mut input, &orders).await {
-        let message = format!("the container that waited for the job is gone: {error}");
+    } = warm;
+    if let Err(error) = write(&mut input, &program).await {
+        let message = format!("the warm container of the job is gone: {error}");
         let reason = HordeFailureReason::GenericError;
-        return Err(Failure::horde(reason, JobStage::Execution, message));
+        return Err(AttemptFailure::horde(reason, JobStage::Execution, message));
     }
     let mut not_started = None;
-    // Nobody but us and the holder knows the mark, and the holder is gone where the program runs.
+    // Only this executor and the holder know the mark, and the holder is gone once the program runs.
     let output = output.filter(|piece| {
         let words = match piece {
             Ok(LogOutput::StdErr { message }) => message.strip_prefix(mark.as_bytes()),
@@ -128,18 +129,18 @@ pub(crate) async fn run_held(
         }
         ready(words.is_none())
     });
-    let exit = ended(&engine, &name, output.boxed(), &capture, &clock).await?;
+    let exit = wait_for_end(&engine, &name, output.boxed(), &capture, &clock).await?;
     // The engine closes the container's input with it.
     drop(input);
-    Ok(Exit { not_started, ..exit })
+    Ok(ProgramExit { not_started, ..exit })
 }
 
-async fn tell(input: &mut InputSink, orders: &str) -> std::io::Result<()> {
-    input.write_all(orders.as_bytes()).await?;
+async fn write(input: &mut InputSink, program: &str) -> std::io::Result<()> {
+    input.write_all(program.as_bytes()).await?;
     input.flush().await
 }
 
-/// The exit code, and whether the engine was away meanwhile: it may have been restarted under a container that goes on.
+/// The exit code, and whether the engine was away meanwhile: an engine may be restarted while its container runs on.
 async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, bool), EngineError> {
     let first = match engine.wait(name).await {
         Ok(code) => return Ok((code, false)),
@@ -149,15 +150,20 @@ async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, 
         return Err(first);
     }
     tracing::warn!(error = %Causes(&first), container = name, "the engine is away; waiting for it");
-    let code = retry::through(clock, "wait for a container", || engine.wait(name)).await?;
+    let code = retry::retry(clock, "wait for a container", || engine.wait(name)).await?;
     Ok((code, true))
 }
 
-/// A command that the image does not have is its user's mistake; everything else is the machine's.
-async fn not_started(engine: &Engine, name: &str, error: &EngineError) -> Result<Exit, Failure> {
+/// Judges a container that could not be started: a command that the image does not have is the user's mistake, everything
+/// else is a failure of this machine.
+async fn judge_failed_start(
+    engine: &Engine,
+    name: &str,
+    error: &EngineError,
+) -> Result<ProgramExit, AttemptFailure> {
     let code = engine.ended(name).await.map(|ended| ended.code);
     match (error.refusal(), code) {
-        (Some(reason), Ok(code @ (NOT_FOUND | NOT_EXECUTABLE))) => Ok(Exit {
+        (Some(reason), Ok(code @ (NOT_FOUND | NOT_EXECUTABLE))) => Ok(ProgramExit {
             code,
             oom_killed: false,
             not_started: Some(reason.to_owned()),
@@ -166,12 +172,13 @@ async fn not_started(engine: &Engine, name: &str, error: &EngineError) -> Result
     }
 }
 
-async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: &Capture) {
+/// Captures everything that a container prints.
+async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: &OutputCapture) {
     while let Some(piece) = output.next().await {
         match piece {
             Ok(piece) => capture.push(&piece),
             Err(error) => {
-                tracing::warn!(%error, "the job's output broke off");
+                tracing::warn!(%error, "the stream of the job's output broke");
                 return;
             }
         }

@@ -1,5 +1,5 @@
-//! What one lease learns that the next need not ask again: a connection to the engine, and what images keep at home. Nothing
-//! of a job is in here.
+//! Facts that one lease learns and the next need not ask for again: a connection to the engine, and the home folders of
+//! images. Nothing of a job is kept here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,49 +11,50 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::retry;
 
-/// Images remembered at once.
+/// Home folders kept at once; one more empties the cache.
 const MAX_IMAGES: usize = 1_024;
 
-/// The memory of one process. Clones are one.
+/// The cache of one process. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(Arc<Mutex<Known>>);
+pub(crate) struct EngineCache(Arc<Mutex<CachedFacts>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedFacts {
+    /// The engine that answered last.
     engine: Option<Engine>,
-    /// By content, which does not change: the home folder that scratch space may cover, if there is one.
+    /// By the image's content, which does not change: the home folder that a tmpfs may cover, if there is one.
     homes: HashMap<ImageId, Option<String>>,
 }
 
-impl Memory {
-    /// An engine that answers now.
+impl EngineCache {
+    /// Returns an engine that answers now.
     ///
     /// # Errors
-    /// None does, in the time that one takes to be restarted.
+    /// No engine answers within the time that one takes to be restarted.
     pub(crate) async fn engine(&self, address: &str, clock: &SharedClock) -> Result<Engine, EngineError> {
-        let known = self.known_engine();
+        let known = self.last_engine();
         if let Some(engine) = known
             && engine.ping().await.is_ok()
         {
             return Ok(engine);
         }
-        let engine = retry::through(clock, "reach the engine", || Engine::connect(address)).await?;
+        let engine = retry::retry(clock, "reach the engine", || Engine::connect(address)).await?;
         self.lock().engine = Some(engine.clone());
         Ok(engine)
     }
 
     /// The engine that answered last, if one ever did.
-    pub(crate) fn known_engine(&self) -> Option<Engine> {
+    pub(crate) fn last_engine(&self) -> Option<Engine> {
         self.lock().engine.clone()
     }
 
-    /// What was learnt of an image's home; `None` if nothing was.
+    /// The home folder of an image; `None` if it is not known yet.
     pub(crate) fn home(&self, image: ImageId) -> Option<Option<String>> {
         self.lock().homes.get(&image).cloned()
     }
 
-    /// Keeps what was learnt.
-    pub(crate) fn learn_home(&self, image: ImageId, home: Option<String>) {
+    /// Keeps the home folder of an image.
+    pub(crate) fn keep_home(&self, image: ImageId, home: Option<String>) {
         let homes = &mut self.lock().homes;
         if homes.len() >= MAX_IMAGES {
             homes.clear();
@@ -61,7 +62,7 @@ impl Memory {
         homes.insert(image, home);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, CachedFacts> {
         self.0.lock()
     }
 }

@@ -1,15 +1,15 @@
-//! Why an executor's process ends otherwise than well.
+//! The errors with which an executor's process ends.
 //!
-//! A job that fails is no error of its executor: it is reported, and the process ends with 0.
+//! A failed job is no error of its executor: it is reported to the miner, and the process ends with 0.
 
 use muster_enrollment::MembershipError;
 use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_websocket::ConnectError;
 
-use crate::attempt_state::{Failure, Parting};
+use crate::attempt_state::{Abandonment, AttemptFailure};
 
-/// Why it ends.
+/// Why an executor ends with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The miner that this executor was started for cannot be reached.
@@ -24,12 +24,12 @@ pub enum Error {
     /// The miner does not know the lease, or offers another attempt under it.
     #[error("executor: the miner refused the lease: {0}")]
     Refused(String),
-    /// The membership of a standing executor cannot be used.
+    /// The membership file of a persistent executor cannot be used.
     #[error("executor: not enrolled")]
     Membership(#[from] MembershipError),
-    /// The miner took this executor off its roll, or never had it there.
+    /// The miner revoked this executor, or never enrolled it.
     #[error("executor: the miner does not take this executor: {0}")]
-    StruckOff(String),
+    Revoked(String),
     /// The miner offered no job.
     #[error("executor: the miner offered no job within the startup limit")]
     NoOffer,
@@ -39,9 +39,9 @@ pub enum Error {
     /// This machine is not fit to run jobs. The miner has been told.
     #[error("executor: {message}")]
     Unfit {
-        /// What is wrong.
+        /// What this machine lacks.
         message: String,
-        /// Its page.
+        /// The code whose page says what to do.
         code: ErrorCode,
     },
 }
@@ -52,27 +52,27 @@ impl Coded for Error {
             Self::Connect(_) | Self::MinerLost(_) => Some(ErrorCode::MinerLost),
             Self::Unfit { code, .. } => Some(*code),
             Self::Membership(error) => error.code(),
-            Self::StruckOff(_) => Some(ErrorCode::NotEnrolled),
+            Self::Revoked(_) => Some(ErrorCode::NotEnrolled),
             Self::Cancelled(_) | Self::Refused(_) | Self::NoOffer | Self::ShutDown => None,
         }
     }
 }
 
-impl From<Parting> for Error {
-    fn from(parting: Parting) -> Self {
-        match parting {
-            Parting::Cancelled(reason) => Self::Cancelled(reason),
-            Parting::MinerLost(reason) => Self::MinerLost(reason),
-            Parting::Refused(reason) => Self::Refused(reason),
-            Parting::NoOffer => Self::NoOffer,
-            Parting::ShutDown => Self::ShutDown,
+impl From<Abandonment> for Error {
+    fn from(reason: Abandonment) -> Self {
+        match reason {
+            Abandonment::Cancelled(reason) => Self::Cancelled(reason),
+            Abandonment::MinerLost(reason) => Self::MinerLost(reason),
+            Abandonment::Refused(reason) => Self::Refused(reason),
+            Abandonment::NoOffer => Self::NoOffer,
+            Abandonment::ShutDown => Self::ShutDown,
         }
     }
 }
 
 impl Error {
-    /// A reported failure that an operator must also see on this machine.
-    pub(crate) fn unfit(failure: &Failure) -> Option<Self> {
+    /// The error for a reported failure that an operator must also see on this machine; `None` for every other failure.
+    pub(crate) fn unfit(failure: &AttemptFailure) -> Option<Self> {
         let code = failure
             .code
             .filter(|code| *code == ErrorCode::EngineUnreachable)?;

@@ -1,7 +1,7 @@
-//! GPUs by their vendor's library, which is loaded when it is there and asked for nothing when it is not.
+//! GPUs by their vendor's library (NVML). A machine without the library has no GPUs.
 //!
-//! A job's GPUs are looked at before it and after it: what it leaves behind (processes, memory, errors of the hardware) would
-//! be the next job's, so such a GPU goes into quarantine.
+//! The executor reads the state of a job's GPUs before and after the job. A GPU on which the job left processes, memory or
+//! hardware errors goes into quarantine, because the next job would suffer from them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,88 +23,89 @@ use muster_containers::gpu::{GpuClaim, GpuError};
 
 use crate::config::GpuSettings;
 
-/// Why a job cannot have the GPUs of its class.
+/// Why a job cannot get the GPUs of its class.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoGpu {
-    /// There is none.
+pub(crate) enum GpuUnavailable {
+    /// The machine shows no GPU.
     #[error(
         "the job's class has a GPU and this machine shows none; see `nvidia-smi -L` and [gpus] of the configuration"
     )]
     Absent,
-    /// Others have them.
+    /// Other jobs have them.
     #[error(transparent)]
     Claim(#[from] GpuError),
 }
 
-/// How often a GPU is looked at that has not forgotten a job that is gone.
-const LOOKS: u32 = 50;
-/// And how long between.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// A GPU with more errors than these is as bad as one with these.
+/// How often a GPU is read again on which something of a finished job is left.
+const READINGS: u32 = 50;
+/// The pause between two such readings.
+const BETWEEN_READINGS: Duration = Duration::from_millis(200);
+/// Errors collected at once; more would not change the verdict.
 const MAX_ERRORS: usize = 64;
-/// What the driver itself may have taken meanwhile, in bytes.
+/// Memory that the driver itself may have taken meanwhile, in bytes.
 const SLACK: u64 = 64 << 20;
-/// Errors that programs make, not hardware: an illegal access ends the program and harms nobody after it. By
-/// NVIDIA's catalogue of Xid errors (docs.nvidia.com/deploy/xid-errors).
+/// Errors that programs cause, not hardware: an illegal access ends the program and harms no later one. Source: NVIDIA's
+/// catalogue of Xid errors (docs.nvidia.com/deploy/xid-errors).
 const PROGRAMS_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 69];
 
 /// A job's GPUs, watched until they are given back.
 #[derive(Debug)]
-pub(crate) struct Claimed {
+pub(crate) struct ClaimedGpus {
     claim: GpuClaim,
-    /// Dropped when the job is over.
+    /// Dropped when the job is over, which ends the watch.
     over: mpsc::Sender<()>,
-    watch: JoinHandle<Option<Watched>>,
+    watch: JoinHandle<Option<WatchReport>>,
 }
 
-/// What is held against a GPU after a job.
+/// A reason to put a GPU into quarantine after a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Processes that were not there before.
+pub(crate) enum GpuFault {
+    /// Processes that did not run before the job.
     Processes(Vec<u32>),
-    /// Memory that was not taken before, in bytes.
+    /// Memory that was free before the job, in bytes.
     Memory(u64),
     /// An error of the hardware or the driver.
     Xid(u64),
-    /// It no longer answers.
+    /// The GPU no longer answers.
     Silent(String),
 }
 
-/// What is seen of a GPU in a moment.
+/// The state of a GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct GpuReading {
     processes: BTreeSet<u32>,
     memory_used: u64,
 }
 
-/// What was seen, or why nothing.
-type Look = Result<Seen, String>;
+/// A reading, or why the GPU gave none.
+type ReadingResult = Result<GpuReading, String>;
 
-/// What is known of a job's GPUs when it is over: each before it, and their errors meanwhile.
+/// What was observed of a job's GPUs: each before the job, and their errors during it.
 #[derive(Debug)]
-struct Watched {
-    before: Vec<Look>,
+struct WatchReport {
+    before: Vec<ReadingResult>,
+    /// The UUID and the Xid of each error.
     xids: Vec<(String, u64)>,
 }
 
-/// Claims what a job gets and watches it. Blocks on small files; to be called inside a runtime.
-pub(crate) fn claim_watched(settings: &GpuSettings) -> Result<Claimed, NoGpu> {
+/// Claims the GPUs of a job and watches them. Blocks on small files; must be called inside a runtime.
+pub(crate) fn claim_watched(settings: &GpuSettings) -> Result<ClaimedGpus, GpuUnavailable> {
     let claim = claim(settings)?;
     let (over, until) = mpsc::channel();
     let uuids = claim.uuids().to_vec();
     let watch = spawn_blocking(move || watch(&uuids, &until));
-    Ok(Claimed { claim, over, watch })
+    Ok(ClaimedGpus { claim, over, watch })
 }
 
-/// Claims what a job gets, for as long as the claim lives. Blocks on small files.
-fn claim(settings: &GpuSettings) -> Result<GpuClaim, NoGpu> {
+/// Claims the GPUs of a job for as long as the claim lives. Blocks on small files.
+fn claim(settings: &GpuSettings) -> Result<GpuClaim, GpuUnavailable> {
     let known = if settings.devices.is_empty() {
-        Gpus::open().uuids()
+        GpuLibrary::open().uuids()
     } else {
         settings.devices.clone()
     };
     if known.is_empty() {
-        return Err(NoGpu::Absent);
+        return Err(GpuUnavailable::Absent);
     }
     let claimed = match settings.per_job {
         0 => GpuClaim::take(&settings.claims_dir, &known),
@@ -113,35 +114,34 @@ fn claim(settings: &GpuSettings) -> Result<GpuClaim, NoGpu> {
     Ok(claimed?)
 }
 
-impl Claimed {
-    /// Which.
+impl ClaimedGpus {
     pub(crate) fn uuids(&self) -> &[String] {
         self.claim.uuids()
     }
 
-    /// Gives them back once the job's container is gone; what it spoilt goes into quarantine.
+    /// Gives the GPUs back once the job's container is gone; those with a fault go into quarantine.
     pub(crate) async fn give_back(self, clock: &SharedClock) {
         drop(self.over);
-        let Ok(Some(watched)) = self.watch.await else {
+        let Ok(Some(report)) = self.watch.await else {
             return;
         };
         let mut found = Vec::new();
-        for _ in 0..LOOKS {
+        for _ in 0..READINGS {
             let uuids = self.claim.uuids().to_vec();
             let number = uuids.len();
-            let looked = spawn_blocking(move || look(&uuids)).await;
-            // A look that came to nothing is no clean bill of health.
-            let after = looked.unwrap_or_else(|failed| vec![Err(failed.to_string()); number]);
-            found = judged(self.claim.uuids(), &watched, &after);
+            let read = spawn_blocking(move || read_all(&uuids)).await;
+            // A reading that failed does not clear the GPU.
+            let after = read.unwrap_or_else(|failed| vec![Err(failed.to_string()); number]);
+            found = find_faults(self.claim.uuids(), &report, &after);
             if found.is_empty() {
                 return;
             }
-            clock.sleep(BETWEEN_LOOKS).await;
+            clock.sleep(BETWEEN_READINGS).await;
         }
-        for (uuid, troubles) in found {
-            let reason = troubles
+        for (uuid, faults) in found {
+            let reason = faults
                 .iter()
-                .map(Trouble::to_string)
+                .map(GpuFault::to_string)
                 .collect::<Vec<_>>()
                 .join("; ");
             tracing::error!(
@@ -150,13 +150,13 @@ impl Claimed {
                 "a job left this GPU in a bad state: it goes into quarantine"
             );
             if let Err(error) = self.claim.quarantine(&uuid, &reason) {
-                tracing::error!(gpu = uuid, error = %Causes(&error), "the quarantine could not be written down");
+                tracing::error!(gpu = uuid, error = %Causes(&error), "the quarantine could not be recorded");
             }
         }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for GpuFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Processes(ids) => write!(f, "processes {ids:?} outlive the job"),
@@ -167,80 +167,82 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What a job left behind.
-fn left_behind(before: &Seen, after: &Seen) -> Vec<Trouble> {
+/// What a job left behind on a GPU.
+fn find_leftovers(before: &GpuReading, after: &GpuReading) -> Vec<GpuFault> {
     let new: Vec<_> = after.processes.difference(&before.processes).copied().collect();
     let more = after.memory_used.saturating_sub(before.memory_used);
-    let processes = (!new.is_empty()).then_some(Trouble::Processes(new));
-    let memory = (more > SLACK).then_some(Trouble::Memory(more));
+    let processes = (!new.is_empty()).then_some(GpuFault::Processes(new));
+    let memory = (more > SLACK).then_some(GpuFault::Memory(more));
     processes.into_iter().chain(memory).collect()
 }
 
 /// Whether an error says something about the GPU rather than about the program.
-fn is_hardwares(xid: u64) -> bool {
+fn is_hardware_error(xid: u64) -> bool {
     !PROGRAMS_XIDS.contains(&xid)
 }
 
-/// What is held against which of the GPUs.
-fn judged(uuids: &[String], watched: &Watched, after: &[Look]) -> Vec<(String, Vec<Trouble>)> {
-    let each = |((uuid, before), after): ((&String, &Look), &Look)| {
-        let of_this = |(of, xid): &&(String, u64)| of == uuid && is_hardwares(*xid);
-        let xids = watched
+/// The GPUs that must go into quarantine, with their faults.
+fn find_faults(
+    uuids: &[String],
+    report: &WatchReport,
+    after: &[ReadingResult],
+) -> Vec<(String, Vec<GpuFault>)> {
+    let each = |((uuid, before), after): ((&String, &ReadingResult), &ReadingResult)| {
+        let of_this = |(of, xid): &&(String, u64)| of == uuid && is_hardware_error(*xid);
+        let xids = report
             .xids
             .iter()
             .filter(of_this)
-            .map(|(_, xid)| Trouble::Xid(*xid));
+            .map(|(_, xid)| GpuFault::Xid(*xid));
         let left = match (before, after) {
-            (Ok(before), Ok(after)) => left_behind(before, after),
-            (Ok(_), Err(reason)) => vec![Trouble::Silent(reason.clone())],
-            // It did not answer before the job either, which is not the job's doing.
+            (Ok(before), Ok(after)) => find_leftovers(before, after),
+            (Ok(_), Err(reason)) => vec![GpuFault::Silent(reason.clone())],
+            // It did not answer before the job either, so the job did not cause it.
             (Err(_), Ok(_) | Err(_)) => vec![],
         };
         (uuid.clone(), xids.chain(left).collect())
     };
-    let all = uuids.iter().zip(&watched.before).zip(after).map(each);
-    all.filter(|(_, troubles): &(_, Vec<_>)| !troubles.is_empty())
+    let all = uuids.iter().zip(&report.before).zip(after).map(each);
+    all.filter(|(_, faults): &(_, Vec<_>)| !faults.is_empty())
         .collect()
 }
 
-/// Looks at the GPUs now and collects their errors until `until` ends. A machine without the library is not watched.
-fn watch(uuids: &[String], until: &mpsc::Receiver<()>) -> Option<Watched> {
+/// Reads the GPUs now and collects their errors until the sender of `until` is dropped. `None` without the library.
+fn watch(uuids: &[String], until: &mpsc::Receiver<()>) -> Option<WatchReport> {
     let Ok(nvml) = Nvml::init() else {
-        tracing::warn!(
-            "GPUs are named and their library is not there: nobody looks at what jobs leave on them"
-        );
+        tracing::warn!("GPUs are configured but NVML is missing: what jobs leave on them is not checked");
         return None;
     };
-    let before = uuids.iter().map(|uuid| seen(&nvml, uuid)).collect();
-    let errors = listening(&nvml, uuids);
-    // Nothing is ever sent: it ends with the job.
+    let before = uuids.iter().map(|uuid| read(&nvml, uuid)).collect();
+    let errors = register_errors(&nvml, uuids);
+    // Nothing is ever sent: the sender is dropped when the job is over.
     let _ = until.recv();
-    let xids = errors.map(|set| told(&set)).unwrap_or_default();
-    Some(Watched { before, xids })
+    let xids = errors.map(|set| take_errors(&set)).unwrap_or_default();
+    Some(WatchReport { before, xids })
 }
 
-/// Looks at the GPUs now.
-fn look(uuids: &[String]) -> Vec<Look> {
+/// Reads the GPUs now.
+fn read_all(uuids: &[String]) -> Vec<ReadingResult> {
     match Nvml::init() {
-        Ok(nvml) => uuids.iter().map(|uuid| seen(&nvml, uuid)).collect(),
+        Ok(nvml) => uuids.iter().map(|uuid| read(&nvml, uuid)).collect(),
         Err(error) => uuids.iter().map(|_| Err(error.to_string())).collect(),
     }
 }
 
-fn seen(nvml: &Nvml, uuid: &str) -> Look {
-    let look = || {
+fn read(nvml: &Nvml, uuid: &str) -> ReadingResult {
+    let read = || {
         let device = nvml.device_by_uuid(uuid)?;
         let processes = device.running_compute_processes()?;
-        Ok(Seen {
+        Ok(GpuReading {
             processes: processes.into_iter().map(|process| process.pid).collect(),
             memory_used: device.memory_info()?.used,
         })
     };
-    look().map_err(|error: NvmlError| error.to_string())
+    read().map_err(|error: NvmlError| error.to_string())
 }
 
-/// Collects the hardware's errors from now on; `None` where it cannot tell.
-fn listening<'a>(nvml: &'a Nvml, uuids: &[String]) -> Option<EventSet<'a>> {
+/// Has errors of the GPUs collected from now on; `None` if the library cannot do so.
+fn register_errors<'a>(nvml: &'a Nvml, uuids: &[String]) -> Option<EventSet<'a>> {
     let mut set = nvml.create_event_set().ok()?;
     for uuid in uuids {
         let Ok(device) = nvml.device_by_uuid(uuid.as_str()) else {
@@ -251,8 +253,8 @@ fn listening<'a>(nvml: &'a Nvml, uuids: &[String]) -> Option<EventSet<'a>> {
     Some(set)
 }
 
-/// The errors that came, with their GPUs.
-fn told(set: &EventSet<'_>) -> Vec<(String, u64)> {
+/// Takes the errors collected so far, with the UUIDs of their GPUs.
+fn take_errors(set: &EventSet<'_>) -> Vec<(String, u64)> {
     let mut errors = Vec::new();
     while let Ok(event) = set.wait(0) {
         let xid = match event.event_data {
@@ -268,17 +270,17 @@ fn told(set: &EventSet<'_>) -> Vec<(String, u64)> {
     errors
 }
 
-/// The library, if this machine has it.
+/// NVML, if this machine has it.
 #[derive(Debug, Default)]
-pub(crate) struct Gpus(Option<Nvml>);
+pub(crate) struct GpuLibrary(Option<Nvml>);
 
-impl Gpus {
-    /// Loads the library. A machine without one has no GPUs.
+impl GpuLibrary {
+    /// Loads the library. Without it every list of GPUs is empty.
     pub(crate) fn open() -> Self {
         Self(Nvml::init().ok())
     }
 
-    /// What each does now.
+    /// The load and memory of each GPU now.
     pub(crate) fn metrics(&self) -> Vec<GpuMetrics> {
         let each = |device: &Device<'_>| {
             let memory = device.memory_info().ok();
@@ -295,10 +297,10 @@ impl Gpus {
         self.devices().iter().map(each).collect()
     }
 
-    /// What they are, in ComputeHorde's field names; `None` without the library.
+    /// Model and capacity of each GPU, in ComputeHorde's field names; `None` without the library.
     ///
     /// # Errors
-    /// The library is there and does not answer.
+    /// The library does not answer.
     pub(crate) fn specs(&self) -> Option<Result<Value, NvmlError>> {
         self.0.as_ref().map(|nvml| {
             let driver = nvml.sys_driver_version()?;
@@ -323,7 +325,7 @@ impl Gpus {
         })
     }
 
-    /// The ids by which they are asked for.
+    /// The UUIDs of all GPUs.
     pub(crate) fn uuids(&self) -> Vec<String> {
         let uuid = |device: &Device<'_>| device.uuid().ok();
         self.devices().iter().filter_map(uuid).collect()
@@ -363,47 +365,50 @@ mod tests {
         );
         assert!(matches!(
             claim(&settings),
-            Err(NoGpu::Claim(GpuError::TooFew { .. }))
+            Err(GpuUnavailable::Claim(GpuError::TooFew { .. }))
         ));
         settings.per_job = 0;
         drop(two);
-        assert!(matches!(claim(&settings), Err(NoGpu::Claim(GpuError::Busy(_)))));
+        assert!(matches!(
+            claim(&settings),
+            Err(GpuUnavailable::Claim(GpuError::Busy(_)))
+        ));
         drop(one);
         assert_eq!(claim(&settings).unwrap().uuids().len(), 2);
     }
 
     #[test]
     fn what_a_job_leaves_is_seen_and_what_others_do_is_not() {
-        let seen = |processes: &[u32], mib: u64| Seen {
+        let reading = |processes: &[u32], mib: u64| GpuReading {
             processes: processes.iter().copied().collect(),
             memory_used: mib << 20,
         };
-        let before = seen(&[7], 500);
-        assert_eq!(left_behind(&before, &before), []);
-        assert_eq!(left_behind(&before, &seen(&[], 400)), []);
-        assert_eq!(left_behind(&before, &seen(&[7], 564)), []);
+        let before = reading(&[7], 500);
+        assert_eq!(find_leftovers(&before, &before), []);
+        assert_eq!(find_leftovers(&before, &reading(&[], 400)), []);
+        assert_eq!(find_leftovers(&before, &reading(&[7], 564)), []);
         assert_eq!(
-            left_behind(&before, &seen(&[7, 8, 9], 565)),
-            [Trouble::Processes(vec![8, 9]), Trouble::Memory(65 << 20)]
+            find_leftovers(&before, &reading(&[7, 8, 9], 565)),
+            [GpuFault::Processes(vec![8, 9]), GpuFault::Memory(65 << 20)]
         );
     }
 
     #[test]
     fn only_what_a_job_did_is_held_against_a_gpu() {
         let uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"].map(str::to_owned);
-        let quiet = || Ok(Seen::default());
+        let quiet = || Ok(GpuReading::default());
         let silent = || Err("fell off the bus".to_owned());
         let xid = |uuid: &str, xid| (uuid.to_owned(), xid);
-        let watched = Watched {
+        let report = WatchReport {
             before: vec![quiet(), quiet(), quiet(), silent()],
             xids: vec![xid("GPU-a", 31), xid("GPU-b", 48), xid("GPU-other", 79)],
         };
-        let found = judged(&uuids, &watched, &[quiet(), quiet(), silent(), silent()]);
+        let found = find_faults(&uuids, &report, &[quiet(), quiet(), silent(), silent()]);
         let expected = [
-            ("GPU-b".to_owned(), vec![Trouble::Xid(48)]),
+            ("GPU-b".to_owned(), vec![GpuFault::Xid(48)]),
             (
                 "GPU-c".to_owned(),
-                vec![Trouble::Silent("fell off the bus".to_owned())],
+                vec![GpuFault::Silent("fell off the bus".to_owned())],
             ),
         ];
         assert_eq!(found, expected);
@@ -412,10 +417,10 @@ mod tests {
     #[test]
     fn a_users_illegal_access_takes_no_gpu_from_its_miner() {
         for harmless in PROGRAMS_XIDS {
-            assert!(!is_hardwares(harmless), "{harmless}");
+            assert!(!is_hardware_error(harmless), "{harmless}");
         }
         for serious in [48, 62, 63, 64, 74, 79, 95, 119] {
-            assert!(is_hardwares(serious), "{serious}");
+            assert!(is_hardware_error(serious), "{serious}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Getting a job's image, in the form the miner is told when it cannot be had, and removing those that nobody uses.
+//! Images of this machine: fetching those that jobs and sessions need, removing those that nobody uses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use muster_protocol::job::Fault;
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
-use crate::attempt_state::Failure;
+use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
 use crate::engine::{Engine, EngineError};
-use crate::engine_cache::Memory;
+use crate::engine_cache::EngineCache;
 use crate::retry;
 
-/// How often an executor of a machine looks for images to remove.
+/// How often the executors of a machine look for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
-/// Has an image at hand: from the engine, an archive or its registry.
+/// Gets an image ready: from the engine, an archive or its registry.
 ///
 /// # Errors
-/// It cannot be had: whose fault that is, and what to do about it.
+/// The image cannot be had. The failure says who is at fault and what to do about it.
 pub(crate) async fn prepare(
     engine: &Engine,
     settings: &ImageSettings,
     name: &str,
     progress: &Progress,
     clock: &SharedClock,
-) -> Result<Resolved, Failure> {
+) -> Result<Resolved, AttemptFailure> {
     let attempt = || ensure(engine, settings, name, progress, clock);
-    let error = match retry::through(clock, "get an image", attempt).await {
+    let error = match retry::retry(clock, "get an image", attempt).await {
         Ok(resolved) => return Ok(resolved),
         Err(ImageError::Engine(error)) => return Err(engine_failed(&error)),
         Err(error) => error,
@@ -50,18 +50,19 @@ pub(crate) async fn prepare(
         | Fault::Network => HordeFailureReason::ExecutorSpinupFailed,
     };
     let message = Causes(&error).to_string();
-    let failure = Failure::horde(reason, JobStage::ExecutorStartup, message).blame(error.fault());
-    Err(Failure {
+    let failure = AttemptFailure::horde(reason, JobStage::ExecutorStartup, message).blame(error.fault());
+    Err(AttemptFailure {
         code: error.code(),
         ..failure
     })
 }
 
-/// Has the images at hand that validators may want sessions of, keeps those in `held`, and lets go of what is listed no more. One that
-/// cannot be had is logged and tried again with the next round; a session would find out, too.
+/// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of images that
+/// are no longer listed. An image that cannot be fetched is logged and tried again in the next round; a session of it tries
+/// again too.
 pub(crate) async fn fetch_listed(
     config: &Config,
-    memory: &Memory,
+    cache: &EngineCache,
     clock: &SharedClock,
     wanted: Vec<ListedImage>,
     held: &mut BTreeMap<ImageId, Lease>,
@@ -71,26 +72,26 @@ pub(crate) async fn fetch_listed(
         if held.contains_key(&listed.image) {
             continue;
         }
-        let engine = match memory.engine(&config.engine, clock).await {
+        let engine = match cache.engine(&config.engine, clock).await {
             Ok(engine) => engine,
             Err(error) => {
-                tracing::warn!(error = %Causes(&error), "whitelisted images are not at hand");
+                tracing::warn!(error = %Causes(&error), "whitelisted images were not fetched");
                 return;
             }
         };
         match fetch(&engine, &config.images, &listed, clock).await {
             Ok(lease) => {
-                tracing::info!(image = %listed.image, model = listed.model, "a whitelisted image is at hand");
+                tracing::info!(image = %listed.image, model = listed.model, "fetched a whitelisted image");
                 held.insert(listed.image, lease);
             }
             Err(why) => {
-                tracing::warn!(image = %listed.image, model = listed.model, why, "a whitelisted image is not at hand");
+                tracing::warn!(image = %listed.image, model = listed.model, why, "a whitelisted image was not fetched");
             }
         }
     }
 }
 
-/// An image by its content, or by its name if that leads to the same content.
+/// Fetches an image by its content, or by its name if that leads to the same content.
 async fn fetch(
     engine: &Engine,
     settings: &ImageSettings,
@@ -102,31 +103,31 @@ async fn fetch(
     for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
         match ensure(engine, settings, &name, &unwatched, clock).await {
             Ok(resolved) if resolved.image.id == listed.image => return Ok(resolved.lease),
-            Ok(resolved) => why = format!("{name} is the image {} now", resolved.image.id),
+            Ok(resolved) => why = format!("{name} now names the image {}", resolved.image.id),
             Err(error) => why = Causes(&error).to_string(),
         }
     }
     Err(why)
 }
 
-/// Removes images that no executor of this machine has used for long, if it is time to look for them.
-pub(crate) async fn collect(config: &Config, memory: &Memory, clock: &SharedClock) {
-    let Some(engine) = memory.known_engine() else {
+/// Removes images that no executor of this machine has used for long, if [`COLLECT_EVERY`] has passed.
+pub(crate) async fn collect(config: &Config, cache: &EngineCache, clock: &SharedClock) {
+    let Some(engine) = cache.last_engine() else {
         return;
     };
     if let Err(error) = collect_if_due(&engine, &config.images, COLLECT_EVERY, clock).await {
-        tracing::warn!(error = %Causes(&error), "unused images stay");
+        tracing::warn!(error = %Causes(&error), "unused images were not removed");
     }
 }
 
-/// An engine that fails before a job runs.
-pub(crate) fn engine_failed(error: &EngineError) -> Failure {
-    let failure = Failure::horde(
+/// The failure of an engine that fails before a job runs.
+pub(crate) fn engine_failed(error: &EngineError) -> AttemptFailure {
+    let failure = AttemptFailure::horde(
         HordeFailureReason::ExecutorSpinupFailed,
         JobStage::ExecutorStartup,
         Causes(error).to_string(),
     );
-    Failure {
+    AttemptFailure {
         code: error.code(),
         ..failure
     }

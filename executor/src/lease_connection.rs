@@ -1,4 +1,4 @@
-//! The miner as its executor sees it: where to dial, what is heard and said: over a connection of its own, or over one that leases share.
+//! The connection of one lease to its miner: a connection of its own, or a part of one that several leases share.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use muster_websocket::{Peer, Session, SessionError, SocketError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long the miner may take to agree to the end.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the miner may take to agree to a close.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// The normal end of a websocket.
 const CLOSE_NORMAL: u16 = 1_000;
 
-/// The other side of the socket. A miner is trusted by its executor, which it started.
+/// The miner as a websocket peer. An executor trusts the miner that started it.
 #[derive(Debug)]
 pub(crate) struct Miner;
 
@@ -34,95 +34,95 @@ impl Peer for Miner {
     }
 }
 
-/// Where the lease of a token is taken up.
-pub(crate) fn url(miner_address: &str, token: &ExecutorToken) -> String {
+/// The address at which the lease of a token is taken up.
+pub(crate) fn lease_url(miner_address: &str, token: &ExecutorToken) -> String {
     format!(
         "{}/v0.1/executor_interface/{token}",
         miner_address.trim_end_matches('/')
     )
 }
 
-/// What is heard.
+/// What came from the miner.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    /// A message.
+pub(crate) enum Received {
     Message(ToMiner),
-    /// A frame that is none.
-    Unreadable(WireError),
-    /// Something that is best passed over, in words.
-    Noise(String),
-    /// The end, in words.
+    /// A frame that is no message.
+    Malformed(WireError),
+    /// An error that does not end the connection; its description.
+    Ignorable(String),
+    /// The connection ended; the description says how.
     Lost(String),
 }
 
-/// The two ways to the miner.
-pub(crate) struct Line {
-    ears: Ears,
-    mouth: Sender<Miner>,
+/// Messages of one lease, in both directions.
+pub(crate) struct LeaseConnection {
+    receiver: LeaseReceiver,
+    sender: Sender<Miner>,
 }
 
-enum Ears {
+enum LeaseReceiver {
+    /// A connection of the lease's own.
     Own(Receiver<Miner>),
+    /// The messages of this lease out of a connection that leases share.
     Shared(mpsc::Receiver<ToMiner>),
 }
 
-impl Line {
-    /// Of one lease alone.
+impl LeaseConnection {
+    /// A lease with a connection of its own.
     pub(crate) fn own(session: Session<Miner>) -> Self {
-        let (ears, mouth) = session.split();
+        let (receiver, sender) = session.split();
         Self {
-            ears: Ears::Own(ears),
-            mouth,
+            receiver: LeaseReceiver::Own(receiver),
+            sender,
         }
     }
 
-    /// Of a lease among others. The line is lost when the sender of `inbox` is dropped.
-    pub(crate) fn shared(inbox: mpsc::Receiver<ToMiner>, mouth: Sender<Miner>) -> Self {
+    /// A lease among others on one connection. It is lost when the sender of `inbox` is dropped.
+    pub(crate) fn shared(inbox: mpsc::Receiver<ToMiner>, sender: Sender<Miner>) -> Self {
         Self {
-            ears: Ears::Shared(inbox),
-            mouth,
+            receiver: LeaseReceiver::Shared(inbox),
+            sender,
         }
     }
 
-    /// The next thing heard. Cancel-safe.
-    pub(crate) async fn recv(&mut self) -> Heard {
-        match &mut self.ears {
-            Ears::Shared(inbox) => match inbox.recv().await {
-                Some(message) => Heard::Message(message),
-                None => Heard::Lost("its connection ended".to_owned()),
+    /// The next message or error. Cancel-safe.
+    pub(crate) async fn recv(&mut self) -> Received {
+        match &mut self.receiver {
+            LeaseReceiver::Shared(inbox) => match inbox.recv().await {
+                Some(message) => Received::Message(message),
+                None => Received::Lost("its connection ended".to_owned()),
             },
-            Ears::Own(receiver) => match receiver.recv().await {
-                Ok(Some(message)) => Heard::Message(message),
-                Ok(None) => Heard::Lost(how_it_closed(receiver)),
-                Err(SessionError::Malformed(error)) => Heard::Unreadable(error),
-                Err(error) if error.is_fatal() => Heard::Lost(Causes(&error).to_string()),
-                Err(error) => Heard::Noise(Causes(&error).to_string()),
+            LeaseReceiver::Own(receiver) => match receiver.recv().await {
+                Ok(Some(message)) => Received::Message(message),
+                Ok(None) => Received::Lost(describe_close(receiver)),
+                Err(SessionError::Malformed(error)) => Received::Malformed(error),
+                Err(error) if error.is_fatal() => Received::Lost(Causes(&error).to_string()),
+                Err(error) => Received::Ignorable(Causes(&error).to_string()),
             },
         }
     }
 
-    /// Says something.
     pub(crate) async fn send(&self, message: &FromMiner) -> Result<(), SocketError> {
-        self.mouth.send(message).await
+        self.sender.send(message).await
     }
 
-    /// To say something from elsewhere.
-    pub(crate) fn mouth(&self) -> Sender<Miner> {
-        self.mouth.clone()
+    /// A sender that outlives this connection's owner.
+    pub(crate) fn sender(&self) -> Sender<Miner> {
+        self.sender.clone()
     }
 
     /// Whether the miner showed that it is Muster.
     pub(crate) fn is_muster(&self) -> bool {
-        self.mouth.is_muster()
+        self.sender.is_muster()
     }
 
-    /// Closes a connection of our own and listens until the miner agrees: one dropped with unread bytes would be reset,
-    /// and what the miner has not read yet would be lost with it.
-    pub(crate) async fn goodbye(self) {
-        let Ears::Own(mut receiver) = self.ears else {
+    /// Closes a connection of the lease's own, and reads until the miner agrees: a connection dropped with unread bytes would
+    /// be reset, and messages that the miner has not read yet would be lost with it.
+    pub(crate) async fn close(self) {
+        let LeaseReceiver::Own(mut receiver) = self.receiver else {
             return;
         };
-        self.mouth.close(CLOSE_NORMAL, "").await;
+        self.sender.close(CLOSE_NORMAL, "").await;
         let agrees = async {
             loop {
                 match receiver.recv().await {
@@ -132,13 +132,13 @@ impl Line {
                 }
             }
         };
-        // A miner that does not agree is left.
-        let _ = timeout(GOODBYE_LIMIT, agrees).await;
+        // After the limit the connection is dropped all the same.
+        let _ = timeout(CLOSE_LIMIT, agrees).await;
     }
 }
 
-/// In words.
-pub(crate) fn how_it_closed(receiver: &Receiver<Miner>) -> String {
+/// How the miner closed its connection, for logs and errors.
+pub(crate) fn describe_close(receiver: &Receiver<Miner>) -> String {
     let closed = receiver
         .closed()
         .map(|closed| format!("it closed with {} {}", closed.code, closed.reason));
@@ -156,7 +156,7 @@ mod tests {
         let token: ExecutorToken = format!("{uuid}-{uuid}").parse().unwrap();
         for address in ["ws://h:1", "ws://h:1/"] {
             assert_eq!(
-                url(address, &token),
+                lease_url(address, &token),
                 format!("ws://h:1/v0.1/executor_interface/{uuid}-{uuid}")
             );
         }

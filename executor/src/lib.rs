@@ -1,18 +1,22 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`outputs`] (what
-//! comes out; files come and go through [`muster_job_data`]), [`report`] (what the miner is told, pure), `driver`, which
-//! connects them to [`muster_containers`], `session` (a streaming job behind its seal) with `co_grader` (what challenges it meanwhile), then [`reap`] (what is left of executors
-//! that were killed).
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`capture`] and
+//! [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and outputs), [`report`] (the last
+//! messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting outputs), `session` (a streaming job
+//! behind its seal) with `co_grader` (challenges meanwhile), `driver` (one attempt), [`persistent`] (many attempts over one
+//! connection), then [`reap`] (containers of executors that were killed).
 //!
-//! An executor stands next to untrusted code: it knows no chain, and holds no key but the one by which its miner knows it, if
-//! it is a standing one ([`persistent`]), and those of the sessions that it serves, which die with them. It listens for the one
+//! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
+//! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It listens for the one
 //! client of each session and for nobody else.
 
+pub mod artifacts;
 pub mod attempt_state;
+pub mod capture;
 mod co_grader;
 pub mod config;
 mod container;
+mod context;
 mod driver;
 mod engine_cache;
 pub mod error;
@@ -21,7 +25,6 @@ mod images;
 mod lease_connection;
 mod live_updates;
 mod machine_metrics;
-pub mod outputs;
 pub mod persistent;
 pub mod report;
 mod retry;
@@ -46,10 +49,10 @@ pub use error::Error;
 pub use muster_containers::reap::{ReapError, Reaped};
 pub use muster_containers::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
 
-/// How long an executor may stay for unused images after its job.
+/// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a miner says on the command line of the executor that it starts.
+/// What a miner passes on the command line of the executor that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     /// `ws://host:port` of the miner.
@@ -58,19 +61,19 @@ pub struct Invocation {
     pub token: ExecutorToken,
 }
 
-/// Runs one job from the first frame to the last. Returns when the container and the job's folder are gone.
+/// Runs one job from the first message to the last. Returns when the container and the job's folder are gone.
 ///
-/// A job that fails is reported and is no error. Cancelling the token of `tasks` ends the job.
+/// A failed job is reported and is no error. Cancelling the token of `tasks` ends the job.
 ///
 /// # Errors
-/// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; told to stop.
+/// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; this process is told to stop.
 pub async fn run(
     config: Config,
     invocation: Invocation,
     tasks: Tasks,
     clock: SharedClock,
 ) -> Result<(), Error> {
-    // Executors of one miner may share a log: each line says whose it is.
+    // Executors of one miner may share a log: each line names its attempt.
     let span = tracing::info_span!("attempt", attempt = %invocation.token.attempt());
     serve(config, invocation, tasks, clock).instrument(span).await
 }
@@ -82,30 +85,26 @@ async fn serve(
     clock: SharedClock,
 ) -> Result<(), Error> {
     let started = clock.now();
-    let url = lease_connection::url(&invocation.miner_address, &invocation.token);
+    let url = lease_connection::lease_url(&invocation.miner_address, &invocation.token);
     let socket = connect(&url, &Limits::miner()).await?;
     tracing::info!(miner = %socket.peer(), "connected");
-    // The miner started this process and handed it the token: it needs no further greeting.
+    // The miner started this process and gave it the token, so no further greeting is needed.
     let session = Greeting::new(socket).accept(lease_connection::Miner);
-    let (config, memory) = (Arc::new(config), engine_cache::Memory::default());
-    let process = driver::Process {
+    let (config, cache) = (Arc::new(config), engine_cache::EngineCache::default());
+    let process = context::ProcessContext {
         config: Arc::clone(&config),
-        memory: memory.clone(),
-        // There is no next job.
+        cache: cache.clone(),
+        // There is no next job to keep a container for.
         warm: None,
         shutdown: tasks.token(),
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     };
-    let driver = driver::Driver::new(
-        process,
-        invocation.token,
-        lease_connection::Line::own(session),
-        started,
-    );
+    let connection = lease_connection::LeaseConnection::own(session);
+    let driver = driver::Driver::new(process, invocation.token, connection, started);
     let driven = driver.drive().await;
-    // The miner knows by now how the job ended; nobody waits for this.
-    if timeout(COLLECT_LIMIT, images::collect(&config, &memory, &clock))
+    // The miner has the result: it does not wait for this.
+    if timeout(COLLECT_LIMIT, images::collect(&config, &cache, &clock))
         .await
         .is_err()
     {
@@ -114,11 +113,11 @@ async fn serve(
     driven
 }
 
-/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, beside
-/// running executors and beside another call of itself.
+/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, while other
+/// executors run and while another call runs.
 ///
 /// # Errors
-/// The engine or `work_dir` cannot be used at all; what cannot be removed is counted in [`Reaped::left`].
+/// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in [`Reaped::left`].
 pub async fn reap(config: &Config) -> Result<Reaped, ReapError> {
     let engine = Engine::connect(&config.engine).await?;
     muster_containers::reap(&engine, &config.work_dir).await

@@ -1,7 +1,7 @@
-//! What a job prints and how far it is, told to a Muster miner while it happens.
+//! Sends a Muster miner what a job prints and how far it has come, while it runs.
 //!
-//! Nothing waits for this: pieces wait in bounded memory, and where the miner does not keep up the oldest are dropped. The
-//! offset of the next one shows the gap. The whole is in the result.
+//! The job never waits for this: unsent output is kept in bounded memory, and the oldest bytes are dropped if the miner does
+//! not keep up. The offset of the next message shows the gap. The result holds the whole output.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use tokio::sync::Notify;
 
 use crate::lease_connection::Miner;
 
-/// Bytes of each stream that may wait.
-const MAX_WAITING: usize = 4 * MAX_LOG_BYTES;
-/// Between two messages: ten a second are enough for any eye.
+/// Bytes of each stream that are kept until they are sent.
+const MAX_UNSENT: usize = 4 * MAX_LOG_BYTES;
+/// The pause between two messages: a reader follows no more than ten a second.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What waits to be told. Clones are one.
+/// The updates of one attempt that were not sent yet. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Live(Arc<Shared>);
+pub(crate) struct LiveUpdates(Arc<Inner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
-    woken: Notify,
+struct Inner {
+    unsent: Mutex<UnsentUpdates>,
+    added: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    stdout: Piece,
-    stderr: Piece,
+struct UnsentUpdates {
+    stdout: UnsentOutput,
+    stderr: UnsentOutput,
     progress: IndexMap<ProgressOf, Progress>,
-    /// Whose turn it is: both streams and the progress in a circle, so that none starves another.
+    /// Which of stdout, stderr and progress was sent last. They take turns, so that none starves another.
     turn: u8,
 }
 
-/// The part of a stream that has not been told.
+/// The part of a stream that was not sent yet.
 #[derive(Debug, Default)]
-struct Piece {
-    /// Where in the stream it begins.
+struct UnsentOutput {
+    /// Where in the stream it begins, in bytes.
     offset: u64,
     bytes: VecDeque<u8>,
 }
@@ -54,39 +54,39 @@ struct Piece {
 struct Progress {
     done: u64,
     total: Option<u64>,
-    told: bool,
+    sent: bool,
 }
 
-impl Live {
-    /// The job has printed something.
-    pub(crate) fn print(&self, stream: LogStream, bytes: &[u8]) {
-        let mut waiting = self.waiting();
+impl LiveUpdates {
+    /// Adds what the job printed.
+    pub(crate) fn add_output(&self, stream: LogStream, bytes: &[u8]) {
+        let mut unsent = self.unsent();
         match stream {
-            LogStream::Stdout => waiting.stdout.push(bytes),
-            LogStream::Stderr | LogStream::Unknown => waiting.stderr.push(bytes),
+            LogStream::Stdout => unsent.stdout.push(bytes),
+            LogStream::Stderr | LogStream::Unknown => unsent.stderr.push(bytes),
         }
-        drop(waiting);
-        self.0.woken.notify_one();
+        drop(unsent);
+        self.0.added.notify_one();
     }
 
-    /// Something has come further.
-    pub(crate) fn progress(&self, of: ProgressOf, done: u64, total: Option<u64>) {
-        let told = false;
-        self.waiting().progress.insert(of, Progress { done, total, told });
-        self.0.woken.notify_one();
+    /// Replaces the progress of one kind of work.
+    pub(crate) fn set_progress(&self, of: ProgressOf, done: u64, total: Option<u64>) {
+        let sent = false;
+        self.unsent().progress.insert(of, Progress { done, total, sent });
+        self.0.added.notify_one();
     }
 
-    /// For those who do the work.
-    pub(crate) fn sink(&self, of: ProgressOf) -> Arc<dyn Fn(u64, Option<u64>) + Send + Sync> {
+    /// A callback that sets the progress of one kind of work.
+    pub(crate) fn progress_sink(&self, of: ProgressOf) -> Arc<dyn Fn(u64, Option<u64>) + Send + Sync> {
         let live = self.clone();
-        Arc::new(move |done, total| live.progress(of, done, total))
+        Arc::new(move |done, total| live.set_progress(of, done, total))
     }
 
-    /// Tells a miner until it cannot be told any more.
-    pub(crate) async fn tell(self, attempt: AttemptId, miner: Sender<Miner>, clock: SharedClock) {
+    /// Sends updates as they come, until the miner cannot be reached any more.
+    pub(crate) async fn send_all(self, attempt: AttemptId, miner: Sender<Miner>, clock: SharedClock) {
         loop {
-            self.0.woken.notified().await;
-            while let Some(message) = self.next(attempt) {
+            self.0.added.notified().await;
+            while let Some(message) = self.take_message(attempt) {
                 if miner.send(&message).await.is_err() {
                     return;
                 }
@@ -95,14 +95,14 @@ impl Live {
         }
     }
 
-    fn next(&self, attempt: AttemptId) -> Option<FromMiner> {
-        let mut waiting = self.waiting();
+    fn take_message(&self, attempt: AttemptId) -> Option<FromMiner> {
+        let mut unsent = self.unsent();
         for _ in 0..3 {
-            waiting.turn = (waiting.turn + 1) % 3;
-            let found = match waiting.turn {
-                0 => waiting.stdout.take(attempt, LogStream::Stdout),
-                1 => waiting.stderr.take(attempt, LogStream::Stderr),
-                _ => waiting.progress(attempt),
+            unsent.turn = (unsent.turn + 1) % 3;
+            let found = match unsent.turn {
+                0 => unsent.stdout.take(attempt, LogStream::Stdout),
+                1 => unsent.stderr.take(attempt, LogStream::Stderr),
+                _ => unsent.take_progress(attempt),
             };
             if found.is_some() {
                 return found;
@@ -111,15 +111,15 @@ impl Live {
         None
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.waiting.lock()
+    fn unsent(&self) -> MutexGuard<'_, UnsentUpdates> {
+        self.0.unsent.lock()
     }
 }
 
-impl Waiting {
-    fn progress(&mut self, attempt: AttemptId) -> Option<FromMiner> {
-        let (of, progress) = self.progress.iter_mut().find(|(_, progress)| !progress.told)?;
-        progress.told = true;
+impl UnsentUpdates {
+    fn take_progress(&mut self, attempt: AttemptId) -> Option<FromMiner> {
+        let (of, progress) = self.progress.iter_mut().find(|(_, progress)| !progress.sent)?;
+        progress.sent = true;
         Some(FromMiner::MusterJobProgress(JobProgress {
             job_uuid: attempt,
             of: *of,
@@ -129,10 +129,10 @@ impl Waiting {
     }
 }
 
-impl Piece {
+impl UnsentOutput {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
-        let surplus = self.bytes.len().saturating_sub(MAX_WAITING);
+        let surplus = self.bytes.len().saturating_sub(MAX_UNSENT);
         self.bytes.drain(..surplus);
         self.offset += surplus as u64;
     }
@@ -168,33 +168,33 @@ mod tests {
 
     #[test]
     fn a_gap_shows_by_its_offset_and_memory_is_bounded() {
-        let live = Live::default();
-        live.print(LogStream::Stdout, b"begin");
+        let live = LiveUpdates::default();
+        live.add_output(LogStream::Stdout, b"begin");
         for _ in 0..100 {
-            live.print(LogStream::Stdout, &[b'x'; MAX_LOG_BYTES]);
+            live.add_output(LogStream::Stdout, &[b'x'; MAX_LOG_BYTES]);
         }
-        let first = log(live.next(attempt()).unwrap());
+        let first = log(live.take_message(attempt()).unwrap());
         assert_eq!(first.offset, 5 + 96 * MAX_LOG_BYTES as u64);
         let mut next = first.offset + first.data.as_bytes().len() as u64;
         for _ in 0..3 {
-            let piece = log(live.next(attempt()).unwrap());
+            let piece = log(live.take_message(attempt()).unwrap());
             assert_eq!((piece.offset, piece.stream), (next, LogStream::Stdout));
             next += piece.data.as_bytes().len() as u64;
         }
         assert_eq!(next, 5 + 100 * MAX_LOG_BYTES as u64);
-        assert_eq!(live.next(attempt()), None);
+        assert_eq!(live.take_message(attempt()), None);
     }
 
     #[test]
     fn streams_and_progress_take_turns_and_only_the_last_progress_counts() {
-        let live = Live::default();
-        live.print(LogStream::Stdout, &[0; 3 * MAX_LOG_BYTES]);
-        live.print(LogStream::Stderr, b"e");
+        let live = LiveUpdates::default();
+        live.add_output(LogStream::Stdout, &[0; 3 * MAX_LOG_BYTES]);
+        live.add_output(LogStream::Stderr, b"e");
         for done in 0..1_000 {
-            live.progress(ProgressOf::Download, done, Some(1_000));
+            live.set_progress(ProgressOf::Download, done, Some(1_000));
         }
-        let told: Vec<_> = std::iter::from_fn(|| live.next(attempt())).collect();
-        assert_eq!(told.len(), 5);
+        let sent: Vec<_> = std::iter::from_fn(|| live.take_message(attempt())).collect();
+        assert_eq!(sent.len(), 5);
         let progress = |message: &FromMiner| {
             if let FromMiner::MusterJobProgress(progress) = message {
                 Some(progress.done)
@@ -202,6 +202,6 @@ mod tests {
                 None
             }
         };
-        assert_eq!(told.iter().take(3).find_map(progress), Some(999));
+        assert_eq!(sent.iter().take(3).find_map(progress), Some(999));
     }
 }

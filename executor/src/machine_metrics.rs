@@ -1,4 +1,4 @@
-//! What this machine does, measured every few seconds.
+//! The load of this machine, measured every few seconds for the miner and for Prometheus.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::ExecutorMetrics;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, Networks, RefreshKind, System};
 
-use crate::gpu::Gpus;
+use crate::gpu::GpuLibrary;
 
 /// Measures one machine.
-pub(crate) struct Meter {
+pub(crate) struct MachineMeter {
     system: System,
     networks: Networks,
-    gpus: Gpus,
+    gpus: GpuLibrary,
     disk: PathBuf,
 }
 
-impl Meter {
-    /// `disk` is a folder on the disk that counts. Blocks, on the GPU's library where there is one.
+impl MachineMeter {
+    /// `disk` is a folder on the disk that is measured. Blocks while NVML loads.
     pub(crate) fn new(disk: PathBuf) -> Self {
         let kinds = RefreshKind::nothing()
             .with_cpu(CpuRefreshKind::nothing().with_cpu_usage())
@@ -25,12 +25,12 @@ impl Meter {
         Self {
             system: System::new_with_specifics(kinds),
             networks: Networks::new_with_refreshed_list(),
-            gpus: Gpus::open(),
+            gpus: GpuLibrary::open(),
             disk,
         }
     }
 
-    /// What it does at `now`. Blocks for a moment.
+    /// Measures the load at `now`. Blocks for a moment.
     pub(crate) fn measure(&mut self, now: Timestamp) -> ExecutorMetrics {
         self.system.refresh_cpu_usage();
         self.system.refresh_memory();
@@ -52,10 +52,10 @@ impl Meter {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "held between 0 and 1000"
+            reason = "clamped between 0 and 1000"
         )]
         let cpu_permille = (self.system.global_cpu_usage() * 10.0).clamp(0.0, 1_000.0) as u32;
-        let metrics = ExecutorMetrics {
+        let load = ExecutorMetrics {
             at: now,
             cpu_permille,
             memory_total: self.system.total_memory(),
@@ -69,26 +69,26 @@ impl Meter {
             network_sent: sent,
             gpus: self.gpus.metrics(),
         };
-        expose(&metrics);
-        metrics
+        set_gauges(&load);
+        load
     }
 }
 
-/// For Prometheus.
+/// Sets the gauges that Prometheus reads.
 #[expect(
     clippy::cast_precision_loss,
-    reason = "a gauge is a float, and nobody counts single bytes on one"
+    reason = "a gauge is a float, and single bytes do not matter"
 )]
-fn expose(seen: &ExecutorMetrics) {
+fn set_gauges(load: &ExecutorMetrics) {
     let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);
-    set("muster_executor_cpu_permille", seen.cpu_permille.into());
-    set("muster_executor_memory_total_bytes", seen.memory_total);
-    set("muster_executor_memory_used_bytes", seen.memory_used);
-    set("muster_executor_disk_total_bytes", seen.disk_total);
-    set("muster_executor_disk_used_bytes", seen.disk_used);
-    set("muster_executor_network_received_bytes", seen.network_received);
-    set("muster_executor_network_sent_bytes", seen.network_sent);
-    for gpu in &seen.gpus {
+    set("muster_executor_cpu_permille", load.cpu_permille.into());
+    set("muster_executor_memory_total_bytes", load.memory_total);
+    set("muster_executor_memory_used_bytes", load.memory_used);
+    set("muster_executor_disk_total_bytes", load.disk_total);
+    set("muster_executor_disk_used_bytes", load.disk_used);
+    set("muster_executor_network_received_bytes", load.network_received);
+    set("muster_executor_network_sent_bytes", load.network_sent);
+    for gpu in &load.gpus {
         let set = |name: &'static str, value: u64| {
             metrics::gauge!(name, "gpu" => gpu.uuid.clone()).set(value as f64);
         };
@@ -107,15 +107,15 @@ mod tests {
 
     #[test]
     fn this_machine_is_measured() {
-        let mut meter = Meter::new(PathBuf::from("/"));
+        let mut meter = MachineMeter::new(PathBuf::from("/"));
         let now = Timestamp::from_secs(7);
-        let seen = meter.measure(now);
-        assert_eq!(seen.at, now);
-        assert!(seen.cpu_permille <= 1_000);
+        let load = meter.measure(now);
+        assert_eq!(load.at, now);
+        assert!(load.cpu_permille <= 1_000);
         assert!(
-            seen.memory_total > seen.memory_used && seen.memory_used > 0,
-            "{seen:?}"
+            load.memory_total > load.memory_used && load.memory_used > 0,
+            "{load:?}"
         );
-        assert!(seen.disk_total > seen.disk_used && seen.disk_used > 0, "{seen:?}");
+        assert!(load.disk_total > load.disk_used && load.disk_used > 0, "{load:?}");
     }
 }

@@ -3,19 +3,35 @@
 use muster_job_data::Uploaded;
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
+use muster_websocket::Limits;
 use serde_json::{Map, Value, json};
 
-use crate::attempt_state::{Conclusion, Failure, FailureKind};
-use crate::outputs::{Artifacts, Printed, shortened, shortened_to};
+use crate::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
+use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind};
+use crate::capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
+use crate::config::MAX_ARTIFACTS_MIB;
 
 /// What the engine says of a failure may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
 /// Longer than the name of any image.
 const MAX_IMAGE: usize = 1_000;
 
+/// The bound on what a thousand uploads add once their answers have no room any more: paths, and what is left of each
+/// answer, in bytes.
+const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
+
+/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, and the rest of
+/// the message.
+const LARGEST_RESULT: usize = {
+    let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
+    let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
+    texts + files + MAX_ENTRIES * 16 + muster_job_data::results::MAX_RESULTS + LONGEST_KEYS + 4_096
+};
+const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
+
 /// What is known of an attempt when it ends.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct AttemptReport {
     /// Which attempt.
     pub attempt: AttemptId,
     /// The image as the job names it.
@@ -23,7 +39,7 @@ pub struct Report {
     /// Which image that was, if it was ever there.
     pub ran: Option<JobImage>,
     /// Both streams so far.
-    pub printed: Printed,
+    pub printed: PrintedOutput,
     /// Its small files, as far as they could be read.
     pub artifacts: Artifacts,
     /// What servers answered to its uploads, if it finished.
@@ -34,13 +50,13 @@ pub struct Report {
     pub specs: Option<Value>,
 }
 
-impl Report {
+impl AttemptReport {
     /// The last messages of the attempt, in order. None where nobody is left to be told.
     pub fn messages(self, conclusion: &Conclusion) -> Vec<FromMiner> {
         match conclusion {
             Conclusion::Finished => self.finished(),
             Conclusion::Failed(failure) => vec![self.failed(failure)],
-            Conclusion::Parted(_) => vec![],
+            Conclusion::Abandoned(_) => vec![],
         }
     }
 
@@ -62,7 +78,7 @@ impl Report {
             if !stderr.is_empty() && !stderr.ends_with('\n') {
                 stderr.push('\n');
             }
-            stderr = shortened(&(stderr + &notice));
+            stderr = shorten(&(stderr + &notice));
         }
         let finished = FromMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
@@ -76,10 +92,10 @@ impl Report {
         specs.into_iter().chain([finished]).collect()
     }
 
-    fn failed(self, failure: &Failure) -> FromMiner {
+    fn failed(self, failure: &AttemptFailure) -> FromMiner {
         let context = Some(self.context(failure));
         let job_uuid = self.attempt;
-        let message = shortened_to(&failure.message, MAX_MESSAGE);
+        let message = shorten_to(&failure.message, MAX_MESSAGE);
         match failure.kind {
             FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
                 job_uuid,
@@ -101,14 +117,14 @@ impl Report {
         }
     }
 
-    fn context(&self, failure: &Failure) -> Value {
+    fn context(&self, failure: &AttemptFailure) -> Value {
         let mut context = Map::new();
         if let Some(code) = failure.code {
             context.insert("code".to_owned(), json!(code.code()));
         }
         context.insert("stage".to_owned(), json!(failure.stage));
         if let Some(image) = &self.image {
-            context.insert("image".to_owned(), json!(shortened_to(image, MAX_IMAGE)));
+            context.insert("image".to_owned(), json!(shorten_to(image, MAX_IMAGE)));
         }
         context.insert("fault".to_owned(), json!(failure.fault));
         // ComputeHorde's failures have no place for files.
@@ -127,12 +143,12 @@ mod tests {
     use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
 
     use super::*;
-    use crate::attempt_state::Parting;
+    use crate::attempt_state::Abandonment;
 
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
-    fn report() -> Report {
-        Report {
+    fn report() -> AttemptReport {
+        AttemptReport {
             attempt: UUID.parse().unwrap(),
             image: Some("muster/hello".into()),
             ran: Some(JobImage {
@@ -140,7 +156,7 @@ mod tests {
                 id: ImageId(Digest::of(b"configuration")),
                 manifest: None,
             }),
-            printed: Printed {
+            printed: PrintedOutput {
                 stdout: "out\n".into(),
                 stderr: "err".into(),
             },
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_muster_peer_hears_which_image_it_was_byte_by_byte() {
-        let report = Report {
+        let report = AttemptReport {
             muster: true,
             specs: None,
             ..report()
@@ -208,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_jobs_failure_carries_what_it_printed() {
-        let failure = Failure::job(
+        let failure = AttemptFailure::job(
             JobFailureReason::NonzeroReturnCode,
             JobStage::Execution,
             "it failed",
@@ -217,7 +233,7 @@ mod tests {
             reason: JobFailureReason::NonzeroReturnCode,
             exit_code: Some(3),
         };
-        let failure = Failure { kind, ..failure }.coded(ErrorCode::JobExitCode);
+        let failure = AttemptFailure { kind, ..failure }.with_code(ErrorCode::JobExitCode);
         let messages = report().messages(&Conclusion::Failed(failure));
         let [FromMiner::V0JobFailedRequest(failed)] = messages.as_slice() else {
             panic!("{messages:?}")
@@ -232,8 +248,8 @@ mod tests {
     #[test]
     fn a_missing_image_is_the_subnets_message_and_its_users_fault() {
         let reason = HordeFailureReason::GenericError;
-        let failure = Failure::horde(reason, JobStage::ExecutorStartup, "no such image")
-            .coded(ErrorCode::ImageMissing)
+        let failure = AttemptFailure::horde(reason, JobStage::ExecutorStartup, "no such image")
+            .with_code(ErrorCode::ImageMissing)
             .blame(Fault::User);
         let messages = report().messages(&Conclusion::Failed(failure));
         let [FromMiner::V0HordeFailedRequest(failed)] = messages.as_slice() else {
@@ -253,7 +269,7 @@ mod tests {
             let name = format!("{number}{}", "\u{1}".repeat(200));
             std::fs::write(folder.path().join(name), vec![0; 999_999]).unwrap();
         }
-        let capture = crate::outputs::Capture::default();
+        let capture = crate::capture::OutputCapture::default();
         for _ in 0..100 {
             let message = bytes::Bytes::from(vec![0; 100_000]);
             capture.push(&bollard::container::LogOutput::StdOut {
@@ -261,7 +277,7 @@ mod tests {
             });
             capture.push(&bollard::container::LogOutput::StdErr { message });
         }
-        let report = || Report {
+        let report = || AttemptReport {
             image: Some("\0".repeat(50 << 20)),
             printed: capture.printed(),
             artifacts: Artifacts::collect(folder.path(), "/a", total).unwrap(),
@@ -274,7 +290,7 @@ mod tests {
         let limit = muster_websocket::Limits::miner().max_frame;
         let finished = largest(Conclusion::Finished);
         assert!((30 << 20..limit).contains(&finished), "{finished}");
-        let failure = Failure::job(
+        let failure = AttemptFailure::job(
             JobFailureReason::Unknown,
             JobStage::Execution,
             "\0".repeat(10 << 20),
@@ -286,8 +302,8 @@ mod tests {
     #[test]
     fn a_muster_miner_gets_what_a_failed_job_left() {
         for muster in [true, false] {
-            let report = Report { muster, ..report() };
-            let failure = Failure::job(JobFailureReason::Timeout, JobStage::Execution, "late");
+            let report = AttemptReport { muster, ..report() };
+            let failure = AttemptFailure::job(JobFailureReason::Timeout, JobStage::Execution, "late");
             let message = report.messages(&Conclusion::Failed(failure)).remove(0);
             let FromMiner::V0JobFailedRequest(failed) = message else {
                 panic!("{message:?}")
@@ -300,6 +316,9 @@ mod tests {
 
     #[test]
     fn nobody_is_told_of_a_parting() {
-        assert_eq!(report().messages(&Conclusion::Parted(Parting::ShutDown)), []);
+        assert_eq!(
+            report().messages(&Conclusion::Abandoned(Abandonment::ShutDown)),
+            []
+        );
     }
 }

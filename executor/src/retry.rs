@@ -1,4 +1,4 @@
-//! What is tried again when the engine fails, and when: after 1, 2, 4, 8 and 16 seconds.
+//! Repeats a request that may succeed later, after 1, 2, 4, 8 and 16 seconds.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use muster_containers::images::ImageError;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 
-/// The pauses: long enough for an engine to be restarted, short enough for a job to wait.
-pub(crate) const PAUSES: [Duration; 5] = [
+/// The pauses together are long enough for an engine to be restarted, and short enough for a job to wait.
+const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
@@ -16,44 +16,44 @@ pub(crate) const PAUSES: [Duration; 5] = [
     Duration::from_secs(16),
 ];
 
-/// A failure that may be told from one that would only come again.
-pub(crate) trait MayPass: std::error::Error + 'static {
-    /// Whether the same request may well succeed in a while.
-    fn may_pass(&self) -> bool;
+/// An error that says whether it may pass by itself.
+pub(crate) trait Retryable: std::error::Error + 'static {
+    /// Whether the same request may succeed after a pause.
+    fn is_retryable(&self) -> bool;
 }
 
-impl MayPass for EngineError {
-    fn may_pass(&self) -> bool {
+impl Retryable for EngineError {
+    fn is_retryable(&self) -> bool {
         self.is_recoverable()
     }
 }
 
-impl MayPass for ImageError {
-    fn may_pass(&self) -> bool {
+impl Retryable for ImageError {
+    fn is_retryable(&self) -> bool {
         self.is_recoverable()
     }
 }
 
-/// Does something, again if it may help.
+/// Runs `attempt`, and again after each pause for as long as its error is retryable. `doing` completes "cannot …" in the log.
 ///
 /// # Errors
-/// One that waiting does not help, or the last.
-pub(crate) async fn through<T, E, F>(
+/// The first error that is not retryable, or the last error.
+pub(crate) async fn retry<T, E, F>(
     clock: &SharedClock,
     doing: &'static str,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, E>
 where
-    E: MayPass,
+    E: Retryable,
     F: Future<Output = Result<T, E>>,
 {
     for pause in PAUSES {
         match attempt().await {
-            Err(error) if error.may_pass() => {
+            Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %Causes(&error), ?pause, "cannot {doing}; trying again");
                 clock.sleep(pause).await;
             }
-            done => return done,
+            result => return result,
         }
     }
     attempt().await
@@ -85,7 +85,7 @@ mod tests {
     async fn the_pauses_are_1_2_4_8_16_seconds() {
         let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
         let (start, tries) = (clock.now(), AtomicUsize::new(0));
-        let failed = through(&clock, "do it", || {
+        let failed = retry(&clock, "do it", || {
             tries.fetch_add(1, Ordering::Relaxed);
             async { Err::<(), _>(refused(503, "busy")) }
         });
@@ -97,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_not_repeated() {
         let shared: SharedClock = Arc::new(TestClock::default());
-        let failed = through(&shared, "do it", || async { Err::<(), _>(refused(400, "no")) });
+        let failed = retry(&shared, "do it", || async { Err::<(), _>(refused(400, "no")) });
         assert!(failed.await.is_err());
     }
 }

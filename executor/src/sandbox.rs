@@ -1,4 +1,4 @@
-//! From a job to the sandbox that holds it: what ComputeHorde's fields mean for [`muster_containers::sandbox`].
+//! Translates a job in ComputeHorde's fields into the sandbox of [`muster_containers::sandbox`] that its program runs in.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::config::Policy;
 use crate::engine::LocalImage;
 
 const SCRIPT: &str = "/script.py";
-/// Where a streaming job puts its socket.
+/// The folder inside the container where a streaming job puts its socket.
 pub const SOCKETS: &str = "/muster";
 
-/// The folders of one job on the machine.
+/// The folders of one job on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFolders {
     /// The root of the others.
@@ -28,32 +28,32 @@ pub struct JobFolders {
     pub specs: PathBuf,
     /// Mounted at the job's `artifacts_dir`.
     pub artifacts: PathBuf,
-    /// The job's script, if it brought one.
+    /// The file of the job's script, if it brings one.
     pub script: PathBuf,
     /// Mounted at [`SOCKETS`] for streaming jobs.
     pub sockets: PathBuf,
-    /// What the job prints. Not mounted.
+    /// Copies of what the job prints. Not mounted.
     pub logs: PathBuf,
 }
 
-/// Everything a container is made of.
+/// Everything that a job's container is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Sealed<'a> {
-    /// What to run.
+pub struct JobContainer<'a> {
+    /// The job, with its program.
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
     /// The home folder of the image's user, if the image keeps nothing there.
     pub bare_home: Option<&'a str>,
-    /// What it may do.
+    /// What the job may do.
     pub policy: Policy,
-    /// The GPUs that it has claimed.
+    /// The UUIDs of the GPUs that were claimed for it.
     pub gpus: &'a [String],
-    /// Where it reads and writes.
+    /// The folders that are mounted.
     pub folders: &'a JobFolders,
     /// The runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: &'a str,
-    /// Whether it answers requests while it runs.
+    /// Whether the job answers requests while it runs, at a socket.
     pub streaming: bool,
 }
 
@@ -65,13 +65,13 @@ pub fn wants_gpu(job: &JobRequest, class: ExecutorClass) -> bool {
     }
 }
 
-/// The name of the container of a lease, as ComputeHorde's tools expect it.
+/// The name of a lease's container, as ComputeHorde's tools expect it.
 pub fn container_name(token: &ExecutorToken) -> String {
     format!("ch-{token}-job")
 }
 
 impl JobFolders {
-    /// The folders under `root`. Nothing is made.
+    /// The paths of the folders below `root`. Creates nothing.
     pub fn under(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -89,7 +89,7 @@ impl JobFolders {
 /// The job's `artifacts_dir` as a plain absolute path; `None` if it has none.
 ///
 /// # Errors
-/// A path that is relative, climbs, or covers a folder of the system.
+/// The path is relative, contains `..`, or covers a folder of the system.
 pub fn artifacts_dir(job: &JobRequest) -> Result<Option<String>, SandboxError> {
     let Some(text) = job.artifacts_dir.as_deref().filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -105,7 +105,7 @@ pub fn artifacts_dir(job: &JobRequest) -> Result<Option<String>, SandboxError> {
     Ok(Some(trimmed.to_owned()))
 }
 
-/// Whether a folder is one of the job's other mounts itself, so that its artifacts lie in there.
+/// The folder that is mounted at `artifacts_dir`, which may be the place of another mount of the job.
 pub fn artifacts_folder<'a>(folders: &'a JobFolders, artifacts_dir: &str) -> &'a Path {
     match artifacts_dir {
         "/volume" => &folders.volume,
@@ -115,12 +115,12 @@ pub fn artifacts_folder<'a>(folders: &'a JobFolders, artifacts_dir: &str) -> &'a
     }
 }
 
-impl Sealed<'_> {
-    /// The container.
+impl JobContainer<'_> {
+    /// The request to the engine that creates the container.
     ///
     /// # Errors
-    /// What the job asks for cannot be put into one.
-    pub fn container(&self) -> Result<ContainerCreateBody, SandboxError> {
+    /// The job asks for something that no sandbox may have.
+    pub fn body(&self) -> Result<ContainerCreateBody, SandboxError> {
         let environment = self.job.env.iter();
         let sandbox = Sandbox {
             image: self.image,
@@ -143,7 +143,7 @@ impl Sealed<'_> {
         sandbox.container()
     }
 
-    /// `None` leaves the image's own command in force.
+    /// The command of the job; `None` for the image's own.
     fn command(&self) -> Option<Vec<String>> {
         match (self.job.docker_run_cmd.is_empty(), &self.job.raw_script) {
             (false, _) => Some(self.job.docker_run_cmd.clone()),
@@ -154,7 +154,7 @@ impl Sealed<'_> {
 
     fn binds(&self) -> Result<Vec<Bind>, SandboxError> {
         let folders = self.folders;
-        // Writable, as in ComputeHorde, whose jobs unpack and cache beside their inputs. The copy is this attempt's own.
+        // Writable, as in ComputeHorde, whose jobs unpack and cache next to their inputs. The files belong to this attempt.
         let mut binds = vec![
             bind(&folders.volume, "/volume"),
             bind(&folders.output, "/output"),
@@ -187,7 +187,7 @@ fn bind(source: &Path, target: &str) -> Bind {
     }
 }
 
-/// The name of an image as its id says it, for messages.
+/// The name of an image with its id, for messages.
 pub fn image_label(name: &str, id: ImageId) -> String {
     if name == id.to_string() {
         name.to_owned()

@@ -1,7 +1,6 @@
-//! A streaming job's session: the program is reached in its container, its miner attests what it is, and what it answers goes
-//! out through a seal, until the session is over and that is signed.
+//! The session of a streaming job. The executor waits until the program answers, has the miner attest who serves what, and
+//! serves the program's answers through a seal until the session is over and its close is signed.
 
-use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,168 +28,165 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::attempt_state::{CLOSE_LIMIT, Failure};
-use crate::co_grader::Grader;
+use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
+use crate::co_grader::CoGrader;
 use crate::config::StreamingSettings;
 use crate::engine::{Engine, Running};
 use crate::images::engine_failed;
 use crate::lease_connection::Miner;
-use crate::steps::Done;
 
-/// Where ComputeHorde's streaming jobs answer, and what they answer there when they are ready.
+/// The port and the path at which ComputeHorde's streaming jobs answer their health check.
 const PORT: u16 = 8_000;
 const HEALTH: &str = "/health";
-/// Between two looks whether the program is there and answers, at first and at most.
+/// The pauses between two looks whether the program is there and answers: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long a program may take over one health check.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// How long the miner may take to attest.
 const ATTEST_LIMIT: Duration = Duration::from_secs(30);
-/// What is under way when a session ends has this long to be sent.
+/// How long answers under way may still be sent when a session ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Everything that a session is opened with.
-pub(crate) struct Opening {
+/// Asks a Muster miner for its attestation, and receives it.
+pub(crate) type Attester = (Sender<Miner>, oneshot::Receiver<SessionSealed>);
+
+/// What a session is opened with.
+pub(crate) struct SessionSetup {
     pub(crate) engine: Engine,
-    /// The name of the container.
+    /// The name of the job's container.
     pub(crate) container: String,
-    /// The folder that it shares for its socket.
+    /// The folder that the container shares for its socket.
     pub(crate) folder: PathBuf,
     pub(crate) attempt: AttemptId,
     pub(crate) details: StreamingDetails,
     pub(crate) image: ImageId,
     pub(crate) miner: MinerKey,
     pub(crate) validator: ValidatorKey,
-    /// How long it may serve.
+    /// How long the session may serve.
     pub(crate) lifetime: Duration,
     pub(crate) settings: StreamingSettings,
-    /// To ask a Muster miner, and to hear what it answers. Another miner attests nothing.
-    pub(crate) attester: Option<(Sender<Miner>, oneshot::Receiver<SessionSealed>)>,
-    /// What challenges the executor meanwhile, if it is to be challenged.
-    pub(crate) beside: Option<Grader>,
+    /// `None` for a miner that is not Muster: it attests nothing.
+    pub(crate) attester: Option<Attester>,
+    /// Answers the validator's challenges while the session serves; `None` if the validator will send none.
+    pub(crate) co_grader: Option<CoGrader>,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
 }
 
 /// A session that is open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenSession {
     endpoint: Endpoint,
-    /// The certificate that it shows, PEM.
+    /// The certificate that the session shows its client, PEM.
     pub(crate) certificate: String,
-    /// How long it waits for requests; `None` for as long as it lives.
+    /// Without a request for this long the session is over; `None` for no such limit.
     idle: Option<Duration>,
-    beside: Option<Grader>,
+    co_grader: Option<CoGrader>,
 }
 
-impl Open {
+impl OpenSession {
     pub(crate) fn port(&self) -> u16 {
         self.endpoint.address().port()
     }
 }
 
-/// Waits until the program answers, has the session attested, and opens it. Ends by itself only with a session or a failure.
-pub(crate) async fn open(opening: Opening) -> Done {
-    match opened(opening).await {
-        Ok(open) => Done::Answers(Box::new(open)),
-        Err(failure) => Done::Failed(failure),
-    }
-}
-
-async fn opened(opening: Opening) -> Result<Open, Failure> {
+/// Waits until the program answers, has the session attested, and opens it. Waits for ever for a program that never answers.
+///
+/// # Errors
+/// The program cannot be reached, the miner does not attest the session, or this machine cannot serve it.
+pub(crate) async fn open(setup: SessionSetup) -> Result<OpenSession, AttemptFailure> {
     let limits = Limits {
-        in_flight: opening.settings.max_requests,
+        in_flight: setup.settings.max_requests,
         ..Limits::default()
     };
-    let client = certificate::digest_of_pem(&opening.details.public_key).map_err(|error| {
-        Failure::horde(
+    let client = certificate::digest_of_pem(&setup.details.public_key).map_err(|error| {
+        AttemptFailure::horde(
             HordeFailureReason::StreamingFailed,
             JobStage::StreamingStartup,
             format!("the client's certificate cannot be used: {error}"),
         )
         .blame(Fault::User)
     })?;
-    let running = started(&opening).await?;
-    let upstream = Upstream::new(address(&opening, &running).await?, &limits, &opening.tasks);
-    let health = opening
-        .details
-        .muster
-        .as_ref()
-        .map_or(HEALTH, |terms| terms.health.as_str());
-    answers(&upstream, health, &opening.clock).await;
+    let upstream = reach_program(&setup, &limits).await?;
 
-    let listener = listen(&opening.settings).await?;
+    let listener = listen(&setup.settings).await?;
     let port = listener.local_addr().map_err(|error| unfit(&error))?.port();
     let names = ["localhost".to_owned()]
         .into_iter()
-        .chain(opening.details.executor_ip.clone())
+        .chain(setup.details.executor_ip.clone())
         .collect::<Vec<_>>();
     let made = certificate::make_self_signed(&names).map_err(|error| unfit(&error))?;
     let key = Keypair::generate();
-    let stated = statement(&opening, &key, port, made.identity.fingerprint(), client)?;
-    let idle = opening
+    let statement = statement(&setup, &key, port, made.identity.fingerprint(), client)?;
+    let idle = setup
         .details
         .muster
         .as_ref()
-        .map(|_| Duration::from_secs(opening.settings.idle_s))
+        .map(|_| Duration::from_secs(setup.settings.idle_s))
         .filter(|idle| !idle.is_zero());
-    let Opening {
+    let SessionSetup {
         attester,
-        beside,
+        co_grader,
         clock,
         tasks,
         ..
-    } = opening;
+    } = setup;
     let attestation = match attester {
-        Some((mouth, answer)) => attest(&stated, mouth, answer).await?,
-        // Nobody believes it, and nobody who would need to is there: the job answers its user directly.
-        None => Envelope::new(&stated, |bytes| key.sign(bytes)),
+        Some((miner, answer)) => attest(&statement, miner, answer).await?,
+        // The job answers its user directly, and the user needs no attestation: the session signs for itself.
+        None => Envelope::new(&statement, |bytes| key.sign(bytes)),
     };
     let sealer = Sealer::new(key, attestation, Arc::clone(&clock)).map_err(|error| unfit(&error))?;
-    let asked = beside.clone().map(|grader| Arc::new(grader) as Arc<dyn Beside>);
-    let seal = Seal::with(sealer, upstream, asked, limits, tasks);
+    let beside = co_grader
+        .clone()
+        .map(|grader| Arc::new(grader) as Arc<dyn Beside>);
+    let seal = Seal::with(sealer, upstream, beside, limits, tasks);
     let endpoint =
         Endpoint::open(listener, &made.identity, client, seal, clock).map_err(|error| unfit(&error))?;
-    Ok(Open {
+    Ok(OpenSession {
         endpoint,
         certificate: made.pem,
         idle,
-        beside,
+        co_grader,
     })
 }
 
+/// Waits until the program runs and answers its health check.
+async fn reach_program(setup: &SessionSetup, limits: &Limits) -> Result<Upstream, AttemptFailure> {
+    let running = wait_until_running(setup).await?;
+    let upstream = Upstream::new(find_address(setup, &running).await?, limits, &setup.tasks);
+    let terms = setup.details.muster.as_ref();
+    let health = terms.map_or(HEALTH, |terms| terms.health.as_str());
+    wait_until_healthy(&upstream, health, &setup.clock).await;
+    Ok(upstream)
+}
+
 /// Waits until the container runs.
-async fn started(opening: &Opening) -> Result<Running, Failure> {
+async fn wait_until_running(setup: &SessionSetup) -> Result<Running, AttemptFailure> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let running = opening.engine.running(&opening.container).await;
+        let running = setup.engine.running(&setup.container).await;
         if let Some(running) = running.map_err(|error| engine_failed(&error))? {
             return Ok(running);
         }
-        opening.clock.sleep(pause).await;
+        setup.clock.sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// How its program is reached.
-async fn address(opening: &Opening, running: &Running) -> Result<EngineAddress, Failure> {
-    let terms = opening.details.muster.as_ref();
-    if let Some(path) = &opening.settings.impostor
-        && let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
-    {
-        let socket = JobSocket::new(folder, name, Listener::Trusted).map_err(|error| unfit(&error))?;
-        return Ok(EngineAddress::Socket(socket));
-    }
+/// How the program is reached: at a socket in its folder, or at a port inside its network namespace.
+async fn find_address(setup: &SessionSetup, running: &Running) -> Result<EngineAddress, AttemptFailure> {
+    let terms = setup.details.muster.as_ref();
     if let Some(name) = terms.and_then(|terms| terms.socket.as_deref()) {
         let listener = Listener::Container(running.id.clone());
-        let socket = JobSocket::new(&opening.folder, name, listener).map_err(|error| unfit(&error))?;
+        let socket = JobSocket::new(&setup.folder, name, listener).map_err(|error| unfit(&error))?;
         return Ok(EngineAddress::Socket(socket));
     }
     let port = terms.and_then(|terms| terms.port).unwrap_or(PORT);
     let namespace = Namespace::of_process(running.pid).map_err(|error| unfit(&error))?;
-    // The process was there when it was looked up; is it still the container's?
-    let now = opening.engine.running(&opening.container).await;
+    // The process id may have been reused since it was looked up: the container must still have it.
+    let now = setup.engine.running(&setup.container).await;
     if now.map_err(|error| engine_failed(&error))?.as_ref() != Some(running) {
         return Err(streaming_failed("the container ended before it answered"));
     }
@@ -203,25 +199,25 @@ async fn address(opening: &Opening, running: &Running) -> Result<EngineAddress, 
 }
 
 /// Waits until the program answers its health check with 200.
-async fn answers(upstream: &Upstream, path: &str, clock: &SharedClock) {
+async fn wait_until_healthy(upstream: &Upstream, path: &str, clock: &SharedClock) {
     let mut pause = FIRST_PAUSE;
-    let mut said = String::new();
+    let mut last = String::new();
     loop {
-        let seen = match upstream.probe(path, PROBE_LIMIT).await {
+        let found = match upstream.probe(path, PROBE_LIMIT).await {
             Ok(status) if status.as_u16() == 200 => return,
             Ok(status) => format!("it answers {status}"),
             Err(error) => Causes(&error).to_string(),
         };
-        if seen != said {
-            tracing::info!(path, seen, "the streaming job is not ready");
-            said = seen;
+        if found != last {
+            tracing::info!(path, found, "the streaming job is not ready");
+            last = found;
         }
         clock.sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-async fn listen(settings: &StreamingSettings) -> Result<TcpListener, Failure> {
+async fn listen(settings: &StreamingSettings) -> Result<TcpListener, AttemptFailure> {
     let mut last = None;
     for port in settings.first_port..=settings.last_port.max(settings.first_port) {
         match TcpListener::bind(SocketAddr::new(settings.address, port)).await {
@@ -234,21 +230,21 @@ async fn listen(settings: &StreamingSettings) -> Result<TcpListener, Failure> {
 }
 
 fn statement(
-    opening: &Opening,
+    setup: &SessionSetup,
     key: &Keypair,
     port: u16,
     server: Digest,
     client: Digest,
-) -> Result<Attestation, Failure> {
-    let now = opening.clock.now();
-    let terms = opening.details.muster.as_ref();
-    if let Some(terms) = terms.filter(|terms| terms.image != opening.image) {
+) -> Result<Attestation, AttemptFailure> {
+    let now = setup.clock.now();
+    let terms = setup.details.muster.as_ref();
+    if let Some(terms) = terms.filter(|terms| terms.image != setup.image) {
         let message = format!(
             "the session is to be of the image {}, and {} runs",
-            terms.image, opening.image
+            terms.image, setup.image
         );
         return Err(streaming_failed(message)
-            .coded(ErrorCode::SessionUnattested)
+            .with_code(ErrorCode::SessionUnattested)
             .blame(Fault::Validator));
     }
     let scheme = match terms {
@@ -258,23 +254,23 @@ fn statement(
                 "this executor does not know the hash scheme {:?}",
                 terms.scheme
             ))
-            .coded(ErrorCode::SessionUnattested)
+            .with_code(ErrorCode::SessionUnattested)
         })?,
     };
-    let host = opening.details.executor_ip.as_deref().unwrap_or("localhost");
+    let host = setup.details.executor_ip.as_deref().unwrap_or("localhost");
     let text = |text: String| Text::new(text).map_err(|error| unfit(&error));
     Ok(Attestation {
         session: SessionId(Uuid::new_v4()),
         session_key: key.hotkey(),
-        job: opening.details.job_of(opening.attempt),
-        attempt: opening.attempt,
-        miner: opening.miner,
-        audience: opening.validator,
+        job: setup.details.job_of(setup.attempt),
+        attempt: setup.attempt,
+        miner: setup.miner,
+        audience: setup.validator,
         server_certificate: server,
         client_certificate: client,
         executor: text(host.to_owned())?,
-        address: text(at(host, port))?,
-        image: opening.image,
+        address: text(join_host_port(host, port))?,
+        image: setup.image,
         model: terms.and_then(|terms| terms.weights),
         scheme,
         price: terms.map_or_else(Price::default, |terms| Price {
@@ -282,34 +278,35 @@ fn statement(
             output: terms.output_price,
         }),
         not_before: now,
-        // What is under way when its time is over is signed while it closes.
-        not_after: now.plus(opening.lifetime).plus(CLOSE_LIMIT),
+        // Answers under way at the end of its time are signed while the session closes.
+        not_after: now.plus(setup.lifetime).plus(CLOSE_LIMIT),
     })
 }
 
-fn at(host: &str, port: u16) -> String {
+/// `host:port`, with brackets around an IPv6 address.
+fn join_host_port(host: &str, port: u16) -> String {
     match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => format!("{host}:{port}"),
     }
 }
 
-/// The miner's signature over the statement.
+/// Has the miner sign the statement, and checks its signature.
 async fn attest(
-    stated: &Attestation,
-    mouth: Sender<Miner>,
+    statement: &Attestation,
+    miner: Sender<Miner>,
     answer: oneshot::Receiver<SessionSealed>,
-) -> Result<Envelope<Attestation>, Failure> {
+) -> Result<Envelope<Attestation>, AttemptFailure> {
     let unattested = |why: &str| {
         streaming_failed(format!("the miner does not attest the session: {why}"))
-            .coded(ErrorCode::SessionUnattested)
+            .with_code(ErrorCode::SessionUnattested)
     };
     let ask = SealSession {
-        job_uuid: stated.attempt,
-        statement: STANDARD.encode(stated.signed_bytes()),
+        job_uuid: statement.attempt,
+        statement: STANDARD.encode(statement.signed_bytes()),
     };
-    let asked = mouth.send(&FromMiner::MusterSealSession(Box::new(ask))).await;
-    asked.map_err(|error| unattested(&Causes(&error).to_string()))?;
+    let sent = miner.send(&FromMiner::MusterSealSession(Box::new(ask))).await;
+    sent.map_err(|error| unattested(&Causes(&error).to_string()))?;
     let answered = timeout(ATTEST_LIMIT, answer).await;
     let Ok(Ok(sealed)) = answered else {
         return Err(unattested("it does not answer"));
@@ -319,50 +316,50 @@ async fn attest(
     };
     let envelope: Envelope<Attestation> =
         Envelope::from_text(&text).map_err(|error| unattested(&error.to_string()))?;
-    if envelope.signed_bytes() != stated.signed_bytes() {
+    if envelope.signed_bytes() != statement.signed_bytes() {
         return Err(unattested("it signed something else"));
     }
-    if !muster_identity::verify(&stated.miner.0, envelope.signed_bytes(), envelope.signature()) {
+    if !muster_identity::verify(&statement.miner.0, envelope.signed_bytes(), envelope.signature()) {
         return Err(unattested("the signature is not its hotkey's"));
     }
     Ok(envelope)
 }
 
-/// Serves until the session is over: by `end`, by its client's word, or for want of requests. What it signed last is handed
-/// on.
+/// Serves a session until `end` or `called_off` is cancelled, its client closes it, or it had no request for too long. Returns
+/// the signed close.
 pub(crate) async fn serve(
-    open: Open,
+    open: OpenSession,
     end: CancellationToken,
     called_off: CancellationToken,
     clock: SharedClock,
-) -> Done {
+) -> String {
     let sealer = Arc::clone(open.endpoint.seal().sealer());
     tokio::select! {
         () = end.cancelled() => {}
         () = called_off.cancelled() => {}
         () = sealer.close_begun() => {}
-        () = idle(&sealer, open.idle, &clock) => tracing::info!("nobody asks the session anything"),
-        () = rest(open.beside.as_ref()) => {}
+        () = wait_until_idle(&sealer, open.idle, &clock) => tracing::info!("the session had no request for too long"),
+        () = remove_idle_grader(open.co_grader.as_ref()) => {}
     }
     open.endpoint.close(GRACE).await;
-    if let Some(grader) = &open.beside {
+    if let Some(grader) = &open.co_grader {
         grader.close().await;
     }
     let close = sealer.close();
     tracing::info!(responses = sealer.signed(), "the session is closed");
-    Done::SessionOver(close.to_text())
+    close.to_text()
 }
 
-/// Never ends.
-async fn rest(beside: Option<&Grader>) {
-    match beside {
-        Some(grader) => grader.rest().await,
+/// Removes the co-grader whenever it is idle. Never ends.
+async fn remove_idle_grader(co_grader: Option<&CoGrader>) {
+    match co_grader {
+        Some(grader) => grader.remove_when_idle().await,
         None => std::future::pending().await,
     }
 }
 
-/// Ends once nothing has been asked for so long.
-async fn idle(sealer: &Sealer, limit: Option<Duration>, clock: &SharedClock) {
+/// Waits until the session has had no request for `limit`.
+async fn wait_until_idle(sealer: &Sealer, limit: Option<Duration>, clock: &SharedClock) {
     let Some(limit) = limit else {
         return std::future::pending().await;
     };
@@ -379,15 +376,15 @@ async fn idle(sealer: &Sealer, limit: Option<Duration>, clock: &SharedClock) {
     }
 }
 
-fn streaming_failed(message: impl Into<String>) -> Failure {
-    Failure::horde(
+fn streaming_failed(message: impl Into<String>) -> AttemptFailure {
+    AttemptFailure::horde(
         HordeFailureReason::StreamingFailed,
         JobStage::StreamingStartup,
         message,
     )
 }
 
-/// This machine cannot do it, for no fault of the job.
-fn unfit(error: &(dyn std::error::Error + 'static)) -> Failure {
+/// The failure of a machine that cannot serve a session, with no fault of the job.
+fn unfit(error: &(dyn std::error::Error + 'static)) -> AttemptFailure {
     streaming_failed(Causes(error).to_string())
 }

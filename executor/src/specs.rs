@@ -1,36 +1,36 @@
-//! What this machine is, in ComputeHorde's field names, read from `/proc` and the file system. No container is started.
+//! The specs of this machine in ComputeHorde's field names, read from `/proc` and the file system without a container.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::Machine;
-use crate::gpu::Gpus;
+use crate::config::MachineSize;
+use crate::gpu::GpuLibrary;
 
-/// Processors and memory, for the limits of a job.
-pub fn machine() -> Machine {
+/// Reads how many processors and how much memory this machine has, for the limits of a job.
+pub fn read_machine_size() -> MachineSize {
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let memory = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| meminfo(&text, "MemTotal"));
-    // Where /proc cannot be read, a small machine is assumed rather than an endless one.
-    Machine {
+    // If /proc cannot be read, a small machine is assumed: jobs then get too little rather than too much.
+    MachineSize {
         cpus,
         memory: memory.map_or(1 << 30, |kib| kib.saturating_mul(1_024)),
     }
 }
 
-/// The specs as `V0MachineSpecsRequest` carries them, without its outer `specs`. Blocks on a few small files.
+/// Reads the specs as `V0MachineSpecsRequest` carries them, without its outer `specs`. Blocks on a few small files.
 ///
-/// A part that cannot be read is replaced by `<part>_scrape_error`.
+/// A part that cannot be read is replaced by `<part>_scrape_error`. `disk` is a folder on the disk that counts.
 pub fn gather(disk: &Path) -> Value {
     let mut specs = Map::new();
     let mut put = |part: &str, read: Result<Value, String>| match read {
         Ok(value) => specs.insert(part.to_owned(), value),
         Err(reason) => specs.insert(format!("{part}_scrape_error"), Value::String(reason)),
     };
-    let gpus = match Gpus::open().specs() {
+    let gpus = match GpuLibrary::open().specs() {
         Some(Ok(gpus)) => Ok(gpus),
         Some(Err(error)) => Err(error.to_string()),
         None => gpu(Path::new("/proc/driver/nvidia/gpus")),
@@ -47,7 +47,7 @@ fn text(path: &str) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Without the vendor's library, from the driver's own folder: its presence is the presence of a GPU.
+/// The GPUs without NVML, from the driver's folder, which exists if there is a GPU.
 fn gpu(folder: &Path) -> Result<Value, String> {
     let mut details = Vec::new();
     if folder.exists() {
@@ -98,7 +98,7 @@ fn os(text: &str) -> Value {
     ))
 }
 
-/// KiB.
+/// A value of `/proc/meminfo`, in KiB.
 fn meminfo(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| value_of(line, name))?
@@ -132,7 +132,7 @@ mod tests {
         assert!(specs["hard_disk"]["total"].as_u64().unwrap() > 0);
         assert!(specs["os"].is_string());
         assert!(specs["gpu"]["count"].is_u64());
-        assert!(machine().memory > 1 << 20);
+        assert!(read_machine_size().memory > 1 << 20);
     }
 
     #[test]

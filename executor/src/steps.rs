@@ -1,4 +1,5 @@
-//! The pieces of work that an attempt consists of. Each ends soon after it is called off.
+//! The steps that an attempt consists of: preparing the image, placing the inputs, collecting the outputs. Each step ends
+//! soon after it is called off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,67 +9,81 @@ use muster_containers::images::Resolved;
 use muster_containers::sandbox::RunAs;
 use muster_job_data::volumes::{UnpackLimits, only_one};
 use muster_job_data::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
+use muster_process::Coded;
 use muster_process::error::Causes;
-use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;
+use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::ProgressOf;
-use muster_protocol::wire::miner::{JobImage, JobRequest};
-use muster_protocol::{ExecutorClass, ExecutorToken, HordeFailureReason, JobFailureReason, JobStage, Volume};
+use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
+use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use crate::attempt_state::{Exit, Failure, Streaming};
+use crate::artifacts::Artifacts;
+use crate::attempt_state::{AttemptFailure, StreamingMode};
+use crate::capture::{STDERR_FILE, STDOUT_FILE};
 use crate::config::{Config, Policy};
-use crate::engine::{Engine, LocalImage};
-use crate::engine_cache::Memory;
-use crate::gpu::Claimed;
-use crate::live_updates::Live;
-use crate::outputs::{Artifacts, STDERR_FILE, STDOUT_FILE};
+use crate::context::AttemptContext;
+use crate::engine::Engine;
+use crate::gpu::ClaimedGpus;
 use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
-use crate::session::Open;
-use crate::warm::{Held, Plan, Waiting, Warm};
+use crate::warm::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
 use crate::{gpu, images, specs};
 
-/// How long a job waits for what dead executors left to be removed.
+/// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a piece of work came to.
+/// An image that stays on this machine for as long as this value lives.
 #[derive(Debug)]
-pub(crate) enum Done {
-    /// The engine answers; the image is there, if one was named.
-    Image(Engine, Option<Box<Ready>>),
-    /// Inputs are in place.
-    Placed(Box<Placed>),
-    /// The program has ended.
-    Exited(Exit),
-    /// The job wrote more than this many bytes.
-    DiskFull(u64),
-    /// A streaming job answers.
-    Answers(Box<Open>),
-    /// Its session is over; its last word.
-    SessionOver(String),
-    /// Called off, or nothing to tell.
-    Stopped,
-    /// Outputs are read and handed over.
-    Collected(Box<Results>),
-    /// It cannot be done.
-    Failed(Failure),
-}
-
-/// An image that is there for as long as this is.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    /// The name it was asked for by.
+pub(crate) struct PreparedImage {
+    /// The name that the job gave it.
     pub(crate) name: String,
     pub(crate) resolved: Resolved,
 }
 
-impl Ready {
-    /// What its name stood for.
-    pub(crate) fn named(&self) -> JobImage {
+/// A job whose request is complete and whose image is there.
+#[derive(Debug)]
+pub(crate) struct RequestedJob {
+    pub(crate) offer: Box<InitialJobRequest>,
+    pub(crate) job: JobRequest,
+    pub(crate) engine: Engine,
+    pub(crate) image: PreparedImage,
+}
+
+/// A job that can run: its folders, inputs and GPUs are there.
+#[derive(Debug)]
+pub(crate) struct PlacedJob {
+    pub(crate) request: Arc<RequestedJob>,
+    /// The name of its container, which exists already if there is a warm one.
+    pub(crate) container: String,
+    pub(crate) workspace: Workspace,
+    /// The home folder of the image's user, if the image keeps nothing there.
+    pub(crate) bare_home: Option<String>,
+    pub(crate) policy: Policy,
+    /// A container that was started ahead for a job like this one.
+    pub(crate) warm: Option<AttachedContainer>,
+    /// From which a container for the next job like this one is made.
+    template: Option<WarmTemplate>,
+    /// `None` for a job without GPUs.
+    pub(crate) gpus: Option<ClaimedGpus>,
+}
+
+/// What is left of a job whose program has ended.
+#[derive(Debug)]
+pub(crate) struct CollectedOutputs {
+    pub(crate) artifacts: Artifacts,
+    pub(crate) uploaded: Uploaded,
+    /// This machine, in ComputeHorde's field names.
+    pub(crate) specs: Value,
+}
+
+// === impl PreparedImage ===
+
+impl PreparedImage {
+    /// The name of the image and the content that the name stood for, as the result reports them.
+    pub(crate) fn to_job_image(&self) -> JobImage {
         JobImage {
             name: self.name.clone(),
             id: self.resolved.image.id,
@@ -77,254 +92,276 @@ impl Ready {
     }
 }
 
-/// What a job that ended well leaves behind.
-#[derive(Debug)]
-pub(crate) struct Results {
-    pub(crate) artifacts: Artifacts,
-    pub(crate) uploaded: Uploaded,
-    /// The machine.
-    pub(crate) specs: Value,
+// === impl RequestedJob ===
+
+impl RequestedJob {
+    pub(crate) fn streaming(&self) -> Option<StreamingMode> {
+        streaming_mode(&self.offer)
+    }
+
+    fn wants_gpu(&self) -> bool {
+        wants_gpu(&self.job, self.offer.executor_class)
+    }
+
+    fn policy(&self, config: &Config) -> Policy {
+        let class = self.offer.executor_class;
+        let policy = config.policy(class, self.image.resolved.image.id, specs::read_machine_size());
+        match self.streaming() {
+            // A sealed session runs a whitelisted image, which never chooses its own user.
+            Some(StreamingMode::Sealed) => Policy {
+                run_as: RunAs::Nobody,
+                ..policy
+            },
+            Some(StreamingMode::Direct) | None => policy,
+        }
+    }
 }
 
-/// What a job needs to run.
-#[derive(Debug)]
-pub(crate) struct Placed {
-    pub(crate) workspace: Workspace,
-    /// The home folder of the image's user, if the image keeps nothing there.
-    pub(crate) bare_home: Option<String>,
-    /// What it may do.
-    pub(crate) policy: Policy,
-    /// A container that was started ahead for a job like this.
-    pub(crate) held: Option<Waiting>,
-    /// How one for the next is made.
-    pub(crate) plan: Option<Plan>,
-    /// The GPUs that are its own.
-    pub(crate) gpus: Option<Claimed>,
+// === impl PlacedJob ===
+
+impl PlacedJob {
+    /// Gives back what the job took from this machine, and has a warm container made for the next job like it. The folders
+    /// stay if the container may still be there: the next executor finds it by them.
+    pub(crate) async fn give_back(self, context: &AttemptContext, container_gone: bool) {
+        if let Some(gpus) = self.gpus {
+            gpus.give_back(context.clock()).await;
+        }
+        if !container_gone {
+            self.workspace.leave();
+            return;
+        }
+        if let Err(error) = self.workspace.remove() {
+            tracing::warn!(error = %Causes(&error), "files of the job are left behind");
+        }
+        if let (Some(warm), Some(template)) = (&context.process.warm, self.template) {
+            warm.replenish(&self.request.engine, template);
+        }
+    }
 }
 
-/// What [`place_volumes`] needs.
-pub(crate) struct Inputs {
-    pub(crate) config: Arc<Config>,
-    pub(crate) engine: Engine,
-    pub(crate) token: ExecutorToken,
-    pub(crate) class: ExecutorClass,
-    pub(crate) job: Arc<JobRequest>,
-    /// The volume that came with the offer.
-    pub(crate) offered_volume: Option<Volume>,
-    pub(crate) image: LocalImage,
-    pub(crate) streaming: Option<Streaming>,
-    pub(crate) clock: SharedClock,
-    pub(crate) memory: Memory,
-    pub(crate) warm: Option<Warm>,
-    pub(crate) live: Live,
-    pub(crate) called_off: CancellationToken,
+// === steps ===
+
+/// How a job that answers requests ends; `None` for another job.
+pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode> {
+    let details = offer.streaming_details.as_ref()?;
+    Some(match details.muster {
+        Some(_) => StreamingMode::Sealed,
+        None => StreamingMode::Direct,
+    })
 }
 
-/// Connects to the engine and has the image at hand, if one is named.
+/// Connects to the engine and gets the image ready, if one is named.
 pub(crate) async fn prepare_image(
-    config: Arc<Config>,
+    context: AttemptContext,
     image: Option<String>,
-    memory: Memory,
-    live: Live,
-    clock: SharedClock,
-) -> Done {
-    let engine = match memory.engine(&config.engine, &clock).await {
-        Ok(engine) => engine,
-        Err(error) => return Done::Failed(images::engine_failed(&error)),
-    };
+) -> Result<(Engine, Option<PreparedImage>), AttemptFailure> {
+    let (config, clock) = (context.config(), context.clock());
+    let engine = context
+        .process
+        .cache
+        .engine(&config.engine, clock)
+        .await
+        .map_err(|error| images::engine_failed(&error))?;
     // Before the job's own container: a dead one may hold the memory or the GPU that it needs.
     match timeout(REAP_LIMIT, muster_containers::reap(&engine, &config.work_dir)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "dead executors are passed over"),
-        Err(_) => tracing::warn!("removing what dead executors left takes long; the job does not wait"),
+        Ok(Err(error)) => {
+            tracing::warn!(error = %Causes(&error), "containers of dead executors were not removed");
+        }
+        Err(_) => tracing::warn!("removing containers of dead executors takes long; the job does not wait"),
     }
     let Some(name) = image else {
-        return Done::Image(engine, None);
+        return Ok((engine, None));
     };
-    let progress = live.sink(ProgressOf::ImagePull);
-    match images::prepare(&engine, &config.images, &name, &progress, &clock).await {
-        Ok(resolved) => Done::Image(engine, Some(Box::new(Ready { name, resolved }))),
-        Err(failure) => Done::Failed(failure),
-    }
+    let progress = context.live.progress_sink(ProgressOf::ImagePull);
+    let resolved = images::prepare(&engine, &config.images, &name, &progress, clock).await?;
+    Ok((engine, Some(PreparedImage { name, resolved })))
 }
 
-/// Makes the job's folders and puts its inputs there. Refuses here what this executor would fail at later.
-pub(crate) async fn place_volumes(inputs: Inputs) -> Done {
-    match placed(inputs).await {
-        Ok(placed) => Done::Placed(Box::new(placed)),
-        Err(failure) => Done::Failed(failure),
-    }
-}
-
-async fn placed(inputs: Inputs) -> Result<Placed, Failure> {
-    let Inputs {
-        config,
-        engine,
-        token,
-        class,
-        job,
-        offered_volume,
-        image,
-        streaming,
-        clock,
-        memory,
-        warm,
-        live,
-        called_off,
-    } = inputs;
-    let fetcher = Fetcher::new(config.transfer.clone(), clock)
-        .map_err(|error| unfit(&error))?
-        .telling(live.sink(ProgressOf::Download));
-    if let Some(upload) = &job.output_upload {
-        // Before anything is fetched for a job whose outputs have nowhere to go.
-        let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
-        uploader.check(upload).map_err(|error| upload_failed(&error))?;
-    }
-    let parts = only_one(offered_volume, job.volume.clone()).map_err(|error| volume_failed(&error))?;
-    let limits = UnpackLimits {
-        bytes: config.volumes.max_mib.saturating_mul(1 << 20),
-        entries: config.volumes.max_entries,
-    };
-    let mut policy = config.policy(class, image.id, specs::machine());
-    if streaming == Some(Streaming::Sealed) {
-        // Whoever the image says: a session is of a whitelisted image.
-        policy.run_as = RunAs::Nobody;
-    }
-    let with_gpu = wants_gpu(&job, class);
-    let plan = |home: Option<String>| {
-        let plan = || Plan::of(&job, &image, home, policy, &config.runtime);
-        // A GPU belongs to one job at a time: nothing waits for the next one with it.
-        // Nor with the folder of a socket.
-        if with_gpu || streaming.is_some() || warm.is_none() {
-            None
-        } else {
-            plan()
-        }
-    };
-    let held = memory.home(image.id).and_then(plan).and_then(|plan| {
-        let warm = warm.as_ref()?;
-        warm.take(plan.shape())
-    });
-    let (ahead, held) = held.map(Held::parts).unzip();
-    let work = {
-        let (config, job) = (Arc::clone(&config), Arc::clone(&job));
-        move || made(&config, &job, with_gpu, streaming.is_some(), ahead)
-    };
-    let placing = async {
-        let (workspace, gpus) = spawn_blocking(work)
-            .await
-            .unwrap_or_else(|error| Err(unfit(&error)))?;
-        fetcher
-            .place(parts, &workspace.folders().volume, limits, &called_off)
-            .await
-            .map_err(|error| volume_failed(&error))?;
-        let bare_home = match memory.home(image.id) {
-            Some(known) => known,
-            None => {
-                let name = format!("{}-look", container_name(&token));
-                let labels = labels(token.attempt(), &workspace.folders().root);
-                let found = bare_home(&engine, &image, &name, labels)
-                    .await
-                    .map_err(|error| images::engine_failed(&error))?;
-                memory.learn_home(image.id, found.clone());
-                found
-            }
-        };
-        Ok((workspace, gpus, bare_home))
-    };
-    match placing.await {
-        Ok((workspace, gpus, bare_home)) => Ok(Placed {
+/// Makes the job's folders and puts its inputs there. Rejects here a job that could only fail later.
+pub(crate) async fn place_inputs(
+    request: Arc<RequestedJob>,
+    context: AttemptContext,
+) -> Result<PlacedJob, AttemptFailure> {
+    check_upload(&request.job, context.config())?;
+    let inputs = open_inputs(&request, &context)?;
+    let policy = request.policy(context.config());
+    let (folders, warm) = take_warm(&request, &context, policy)
+        .map(WarmContainer::into_parts)
+        .unzip();
+    match place(&request, &context, inputs, folders).await {
+        Ok((workspace, gpus, bare_home)) => Ok(PlacedJob {
+            container: match &warm {
+                Some(warm) => warm.name.clone(),
+                None => container_name(&context.token),
+            },
+            template: warm_template(&request, &context, policy, bare_home.clone()),
+            request,
             workspace,
-            plan: plan(bare_home.clone()),
             bare_home,
             policy,
-            held,
+            warm,
             gpus,
         }),
         Err(failure) => {
-            // Its folders have gone: nobody would find it.
-            if let Some(held) = held
-                && let Err(error) = engine.remove(&held.name).await
+            // The folders of the warm container are gone: the next executor would not find it.
+            if let Some(warm) = warm
+                && let Err(error) = request.engine.remove(&warm.name).await
             {
-                tracing::error!(error = %Causes(&error), container = held.name, "a warm container stays");
+                tracing::error!(error = %Causes(&error), container = warm.name, "a warm container was not removed");
             }
             Err(failure)
         }
     }
 }
 
-/// The job's folders, those that were made ahead if there are any, and its GPUs.
-fn made(
+/// Checks where the outputs go before anything is fetched.
+fn check_upload(job: &JobRequest, config: &Config) -> Result<(), AttemptFailure> {
+    let Some(upload) = &job.output_upload else {
+        return Ok(());
+    };
+    let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
+    uploader.check(upload).map_err(|error| upload_failed(&error))
+}
+
+/// A fetcher, and the parts of the one volume that offer and request may have between them.
+fn open_inputs(
+    request: &RequestedJob,
+    context: &AttemptContext,
+) -> Result<(Fetcher, Vec<VolumePart>), AttemptFailure> {
+    let transfer = context.config().transfer.clone();
+    let fetcher = Fetcher::new(transfer, Arc::clone(context.clock()))
+        .map_err(|error| unfit(&error))?
+        .telling(context.live.progress_sink(ProgressOf::Download));
+    let parts = only_one(request.offer.volume.clone(), request.job.volume.clone())
+        .map_err(|error| volume_failed(&error))?;
+    Ok((fetcher, parts))
+}
+
+/// A warm container that fits the job, if one waits. None fits before the home of the image's user is known.
+fn take_warm(request: &RequestedJob, context: &AttemptContext, policy: Policy) -> Option<WarmContainer> {
+    let bare_home = context.process.cache.home(request.image.resolved.image.id)?;
+    let template = warm_template(request, context, policy, bare_home)?;
+    context.process.warm.as_ref()?.take(template.shape())
+}
+
+/// The template of warm containers for jobs like this one. A job with a GPU has none, because a GPU belongs to one job at
+/// a time; neither has a streaming job, because of its folder for a socket.
+fn warm_template(
+    request: &RequestedJob,
+    context: &AttemptContext,
+    policy: Policy,
+    bare_home: Option<String>,
+) -> Option<WarmTemplate> {
+    if request.wants_gpu() || request.streaming().is_some() || context.process.warm.is_none() {
+        return None;
+    }
+    let image = &request.image.resolved.image;
+    WarmTemplate::of(&request.job, image, bare_home, policy, &context.config().runtime)
+}
+
+/// Claims the GPUs, makes the folders unless a warm container brought them, fetches the inputs, and finds out whether the
+/// image's user has a bare home.
+async fn place(
+    request: &Arc<RequestedJob>,
+    context: &AttemptContext,
+    (fetcher, parts): (Fetcher, Vec<VolumePart>),
+    folders: Option<Workspace>,
+) -> Result<(Workspace, Option<ClaimedGpus>, Option<String>), AttemptFailure> {
+    let config = context.config();
+    let limits = UnpackLimits {
+        bytes: config.volumes.max_mib.saturating_mul(1 << 20),
+        entries: config.volumes.max_entries,
+    };
+    let work = {
+        let (config, request) = (Arc::clone(config), Arc::clone(request));
+        move || make_folders(&config, &request, folders)
+    };
+    let (workspace, gpus) = spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(unfit(&error)))?;
+    fetcher
+        .place(parts, &workspace.folders().volume, limits, &context.called_off)
+        .await
+        .map_err(|error| volume_failed(&error))?;
+    let bare_home = find_bare_home(request, context, &workspace).await?;
+    Ok((workspace, gpus, bare_home))
+}
+
+/// The home of the image's user if the image keeps nothing there: from the cache, or by a look into the image.
+async fn find_bare_home(
+    request: &RequestedJob,
+    context: &AttemptContext,
+    workspace: &Workspace,
+) -> Result<Option<String>, AttemptFailure> {
+    let image = &request.image.resolved.image;
+    if let Some(known) = context.process.cache.home(image.id) {
+        return Ok(known);
+    }
+    let name = format!("{}-look", container_name(&context.token));
+    let labels = labels(context.attempt(), &workspace.folders().root);
+    let found = bare_home(&request.engine, image, &name, labels)
+        .await
+        .map_err(|error| images::engine_failed(&error))?;
+    context.process.cache.keep_home(image.id, found.clone());
+    Ok(found)
+}
+
+/// Makes the job's folders, unless `folders` were made ahead, and claims its GPUs. Blocks.
+fn make_folders(
     config: &Config,
-    job: &JobRequest,
-    with_gpu: bool,
-    streaming: bool,
-    ahead: Option<Workspace>,
-) -> Result<(Workspace, Option<Claimed>), Failure> {
-    let gpus = if with_gpu {
+    request: &RequestedJob,
+    folders: Option<Workspace>,
+) -> Result<(Workspace, Option<ClaimedGpus>), AttemptFailure> {
+    let gpus = if request.wants_gpu() {
         Some(gpu::claim_watched(&config.gpus).map_err(|error| unfit(&error))?)
     } else {
         None
     };
-    let workspace = match ahead {
+    let workspace = match folders {
         Some(workspace) => workspace,
-        None => Workspace::new(&config.work_dir, job.job_uuid).map_err(|error| unfit(&error))?,
+        None => Workspace::new(&config.work_dir, request.job.job_uuid).map_err(|error| unfit(&error))?,
     };
-    if streaming {
+    if request.streaming().is_some() {
         workspace.make_sockets().map_err(|error| unfit(&error))?;
     }
-    if let Some(script) = &job.raw_script {
+    if let Some(script) = &request.job.raw_script {
         workspace.write_script(script).map_err(|error| unfit(&error))?;
     }
     Ok((workspace, gpus))
 }
 
-/// Hands the job's outputs over if it ended well, reads its artifacts and this machine's specs.
-pub(crate) async fn collect(
-    config: Arc<Config>,
-    job: Arc<JobRequest>,
+/// Collects the job's artifacts and this machine's specs; uploads the job's outputs first if it `ended_well`.
+pub(crate) async fn collect_outputs(
+    request: Arc<RequestedJob>,
     folders: JobFolders,
     ended_well: bool,
-    live: Live,
-    called_off: CancellationToken,
-) -> Done {
-    match collected(&config, job, folders, ended_well, &live, &called_off).await {
-        Ok(results) => Done::Collected(Box::new(results)),
-        Err(failure) => Done::Failed(failure),
-    }
-}
-
-async fn collected(
-    config: &Config,
-    job: Arc<JobRequest>,
-    folders: JobFolders,
-    ended_well: bool,
-    live: &Live,
-    called_off: &CancellationToken,
-) -> Result<Results, Failure> {
-    let uploaded = match job.output_upload.as_ref().filter(|_| ended_well) {
+    context: AttemptContext,
+) -> Result<CollectedOutputs, AttemptFailure> {
+    let config = context.config();
+    let uploaded = match request.job.output_upload.as_ref().filter(|_| ended_well) {
         Some(upload) => {
-            put_printed(&folders);
+            link_printed(&folders);
             let uploader = Uploader::new(&config.transfer)
                 .map_err(|error| unfit(&error))?
-                .telling(live.sink(ProgressOf::Upload));
-            let uploading = uploader.upload(upload, &folders.output, called_off);
+                .telling(context.live.progress_sink(ProgressOf::Upload));
+            let uploading = uploader.upload(upload, &folders.output, &context.called_off);
             uploading.await.map_err(|error| upload_failed(&error))?
         }
         None => Uploaded::default(),
     };
     let max_total = config.artifacts.max_total_mib.saturating_mul(1 << 20);
     let work = move || {
-        let artifacts = match artifacts_dir(&job) {
+        let artifacts = match artifacts_dir(&request.job) {
             Ok(Some(dir)) => Artifacts::collect(artifacts_folder(&folders, &dir), &dir, max_total),
-            // A path that cannot be one was refused before the job ran.
+            // A path that cannot be one was rejected before the job ran.
             Ok(None) | Err(_) => Ok(Artifacts::default()),
         };
         let artifacts = artifacts.map_err(|error| {
             let message = format!("the job's artifacts cannot be read: {error}");
-            Failure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, message)
+            AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, message)
         })?;
-        Ok(Results {
+        Ok(CollectedOutputs {
             artifacts,
             uploaded,
             specs: specs::gather(&folders.root),
@@ -335,55 +372,57 @@ async fn collected(
         .unwrap_or_else(|error| Err(unfit(&error)))
 }
 
-/// What the job printed goes where ComputeHorde's jobs find it among their outputs. A file of the job's own by that name
-/// stays what it is.
-fn put_printed(folders: &JobFolders) {
+/// Puts what the job printed among its outputs, where ComputeHorde's users look for it. A file of the job's own by that
+/// name stays as it is.
+fn link_printed(folders: &JobFolders) {
     for name in [STDOUT_FILE, STDERR_FILE] {
         let (kept, output) = (folders.logs.join(name), folders.output.join(name));
         // A link to the same file: no copy, and no link of the job's is followed.
         if let Err(error) = std::fs::hard_link(&kept, &output) {
-            tracing::debug!(%error, name, "what the job printed is not among its outputs");
+            tracing::debug!(%error, name, "the job's printed output was not added to its outputs");
         }
     }
 }
 
-fn volume_failed(error: &VolumeError) -> Failure {
+fn volume_failed(error: &VolumeError) -> AttemptFailure {
     let (reason, stage) = (JobFailureReason::DownloadFailed, JobStage::VolumeDownload);
     transfer_failed(error, error.fault(), reason, stage)
 }
 
-fn upload_failed(error: &UploadError) -> Failure {
+fn upload_failed(error: &UploadError) -> AttemptFailure {
     let (reason, stage) = (JobFailureReason::UploadFailed, JobStage::ResultUpload);
     transfer_failed(error, error.fault(), reason, stage)
 }
 
-/// The job's own failure where its user is at fault; else the subnet's, which another executor may not have.
+/// The job's own failure if its user is at fault; otherwise the subnet's, because another executor may not have it.
 fn transfer_failed(
     error: &(impl Coded + 'static),
     fault: Fault,
     reason: JobFailureReason,
     stage: JobStage,
-) -> Failure {
+) -> AttemptFailure {
     let message = Causes(error).to_string();
     let failure = match fault {
-        Fault::User => Failure::job(reason, stage, message),
+        Fault::User => AttemptFailure::job(reason, stage, message),
         Fault::Nobody
         | Fault::Executor
         | Fault::Miner
         | Fault::Validator
         | Fault::Facilitator
-        | Fault::Network => Failure::horde(HordeFailureReason::GenericError, stage, message).blame(fault),
+        | Fault::Network => {
+            AttemptFailure::horde(HordeFailureReason::GenericError, stage, message).blame(fault)
+        }
     };
     match error.code() {
-        Some(code) => failure.coded(code),
+        Some(code) => failure.with_code(code),
         None => failure,
     }
 }
 
-/// This machine cannot do it, for no fault of the job.
-fn unfit(error: &(dyn std::error::Error + 'static)) -> Failure {
+/// The failure of a machine that cannot do the work, with no fault of the job.
+fn unfit(error: &(dyn std::error::Error + 'static)) -> AttemptFailure {
     let message = Causes(error).to_string();
-    Failure::horde(
+    AttemptFailure::horde(
         HordeFailureReason::GenericError,
         JobStage::VolumeDownload,
         message,

@@ -1,214 +1,99 @@
-//! Containers that wait for jobs (ADR 0024): started ahead, held by a program of ours, used once.
+//! Warm containers (ADR 0024): started ahead, held by a program of ours, used once.
 //!
-//! A waiting container is what a job of the same image, class and folders would be put into, but for its program and its
-//! variables, which it is told when the job comes. Nobody's program has run in it before. It goes with the job that it
-//! served, when nothing comes for it, and with this process; where this process was killed, the next one finds it by the
-//! folder that its label names.
+//! A warm container is the container that a job of the same image, class and folders would get, except for the program and
+//! its variables: the holder receives those when the job comes. No user's program has run in it before. A warm container is
+//! removed after the job that it served, when no job comes for it, and when this process ends. If this process was killed,
+//! the next one finds the container by the folder that its label names.
+
+mod template;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bollard::models::{ContainerCreateBody, Mount, MountType};
 use futures_util::{FutureExt as _, StreamExt as _};
 use muster_containers::engine::InputSink;
 use muster_containers::images::ensure;
 use muster_containers::lease::Lease;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::{AttemptId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::config::{Config, Policy};
-use crate::engine::{Engine, LocalImage, OutputStream};
-use crate::sandbox::{JobFolders, Sealed, labels};
+use crate::config::Config;
+use crate::engine::{Engine, OutputStream};
 use crate::workspace::Workspace;
 
-/// Where a container has the program that holds it.
-const HOLD: &str = "/.muster-hold";
-/// The holder's name beside this program.
+pub(crate) use self::template::{ContainerShape, WarmTemplate, encode_program};
+
+/// The file name of the holder, next to this program.
 const HOLDER: &str = "muster-hold";
-/// How often old ones are looked for, at most.
+/// How often containers that wait too long are looked for, at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// How long leaving may take.
+/// How long removing all of them may take when this process ends.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// What two jobs must have in common to be served by containers made alike: everything but program, variables and folders'
-/// places.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shape(ContainerCreateBody);
-
-/// How a container for the next job like this one is made.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    shape: Shape,
-    /// The job without anything that is its user's alone.
-    template: JobRequest,
-    image: LocalImage,
-    bare_home: Option<String>,
-    policy: Policy,
-    runtime: String,
-}
-
-/// A container that waits.
-pub(crate) struct Held {
+/// A container that waits for a job, with the folders made for it.
+pub(crate) struct WarmContainer {
     workspace: Workspace,
-    waiting: Waiting,
-    shape: Shape,
+    container: AttachedContainer,
+    shape: ContainerShape,
+    /// When it began to wait.
     since: Timestamp,
 }
 
-/// The container itself: its name, and the ends of its streams.
-pub(crate) struct Waiting {
+/// A running container, with the ends of its streams.
+pub(crate) struct AttachedContainer {
     pub(crate) name: String,
     pub(crate) output: OutputStream,
     pub(crate) input: InputSink,
     engine: Engine,
+    /// Keeps the image on this machine.
     _lease: Lease,
 }
 
-/// The containers that wait for jobs of this process. Clones are one.
+/// The containers that wait for jobs of this process. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Warm(Arc<Pool>);
+pub(crate) struct WarmPool(Arc<Inner>);
 
-struct Pool {
+struct Inner {
     config: Arc<Config>,
     holder: PathBuf,
     tasks: Tasks,
     clock: SharedClock,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
+    /// Notified whenever a container was made or could not be made.
     made: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: Vec<Held>,
-    coming: Vec<Shape>,
+struct PoolState {
+    waiting: Vec<WarmContainer>,
+    /// The shapes of those that are being made.
+    coming: Vec<ContainerShape>,
     closed: bool,
 }
 
-/// What to do for one more of a shape.
+/// Whether the pool has room for one more container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum PoolRoom {
     Free,
-    /// In place of this one.
+    /// In place of the waiting container with this index.
     InPlaceOf(usize),
-    Enough,
+    Full,
 }
 
-// === impl Plan ===
+// === impl WarmPool ===
 
-impl Plan {
-    /// From a job that is about to run. `None` where it cannot be put into a container at all.
-    pub(crate) fn of(
-        job: &JobRequest,
-        image: &LocalImage,
-        bare_home: Option<String>,
-        policy: Policy,
-        runtime: &str,
-    ) -> Option<Self> {
-        let template = JobRequest {
-            docker_run_cmd: Vec::new(),
-            env: indexmap::IndexMap::new(),
-            raw_script: job.raw_script.as_ref().map(|_| String::new()),
-            volume: None,
-            output_upload: None,
-            ..job.clone()
-        };
-        let mut plan = Self {
-            shape: Shape(ContainerCreateBody::default()),
-            template,
-            image: image.clone(),
-            bare_home,
-            policy,
-            runtime: runtime.to_owned(),
-        };
-        let nowhere = JobFolders::under(Path::new("/"));
-        // Without a program the engine refuses the job itself, in its own words.
-        orders(image, &sealed(job, &plan, &nowhere)?, "")?;
-        let body = plan.body(&nowhere)?;
-        plan.shape = Shape(ContainerCreateBody {
-            cmd: None,
-            labels: None,
-            ..body
-        });
-        Some(plan)
-    }
-
-    pub(crate) fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    fn body(&self, folders: &JobFolders) -> Option<ContainerCreateBody> {
-        sealed(&self.template, self, folders)
-    }
-
-    /// The container that waits: our program in place of the job's, and nothing else different.
-    fn waiting_body(
-        &self,
-        attempt: AttemptId,
-        folders: &JobFolders,
-        holder: &Path,
-    ) -> Option<ContainerCreateBody> {
-        let mut body = self.body(folders)?;
-        body.labels = Some(labels(attempt, &folders.root));
-        body.entrypoint = Some(vec![HOLD.to_owned()]);
-        body.cmd = Some(Vec::new());
-        body.attach_stdin = Some(true);
-        body.open_stdin = Some(true);
-        body.stdin_once = Some(true);
-        let mounts = body.host_config.as_mut()?.mounts.as_mut()?;
-        mounts.push(Mount {
-            typ: Some(MountType::BIND),
-            source: Some(holder.display().to_string()),
-            target: Some(HOLD.to_owned()),
-            read_only: Some(true),
-            ..Mount::default()
-        });
-        Some(body)
-    }
-}
-
-fn sealed(job: &JobRequest, plan: &Plan, folders: &JobFolders) -> Option<ContainerCreateBody> {
-    let sealed = Sealed {
-        job,
-        image: &plan.image,
-        bare_home: plan.bare_home.as_deref(),
-        policy: plan.policy,
-        gpus: &[],
-        folders,
-        runtime: &plan.runtime,
-        streaming: false,
-    };
-    sealed.container().ok()
-}
-
-/// What a waiting container is told: the program of the job whose own container would be `body`. `None` where neither job
-/// nor image names a program.
-pub(crate) fn orders(image: &LocalImage, body: &ContainerCreateBody, mark: &str) -> Option<String> {
-    let command = body.cmd.as_ref().unwrap_or(&image.command);
-    let program: Vec<_> = image.entrypoint.iter().chain(command).collect();
-    if program.is_empty() {
-        return None;
-    }
-    let environment = body.env.clone().unwrap_or_default();
-    let orders = json!({"program": program, "environment": environment, "mark": mark});
-    Some(format!("{orders}\n"))
-}
-
-// === impl Warm ===
-
-impl Warm {
-    /// `None` where the operator wants none, or the program that holds them is not there.
+impl WarmPool {
+    /// An empty pool. `None` if the operator wants no warm containers, or the holder is missing.
     pub(crate) fn open(config: &Arc<Config>, tasks: &Tasks, clock: &SharedClock) -> Option<Self> {
-        let settings = &config.standing.warm;
+        let settings = &config.persistent.warm;
         let named = settings.holder.clone();
         let holder = if named.as_os_str().is_empty() {
             std::env::current_exe().ok()?.with_file_name(HOLDER)
@@ -219,12 +104,12 @@ impl Warm {
             return None;
         }
         if !holder.is_file() {
-            tracing::info!(holder = %holder.display(), "no containers are kept warm: there is no program to hold them");
+            tracing::info!(holder = %holder.display(), "no containers are kept warm: the holder is missing");
             return None;
         }
         // The engine wants an absolute path.
         let holder = holder.canonicalize().ok()?;
-        Some(Self(Arc::new(Pool {
+        Some(Self(Arc::new(Inner {
             config: Arc::clone(config),
             holder,
             tasks: tasks.clone(),
@@ -234,56 +119,57 @@ impl Warm {
         })))
     }
 
-    /// A container of this shape that still waits.
-    pub(crate) fn take(&self, shape: &Shape) -> Option<Held> {
+    /// Takes a container of this shape that still runs.
+    pub(crate) fn take(&self, shape: &ContainerShape) -> Option<WarmContainer> {
         loop {
             let mut state = self.state();
-            let found = state.waiting.iter().position(|held| held.shape == *shape)?;
-            let mut held = state.waiting.swap_remove(found);
+            let found = state.waiting.iter().position(|warm| warm.shape == *shape)?;
+            let mut warm = state.waiting.swap_remove(found);
             drop(state);
-            // It says nothing while it waits: what comes is its end, or that of its engine.
-            if held.waiting.output.next().now_or_never().is_none() {
-                return Some(held);
+            // The holder prints nothing while it waits: any item is the end of the container or of its engine.
+            if warm.container.output.next().now_or_never().is_none() {
+                return Some(warm);
             }
-            tracing::warn!(container = held.waiting.name, "a warm container is gone");
-            self.0.tasks.spawn("cold container", held.discard());
+            tracing::warn!(container = warm.container.name, "a warm container is gone");
+            self.0.tasks.spawn("cold container", warm.discard());
         }
     }
 
-    /// Has one more of this shape made, if there is room for it.
-    pub(crate) fn keep(&self, engine: &Engine, plan: Plan) {
+    /// Makes one more container from a template in the background, if the pool has room for it.
+    pub(crate) fn replenish(&self, engine: &Engine, template: WarmTemplate) {
         let mut state = self.state();
         let alike: Vec<_> = state
             .waiting
             .iter()
-            .map(|held| held.shape == plan.shape)
+            .map(|warm| warm.shape == *template.shape())
             .collect();
-        let ages: Vec<_> = state.waiting.iter().map(|held| held.since).collect();
-        let most = self.0.config.standing.warm.containers;
+        let ages: Vec<_> = state.waiting.iter().map(|warm| warm.since).collect();
+        let most = self.0.config.persistent.warm.containers;
         if state.closed {
             return;
         }
-        let gone = match room(&alike, &ages, state.coming.len(), most) {
-            Room::Enough => return,
-            Room::Free => None,
-            Room::InPlaceOf(index) => Some(state.waiting.swap_remove(index)),
+        let gone = match find_room(&alike, &ages, state.coming.len(), most) {
+            PoolRoom::Full => return,
+            PoolRoom::Free => None,
+            PoolRoom::InPlaceOf(index) => Some(state.waiting.swap_remove(index)),
         };
-        state.coming.push(plan.shape.clone());
+        state.coming.push(template.shape().clone());
         drop(state);
-        let (warm, engine) = (self.clone(), engine.clone());
+        let (pool, engine) = (self.clone(), engine.clone());
         self.0.tasks.spawn("warm container", async move {
-            if let Some(held) = gone {
-                held.discard().await;
+            if let Some(replaced) = gone {
+                replaced.discard().await;
             }
-            if let Some(late) = warm.arrived(&plan.shape, warm.make(engine, &plan).await) {
+            let made = pool.make(engine, &template).await;
+            if let Some(late) = pool.admit(template.shape(), made) {
                 late.discard().await;
             }
-            warm.0.made.notify_one();
+            pool.0.made.notify_one();
         });
     }
 
-    /// What was made waits from now on; it is given back where nothing is to wait any more.
-    fn arrived(&self, shape: &Shape, made: Option<Held>) -> Option<Held> {
+    /// Lets a container that was made wait from now on. Returns it if the pool was closed meanwhile.
+    fn admit(&self, shape: &ContainerShape, made: Option<WarmContainer>) -> Option<WarmContainer> {
         let mut state = self.state();
         if let Some(index) = state.coming.iter().position(|coming| coming == shape) {
             state.coming.swap_remove(index);
@@ -295,28 +181,28 @@ impl Warm {
         None
     }
 
-    /// Lets go of those that nobody came for, for as long as this process serves.
+    /// Removes containers that waited too long. Never ends.
     pub(crate) async fn sweep(self) {
-        let keep = Duration::from_secs(self.0.config.standing.warm.keep_s);
+        let keep = Duration::from_secs(self.0.config.persistent.warm.keep_s);
         loop {
             self.0.clock.sleep(keep.min(SWEEP_EVERY)).await;
-            for held in self.old(keep) {
-                held.discard().await;
+            for warm in self.take_old(keep) {
+                warm.discard().await;
             }
         }
     }
 
-    fn old(&self, keep: Duration) -> Vec<Held> {
+    fn take_old(&self, keep: Duration) -> Vec<WarmContainer> {
         let now = self.0.clock.now();
         let mut state = self.state();
         let (old, young) = std::mem::take(&mut state.waiting)
             .into_iter()
-            .partition(|held| now.since(held.since) >= keep);
+            .partition(|warm| now.since(warm.since) >= keep);
         state.waiting = young;
         old
     }
 
-    /// Lets go of all, and of those on their way.
+    /// Removes all containers, those that are being made included. No more are made.
     pub(crate) async fn close(&self) {
         let closing = async {
             loop {
@@ -325,8 +211,8 @@ impl Warm {
                     state.closed = true;
                     (std::mem::take(&mut state.waiting), state.coming.len())
                 };
-                for held in waiting {
-                    held.discard().await;
+                for warm in waiting {
+                    warm.discard().await;
                 }
                 if coming == 0 {
                     return;
@@ -339,9 +225,9 @@ impl Warm {
         }
     }
 
-    async fn make(&self, engine: Engine, plan: &Plan) -> Option<Held> {
-        match self.try_make(engine, plan).await {
-            Ok(held) => Some(held),
+    async fn make(&self, engine: Engine, template: &WarmTemplate) -> Option<WarmContainer> {
+        match self.try_make(engine, template).await {
+            Ok(warm) => Some(warm),
             Err(reason) => {
                 tracing::warn!(reason, "no container is kept warm");
                 None
@@ -349,20 +235,20 @@ impl Warm {
         }
     }
 
-    async fn try_make(&self, engine: Engine, plan: &Plan) -> Result<Held, String> {
+    async fn try_make(&self, engine: Engine, template: &WarmTemplate) -> Result<WarmContainer, String> {
         let (config, clock) = (&self.0.config, &self.0.clock);
-        let name = plan.image.id.to_string();
+        let name = template.image().id.to_string();
         let unwatched: muster_containers::pull::Progress = Arc::new(|_, _| {});
         let resolved = ensure(&engine, &config.images, &name, &unwatched, clock)
             .await
             .map_err(|error| Causes(&error).to_string())?;
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
-        let (work_dir, script) = (config.work_dir.clone(), plan.template.raw_script.is_some());
-        let workspace = spawn_blocking(move || Workspace::ahead(&work_dir, attempt, script))
+        let (work_dir, script) = (config.work_dir.clone(), template.has_script());
+        let workspace = spawn_blocking(move || Workspace::new_ahead(&work_dir, attempt, script))
             .await
             .map_err(|error| error.to_string())?
             .map_err(|error| Causes(&error).to_string())?;
-        let body = plan.waiting_body(attempt, workspace.folders(), &self.0.holder);
+        let body = template.warm_body(attempt, workspace.folders(), &self.0.holder);
         let body = body.ok_or("the job cannot be put into a container")?;
         let name = format!("muster-warm-{attempt}");
         let started = async {
@@ -372,11 +258,11 @@ impl Warm {
             Ok::<_, crate::EngineError>(streams)
         };
         match started.await {
-            Ok((output, input)) => Ok(Held {
+            Ok((output, input)) => Ok(WarmContainer {
                 workspace,
-                shape: plan.shape.clone(),
+                shape: template.shape().clone(),
                 since: clock.now(),
-                waiting: Waiting {
+                container: AttachedContainer {
                     name,
                     output,
                     input,
@@ -385,21 +271,22 @@ impl Warm {
                 },
             }),
             Err(error) => {
-                gone(&engine, &name, workspace).await;
+                remove(&engine, &name, workspace).await;
                 Err(Causes(&error).to_string())
             }
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.0.state.lock()
     }
 }
 
-/// Whether one more fits: `alike` says of each that waits whether it has the shape wanted, `ages` since when it waits.
-fn room(alike: &[bool], ages: &[Timestamp], coming: usize, most: usize) -> Room {
+/// Finds room for one more container. `alike` says of each waiting container whether it has the wanted shape, `ages` since
+/// when it waits. The oldest container of another shape gives way.
+fn find_room(alike: &[bool], ages: &[Timestamp], coming: usize, most: usize) -> PoolRoom {
     if alike.len() + coming < most {
-        return Room::Free;
+        return PoolRoom::Free;
     }
     let others = alike
         .iter()
@@ -407,37 +294,36 @@ fn room(alike: &[bool], ages: &[Timestamp], coming: usize, most: usize) -> Room 
         .enumerate()
         .filter(|(_, (alike, _))| !**alike);
     let oldest = others.min_by_key(|(_, (_, since))| **since);
-    oldest.map_or(Room::Enough, |(index, _)| Room::InPlaceOf(index))
+    oldest.map_or(PoolRoom::Full, |(index, _)| PoolRoom::InPlaceOf(index))
 }
 
-// === impl Held ===
+// === impl WarmContainer ===
 
-impl Held {
-    /// Its folders, and itself.
-    pub(crate) fn parts(self) -> (Workspace, Waiting) {
-        (self.workspace, self.waiting)
+impl WarmContainer {
+    pub(crate) fn into_parts(self) -> (Workspace, AttachedContainer) {
+        (self.workspace, self.container)
     }
 
-    /// Nobody needs it.
     async fn discard(self) {
-        gone(&self.waiting.engine, &self.waiting.name, self.workspace).await;
+        remove(&self.container.engine, &self.container.name, self.workspace).await;
     }
 }
 
-/// Removes a container and its folders. By folders that stay the next executor finds a container that stays.
-async fn gone(engine: &Engine, name: &str, workspace: Workspace) {
+/// Removes a container and its folders. If the container cannot be removed its folders stay, by which the next executor finds
+/// it.
+async fn remove(engine: &Engine, name: &str, workspace: Workspace) {
     if let Err(error) = engine.remove(name).await {
-        tracing::warn!(container = name, error = %Causes(&error), "a warm container stays");
+        tracing::warn!(container = name, error = %Causes(&error), "a warm container was not removed");
         return workspace.leave();
     }
     if let Err(error) = workspace.remove() {
-        tracing::warn!(error = %Causes(&error), "folders of a warm container stay");
+        tracing::warn!(error = %Causes(&error), "folders of a warm container were not removed");
     }
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for AttachedContainer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting")
+        f.debug_struct("AttachedContainer")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
@@ -445,154 +331,23 @@ impl fmt::Debug for Waiting {
 
 #[cfg(test)]
 mod tests {
-    use muster_containers::sandbox::{Allowance, Root, RunAs};
-    use muster_protocol::wire::miner::OptionsPreset;
-    use muster_protocol::{Digest, ExecutorClass, ImageId};
-
     use super::*;
-
-    fn job() -> JobRequest {
-        JobRequest {
-            job_uuid: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
-            executor_class: ExecutorClass::AlwaysOnTest,
-            docker_image: "x".into(),
-            raw_script: None,
-            docker_run_options_preset: OptionsPreset::None,
-            docker_run_cmd: vec!["-c".into(), "echo \"hé\"".into()],
-            env: [("A".to_owned(), "b=c".to_owned())].into(),
-            volume: None,
-            output_upload: None,
-            artifacts_dir: None,
-        }
-    }
-
-    fn image(name: &str) -> LocalImage {
-        LocalImage {
-            entrypoint: vec!["/bin/sh".into()],
-            ..LocalImage::default_for(ImageId(Digest::of(name.as_bytes())))
-        }
-    }
-
-    fn policy() -> Policy {
-        Policy {
-            allowance: Allowance {
-                nano_cpus: 1,
-                memory: 2,
-                shm: 3,
-                tmpfs: 4,
-                pids: 5,
-                disk: 6,
-            },
-            run_as: RunAs::Image,
-            root: Root::ReadOnly,
-        }
-    }
-
-    fn plan(job: &JobRequest, image: &LocalImage, policy: Policy) -> Plan {
-        Plan::of(job, image, Some("/root".into()), policy, "").unwrap()
-    }
-
-    #[test]
-    fn only_jobs_of_one_image_class_and_folders_share_a_shape() {
-        let base = plan(&job(), &image("a"), policy());
-        let mut other = job();
-        other.job_uuid = "21111111-2222-4333-8444-555555555555".parse().unwrap();
-        other.docker_run_cmd = vec!["different".into()];
-        other.env = [("OTHER".to_owned(), "x".to_owned())].into();
-        assert_eq!(base.shape, plan(&other, &image("a"), policy()).shape);
-
-        assert_ne!(base.shape, plan(&job(), &image("b"), policy()).shape);
-        let mut stricter = policy();
-        stricter.allowance.pids = 4;
-        assert_ne!(base.shape, plan(&job(), &image("a"), stricter).shape);
-        let nobody = Policy {
-            run_as: RunAs::Nobody,
-            ..policy()
-        };
-        assert_ne!(base.shape, plan(&job(), &image("a"), nobody).shape);
-        let writable = Policy {
-            root: Root::Writable,
-            ..policy()
-        };
-        assert_ne!(base.shape, plan(&job(), &image("a"), writable).shape);
-        let artifacts = JobRequest {
-            artifacts_dir: Some("/artifacts".into()),
-            ..job()
-        };
-        assert_ne!(base.shape, plan(&artifacts, &image("a"), policy()).shape);
-        let script = JobRequest {
-            raw_script: Some("print(1)".into()),
-            ..job()
-        };
-        assert_ne!(base.shape, plan(&script, &image("a"), policy()).shape);
-        let homeless = Plan::of(&job(), &image("a"), None, policy(), "").unwrap();
-        assert_ne!(base.shape, homeless.shape);
-        let gvisor = Plan::of(&job(), &image("a"), Some("/root".into()), policy(), "runsc").unwrap();
-        assert_ne!(base.shape, gvisor.shape);
-    }
-
-    #[test]
-    fn what_waits_differs_from_the_jobs_own_container_in_its_program_alone() {
-        let plan = plan(&job(), &image("a"), policy());
-        let attempt = job().job_uuid;
-        let folders = JobFolders::under(Path::new("/work/x"));
-        let body = plan
-            .waiting_body(attempt, &folders, Path::new("/opt/muster-hold"))
-            .unwrap();
-        assert_eq!(body.entrypoint, Some(vec![HOLD.to_owned()]));
-        assert_eq!((&body.cmd, &body.env), (&Some(vec![]), &Some(vec![])));
-        let sealed = Sealed {
-            job: &job(),
-            image: &image("a"),
-            bare_home: Some("/root"),
-            policy: policy(),
-            gpus: &[],
-            folders: &folders,
-            runtime: "",
-            streaming: false,
-        };
-        let mut host = body.host_config.unwrap();
-        let holder = host.mounts.as_mut().unwrap().pop().unwrap();
-        assert_eq!(
-            (holder.target.as_deref(), holder.read_only),
-            (Some(HOLD), Some(true))
-        );
-        assert_eq!(Some(host), sealed.container().unwrap().host_config);
-    }
-
-    #[test]
-    fn orders_are_what_the_holder_reads() {
-        let sealed = ContainerCreateBody {
-            cmd: Some(job().docker_run_cmd),
-            env: Some(vec!["A=b=c".into(), "GONE".into()]),
-            ..ContainerCreateBody::default()
-        };
-        // As in images/hold/src/lib.rs.
-        let golden = "{\"program\":[\"/bin/sh\",\"-c\",\"echo \\\"hé\\\"\"],\"environment\":[\"A=b=c\",\"GONE\"],\"mark\":\"m\"}\n";
-        assert_eq!(orders(&image("a"), &sealed, "m").unwrap(), golden);
-        let own = LocalImage {
-            command: vec!["own".into()],
-            ..image("a")
-        };
-        let without = ContainerCreateBody::default();
-        assert!(
-            orders(&own, &without, "m")
-                .unwrap()
-                .contains("[\"/bin/sh\",\"own\"]")
-        );
-        let none = LocalImage::default_for(own.id);
-        assert_eq!(orders(&none, &without, "m"), None);
-    }
 
     #[test]
     fn there_are_never_more_than_so_many_and_the_oldest_of_another_shape_gives_way() {
         let ages = [30, 10, 20].map(Timestamp::from_secs);
-        assert_eq!(room(&[], &[], 0, 1), Room::Free);
-        assert_eq!(room(&[], &[], 1, 1), Room::Enough, "one is on its way");
-        assert_eq!(room(&[true], &ages[..1], 0, 1), Room::Enough);
-        assert_eq!(room(&[true, false], &ages[..2], 0, 3), Room::Free);
-        assert_eq!(room(&[false, false, false], &ages, 0, 3), Room::InPlaceOf(1));
-        assert_eq!(room(&[false, true, false], &ages, 0, 3), Room::InPlaceOf(2));
-        assert_eq!(room(&[], &[], 0, 0), Room::Enough);
+        assert_eq!(find_room(&[], &[], 0, 1), PoolRoom::Free);
+        assert_eq!(find_room(&[], &[], 1, 1), PoolRoom::Full, "one is on its way");
+        assert_eq!(find_room(&[true], &ages[..1], 0, 1), PoolRoom::Full);
+        assert_eq!(find_room(&[true, false], &ages[..2], 0, 3), PoolRoom::Free);
+        assert_eq!(
+            find_room(&[false, false, false], &ages, 0, 3),
+            PoolRoom::InPlaceOf(1)
+        );
+        assert_eq!(
+            find_room(&[false, true, false], &ages, 0, 3),
+            PoolRoom::InPlaceOf(2)
+        );
+        assert_eq!(find_room(&[], &[], 0, 0), PoolRoom::Full);
     }
 }

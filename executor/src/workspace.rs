@@ -1,5 +1,5 @@
-//! The folders of one job on this machine: made for it, gone after it. Who owns them is told by
-//! [`muster_containers::folder`].
+//! The folders of one job on this machine, which are made for the job and removed after it. [`muster_containers::folder`]
+//! records which process owns them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use muster_protocol::AttemptId;
 
 use crate::sandbox::JobFolders;
 
-/// The folders of a job. Dropping it removes them; [`Workspace::remove`] also says if that failed.
+/// The folders of a job. Dropping this removes them; [`Workspace::remove`] also reports an error.
 #[derive(Debug)]
 pub struct Workspace {
     root: Claimed,
@@ -19,28 +19,28 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Makes the folders of an attempt under `work_dir`, except for the one of its inputs.
+    /// Makes the folders of an attempt below `work_dir`, except for that of its inputs.
     ///
     /// # Errors
-    /// The disk is full or not ours.
+    /// A folder cannot be made.
     pub fn new(work_dir: &Path, attempt: AttemptId) -> Result<Self, WorkspaceError> {
         let failed = |source| WorkspaceError::new(work_dir, "made", source);
         let root = Claimed::new(work_dir, attempt)?;
         let folders = JobFolders::under(root.path());
         for folder in [&folders.output, &folders.specs, &folders.artifacts] {
             fs::create_dir(folder).map_err(failed)?;
-            // The image's user, whoever that is, writes here.
+            // The user that the image names writes here, and may have any id.
             fs::set_permissions(folder, Permissions::from_mode(0o777)).map_err(failed)?;
         }
         fs::create_dir(&folders.logs).map_err(failed)?;
         Ok(Self { root, folders })
     }
 
-    /// Likewise, before it is known which job it is for: with an empty folder for inputs, and a script if one will come.
+    /// Makes the folders before their job is known: also an empty folder for inputs, and an empty script if `script`.
     ///
     /// # Errors
     /// As for [`Workspace::new`].
-    pub fn ahead(work_dir: &Path, attempt: AttemptId, script: bool) -> Result<Self, WorkspaceError> {
+    pub fn new_ahead(work_dir: &Path, attempt: AttemptId, script: bool) -> Result<Self, WorkspaceError> {
         let workspace = Self::new(work_dir, attempt)?;
         let volume = &workspace.folders.volume;
         fs::create_dir(volume).map_err(|source| WorkspaceError::new(volume, "made", source))?;
@@ -50,15 +50,15 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Where everything is.
+    /// The paths of the folders.
     pub fn folders(&self) -> &JobFolders {
         &self.folders
     }
 
-    /// Makes the folder that a streaming job puts its socket into.
+    /// Makes the folder in which a streaming job puts its socket.
     ///
     /// # Errors
-    /// The disk.
+    /// The folder cannot be made.
     pub fn make_sockets(&self) -> Result<(), WorkspaceError> {
         let path = &self.folders.sockets;
         let failed = |source| WorkspaceError::new(path, "made", source);
@@ -66,10 +66,10 @@ impl Workspace {
         fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
     }
 
-    /// Puts the job's script in place.
+    /// Writes the job's script.
     ///
     /// # Errors
-    /// The disk.
+    /// The file cannot be written.
     pub fn write_script(&self, script: &str) -> Result<(), WorkspaceError> {
         let path = &self.folders.script;
         let failed = |source| WorkspaceError::new(path, "made", source);
@@ -109,7 +109,7 @@ mod tests {
         assert!(!workspace.folders().volume.exists());
         workspace.write_script("print(1)").unwrap();
         workspace.remove().unwrap();
-        let ahead = Workspace::ahead(&work_dir, attempt, true).unwrap();
+        let ahead = Workspace::new_ahead(&work_dir, attempt, true).unwrap();
         let file = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
         let (volume, script) = (file(&ahead.folders().volume), file(&ahead.folders().script));
         ahead.write_script("print(1)").unwrap();

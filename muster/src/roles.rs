@@ -105,9 +105,9 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     prepare("executor", &tasks, false)?;
     measure(args.metrics, &tasks, &clock).await?;
     let ended = if let Some(invitation) = args.enrol {
-        muster_executor::persistent::enrol(&config, invitation, &args.name).await
+        muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.standing {
-        muster_executor::persistent::stand(config, tasks.clone(), clock).await
+        muster_executor::persistent::serve(config, tasks.clone(), clock).await
     } else {
         let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
             return Err(Failure::usage("an executor needs --miner-address and --token"));

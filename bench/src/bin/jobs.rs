@@ -21,7 +21,7 @@ use muster_bench::{Direction, Report, Row, take_turns, timed};
 use muster_containers::images::ImageSettings;
 use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Config;
-use muster_executor::persistent::stand;
+use muster_executor::persistent::serve;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::FromMiner;
@@ -272,9 +272,9 @@ impl Miner {
         };
         let config = Config {
             work_dir: folder.join("work"),
-            standing: muster_executor::config::Standing {
+            persistent: muster_executor::config::PersistentSettings {
                 membership: folder.join("membership.json"),
-                warm: muster_executor::config::Warm {
+                warm: muster_executor::config::WarmSettings {
                     containers: usize::from(holder.is_some()),
                     holder: holder.unwrap_or_default(),
                     ..Default::default()
@@ -287,7 +287,7 @@ impl Miner {
             },
             ..Config::default()
         };
-        membership.keep(&config.standing.membership)?;
+        membership.keep(&config.persistent.membership)?;
         let (hall, mut sockets) = mpsc::unbounded_channel();
         let listening = muster_websocket::tls::listen(
             listener,
@@ -299,7 +299,7 @@ impl Miner {
             tasks.token(),
         );
         tasks.spawn("miner", listening);
-        tasks.spawn("executor", stand(config, tasks.clone(), clock));
+        tasks.spawn("executor", serve(config, tasks.clone(), clock));
         let socket = tokio::time::timeout(Duration::from_secs(30), sockets.recv()).await?;
         let session = Greeting::new(socket.context("no executor came")?).accept(Executor);
         let image = image.to_owned();

@@ -1,16 +1,17 @@
-//! Every way through the machine, and what no way through it may do.
+//! Every path through the machine, and properties that hold on every path.
 
+use muster_protocol::wire::miner::InitialJobRequest;
 use proptest::prelude::*;
 
 use super::*;
 
 const GRACE: Duration = Duration::from_secs(3);
-const PATIENCE: Patience = Patience {
+const WAITS: WaitLimits = WaitLimits {
     offer: Duration::from_secs(60),
     image: Duration::from_secs(90),
     grace: GRACE,
 };
-const TIMING: Timing = Timing {
+const LIMITS: StageLimits = StageLimits {
     leeway: Duration::from_secs(5),
     download: Duration::from_secs(10),
     execution: Duration::from_secs(100),
@@ -22,27 +23,27 @@ fn at(secs: i64) -> Timestamp {
     Timestamp::from_secs(1_000_000 + secs)
 }
 
-fn terms() -> Terms {
-    Terms {
-        timing: TIMING,
+fn terms() -> OfferTerms {
+    OfferTerms {
+        limits: LIMITS,
         streaming: None,
     }
 }
 
-fn exit(code: i64) -> Exit {
-    Exit {
+fn exit(code: i64) -> ProgramExit {
+    ProgramExit {
         code,
         oom_killed: false,
         not_started: None,
     }
 }
 
-fn new() -> Attempt {
-    Attempt::new(at(0), PATIENCE)
+fn new() -> AttemptMachine {
+    AttemptMachine::new(at(0), WAITS)
 }
 
 /// An attempt that is running since second 32.
-fn running() -> Attempt {
+fn running() -> AttemptMachine {
     let mut attempt = new();
     for (event, secs) in [
         (Event::Offered(terms()), 1),
@@ -52,25 +53,25 @@ fn running() -> Attempt {
     ] {
         attempt.apply(event, at(secs));
     }
-    assert_eq!(attempt.state(), State::Running(TIMING));
+    assert_eq!(attempt.state(), AttemptState::Running(LIMITS));
     attempt
 }
 
-fn failure(effects: &[Effect]) -> &Failure {
+fn failure(effects: &[Effect]) -> &AttemptFailure {
     match effects {
         [Effect::Conclude(Conclusion::Failed(failure))] => failure,
         other => panic!("{other:?}"),
     }
 }
 
-/// What is told of a program that ended like this, once what it left is gathered.
-fn after_exit(mut attempt: Attempt, exit: Exit, secs: i64) -> Vec<Effect> {
+/// The effects of a program that ended like this, once its artifacts are collected.
+fn after_exit(mut attempt: AttemptMachine, exit: ProgramExit, secs: i64) -> Vec<Effect> {
     assert_eq!(attempt.apply(Event::Exited(exit), at(secs)), [Effect::Collect]);
-    assert_eq!(attempt.state(), State::Salvaging);
+    assert_eq!(attempt.state(), AttemptState::Salvaging);
     attempt.apply(Event::Collected, at(secs))
 }
 
-fn job_reason(failure: &Failure) -> (JobFailureReason, Option<i64>) {
+fn job_reason(failure: &AttemptFailure) -> (JobFailureReason, Option<i64>) {
     match failure.kind {
         FailureKind::Job { reason, exit_code } => (reason, exit_code),
         FailureKind::Horde(reason) => panic!("{reason}"),
@@ -82,19 +83,19 @@ fn a_job_that_works_goes_through_every_stage_once() {
     let mut attempt = new();
     let steps = [
         (Event::Offered(terms()), vec![Effect::PrepareImage]),
-        (Event::ImageReady, vec![Effect::SayReady]),
+        (Event::ImageReady, vec![Effect::ReportReady]),
         (Event::Requested { image_ready: true }, vec![Effect::PlaceVolumes]),
-        (Event::VolumesReady, vec![Effect::SayVolumesReady, Effect::Run]),
+        (Event::VolumesReady, vec![Effect::ReportVolumesReady, Effect::Run]),
         (
             Event::Exited(exit(0)),
-            vec![Effect::SayExecutionDone, Effect::Collect],
+            vec![Effect::ReportExecutionDone, Effect::Collect],
         ),
         (Event::Collected, vec![Effect::Conclude(Conclusion::Finished)]),
     ];
     for (event, effects) in steps {
         assert_eq!(attempt.apply(event, at(1)), effects);
     }
-    assert_eq!(attempt.state(), State::Over);
+    assert_eq!(attempt.state(), AttemptState::Over);
 }
 
 #[test]
@@ -141,8 +142,8 @@ fn a_program_that_runs_too_long_is_stopped_and_then_reported() {
     let mut attempt = running();
     let late = attempt.deadline();
     assert_eq!(attempt.apply(Event::Tick, late), [Effect::Stop]);
-    assert_eq!(attempt.state(), State::Stopping(Halt::TimedOut));
-    // A program that ends well after being told to stop has still run too long.
+    assert_eq!(attempt.state(), AttemptState::Stopping(StopReason::TimedOut));
+    // A program that ends with code 0 after being told to stop has still run too long.
     assert_eq!(attempt.apply(Event::Exited(exit(0)), late), [Effect::Collect]);
     let effects = attempt.apply(Event::Collected, late);
     let failure = failure(&effects);
@@ -171,7 +172,7 @@ fn a_program_that_fails_is_its_users_failure() {
     assert_eq!(failed.code, Some(ErrorCode::JobExitCode));
     assert_eq!(failed.message, "the program ended with exit code 3");
 
-    let killed = Exit {
+    let killed = ProgramExit {
         code: 137,
         oom_killed: true,
         not_started: None,
@@ -179,7 +180,7 @@ fn a_program_that_fails_is_its_users_failure() {
     let effects = after_exit(running(), killed, 40);
     assert!(failure(&effects).message.contains("memory"));
 
-    let absent = Exit {
+    let absent = ProgramExit {
         code: 127,
         oom_killed: false,
         not_started: Some("no such file".into()),
@@ -195,7 +196,7 @@ fn what_went_wrong_first_is_told_however_gathering_ends() {
         attempt.apply(Event::Exited(exit(3)), at(40));
         attempt
     };
-    let broken = Failure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, "disk");
+    let broken = AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, "disk");
     let late = gathering().deadline();
     assert_eq!(late, at(40 + 5 + 20));
     for (event, when) in [
@@ -222,10 +223,10 @@ fn a_job_that_fills_the_disk_is_stopped() {
 }
 
 /// A streaming job whose program was started in second 32.
-fn starting(streaming: Streaming) -> Attempt {
+fn starting(streaming: StreamingMode) -> AttemptMachine {
     let mut attempt = new();
     let streaming = Some(streaming);
-    let offered = Event::Offered(Terms { streaming, ..terms() });
+    let offered = Event::Offered(OfferTerms { streaming, ..terms() });
     for (event, secs) in [
         (offered, 1),
         (Event::ImageReady, 30),
@@ -236,25 +237,28 @@ fn starting(streaming: Streaming) -> Attempt {
     let effects = attempt.apply(Event::VolumesReady, at(32));
     assert_eq!(
         effects,
-        [Effect::SayVolumesReady, Effect::Run, Effect::OpenSession]
+        [Effect::ReportVolumesReady, Effect::Run, Effect::OpenSession]
     );
     attempt
 }
 
 #[test]
 fn a_session_ends_with_its_time_and_is_a_success() {
-    let mut attempt = starting(Streaming::Sealed);
-    assert_eq!(attempt.apply(Event::Answers, at(50)), [Effect::SayAnswers]);
+    let mut attempt = starting(StreamingMode::Sealed);
+    assert_eq!(
+        attempt.apply(Event::SessionOpened, at(50)),
+        [Effect::ReportSession]
+    );
     assert_eq!(attempt.deadline(), at(150), "what starting took is not its time");
     assert_eq!(attempt.apply(Event::Tick, at(150)), [Effect::CloseSession]);
     assert_eq!(
-        attempt.apply(Event::SessionOver, at(151)),
+        attempt.apply(Event::SessionClosed, at(151)),
         [Effect::CloseSession, Effect::Stop]
     );
-    // Whatever the program says of being stopped.
+    // The exit code of a program that was stopped does not matter.
     assert_eq!(
         attempt.apply(Event::Exited(exit(143)), at(152)),
-        [Effect::SayExecutionDone, Effect::Collect]
+        [Effect::ReportExecutionDone, Effect::Collect]
     );
     let effects = attempt.apply(Event::Collected, at(153));
     assert_eq!(effects, [Effect::Conclude(Conclusion::Finished)]);
@@ -262,26 +266,26 @@ fn a_session_ends_with_its_time_and_is_a_success() {
 
 #[test]
 fn a_session_that_is_over_early_and_a_program_that_leaves_it_are_successes_too() {
-    let mut attempt = starting(Streaming::Sealed);
-    attempt.apply(Event::Answers, at(50));
-    let effects = attempt.apply(Event::SessionOver, at(60));
+    let mut attempt = starting(StreamingMode::Sealed);
+    attempt.apply(Event::SessionOpened, at(50));
+    let effects = attempt.apply(Event::SessionClosed, at(60));
     assert_eq!(effects, [Effect::CloseSession, Effect::Stop]);
-    for streaming in [Streaming::Sealed, Streaming::Direct] {
+    for streaming in [StreamingMode::Sealed, StreamingMode::Direct] {
         let mut attempt = starting(streaming);
-        attempt.apply(Event::Answers, at(50));
+        attempt.apply(Event::SessionOpened, at(50));
         let effects = attempt.apply(Event::Exited(exit(0)), at(60));
         assert_eq!(
             effects,
-            [Effect::CloseSession, Effect::SayExecutionDone, Effect::Collect]
+            [Effect::CloseSession, Effect::ReportExecutionDone, Effect::Collect]
         );
-        assert_eq!(attempt.apply(Event::SessionOver, at(61)), []);
+        assert_eq!(attempt.apply(Event::SessionClosed, at(61)), []);
     }
 }
 
 #[test]
 fn a_direct_job_that_runs_on_has_failed_and_one_that_crashes_too() {
-    let mut attempt = starting(Streaming::Direct);
-    attempt.apply(Event::Answers, at(50));
+    let mut attempt = starting(StreamingMode::Direct);
+    attempt.apply(Event::SessionOpened, at(50));
     assert_eq!(
         attempt.apply(Event::Tick, at(150)),
         [Effect::CloseSession, Effect::Stop]
@@ -289,9 +293,9 @@ fn a_direct_job_that_runs_on_has_failed_and_one_that_crashes_too() {
     attempt.apply(Event::Exited(exit(137)), at(152));
     let effects = attempt.apply(Event::Collected, at(153));
     assert_eq!(job_reason(failure(&effects)).0, JobFailureReason::Timeout);
-    for streaming in [Streaming::Sealed, Streaming::Direct] {
+    for streaming in [StreamingMode::Sealed, StreamingMode::Direct] {
         let mut attempt = starting(streaming);
-        attempt.apply(Event::Answers, at(50));
+        attempt.apply(Event::SessionOpened, at(50));
         let effects = attempt.apply(Event::Exited(exit(1)), at(60));
         assert_eq!(effects, [Effect::CloseSession, Effect::Collect]);
         let effects = attempt.apply(Event::Collected, at(61));
@@ -301,7 +305,7 @@ fn a_direct_job_that_runs_on_has_failed_and_one_that_crashes_too() {
 
 #[test]
 fn a_job_that_never_answers_is_told_apart_from_one_that_ended_before() {
-    let mut attempt = starting(Streaming::Sealed);
+    let mut attempt = starting(StreamingMode::Sealed);
     assert_eq!(
         attempt.apply(Event::Tick, at(82)),
         [Effect::CloseSession, Effect::Stop]
@@ -314,7 +318,7 @@ fn a_job_that_never_answers_is_told_apart_from_one_that_ended_before() {
         (failed.stage, failed.code),
         (JobStage::StreamingStartup, Some(ErrorCode::SessionUnanswered))
     );
-    let mut attempt = starting(Streaming::Sealed);
+    let mut attempt = starting(StreamingMode::Sealed);
     attempt.apply(Event::Exited(exit(2)), at(40));
     let effects = attempt.apply(Event::Collected, at(41));
     let failed = failure(&effects);
@@ -334,7 +338,7 @@ fn every_wait_ends() {
     let mut attempt = new();
     assert_eq!(
         attempt.apply(Event::Tick, at(60)),
-        [Effect::Conclude(Conclusion::Parted(Parting::NoOffer))]
+        [Effect::Conclude(Conclusion::Abandoned(Abandonment::NoOffer))]
     );
 
     let mut attempt = new();
@@ -376,17 +380,17 @@ fn an_offer_without_clocks_has_the_older_single_one() {
         );
         serde_json::from_str(&text).unwrap()
     };
-    let whole = |timing: Timing| timing.leeway + timing.download + timing.execution + timing.upload;
-    assert_eq!(whole(Timing::of(&offer(""))), Duration::from_secs(305));
+    let whole = |timing: StageLimits| timing.leeway + timing.download + timing.execution + timing.upload;
+    assert_eq!(whole(StageLimits::of(&offer(""))), Duration::from_secs(305));
     assert_eq!(
-        whole(Timing::of(&offer(r#","timeout_seconds":10"#))),
+        whole(StageLimits::of(&offer(r#","timeout_seconds":10"#))),
         Duration::from_secs(15)
     );
     let endless = format!(r#","timeout_seconds":{}"#, u64::MAX);
     let mut attempt = new();
     attempt.apply(
-        Event::Offered(Terms {
-            timing: Timing::of(&offer(&endless)),
+        Event::Offered(OfferTerms {
+            limits: StageLimits::of(&offer(&endless)),
             streaming: None,
         }),
         at(0),
@@ -404,15 +408,15 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         prop_oneof![
             Just(None),
-            Just(Some(Streaming::Direct)),
-            Just(Some(Streaming::Sealed))
+            Just(Some(StreamingMode::Direct)),
+            Just(Some(StreamingMode::Sealed))
         ]
-        .prop_map(|streaming| Event::Offered(Terms {
-            timing: TIMING,
+        .prop_map(|streaming| Event::Offered(OfferTerms {
+            limits: LIMITS,
             streaming
         })),
-        Just(Event::Answers),
-        Just(Event::SessionOver),
+        Just(Event::SessionOpened),
+        Just(Event::SessionClosed),
         Just(Event::ImageReady),
         any::<bool>().prop_map(|image_ready| Event::Requested { image_ready }),
         Just(Event::VolumesReady),
@@ -420,12 +424,12 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::DiskFull(1)),
         Just(Event::Collected),
         Just(Event::Tick),
-        Just(Event::Failed(Failure::horde(
+        Just(Event::Failed(AttemptFailure::horde(
             HordeFailureReason::GenericError,
             JobStage::Execution,
             "x"
         ))),
-        Just(Event::Parted(Parting::MinerLost("x".into()))),
+        Just(Event::Abandoned(Abandonment::MinerLost("x".into()))),
     ]
 }
 
@@ -437,28 +441,28 @@ proptest! {
         let (mut attempt, mut now, mut done) = (new(), 0, Vec::new());
         for (event, later) in events {
             now += later;
-            let was_over = attempt.state() == State::Over;
+            let was_over = attempt.state() == AttemptState::Over;
             let effects = attempt.apply(event, at(now));
             prop_assert!(!was_over || effects.is_empty());
             done.extend(effects);
         }
-        // Left alone, every attempt comes to its end.
+        // Without further events every attempt ends by its deadlines.
         for _ in 0..10 {
             let deadline = attempt.deadline();
             done.extend(attempt.apply(Event::Tick, deadline));
         }
-        prop_assert_eq!(attempt.state(), State::Over);
+        prop_assert_eq!(attempt.state(), AttemptState::Over);
         let ends = done.iter().filter(|effect| matches!(effect, Effect::Conclude(_))).count();
         prop_assert_eq!(ends, 1);
         let finished = done.last() == Some(&Effect::Conclude(Conclusion::Finished));
-        let order = [Effect::PrepareImage, Effect::SayReady, Effect::PlaceVolumes, Effect::SayVolumesReady, Effect::Run, Effect::SayExecutionDone, Effect::Collect];
+        let order = [Effect::PrepareImage, Effect::ReportReady, Effect::PlaceVolumes, Effect::ReportVolumesReady, Effect::Run, Effect::ReportExecutionDone, Effect::Collect];
         let mut stages: Vec<_> = done.into_iter().filter(|effect| order.contains(effect)).collect();
-        // An image that only the request names is prepared where the inputs would be.
+        // An image that only the request names is prepared after the request, before the inputs.
         if stages.get(2) == Some(&Effect::PrepareImage) {
             stages.remove(2);
         }
-        // A program that failed is not said to be done.
-        let failed: Vec<_> = order.iter().filter(|effect| **effect != Effect::SayExecutionDone).cloned().collect();
+        // A failed program is not reported as done.
+        let failed: Vec<_> = order.iter().filter(|effect| **effect != Effect::ReportExecutionDone).cloned().collect();
         prop_assert!(order.starts_with(&stages) || failed == stages);
         prop_assert!(!finished || stages.len() == order.len());
     }

@@ -1,4 +1,4 @@
-//! What a job is and is not given, read off the structure that the engine gets.
+//! What a job is given and what it is denied, read from the request to the engine.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use muster_protocol::Digest;
 use indexmap::IndexMap;
 
 use super::*;
-use crate::config::{Limits, Machine};
+use crate::config::{Limits, MachineSize};
 
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -49,7 +49,7 @@ fn container_in(
         memory_mib: 256,
         ..Limits::default()
     }
-    .on(Machine {
+    .on(MachineSize {
         cpus: 8,
         memory: 16 << 30,
     });
@@ -60,7 +60,7 @@ fn container_in(
     };
     let folders = JobFolders::under(Path::new("/work/job"));
     let bare_home = home_of(image);
-    Sealed {
+    JobContainer {
         job,
         image,
         bare_home: bare_home.as_deref(),
@@ -70,7 +70,7 @@ fn container_in(
         runtime: "",
         streaming: false,
     }
-    .container()
+    .body()
 }
 
 fn container(job: &JobRequest) -> ContainerCreateBody {
@@ -188,11 +188,11 @@ fn scratch_follows_the_image_and_gives_way_to_artifacts() {
 fn a_home_with_something_in_it_is_not_covered() {
     let (job, image) = (job(), image());
     let folders = JobFolders::under(Path::new("/work/job"));
-    let machine = Machine {
+    let machine = MachineSize {
         cpus: 1,
         memory: 1 << 30,
     };
-    let sealed = Sealed {
+    let sealed = JobContainer {
         job: &job,
         image: &image,
         bare_home: None,
@@ -202,7 +202,7 @@ fn a_home_with_something_in_it_is_not_covered() {
         runtime: "",
         streaming: false,
     };
-    let tmpfs = sealed.container().unwrap().host_config.unwrap().tmpfs.unwrap();
+    let tmpfs = sealed.body().unwrap().host_config.unwrap().tmpfs.unwrap();
     assert!(tmpfs.contains_key("/tmp") && !tmpfs.contains_key("/root"));
 }
 

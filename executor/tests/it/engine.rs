@@ -1,4 +1,4 @@
-//! The engine itself: archives of ours are what we say they are.
+//! The engine itself: an image loaded from our archive has the content that the archive says.
 
 use muster_executor::{ImageArchive, ImageContent, ImageFile};
 
@@ -11,7 +11,7 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
     let note = ImageFile {
         path: "/etc/note".into(),
         mode: 0o600,
-        // An image of its own, which no other run removes.
+        // An image for this test alone, which no other run removes.
         contents: uuid::Uuid::new_v4().to_string().into_bytes(),
     };
     let content = ImageContent {

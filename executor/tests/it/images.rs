@@ -12,11 +12,11 @@ use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};
 use crate::support::{engine, have, image, until};
 
-/// The demo program in an image of this test's own, in the registry and not in the engine. Returns its name there.
+/// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name there.
 async fn published(engine: &Engine, registry: &Registry, password: Option<&str>) -> (String, ImageArchive) {
     let mark = uuid::Uuid::new_v4().to_string();
     let local = format!("muster/executor-registry-test:{mark}");
-    // Enough for its way to be seen.
+    // Large enough for the progress of a pull to be seen.
     let filler = (0..1 << 18)
         .flat_map(|_| uuid::Uuid::new_v4().into_bytes())
         .collect();
@@ -55,7 +55,7 @@ async fn forget(engine: &Engine, id: ImageId) {
     engine.forget(&id.to_string()).await.unwrap();
 }
 
-/// Runs the job for a Muster miner: everything that was said.
+/// Runs the job for a Muster miner and returns all messages.
 async fn told(lease: &Lease, image: &str) -> Vec<Value> {
     let miner = FakeMiner::muster().await;
     let (executor, mut wire) = lease.start(&miner).await;
@@ -117,7 +117,7 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
         (&json!(archive.id), &json!(manifest))
     );
 
-    // Used a moment ago, and by nobody now: with no room it goes after the next job.
+    // No job uses it now: as there is no room for it, it is removed after the next job.
     let mut lease = Lease::new();
     lease.config.images.keep_mib = 0;
     let heard = told(&lease, &pinned).await;
@@ -148,7 +148,7 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     .await
     .unwrap();
     assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
-    // No job has to wait for it, nor for who has it.
+    // No job has to wait for the image or for its lock.
     drop(registry);
     let lease = Lease::new();
     let job = Job {

@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 
 use crate::support::lease::{Job, Lease, inline_volume};
-use crate::support::miner::{FakeMiner, Wire};
+use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_executor::{Engine, Error};
+use muster_executor::Engine;
 use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 /// Runs a job to its end and returns its last message.
 async fn last_message(engine: &Engine, lease: &Lease, job: &Job) -> Value {
@@ -169,7 +167,7 @@ async fn a_missing_image_is_named_before_the_executor_is_ready() {
 #[tokio::test]
 async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
     let Some(engine) = engine().await else { return };
-    // An image of its own, which no other test or run has loaded.
+    // An image for this test alone, which no other test or run has loaded.
     let mark = muster_executor::ImageFile {
         path: "/mark".into(),
         mode: 0o644,
@@ -206,166 +204,6 @@ async fn an_executor_without_an_engine_says_so_to_its_miner_and_its_operator() {
     let error = executor.join().await.unwrap().unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::EngineUnreachable));
     assert!(error.to_string().contains("apt-get install"), "{error}");
-}
-
-#[tokio::test]
-async fn a_volume_that_leaves_its_folder_is_refused_as_its_users_fault() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    let volumes = [
-        (inline_volume(&[("../../evil", "x")]), "../../evil", "E0015"),
-        (
-            json!({"volume_type": "zip_url", "contents": "http://127.0.0.1/x.zip", "relative_path": null}),
-            "not on the public Internet",
-            "E0021",
-        ),
-    ];
-    let (volume, word, code) = volumes[0].clone();
-    let job = Job {
-        volume,
-        ..Job::new(&["words"])
-    };
-    wire.send(&lease.offer(&job)).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    wire.send(&lease.request(&job)).await;
-    assert_refused(&mut wire, word, code).await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
-
-    let (volume, word, code) = volumes[1].clone();
-    let lease = Lease::new();
-    let (executor, mut wire) = lease.start(&miner).await;
-    let job = Job {
-        volume,
-        ..Job::new(&["words"])
-    };
-    wire.send(&lease.offer(&job)).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    wire.send(&lease.request(&job)).await;
-    assert_refused(&mut wire, word, code).await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
-}
-
-async fn assert_refused(wire: &mut Wire, word: &str, code: &str) {
-    let failed = wire.expect("V0JobFailedRequest").await;
-    assert_eq!(
-        (&failed["reason"], &failed["stage"]),
-        (&json!("download_failed"), &json!("volume_download"))
-    );
-    assert_eq!(
-        (&failed["context"]["code"], &failed["context"]["fault"]),
-        (&json!(code), &json!("user"))
-    );
-    assert!(failed["message"].as_str().unwrap().contains(word), "{failed:#}");
-    wire.expect_end().await;
-}
-
-#[tokio::test]
-async fn an_upload_inside_is_refused_before_the_job_costs_anything() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    let job = Job::new(&["words"]);
-    wire.send(&lease.offer(&job)).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    let mut request = lease.request(&job);
-    request["output_upload"] = json!({"output_upload_type": "zip_and_http_put", "url": "http://127.0.0.1/x"});
-    wire.send(&request).await;
-    let failed = wire.expect("V0JobFailedRequest").await;
-    assert_eq!(
-        (&failed["reason"], &failed["stage"]),
-        (&json!("upload_failed"), &json!("result_upload"))
-    );
-    assert_eq!(failed["context"]["code"], "E0021");
-    wire.expect_end().await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
-}
-
-#[tokio::test]
-async fn inputs_are_fetched_and_outputs_are_uploaded() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    let (mut lease, miner) = (Lease::new(), FakeMiner::start().await);
-    lease.config.transfer.allow = vec!["127.0.0.1".to_owned()];
-    lease.config.transfer.cache_mib = 0;
-    let store = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = |path: &str| format!("http://{}{path}", store.local_addr().unwrap());
-    let (executor, mut wire) = lease.start(&miner).await;
-    let job = Job {
-        volume: json!({"volume_type": "single_file", "url": url("/in"), "relative_path": "a.txt"}),
-        artifacts_dir: json!("/artifacts"),
-        ..Job::new(&["words"])
-    };
-    let mut request = lease.request(&job);
-    request["output_upload"] = json!({"output_upload_type": "zip_and_http_put", "url": url("/out")});
-    let mut offer = lease.offer(&job);
-    offer["executor_timing"]["download_time_limit"] = json!(60);
-    wire.send(&offer).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    wire.send(&request).await;
-    let head = served(
-        &store,
-        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nto be",
-    )
-    .await
-    .0;
-    assert!(head.starts_with("GET /in "), "{head}");
-    wire.expect("V0VolumesReadyRequest").await;
-    wire.expect("V0ExecutionDoneRequest").await;
-    let (head, sent) = served(
-        &store,
-        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone",
-    )
-    .await;
-    assert!(head.starts_with("PUT /out "), "{head}");
-    assert!(sent >= 22, "the shortest archive has 22 bytes, not {sent}");
-    wire.expect("V0MachineSpecsRequest").await;
-    let finished = wire.expect("V0JobFinishedRequest").await;
-    assert!(
-        finished["docker_process_stdout"]
-            .as_str()
-            .unwrap()
-            .starts_with("2 words"),
-        "{finished:#}"
-    );
-    let answer: Value =
-        serde_json::from_str(finished["upload_results"]["output.zip"].as_str().unwrap()).unwrap();
-    assert_eq!(
-        (&answer["body"], &answer["headers"]["content-length"]),
-        (&json!("done"), &json!("4"))
-    );
-    wire.expect_end().await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
-}
-
-/// Takes one request and answers it: its head, and how long its body was.
-async fn served(store: &TcpListener, answer: &str) -> (String, usize) {
-    let (mut stream, _) = store.accept().await.unwrap();
-    let mut bytes = Vec::new();
-    loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-            let len = head
-                .lines()
-                .find_map(|line| line.strip_prefix("content-length: "));
-            let len: usize = len.map_or(0, |len| len.parse().unwrap());
-            if bytes.len() - end - 4 >= len {
-                stream.write_all(answer.as_bytes()).await.unwrap();
-                return (head, bytes.len() - end - 4);
-            }
-        }
-        assert_ne!(
-            stream.read_buf(&mut bytes).await.unwrap(),
-            0,
-            "closed in the middle"
-        );
-    }
 }
 
 #[tokio::test]
@@ -408,7 +246,7 @@ async fn a_job_sees_nothing_of_the_machine() {
 #[tokio::test]
 async fn what_an_image_keeps_at_home_is_there() {
     let Some(engine) = engine().await else { return };
-    // Shell files are covered by scratch space, anything else keeps it away.
+    // A home with only a shell's files is covered by a tmpfs; any other file prevents that.
     for (kept, covered) in [(".bashrc", true), (".cache/model", false)] {
         let file = muster_executor::ImageFile {
             path: format!("/root/{kept}"),
@@ -532,69 +370,6 @@ async fn a_command_that_the_image_lacks_is_its_users_mistake() {
 }
 
 #[tokio::test]
-async fn a_miner_that_leaves_takes_the_container_with_it() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    lease
-        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
-        .await;
-    lease.container_appears(&engine).await;
-    wire.close().await;
-    let error = executor.join().await.unwrap().unwrap_err();
-    assert!(matches!(error, Error::MinerLost(_)), "{error}");
-    assert_eq!(error.code(), Some(ErrorCode::MinerLost));
-    lease.assert_clean(&engine).await;
-}
-
-#[tokio::test]
-async fn a_cancelled_job_is_removed_wherever_it_stands() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    // Right after the container is asked for, and once it is there.
-    for wait in [false, true] {
-        let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-        let (executor, mut wire) = lease.start(&miner).await;
-        lease
-            .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
-            .await;
-        if wait {
-            lease.container_appears(&engine).await;
-        }
-        let other = uuid::Uuid::new_v4().to_string();
-        wire.send(&json!({"message_type": "MusterCancelJob", "job_uuid": other, "reason": "not this one"}))
-            .await;
-        let uuid = lease.token.attempt();
-        wire.send(&json!({"message_type": "MusterCancelJob", "job_uuid": uuid, "reason": "enough"}))
-            .await;
-        wire.expect_end().await;
-        let error = executor.join().await.unwrap().unwrap_err();
-        assert!(
-            matches!(&error, Error::Cancelled(reason) if reason == "enough"),
-            "{error}"
-        );
-        lease.assert_clean(&engine).await;
-    }
-}
-
-#[tokio::test]
-async fn an_executor_that_is_told_to_stop_leaves_nothing() {
-    let Some(engine) = engine().await else { return };
-    image::load(&engine).await;
-    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    lease
-        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
-        .await;
-    lease.container_appears(&engine).await;
-    lease.tasks.shutdown();
-    wire.expect_end().await;
-    assert!(matches!(executor.join().await.unwrap(), Err(Error::ShutDown)));
-    lease.assert_clean(&engine).await;
-}
-
-#[tokio::test]
 async fn two_executors_work_side_by_side() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
@@ -612,68 +387,4 @@ async fn two_executors_work_side_by_side() {
         ),
         (&json!(1), &json!(2))
     );
-}
-
-#[tokio::test]
-async fn a_lease_that_the_miner_does_not_know_is_given_up() {
-    let miner = FakeMiner::start().await;
-    let foreign = Lease::new();
-    for (message, word) in [
-        (
-            json!({"message_type": "GenericError", "details": "No job waiting for token x"}),
-            "No job waiting",
-        ),
-        (foreign.offer(&Job::new(&[])), "offers attempt"),
-    ] {
-        let lease = Lease::new();
-        let (executor, mut wire) = lease.start(&miner).await;
-        wire.send(&message).await;
-        wire.expect_end().await;
-        let error = executor.join().await.unwrap().unwrap_err();
-        assert!(
-            matches!(&error, Error::Refused(reason) if reason.contains(word)),
-            "{error}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_job_that_cannot_be_read_fails_by_name() {
-    let miner = FakeMiner::start().await;
-    for text in [
-        "",
-        "{",
-        "[]",
-        "{\"message_type\":\"V9\"}",
-        "{\"message_type\":\"V0InitialJobRequest\"}",
-        &"[".repeat(10_000),
-    ] {
-        let lease = Lease::new();
-        let (executor, mut wire) = lease.start(&miner).await;
-        wire.send_text(text).await;
-        let failed = wire.expect("V0HordeFailedRequest").await;
-        assert!(
-            failed["message"]
-                .as_str()
-                .unwrap()
-                .contains("cannot read the job"),
-            "{failed:#}"
-        );
-        wire.expect_end().await;
-        executor.join().await.unwrap().unwrap();
-    }
-}
-
-#[tokio::test]
-async fn nobody_at_the_address_is_an_error_of_its_own() {
-    let lease = Lease::new();
-    let invocation = muster_executor::Invocation {
-        miner_address: "ws://127.0.0.1:1".into(),
-        token: lease.token.clone(),
-    };
-    let clock = std::sync::Arc::new(muster_process::SystemClock::new());
-    let error = muster_executor::run(lease.config.clone(), invocation, lease.tasks.clone(), clock)
-        .await
-        .unwrap_err();
-    assert!(matches!(error, Error::Connect(_)), "{error}");
 }

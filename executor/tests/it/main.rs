@@ -1,12 +1,16 @@
 //! The executor against a real Docker engine and a miner that speaks as ComputeHorde's does.
 //!
-//! One program, so that the support modules are compiled once. Without an engine each test says that it was skipped.
+//! One program, so that the support modules are compiled once. Without an engine each test is skipped and says so.
 
 // `cfg(test)` tells clippy that helpers may unwrap, too.
+#[cfg(test)]
+mod early_ends;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
 mod images;
+#[cfg(test)]
+mod job_data;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! A standing executor and a miner that lends it one job after another over TLS.
+//! A persistent executor and a miner that leases it one job after another over TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_enrollment::{Membership, StoredIdentity};
 use muster_executor::Error;
-use muster_executor::persistent::stand;
+use muster_executor::persistent::serve;
 use muster_process::task::Task;
 use muster_process::{Coded as _, SystemClock, Tasks, tls};
 use muster_protocol::{Digest, ErrorCode};
@@ -23,7 +23,7 @@ use base64::engine::general_purpose::STANDARD;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Hands every connection to the test.
+/// Passes every connection on to the test.
 struct Hall(mpsc::UnboundedSender<Socket>);
 
 impl Callers for Hall {
@@ -57,9 +57,9 @@ impl Place {
         };
         let mut config = lease.config.clone();
         let folder = tempfile::tempdir().unwrap();
-        config.standing.membership = folder.path().join("membership.json");
-        config.standing.capacity = capacity;
-        membership.keep(&config.standing.membership).unwrap();
+        config.persistent.membership = folder.path().join("membership.json");
+        config.persistent.capacity = capacity;
+        membership.keep(&config.persistent.membership).unwrap();
         let (hall, sockets) = mpsc::unbounded_channel();
         let server = tls::server(&identity).unwrap();
         let hall = Arc::new(Hall(hall));
@@ -73,7 +73,7 @@ impl Place {
             tasks.token(),
         );
         tasks.spawn("miner", listening);
-        let executor = tasks.spawn("executor", stand(config, tasks.clone(), clock));
+        let executor = tasks.spawn("executor", serve(config, tasks.clone(), clock));
         Self {
             sockets,
             tasks,
@@ -108,7 +108,7 @@ impl Line {
         serde_json::from_str(&frame.expect("the executor left")).unwrap()
     }
 
-    /// Everything up to a message of this kind that is not about the machine.
+    /// All messages up to one of this kind, without the metrics of the machine.
     pub(crate) async fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut heard = Vec::new();
         loop {
@@ -125,7 +125,7 @@ impl Line {
         }
     }
 
-    /// Lends it a job up to the moment when the program runs.
+    /// Leases it a job, up to the moment when the program runs.
     pub(crate) async fn lend(&mut self, lease: &Lease, job: &Job) {
         self.say(&lease.offer(job)).await;
         self.until("V0ExecutorReadyRequest").await;
@@ -204,7 +204,7 @@ async fn a_lost_miner_loses_its_job_and_is_dialled_again() {
     lease.container_appears(&engine).await;
     drop(line);
     let mut line = place.comes().await;
-    // It comes again only once nothing of the old connection is left.
+    // It connects again only after everything of the old connection was removed.
     lease.assert_clean(&engine).await;
     let lease = Lease::new();
     line.lend(&lease, &Job::new(&["probe", "print", "0"])).await;

@@ -1,4 +1,4 @@
-//! The frames that ComputeHorde's own code wrote (`tests/vectors`), and what this executor answers them with.
+//! The frames that ComputeHorde's own code wrote (`tests/vectors`), and the answers of this executor.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use crate::support::lease::{Lease, inline_volume};
 use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 
-/// Of the job in the vectors.
+/// The id of the job in the vectors.
 const THEIR_UUID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// A message as Python's pydantic wrote it: every field, nulls included, in the order of its model.
+/// A message as Python's pydantic wrote it: every field, including nulls, in the order of its model.
 fn frame(name: &str) -> String {
     let vectors = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/wire.json"));
     let vectors: Value = serde_json::from_str(&vectors.unwrap()).unwrap();
@@ -67,7 +67,7 @@ async fn a_python_miners_frames_are_answered_with_the_frames_that_python_reads()
         ],
     );
     wire.send_text(&request).await;
-    // Not among the vectors: the model's two fields, as V0ExecutionDoneRequest has them.
+    // Not among the vectors: the two fields of the model, which V0ExecutionDoneRequest has too.
     let done = frame("V0ExecutionDoneRequest").replace(THEIR_UUID, &uuid);
     assert_eq!(
         wire.recv_text().await.unwrap(),

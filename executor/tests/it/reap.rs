@@ -1,7 +1,7 @@
-//! Executors that were killed: what they leave behind goes, and nothing else does.
+//! Executors that were killed: their containers and folders are removed, and no others.
 //!
-//! A killed executor is told by what it leaves: a folder whose lock nobody holds and a running container labelled with it.
-//! One test kills a real process: this test program, started once more to be the executor of [`executor_process`].
+//! A killed executor leaves a folder whose lock nobody holds, and a running container whose label names the folder.
+//! One test kills a real process: this test program, started again to run the executor in [`executor_process`].
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -55,7 +55,7 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
     let (ours, others) = (Lease::new(), Lease::new());
     let alive = workspace(&ours.config.work_dir);
     let dead = workspace(&ours.config.work_dir);
-    // Another operator's executor died, too, and somebody's folder was removed by hand.
+    // The executor of another operator was killed too, and one folder was removed by hand.
     let foreign = workspace(&others.config.work_dir);
     let removed = workspace(&ours.config.work_dir);
     let folders = [&alive, &dead, &foreign, &removed].map(|workspace| workspace.folders().root.clone());
@@ -101,10 +101,10 @@ async fn an_executor_begins_by_removing_what_a_killed_one_left() {
     lease.assert_clean(&engine).await;
 }
 
-/// Set for the process that [`executor_process`] is to be an executor in: the miner's address, the token, `work_dir`.
+/// Set in the process in which [`executor_process`] runs an executor: the miner's address, the token, `work_dir`.
 const PROCESS: [&str; 3] = ["MUSTER_TEST_MINER", "MUSTER_TEST_TOKEN", "MUSTER_TEST_WORK_DIR"];
 
-/// No test of its own: does nothing unless it is started by the next one.
+/// The process that the next test starts. Does nothing when it is run as a test.
 #[tokio::test]
 async fn executor_process() {
     let [Ok(miner_address), Ok(token), Ok(work_dir)] = PROCESS.map(std::env::var) else {

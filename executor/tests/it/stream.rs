@@ -30,15 +30,15 @@ const BOUNDS: Bounds = Bounds {
     skew: Duration::from_secs(2),
 };
 
-/// A job whose attempt has another id.
+/// The id of a job, which differs from that of its attempt.
 const JOB: &str = "77777777-2222-4333-8444-555555555555";
 
-/// The miner whose address stands in every lease's receipt.
+/// The miner whose key every lease's receipt names.
 fn miner_key() -> Keypair {
     Keypair::from_uri("//Miner").unwrap()
 }
 
-/// A client's own certificate.
+/// The certificate of a client.
 struct Client {
     identity: TlsIdentity,
     pem: String,
@@ -54,7 +54,7 @@ impl Client {
     }
 }
 
-/// A job that serves on a socket under terms.
+/// A job that serves on a socket, with a session's terms.
 fn sealed(lease: &Lease, job: &Job, client: &Client, image: &str) -> Value {
     let mut offer = lease.offer(job);
     offer["streaming_details"] = json!({
@@ -83,7 +83,7 @@ fn socket_job(image: &str) -> Job {
     }
 }
 
-/// The next message of this kind; what is live is passed over.
+/// The next message of this kind. Live updates are ignored.
 async fn next(wire: &mut Wire, kind: &str) -> Value {
     loop {
         let message = wire
@@ -99,7 +99,7 @@ async fn next(wire: &mut Wire, kind: &str) -> Value {
     }
 }
 
-/// Drives a lease until the session asks to be attested.
+/// Drives a lease until the executor asks the miner to attest its session.
 async fn to_attesting(wire: &mut Wire, lease: &Lease, job: &Job, offer: &Value) -> Attestation {
     wire.send(offer).await;
     next(wire, "V0ExecutorReadyRequest").await;
@@ -110,7 +110,7 @@ async fn to_attesting(wire: &mut Wire, lease: &Lease, job: &Job, offer: &Value) 
     Attestation::read(&bytes).unwrap()
 }
 
-/// A session that serves.
+/// A session that is being served.
 struct Session {
     wire: Wire,
     executor: Task<Result<(), Error>>,
@@ -120,7 +120,7 @@ struct Session {
     clock: SharedClock,
 }
 
-/// The miner signs, and its validator dials.
+/// Lets the miner sign and the validator connect.
 async fn serve(lease: &Lease, job: &Job, own: &Client, offer: &Value) -> Session {
     let miner = FakeMiner::muster().await;
     let (executor, mut wire) = lease.start(&miner).await;
@@ -152,7 +152,7 @@ async fn serve(lease: &Lease, job: &Job, own: &Client, offer: &Value) -> Session
 }
 
 impl Session {
-    /// Asks, and gets the body with the proof's verdict.
+    /// Sends a request, and returns the body with the verdict on its proof.
     async fn ask(&mut self, path: &str, body: &str) -> (Bytes, ResponseProof) {
         let request = Request::post(path).body(Full::new(Bytes::copy_from_slice(body.as_bytes())));
         let asked = Asked {
@@ -175,7 +175,7 @@ impl Session {
         (body, proof)
     }
 
-    /// What the executor says once the session is over.
+    /// The executor's message after the session is over.
     async fn ends(mut self, lease: &Lease, engine: &muster_executor::Engine) -> SessionClose {
         let closed = next(&mut self.wire, "MusterSessionClosed").await;
         next(&mut self.wire, "V0ExecutionDoneRequest").await;
@@ -206,7 +206,7 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
     let (said, proof) = session.ask("/v1/chat/completions", question).await;
     assert!(said.starts_with(b"data: {"), "{said:?}");
     assert_eq!((proof.end, proof.sequence), (StreamEnd::Completed, 0));
-    // Under the scheme of words: what was said, not how it was packed.
+    // The text scheme hashes the text of an answer and not its framing.
     let words = Digest::of(b"A force is called up.");
     let expected = [&0_u32.to_be_bytes()[..], words.as_bytes()].concat();
     assert_eq!(proof.output, Digest::of(&expected));
@@ -217,7 +217,7 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
         "a whitelisted image runs as nobody: {who:?}"
     );
 
-    // The container puts a link to the engine's own socket in its socket's place.
+    // The container replaces its socket by a link to the engine's own socket.
     assert!(std::fs::metadata("/var/run/docker.sock").is_ok());
     let (linked, _) = session.ask("/link", "/var/run/docker.sock").await;
     assert_eq!(linked, "linked");
@@ -240,7 +240,7 @@ async fn a_session_whose_time_is_over_or_that_nobody_asks_anything_closes_itself
     let Some(engine) = engine().await else { return };
     let image = image::load(&engine).await.id.to_string();
     let own = Client::new();
-    // Its time: what is under way ends, and is signed.
+    // The session's time is over: the answer under way ends and is signed.
     let lease = Lease::new();
     let job = Job {
         execution_secs: 3,
@@ -251,7 +251,7 @@ async fn a_session_whose_time_is_over_or_that_nobody_asks_anything_closes_itself
     assert!(said.starts_with(b"data: 1\n\n\n: muster-proof "), "{said:?}");
     assert_eq!(proof.end, StreamEnd::SessionClosed);
     assert_eq!(session.ends(&lease, &engine).await.responses, 1);
-    // Nobody asks.
+    // No request comes.
     let mut lease = Lease::new();
     lease.config.streaming.idle_s = 1;
     let job = socket_job(&image);
@@ -280,7 +280,7 @@ async fn a_direct_job_on_a_port_of_its_loopback_serves_its_user_whatever_the_min
         address: format!("127.0.0.1:{}", ready["port"]),
         certificate: certificate::digest_of_pem(ready["public_key"].as_str().unwrap()).unwrap(),
     };
-    // Another's certificate is refused.
+    // A client with another certificate is rejected.
     let (limits, stranger) = (Limits::default(), Client::new());
     let get = |path: &str| Request::get(path).body(Full::<Bytes>::default()).unwrap();
     let other = SealedClient::new(peer.clone(), &stranger.identity, &limits, &lease.tasks).unwrap();

@@ -1,4 +1,4 @@
-//! Engines that die under a job and come back, and a disk that is full: on engines of the tests' own.
+//! Engines that die under a job and come back, and a full disk. The tests start engines of their own.
 
 use muster_executor::{ImageArchive, ImageFile};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     engine.load(archive.bytes.clone()).await.unwrap();
     let miner = FakeMiner::start().await;
 
-    // Away when the offer comes: after 1, 2, 4, 8 and 16 seconds it is asked again.
+    // The engine is away when the offer comes: the executor tries again after 1, 2, 4, 8 and 16 seconds.
     dockerd.kill().unwrap();
     let mut lease = Lease::new();
     lease.config.engine = dockerd.address();
@@ -54,7 +54,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;
 
-    // It dies under a running job, which it takes with it: named, nothing of it is left, and the next one runs.
+    // The engine dies with a running job: the failure names it, nothing of the job is left, and the next job runs.
     let mut lease = Lease::new();
     lease.config.engine = dockerd.address();
     let (executor, mut wire) = lease.start(&miner).await;
@@ -77,7 +77,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
         (&json!("V0HordeFailedRequest"), &json!("executor")),
         "{failed:#}"
     );
-    // While the job ran, or still on the way back from starting it.
+    // The engine died while the job ran, or before it answered the request to start it.
     assert!(
         failed["message"].as_str().unwrap().contains("docker engine"),
         "{failed:#}"
@@ -157,7 +157,7 @@ async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs()
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&small_disk).await;
 
-    // What fits still runs.
+    // A job that fits still runs.
     let archive = archive().await;
     small_disk.load(archive.bytes).await.unwrap();
     let mut lease = Lease::new();

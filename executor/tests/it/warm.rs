@@ -1,4 +1,4 @@
-//! Containers that wait for jobs: used once, told apart by what they are made for, and gone with their executor.
+//! Warm containers: each serves one job of its shape, and all are removed with their executor.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::support::{engine, image, until};
 /// An executor that keeps one container warm.
 fn warm_place() -> Lease {
     let mut lease = Lease::new();
-    lease.config.standing.warm.holder = image::static_program("muster-hold", "muster-hold");
+    lease.config.persistent.warm.holder = image::static_program("muster-hold", "muster-hold");
     lease
 }
 
-/// The names of the containers that wait in this place.
+/// The names of the warm containers whose folders are in this one.
 async fn waiting(engine: &Engine, work_dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for folder in std::fs::read_dir(work_dir).unwrap() {
@@ -43,14 +43,14 @@ async fn one_waits(engine: &Engine, work_dir: &Path, but: &str) -> String {
     found.into_inner()
 }
 
-/// It has begun, and says nothing yet.
+/// Lets a job begin whose program prints nothing yet.
 async fn runs(name: &str) -> bool {
     let docker = bollard::Docker::connect_with_defaults().unwrap();
     let found = docker.inspect_container(name, None).await;
     found.is_ok_and(|found| found.state.and_then(|state| state.running) == Some(true))
 }
 
-/// Lends one job and returns its last report.
+/// Leases one job and returns its last report.
 async fn lent(line: &mut Line, job: &Job, artifacts: &Value) -> Value {
     let lease = Lease::new();
     let job = Job {
@@ -86,7 +86,7 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
 
     let cold = lent(&mut line, &surroundings, &none).await;
     let first = one_waits(&engine, &work_dir, "").await;
-    // Its own container, not the one that waits, while the job runs.
+    // The job runs in a container of its own, and a warm one waits meanwhile.
     let warm = lent(&mut line, &surroundings, &none).await;
     assert_eq!(
         seen(&cold),
@@ -96,14 +96,14 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
     let second = one_waits(&engine, &work_dir, &first).await;
     assert!(!runs(&first).await, "it went with its job");
 
-    // Another program in the same image: the same shape.
+    // Another program in the same image has the same shape.
     let failed = lent(&mut line, &Job::new(&["probe", "exit", "3"]), &none).await;
     assert_eq!(failed["docker_process_exit_status"], 3, "{failed:#}");
     assert_eq!(failed["docker_process_stderr"], "as I was told\n");
     let third = one_waits(&engine, &work_dir, &second).await;
     assert!(!runs(&second).await);
 
-    // Other folders: not for this one, and what is made for the next replaces it.
+    // A job with other folders does not get this container, and the one made for the next such job replaces it.
     let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
     assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");
     let fourth = one_waits(&engine, &work_dir, &third).await;
@@ -116,7 +116,7 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
     );
     let fifth = one_waits(&engine, &work_dir, &fourth).await;
 
-    // One that is gone when its job comes is not missed.
+    // A warm container that is gone when its job comes does no harm.
     engine.remove(&fifth).await.unwrap();
     let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
     assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");

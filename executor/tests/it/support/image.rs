@@ -9,7 +9,7 @@ use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
 /// The name of the image in the engine.
 pub(crate) const NAME: &str = "muster/executor-test:latest";
 
-/// Builds the demo program. Cargo itself sees to it that only the first call has anything to do.
+/// Builds the demo program. Only the first call takes time, because cargo finds the program built afterwards.
 pub(crate) fn program() -> Vec<u8> {
     std::fs::read(static_program("muster-image-hello", "hello")).unwrap()
 }
@@ -47,7 +47,7 @@ pub(crate) fn static_program(package: &str, binary: &str) -> PathBuf {
     .collect()
 }
 
-/// The image's archive. `files` come on top of the program.
+/// The archive of the image, with `files` in addition to the program.
 pub(crate) fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
     let program = ImageFile {
         path: "/hello".into(),
@@ -64,7 +64,7 @@ pub(crate) fn archive(tag: &str, files: Vec<ImageFile>) -> ImageArchive {
     ImageArchive::new(&content).unwrap()
 }
 
-/// Takes an image out of the engine that is of no use to anyone else.
+/// Removes an image from the engine that no other test uses.
 pub(crate) async fn forget(name: &str) {
     let docker = bollard::Docker::connect_with_defaults().unwrap();
     docker
@@ -73,7 +73,8 @@ pub(crate) async fn forget(name: &str) {
         .unwrap();
 }
 
-/// Has the image in the engine. Loading it again changes nothing; the image of an earlier build goes when its name does.
+/// Loads the image into the engine. Loading it again changes nothing. The image of an earlier build is removed once it has
+/// lost its name.
 pub(crate) async fn load(engine: &Engine) -> ImageArchive {
     let archive = tokio::task::spawn_blocking(|| archive(NAME, vec![]))
         .await
@@ -86,10 +87,10 @@ pub(crate) async fn load(engine: &Engine) -> ImageArchive {
     archive
 }
 
-/// Removing an image by its id takes its last name with it, which may be somebody else's: only one without any goes.
+/// Removes an image without names. Removing one by its id would also remove a last name that another run uses.
 async fn forget_nameless(id: &str) {
     let docker = bollard::Docker::connect_with_defaults().unwrap();
-    // Another process may have been quicker.
+    // Another process may have removed it.
     let Ok(image) = docker.inspect_image(id).await else {
         return;
     };

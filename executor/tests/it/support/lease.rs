@@ -1,4 +1,4 @@
-//! One lease: a token, the messages that describe its job, the executor that serves it, and what it leaves behind.
+//! One lease: its token, the messages that describe its job, the executor that serves it, and checks that nothing is left.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) struct Lease {
     _records: TempDir,
 }
 
-/// The image, arguments and clocks of a job; the rest is as most jobs have it.
+/// The image, arguments and time limits of a job; the other fields are as in most jobs.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) image: String,
@@ -66,7 +66,7 @@ impl Lease {
         }
     }
 
-    /// Starts the executor and hands over its socket once it has dialled in.
+    /// Starts the executor and returns its socket once it has connected.
     pub(crate) async fn start(&self, miner: &FakeMiner) -> (Task<Result<(), Error>>, Wire) {
         let invocation = Invocation {
             miner_address: miner.address(),
@@ -139,7 +139,7 @@ impl Lease {
         wire.expect("V0VolumesReadyRequest").await;
     }
 
-    /// Nothing of the lease is left: no container, no folder.
+    /// Checks that nothing of the lease is left: no container, no folder.
     pub(crate) async fn assert_clean(&self, engine: &Engine) {
         let label = format!("muster.attempt={}", self.token.attempt());
         assert_eq!(engine.labelled(&label).await.unwrap(), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The miner's side of the socket, frame by frame as Python writes them, without any header of ours.
+//! The miner's side of the socket: frames as Python writes them, without any header of Muster.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 
-/// Nothing that a test waits for takes longer, even where all processors are busy.
+/// The limit of every wait; no wait takes so long even if all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for executors.
 pub(crate) struct FakeMiner {
     listener: TcpListener,
-    /// Shows that it is Muster.
+    /// Whether the miner shows that it is Muster.
     muster: bool,
 }
 
 /// One executor's socket.
 pub(crate) struct Wire {
-    /// The path that was asked for.
+    /// The path that the executor requested.
     pub(crate) path: String,
     socket: WebSocketStream<TcpStream>,
 }
 
-/// Remembers what was asked for.
+/// Records the path of the request.
 struct NotePath<'a>(&'a mut String, bool);
 
 impl Callback for NotePath<'_> {
@@ -42,7 +42,7 @@ impl Callback for NotePath<'_> {
 }
 
 impl FakeMiner {
-    /// As ComputeHorde's.
+    /// A miner as ComputeHorde's.
     pub(crate) async fn start() -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -50,7 +50,7 @@ impl FakeMiner {
         }
     }
 
-    /// As ours.
+    /// A Muster miner.
     pub(crate) async fn muster() -> Self {
         Self {
             muster: true,
@@ -94,7 +94,7 @@ impl Wire {
         Some(serde_json::from_str(&text).unwrap())
     }
 
-    /// Likewise, as it was written.
+    /// The next message as it was written; `None` once the executor has closed.
     pub(crate) async fn recv_text(&mut self) -> Option<String> {
         loop {
             let frame = timeout(PATIENCE, self.socket.next())
@@ -103,7 +103,7 @@ impl Wire {
             match frame? {
                 Ok(Message::Text(text)) => return Some(text.as_str().to_owned()),
                 Err(_) => return None,
-                // The answer to a close goes out with the next read, after which the stream ends.
+                // The answer to a close is sent with the next read, after which the stream ends.
                 Ok(_) => {}
             }
         }
@@ -119,7 +119,7 @@ impl Wire {
         message
     }
 
-    /// The executor must now say goodbye.
+    /// Checks that the executor now closes its socket.
     pub(crate) async fn expect_end(&mut self) {
         let message = self.recv().await;
         assert!(message.is_none(), "{message:?}");

@@ -1,4 +1,4 @@
-//! What the executor's tests share: a miner that speaks as ComputeHorde's Python miner does, and an image of ours.
+//! Shared by the executor's tests: a miner that speaks as ComputeHorde's Python miner does, and an image of ours.
 
 #[path = "../../../../crates/jobs/containers/tests/it/support/dockerd.rs"]
 #[expect(dead_code, reason = "the engine's own tests use all of it")]
@@ -15,10 +15,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use muster_executor::Engine;
 
-/// Nothing takes longer, even where all processors are busy.
+/// The limit of every wait; no wait takes so long even if all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The engine of this machine; `None`, with the reason on stderr, where there is none.
+/// The engine of this machine; `None`, with the reason on stderr, if there is none.
 pub(crate) async fn engine() -> Option<Engine> {
     match Engine::connect("").await {
         Ok(engine) => Some(engine),
@@ -29,7 +29,7 @@ pub(crate) async fn engine() -> Option<Engine> {
     }
 }
 
-/// Polls until `ready` says so, for as long as patience lasts.
+/// Polls until `ready` returns true; fails after [`PATIENCE`].
 pub(crate) async fn until<F: Future<Output = bool>>(
     what: &str,
     mut ready: impl FnMut() -> F,
@@ -51,7 +51,7 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether a program of Debian's is here; says what is skipped where it is not.
+/// Whether a program of Debian is installed; prints what is skipped if it is not.
 pub(crate) fn have(program: &str) -> bool {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path)

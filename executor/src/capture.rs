@@ -1,0 +1,309 @@
+//! What a job prints, captured within fixed memory.
+//!
+//! Output is taken from the streams attached before the container starts: nothing is lost to a rotating log file, and
+//! the engine keeps no copy. A fixed amount of memory holds the beginning and the end, however much a job prints.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use bollard::container::LogOutput;
+use muster_protocol::wire::executor::LogStream;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::live_updates::LiveUpdates;
+
+/// The names of the copies on disk.
+pub(crate) const STDOUT_FILE: &str = "stdout.txt";
+pub(crate) const STDERR_FILE: &str = "stderr.txt";
+
+/// A text of more characters than this is cut in the middle.
+pub(crate) const MAX_CHARS: usize = 1_000_000;
+/// The characters that remain on either side of the cut.
+const HALF_CHARS: usize = 500_000;
+/// Stands in place of what was cut.
+pub(crate) const CUT: &str = " ... ";
+/// The longest UTF-8 form of [`MAX_CHARS`] characters: a text of more bytes has more characters.
+const HEAD_BYTES: usize = MAX_CHARS * 4;
+/// The longest UTF-8 form of [`HALF_CHARS`] characters, after the rest of one that was cut.
+const TAIL_BYTES: usize = HALF_CHARS * 4 + 3;
+
+/// The beginning and the end of one stream, within fixed memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct StreamBuffer {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    total: u64,
+}
+
+/// Both streams of a job, filled while it runs and readable at any moment. Clones share the streams.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutputCapture(Arc<Mutex<CapturedStreams>>);
+
+#[derive(Debug, Default)]
+struct CapturedStreams {
+    stdout: CapturedStream,
+    stderr: CapturedStream,
+    /// Also gets everything printed, if the miner wants it while the job runs.
+    live: Option<LiveUpdates>,
+}
+
+#[derive(Debug, Default)]
+struct CapturedStream {
+    buffer: StreamBuffer,
+    /// `None` before the job runs, and once the copy is full or its disk has failed.
+    copy: Option<DiskCopy>,
+}
+
+/// A stream's copy on disk, whole up to a limit.
+#[derive(Debug)]
+struct DiskCopy {
+    file: File,
+    /// Bytes that may still be written.
+    room: u64,
+}
+
+/// Both texts as they travel in a final message, each cut in the middle if it is long.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrintedOutput {
+    /// Everything printed to stdout.
+    pub stdout: String,
+    /// Everything printed to stderr.
+    pub stderr: String,
+}
+
+// === impl StreamBuffer ===
+
+impl StreamBuffer {
+    /// Appends bytes to the stream.
+    fn push(&mut self, bytes: &[u8]) {
+        self.total = self.total.saturating_add(bytes.len() as u64);
+        let room = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(first);
+        // The head keeps its bytes: where the rest is short, the end of the text begins in the head.
+        let rest = rest
+            .get(rest.len().saturating_sub(TAIL_BYTES)..)
+            .unwrap_or_default();
+        self.tail.extend(rest);
+        let surplus = self.tail.len().saturating_sub(TAIL_BYTES);
+        self.tail.drain(..surplus);
+    }
+
+    /// The whole text, or its first and last 500 000 characters with ` ... ` between. Bytes that are not UTF-8 become
+    /// replacement characters.
+    fn text(&self) -> String {
+        if self.tail.is_empty() {
+            return shorten(&String::from_utf8_lossy(&self.head));
+        }
+        // If nothing is missing, head and tail together are the whole text. Otherwise the head alone has more characters
+        // than are kept of it.
+        let missing = self
+            .total
+            .saturating_sub((self.head.len() + self.tail.len()) as u64);
+        let (front, back) = self.tail.as_slices();
+        if missing == 0 {
+            return shorten(&String::from_utf8_lossy(&[&self.head, front, back].concat()));
+        }
+        let tail = [front, back].concat();
+        let broken = tail
+            .iter()
+            .take(3)
+            .take_while(|byte| **byte & 0xC0 == 0x80)
+            .count();
+        let head = String::from_utf8_lossy(&self.head);
+        let tail = String::from_utf8_lossy(tail.get(broken..).unwrap_or_default());
+        join(&head, &tail, HALF_CHARS)
+    }
+}
+
+/// Cuts a text in the middle if it has more than a million characters.
+pub(crate) fn shorten(text: &str) -> String {
+    shorten_to(text, MAX_CHARS)
+}
+
+/// Cuts a text in the middle if it has more than `max` characters; half as many remain on either side.
+pub(crate) fn shorten_to(text: &str, max: usize) -> String {
+    // Fewer bytes than characters are impossible.
+    if text.len() <= max || text.chars().count() <= max {
+        text.to_owned()
+    } else {
+        join(text, text, max / 2)
+    }
+}
+
+fn join(head: &str, tail: &str, half: usize) -> String {
+    let end = head.char_indices().nth(half).map_or(head.len(), |(at, _)| at);
+    let start = tail
+        .char_indices()
+        .rev()
+        .nth(half.saturating_sub(1))
+        .map_or(0, |(at, _)| at);
+    [
+        head.get(..end).unwrap_or_default(),
+        CUT,
+        tail.get(start..).unwrap_or_default(),
+    ]
+    .concat()
+}
+
+// === impl OutputCapture ===
+
+impl OutputCapture {
+    /// A capture that passes everything on to `live` as it is printed.
+    pub(crate) fn new(live: Option<LiveUpdates>) -> Self {
+        Self(Arc::new(Mutex::new(CapturedStreams {
+            live,
+            ..CapturedStreams::default()
+        })))
+    }
+
+    /// Also copies what is printed from now on into `folder`, as `stdout.txt` and `stderr.txt`, up to `limit` bytes each. A
+    /// disk that fails costs this copy and nothing else.
+    pub(crate) fn copy_to(&self, folder: &Path, limit: u64) {
+        if limit == 0 {
+            return;
+        }
+        let make = |name: &str| {
+            let made = File::create(folder.join(name));
+            if let Err(error) = &made {
+                tracing::warn!(%error, name, "the job's printed output is not copied to disk");
+            }
+            made.ok().map(|file| DiskCopy { file, room: limit })
+        };
+        let mut streams = self.lock();
+        streams.stdout.copy = make(STDOUT_FILE);
+        streams.stderr.copy = make(STDERR_FILE);
+    }
+
+    /// Appends a piece of either stream.
+    pub(crate) fn push(&self, piece: &LogOutput) {
+        let mut streams = self.lock();
+        let streams = &mut *streams;
+        let (name, stream, bytes) = match piece {
+            LogOutput::StdErr { message } => (LogStream::Stderr, &mut streams.stderr, message),
+            LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
+                (LogStream::Stdout, &mut streams.stdout, message)
+            }
+        };
+        stream.push(bytes);
+        if let Some(live) = &streams.live {
+            live.add_output(name, bytes);
+        }
+    }
+
+    /// Everything printed so far.
+    pub(crate) fn printed(&self) -> PrintedOutput {
+        let streams = self.lock();
+        PrintedOutput {
+            stdout: streams.stdout.buffer.text(),
+            stderr: streams.stderr.buffer.text(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CapturedStreams> {
+        self.0.lock()
+    }
+}
+
+impl CapturedStream {
+    fn push(&mut self, bytes: &[u8]) {
+        self.buffer.push(bytes);
+        let Some(copy) = &mut self.copy else { return };
+        let length = bytes.len().min(usize::try_from(copy.room).unwrap_or(usize::MAX));
+        let written = copy.file.write_all(bytes.get(..length).unwrap_or_default());
+        copy.room = copy.room.saturating_sub(length as u64);
+        if let Err(error) = &written {
+            tracing::warn!(%error, "the job's printed output is no longer copied to disk");
+        }
+        if written.is_err() || copy.room == 0 {
+            self.copy = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn captured(pieces: &[&[u8]]) -> String {
+        let mut captured = StreamBuffer::default();
+        pieces.iter().for_each(|piece| captured.push(piece));
+        captured.text()
+    }
+
+    #[test]
+    fn a_short_text_stays_whole() {
+        assert_eq!(captured(&[]), "");
+        assert_eq!(
+            captured(&[b"a\xc3", b"\xa4"]),
+            "aä",
+            "a character may be split between pieces"
+        );
+        assert_eq!(captured(&[b"\xff!"]), "\u{FFFD}!");
+        assert_eq!(shorten(&"ä".repeat(1_000_000)).chars().count(), 1_000_000);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_in_the_middle_as_computehorde_does() {
+        let text = format!("{}{}", "a".repeat(600_000), "b".repeat(400_001));
+        let cut = shorten(&text);
+        assert_eq!(
+            cut,
+            format!(
+                "{} ... {}{}",
+                "a".repeat(500_000),
+                "a".repeat(99_999),
+                "b".repeat(400_001)
+            )
+        );
+        assert_eq!(captured(&[text.as_bytes()]), cut);
+    }
+
+    #[test]
+    fn an_endless_text_needs_no_more_memory_and_gives_the_same_cut() {
+        for letter in ["x", "ä", "😀"] {
+            let text = format!("begin{}end", letter.repeat(8_000_003));
+            let mut streamed = StreamBuffer::default();
+            text.as_bytes()
+                .chunks(65_537)
+                .for_each(|piece| streamed.push(piece));
+            assert!(streamed.head.len() <= HEAD_BYTES && streamed.tail.len() <= TAIL_BYTES);
+            assert_eq!(streamed.text(), shorten(&text), "{letter}");
+        }
+    }
+
+    #[test]
+    fn just_over_the_head_nothing_is_lost() {
+        let text = "😀".repeat(1_000_000) + "z";
+        assert_eq!(captured(&[text.as_bytes()]), shorten(&text));
+        assert!(captured(&[text.as_bytes()]).ends_with("😀z"));
+    }
+
+    #[test]
+    fn both_streams_are_kept_whole_up_to_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let capture = OutputCapture::default();
+        capture.copy_to(folder.path(), 10);
+        let out = |text: &'static str| LogOutput::StdOut { message: text.into() };
+        for text in ["12345", "678", "9abc", "def"] {
+            capture.push(&out(text));
+        }
+        capture.push(&LogOutput::StdErr { message: "e".into() });
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(
+            (read(STDOUT_FILE), read(STDERR_FILE)),
+            ("123456789a".into(), "e".into())
+        );
+        assert_eq!(capture.printed().stdout, "123456789abcdef");
+        // A folder that does not exist costs the copy only.
+        let capture = OutputCapture::default();
+        capture.copy_to(Path::new("/nonexistent"), 10);
+        capture.push(&out("x"));
+        assert_eq!(capture.printed().stdout, "x");
+    }
+}

@@ -1,0 +1,142 @@
+//! The end of an attempt: the container goes, the miner hears the result, and the job's files and GPUs are given back.
+
+use std::time::Duration;
+
+use muster_process::error::Causes;
+use tokio::time::timeout;
+
+use super::Driver;
+use super::runner::StepResult;
+use super::stage::AttemptStage;
+use crate::attempt_state::Conclusion;
+use crate::error::Error;
+use crate::report::AttemptReport;
+use crate::sandbox::container_name;
+use crate::steps::PreparedImage;
+
+/// How long removing the container may take before the miner is told all the same.
+const TIDY_LIMIT: Duration = Duration::from_secs(30);
+
+impl Driver {
+    /// Ends the attempt. The container goes first: when the miner hears the result, the machine is free again.
+    pub(super) async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
+        let tidied = timeout(TIDY_LIMIT, self.tidy()).await.unwrap_or_default();
+        if !tidied {
+            tracing::error!(
+                container = self.container(),
+                "the container may still be there; the next executor tries again"
+            );
+        }
+        let lost = self.report(&conclusion).await.err();
+        let Self {
+            context,
+            connection,
+            stage,
+            ..
+        } = self;
+        match stage {
+            AttemptStage::Placed(placed) => placed.job.give_back(&context, tidied).await,
+            AttemptStage::AwaitingOffer
+            | AttemptStage::Offered(_)
+            | AttemptStage::Prepared(_)
+            | AttemptStage::Requested(_) => {}
+        }
+        connection.close().await;
+        match (conclusion, lost) {
+            (Conclusion::Abandoned(reason), _) => Err(reason.into()),
+            (Conclusion::Finished | Conclusion::Failed(_), Some(error)) => Err(error),
+            (Conclusion::Finished, None) => Ok(()),
+            (Conclusion::Failed(failure), None) => {
+                tracing::info!(message = failure.message, "the job failed and was reported");
+                Error::unfit(&failure).map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    /// Sends the last messages of the attempt.
+    async fn report(&mut self, conclusion: &Conclusion) -> Result<(), Error> {
+        let outputs = match &mut self.stage {
+            AttemptStage::Placed(placed) => placed.outputs.take(),
+            AttemptStage::AwaitingOffer
+            | AttemptStage::Offered(_)
+            | AttemptStage::Prepared(_)
+            | AttemptStage::Requested(_) => None,
+        };
+        let (artifacts, uploaded, specs) = match outputs {
+            Some(outputs) => (outputs.artifacts, outputs.uploaded, Some(outputs.specs)),
+            None => Default::default(),
+        };
+        let report = AttemptReport {
+            attempt: self.attempt(),
+            image: self.image_name(),
+            ran: self.stage.image().map(PreparedImage::to_job_image),
+            printed: self.steps.capture.printed(),
+            artifacts,
+            uploaded,
+            muster: self.connection.is_muster(),
+            specs,
+        };
+        let closed = self.send_close().await;
+        for message in report.messages(conclusion) {
+            self.connection
+                .send(&message)
+                .await
+                .map_err(|error| miner_lost(&error))?;
+        }
+        closed.map_err(|error| miner_lost(&error))
+    }
+
+    /// Removes the container, and once more if a step was making one meanwhile. Returns whether it is gone.
+    async fn tidy(&mut self) -> bool {
+        self.context.called_off.cancel();
+        let mut gone = self.remove_container().await;
+        let mut made = false;
+        while let Some(result) = self.steps.next().await {
+            match result {
+                StepResult::Exited(_) | StepResult::Failed(_) => made = true,
+                StepResult::Placed(job) => {
+                    // It is too late to run, but there may be a warm container for it.
+                    self.stage = AttemptStage::of_placed(*job);
+                    made = true;
+                }
+                StepResult::SessionClosed(close) => self.unsent_close = Some(close),
+                StepResult::ImageReady(..)
+                | StepResult::SessionOpened(_)
+                | StepResult::DiskFull(_)
+                | StepResult::Nothing
+                | StepResult::Collected(_) => {}
+            }
+        }
+        if made {
+            gone = self.remove_container().await;
+        }
+        gone
+    }
+
+    async fn remove_container(&mut self) -> bool {
+        let Some(engine) = self.stage.engine().cloned() else {
+            return true;
+        };
+        let container = self.container();
+        let removed = engine.remove(&container).await;
+        if let Err(error) = &removed {
+            tracing::error!(error = %Causes(error), "the container could not be removed");
+        }
+        removed.is_ok()
+    }
+
+    /// The name of the job's container, whether or not it exists yet.
+    fn container(&self) -> String {
+        match &self.stage {
+            AttemptStage::Placed(placed) => placed.job.container.clone(),
+            AttemptStage::AwaitingOffer
+            | AttemptStage::Offered(_)
+            | AttemptStage::Prepared(_)
+            | AttemptStage::Requested(_) => container_name(&self.context.token),
+        }
+    }
+}
+
+fn miner_lost(error: &(dyn std::error::Error + 'static)) -> Error {
+    Error::MinerLost(Causes(error).to_string())
+}

@@ -1,0 +1,324 @@
+//! Runs the steps of an attempt side by side and returns what each came to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use muster_containers::disk::{watch, watch_root};
+use muster_containers::sandbox::Root;
+use muster_process::error::Causes;
+use muster_protocol::wire::executor::ProgressOf;
+use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
+use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
+use muster_websocket::session::Sender;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::stage::{PlacedStage, SessionStage};
+use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
+use crate::capture::OutputCapture;
+use crate::co_grader::{CoGrader, CoGraderSpec};
+use crate::container;
+use crate::context::AttemptContext;
+use crate::engine::Engine;
+use crate::gpu::ClaimedGpus;
+use crate::lease_connection::Miner;
+use crate::sandbox::{JobContainer, image_label};
+use crate::session::{self, OpenSession, SessionSetup};
+use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
+use crate::warm::encode_program;
+
+/// How often the miner is told how long the program has run.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// What a step came to.
+#[derive(Debug)]
+pub(super) enum StepResult {
+    /// The engine answers; the image is there, if one was named.
+    ImageReady(Engine, Option<PreparedImage>),
+    /// Inputs are in place.
+    Placed(Box<PlacedJob>),
+    /// The program has ended.
+    Exited(ProgramExit),
+    /// The job wrote more than this many bytes.
+    DiskFull(u64),
+    /// The program answers, and its session is open.
+    SessionOpened(Box<OpenSession>),
+    /// The session is over; its signed close.
+    SessionClosed(String),
+    /// The step was called off, or its end changes nothing.
+    Nothing,
+    /// Outputs are collected.
+    Collected(Box<CollectedOutputs>),
+    /// The step failed.
+    Failed(AttemptFailure),
+}
+
+/// The steps of one attempt that are under way.
+pub(super) struct StepRunner {
+    pub(super) context: AttemptContext,
+    pub(super) capture: OutputCapture,
+    /// Cancelled when the session must close.
+    pub(super) end_session: CancellationToken,
+    /// Sends to a Muster miner; `None` for another miner, which understands none of Muster's own messages.
+    muster: Option<Sender<Miner>>,
+    steps: FuturesUnordered<BoxFuture<'static, StepResult>>,
+}
+
+impl StepRunner {
+    pub(super) fn new(
+        context: AttemptContext,
+        capture: OutputCapture,
+        muster: Option<Sender<Miner>>,
+    ) -> Self {
+        Self {
+            context,
+            capture,
+            end_session: CancellationToken::new(),
+            muster,
+            steps: FuturesUnordered::new(),
+        }
+    }
+
+    /// The result of the step that ends next; `None` while no step is under way. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<StepResult> {
+        self.steps.next().await
+    }
+
+    /// Sends progress and output to a Muster miner for as long as the attempt lives.
+    pub(super) fn send_live_updates(&self) {
+        let Some(miner) = self.muster.clone() else { return };
+        let (live, clock) = (self.context.live.clone(), Arc::clone(self.context.clock()));
+        let attempt = self.context.attempt();
+        self.begin_until_called_off(async move {
+            live.send_all(attempt, miner, clock).await;
+            StepResult::Nothing
+        });
+    }
+
+    pub(super) fn prepare_image(&self, name: Option<String>) {
+        let preparing = steps::prepare_image(self.context.clone(), name);
+        self.begin_until_called_off(async move {
+            match preparing.await {
+                Ok((engine, image)) => StepResult::ImageReady(engine, image),
+                Err(failure) => StepResult::Failed(failure),
+            }
+        });
+    }
+
+    pub(super) fn place_inputs(&self, request: &Arc<RequestedJob>) {
+        let placing = steps::place_inputs(Arc::clone(request), self.context.clone());
+        self.begin(async move {
+            match placing.await {
+                Ok(placed) => StepResult::Placed(Box::new(placed)),
+                Err(failure) => StepResult::Failed(failure),
+            }
+        });
+    }
+
+    /// Starts the job's program, watches what it writes, and reports how long it has run.
+    pub(super) fn run(&self, placed: &mut PlacedStage) {
+        match self.start_container(&mut placed.job) {
+            Ok(()) => {
+                self.watch_disk(&placed.job);
+                self.report_running_time(&placed.job);
+            }
+            Err(failure) => self.begin(async move { StepResult::Failed(failure) }),
+        }
+    }
+
+    fn start_container(&self, job: &mut PlacedJob) -> Result<(), AttemptFailure> {
+        let refused =
+            |message: String| AttemptFailure::job(JobFailureReason::Unknown, JobStage::Execution, message);
+        let request = Arc::clone(&job.request);
+        let image = &request.image.resolved.image;
+        let spec = JobContainer {
+            job: &request.job,
+            image,
+            bare_home: job.bare_home.as_deref(),
+            policy: job.policy,
+            gpus: job.gpus.as_ref().map_or(&[][..], ClaimedGpus::uuids),
+            folders: job.workspace.folders(),
+            runtime: &self.context.config().runtime,
+            streaming: request.streaming().is_some(),
+        };
+        let body = spec.body().map_err(|error| refused(error.to_string()))?;
+        let container = job.container.clone();
+        tracing::info!(
+            image = image_label(&request.image.name, image.id),
+            container,
+            "running"
+        );
+        let (engine, capture) = (request.engine.clone(), self.capture.clone());
+        let clock = Arc::clone(self.context.clock());
+        if let Some(warm) = job.warm.take() {
+            let mark = Uuid::new_v4().to_string();
+            let program = encode_program(image, &body, &mark)
+                .ok_or_else(|| refused("neither the job nor its image names a program".to_owned()))?;
+            let running = container::run_in_warm(engine, warm, program, mark, capture, clock);
+            self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
+        } else {
+            let called_off = self.context.called_off.clone();
+            let running = container::run(engine, container, body, capture, clock, called_off);
+            self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
+        }
+        Ok(())
+    }
+
+    fn watch_disk(&self, job: &PlacedJob) {
+        let limit = job.policy.allowance.disk;
+        let folder = job.workspace.folders().root.clone();
+        let watching = watch(folder, limit, Arc::clone(self.context.clock()));
+        self.begin_until_called_off(async move {
+            watching.await;
+            StepResult::DiskFull(limit)
+        });
+        if job.policy.root == Root::Writable {
+            let (engine, container) = (job.request.engine.clone(), job.container.clone());
+            let watching = watch_root(engine, container, limit, Arc::clone(self.context.clock()));
+            self.begin_until_called_off(async move {
+                watching.await;
+                StepResult::DiskFull(limit)
+            });
+        }
+    }
+
+    fn report_running_time(&self, job: &PlacedJob) {
+        if self.muster.is_none() {
+            return;
+        }
+        let (live, clock) = (self.context.live.clone(), Arc::clone(self.context.clock()));
+        let limit = StageLimits::of(&job.request.offer).execution.as_secs();
+        self.begin_until_called_off(async move {
+            let since = clock.now();
+            loop {
+                let run = clock.now().since(since).as_secs();
+                live.set_progress(ProgressOf::Execution, run, Some(limit));
+                clock.sleep(PROGRESS_EVERY).await;
+            }
+        });
+    }
+
+    /// Opens the session of a streaming job. Returns whether the job has one that is not open yet.
+    #[must_use]
+    pub(super) fn open_session(&self, placed: &mut PlacedStage) -> bool {
+        let SessionStage::Unopened(details) = &placed.session else {
+            return false;
+        };
+        let (attested, answer) = oneshot::channel();
+        let attester = self.muster.clone().map(|miner| (miner, answer));
+        let setup = self.session_setup(&placed.job, details.clone(), attester);
+        placed.session = SessionStage::Opening(Some(attested));
+        let end = self.end_session.clone();
+        self.begin_until_called_off(async move {
+            tokio::select! {
+                () = end.cancelled() => StepResult::Nothing,
+                opened = session::open(setup) => match opened {
+                    Ok(open) => StepResult::SessionOpened(Box::new(open)),
+                    Err(failure) => StepResult::Failed(failure),
+                },
+            }
+        });
+        true
+    }
+
+    fn session_setup(
+        &self,
+        job: &PlacedJob,
+        details: StreamingDetails,
+        attester: Option<session::Attester>,
+    ) -> SessionSetup {
+        let offer = &job.request.offer;
+        let grader = details.muster.as_ref().and_then(|terms| terms.grader.clone());
+        SessionSetup {
+            engine: job.request.engine.clone(),
+            container: job.container.clone(),
+            folder: job.workspace.folders().sockets.clone(),
+            attempt: self.context.attempt(),
+            details,
+            image: job.request.image.resolved.image.id,
+            miner: offer.job_started_receipt_payload.miner_hotkey,
+            validator: offer.job_started_receipt_payload.validator_hotkey,
+            lifetime: StageLimits::of(offer).execution,
+            settings: self.context.config().streaming.clone(),
+            attester,
+            co_grader: grader.map(|terms| self.co_grader(job, terms)),
+            clock: Arc::clone(self.context.clock()),
+            tasks: self.context.process.tasks.clone(),
+        }
+    }
+
+    fn co_grader(&self, job: &PlacedJob, terms: GraderTerms) -> CoGrader {
+        CoGrader::new(CoGraderSpec {
+            engine: job.request.engine.clone(),
+            config: Arc::clone(self.context.config()),
+            terms,
+            attempt: self.context.attempt(),
+            class: job.request.offer.executor_class,
+            container: job.container.clone(),
+            folders: job.workspace.folders().clone(),
+            policy: job.policy,
+            gpus: job.gpus.as_ref().map_or(&[][..], ClaimedGpus::uuids).to_vec(),
+            clock: Arc::clone(self.context.clock()),
+            tasks: self.context.process.tasks.clone(),
+        })
+    }
+
+    /// Serves a session until it is over.
+    pub(super) fn serve(&self, open: OpenSession) {
+        let (end, called_off) = (self.end_session.clone(), self.context.called_off.clone());
+        let serving = session::serve(open, end, called_off, Arc::clone(self.context.clock()));
+        self.begin(async move { StepResult::SessionClosed(serving.await) });
+    }
+
+    pub(super) fn stop(&self, job: &PlacedJob) {
+        let (engine, name) = (job.request.engine.clone(), job.container.clone());
+        let grace = self.context.config().stop_grace();
+        self.begin(async move {
+            if let Err(error) = engine.stop(&name, grace).await {
+                // It is removed by force when the attempt ends.
+                tracing::warn!(error = %Causes(&error), "the container could not be asked to stop");
+            }
+            StepResult::Nothing
+        });
+    }
+
+    /// Collects the outputs of a job; uploads them too if the job `ended_well`.
+    pub(super) fn collect(&self, job: &PlacedJob, ended_well: bool) {
+        let folders = job.workspace.folders().clone();
+        let request = Arc::clone(&job.request);
+        let collecting = steps::collect_outputs(request, folders, ended_well, self.context.clone());
+        self.begin(async move {
+            match collecting.await {
+                Ok(outputs) => StepResult::Collected(Box::new(outputs)),
+                Err(failure) => StepResult::Failed(failure),
+            }
+        });
+    }
+
+    /// Ends the attempt: the state machine asked for work that the attempt's data does not allow.
+    pub(super) fn report_defect(&self, effect: &'static str) {
+        let message = format!("the executor has nothing to {effect} at this stage");
+        let failure =
+            AttemptFailure::horde(HordeFailureReason::UnhandledException, JobStage::Unknown, message);
+        self.begin(async move { StepResult::Failed(failure) });
+    }
+
+    fn begin(&self, step: impl Future<Output = StepResult> + Send + 'static) {
+        self.steps.push(Box::pin(step));
+    }
+
+    /// Begins a step that may be dropped in the middle.
+    fn begin_until_called_off(&self, step: impl Future<Output = StepResult> + Send + 'static) {
+        let called_off = self.context.called_off.clone();
+        self.begin(async move {
+            tokio::select! {
+                () = called_off.cancelled() => StepResult::Nothing,
+                result = step => result,
+            }
+        });
+    }
+}

@@ -1,0 +1,171 @@
+//! What an attempt has at hand at each stage of its life. Each stage holds everything that the work of that stage needs.
+
+use std::sync::Arc;
+
+use muster_protocol::wire::executor::SessionSealed;
+use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+use crate::session::OpenSession;
+use crate::steps::{CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
+
+/// The data of an attempt by its stage.
+#[derive(Default)]
+pub(super) enum AttemptStage {
+    #[default]
+    AwaitingOffer,
+    /// The miner has offered the job; the engine is being reached.
+    Offered(Box<InitialJobRequest>),
+    /// The engine answers.
+    Prepared(Box<PreparedOffer>),
+    /// The request is complete, and its image is there.
+    Requested(Arc<RequestedJob>),
+    /// The job's folders, inputs and GPUs are there.
+    Placed(Box<PlacedStage>),
+}
+
+/// An offer on an engine that answers.
+pub(super) struct PreparedOffer {
+    pub(super) offer: Box<InitialJobRequest>,
+    pub(super) engine: Engine,
+    /// The image of the offer or of the request, if either named one.
+    pub(super) image: Option<PreparedImage>,
+}
+
+/// A job from its inputs to its outputs.
+pub(super) struct PlacedStage {
+    pub(super) job: PlacedJob,
+    pub(super) session: SessionStage,
+    /// The outputs; `None` until they are collected.
+    pub(super) outputs: Option<Box<CollectedOutputs>>,
+}
+
+/// The session of a job by its own stage.
+pub(super) enum SessionStage {
+    /// The job does not answer requests while it runs.
+    NotStreaming,
+    Unopened(StreamingDetails),
+    /// The sender passes the miner's attestation on to the step that opens the session. It is `None` once it was used.
+    Opening(Option<oneshot::Sender<SessionSealed>>),
+    Open(Box<OpenSession>),
+    /// The session is being served, or is over.
+    Served,
+}
+
+impl AttemptStage {
+    /// The stage after the engine answered.
+    pub(super) fn with_image(self, engine: Engine, image: Option<PreparedImage>) -> Self {
+        let offer = match self {
+            Self::Offered(offer) => offer,
+            Self::Prepared(prepared) => prepared.offer,
+            Self::AwaitingOffer | Self::Requested(_) | Self::Placed(_) => return self,
+        };
+        Self::Prepared(Box::new(PreparedOffer { offer, engine, image }))
+    }
+
+    /// Takes the request up if its image is there; leaves it where it is otherwise.
+    pub(super) fn with_request(self, request: &mut Option<Box<JobRequest>>) -> Self {
+        let prepared = match self {
+            Self::Prepared(prepared) => prepared,
+            Self::AwaitingOffer | Self::Offered(_) | Self::Requested(_) | Self::Placed(_) => return self,
+        };
+        match (*prepared, request.take()) {
+            (
+                PreparedOffer {
+                    offer,
+                    engine,
+                    image: Some(image),
+                },
+                Some(job),
+            ) if image.name == job.docker_image => Self::Requested(Arc::new(RequestedJob {
+                offer,
+                job: *job,
+                engine,
+                image,
+            })),
+            (prepared, job) => {
+                *request = job;
+                Self::Prepared(Box::new(prepared))
+            }
+        }
+    }
+
+    /// The stage of a job whose inputs are in place.
+    pub(super) fn of_placed(job: PlacedJob) -> Self {
+        let session = match &job.request.offer.streaming_details {
+            Some(details) => SessionStage::Unopened(details.clone()),
+            None => SessionStage::NotStreaming,
+        };
+        Self::Placed(Box::new(PlacedStage {
+            job,
+            session,
+            outputs: None,
+        }))
+    }
+
+    /// Whether the whole request was taken up.
+    pub(super) fn has_request(&self) -> bool {
+        self.request().is_some()
+    }
+
+    pub(super) fn engine(&self) -> Option<&Engine> {
+        match self {
+            Self::AwaitingOffer | Self::Offered(_) => None,
+            Self::Prepared(prepared) => Some(&prepared.engine),
+            Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &request.engine),
+        }
+    }
+
+    pub(super) fn image(&self) -> Option<&PreparedImage> {
+        match self {
+            Self::AwaitingOffer | Self::Offered(_) => None,
+            Self::Prepared(prepared) => prepared.image.as_ref(),
+            Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &request.image),
+        }
+    }
+
+    /// The image that the job runs, by its name; the offer's until the request is there.
+    pub(super) fn image_name(&self) -> Option<&str> {
+        let offer = match self {
+            Self::AwaitingOffer => return None,
+            Self::Offered(offer) => offer,
+            Self::Prepared(prepared) => &prepared.offer,
+            Self::Requested(_) | Self::Placed(_) => {
+                return self.request().map(|request| request.job.docker_image.as_str());
+            }
+        };
+        offer.docker_image.as_deref()
+    }
+
+    fn request(&self) -> Option<&RequestedJob> {
+        match self {
+            Self::AwaitingOffer | Self::Offered(_) | Self::Prepared(_) => None,
+            Self::Requested(request) => Some(request),
+            Self::Placed(placed) => Some(&placed.job.request),
+        }
+    }
+}
+
+impl SessionStage {
+    /// Passes the miner's answer on to the step that waits for it, if one does.
+    pub(super) fn pass_attestation(&mut self, sealed: SessionSealed) {
+        if let Self::Opening(waiting) = self
+            && let Some(waiting) = waiting.take()
+        {
+            // The step may have been called off.
+            let _ = waiting.send(sealed);
+        }
+    }
+
+    /// The session, if it is open and not yet served.
+    pub(super) fn take_open(&mut self) -> Option<Box<OpenSession>> {
+        match std::mem::replace(self, Self::Served) {
+            Self::Open(open) => Some(open),
+            other @ (Self::NotStreaming | Self::Unopened(_) | Self::Opening(_) | Self::Served) => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
