@@ -44,8 +44,9 @@ enum ArtifactEntry {
 // === impl Artifacts ===
 
 impl Artifacts {
-    /// Reads the regular files at the top of `folder`, which was the container's `artifacts_dir`. No link is followed, and
-    /// only a regular file is opened. Names count towards `max_total` bytes like contents, in the form they have in JSON.
+    /// Reads the regular files at the top of `folder`, which was the container's `artifacts_dir`. No link is
+    /// followed, and only a regular file is opened. Names count towards `max_total` bytes like contents, in the form
+    /// they have in JSON.
     ///
     /// # Errors
     /// The folder itself cannot be read.

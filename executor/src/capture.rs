@@ -98,8 +98,8 @@ impl StreamBuffer {
         if self.tail.is_empty() {
             return shorten(&String::from_utf8_lossy(&self.head));
         }
-        // If nothing is missing, head and tail together are the whole text. Otherwise the head alone has more characters
-        // than are kept of it.
+        // If nothing is missing, head and tail together are the whole text. Otherwise the head alone has more
+        // characters than are kept of it.
         let missing = self
             .total
             .saturating_sub((self.head.len() + self.tail.len()) as u64);
@@ -160,8 +160,8 @@ impl OutputCapture {
         })))
     }
 
-    /// Also copies what is printed from now on into `folder`, as `stdout.txt` and `stderr.txt`, up to `limit` bytes each. A
-    /// disk that fails costs this copy and nothing else.
+    /// Also copies what is printed from now on into `folder`, as `stdout.txt` and `stderr.txt`, up to `limit` bytes
+    /// each. A disk that fails costs this copy and nothing else.
     pub(crate) fn copy_to(&self, folder: &Path, limit: u64) {
         if limit == 0 {
             return;

@@ -1,6 +1,6 @@
-//! The co-grader of a session: a grader that answers the validator's challenges while this executor serves a user. It is
-//! started by the first challenge, and removed when no challenge came for a while. It runs in a container of its own with the
-//! session's processors and GPUs, and sees none of the session's files.
+//! The co-grader of a session: a grader that answers the validator's challenges while this executor serves a user. It
+//! is started by the first challenge, and removed when no challenge came for a while. It runs in a container of its
+//! own with the session's processors and GPUs, and sees none of the session's files.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -201,6 +201,8 @@ impl Inner {
         }
     }
 
+    /// Starts a container and waits until the grader answers. Returns also the id of the container, and the image,
+    /// which must stay on this machine.
     async fn start(&self) -> Result<(Upstream, String, Resolved), String> {
         let spec = &self.spec;
         let describe = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
@@ -284,6 +286,7 @@ impl Inner {
         Ok(folders)
     }
 
+    /// The job whose sandbox the grader runs in.
     fn job(&self) -> JobRequest {
         let spec = &self.spec;
         JobRequest {
@@ -316,14 +319,14 @@ impl Inner {
     }
 }
 
-/// Makes a folder that the image's user may write into.
+/// Makes a folder in which the image's user may write.
 fn make_writable(folder: &PathBuf) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o777))
 }
 
-/// What a grader may use, from what its session may use. It shares all the session's processors, because challenges measure
-/// their speed.
+/// What a grader may use, from what its session may use. It shares all the session's processors, because challenges
+/// measure their speed.
 fn grader_allowance(session: Allowance) -> Allowance {
     let scratch = session.shm.min(SCRATCH);
     Allowance {

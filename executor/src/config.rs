@@ -22,7 +22,7 @@ pub use self::sections::{
 };
 use crate::attempt_state::WaitLimits;
 
-/// How an executor reaches its engine and what it allows a job.
+/// The configuration of an executor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

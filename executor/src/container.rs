@@ -154,8 +154,8 @@ async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, 
     Ok((code, true))
 }
 
-/// Judges a container that could not be started: a command that the image does not have is the user's mistake, everything
-/// else is a failure of this machine.
+/// Judges a container that could not be started: a command that the image does not have is the user's mistake,
+/// everything else is a failure of this machine.
 async fn judge_failed_start(
     engine: &Engine,
     name: &str,

@@ -1,5 +1,5 @@
-//! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it asks
-//! for, and tells the miner.
+//! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it
+//! asks for, and tells the miner.
 
 mod conclusion;
 mod runner;

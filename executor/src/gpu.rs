@@ -1,7 +1,7 @@
 //! GPUs by their vendor's library (NVML). A machine without the library has no GPUs.
 //!
-//! The executor reads the state of a job's GPUs before and after the job. A GPU on which the job left processes, memory or
-//! hardware errors goes into quarantine, because the next job would suffer from them.
+//! The executor reads the state of a job's GPUs before and after the job. A GPU on which the job left processes,
+//! memory or hardware errors goes into quarantine, because the next job would suffer from them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,8 +44,8 @@ const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 const MAX_ERRORS: usize = 64;
 /// Memory that the driver itself may have taken meanwhile, in bytes.
 const SLACK: u64 = 64 << 20;
-/// Errors that programs cause, not hardware: an illegal access ends the program and harms no later one. Source: NVIDIA's
-/// catalogue of Xid errors (docs.nvidia.com/deploy/xid-errors).
+/// Errors that programs cause, not hardware: an illegal access ends the program and harms no later one. Source:
+/// NVIDIA's catalogue of Xid errors (docs.nvidia.com/deploy/xid-errors).
 const PROGRAMS_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 69];
 
 /// A job's GPUs, watched until they are given back.

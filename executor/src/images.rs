@@ -1,4 +1,4 @@
-//! Images of this machine: fetching those that jobs and sessions need, removing those that nobody uses.
+//! Images of this machine: fetching those that jobs and sessions need, and removing unused ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,9 +57,9 @@ pub(crate) async fn prepare(
     })
 }
 
-/// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of images that
-/// are no longer listed. An image that cannot be fetched is logged and tried again in the next round; a session of it tries
-/// again too.
+/// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of
+/// images that are no longer listed. An image that cannot be fetched is logged and tried again in the next round; a
+/// session of it tries again too.
 pub(crate) async fn fetch_listed(
     config: &Config,
     cache: &EngineCache,

@@ -116,8 +116,8 @@ impl LeaseConnection {
         self.sender.is_muster()
     }
 
-    /// Closes a connection of the lease's own, and reads until the miner agrees: a connection dropped with unread bytes would
-    /// be reset, and messages that the miner has not read yet would be lost with it.
+    /// Closes a connection of the lease's own, and reads until the miner agrees: a connection dropped with unread
+    /// bytes would be reset, and messages that the miner has not read yet would be lost with it.
     pub(crate) async fn close(self) {
         let LeaseReceiver::Own(mut receiver) = self.receiver else {
             return;

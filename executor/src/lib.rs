@@ -1,14 +1,15 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure), [`capture`] and
-//! [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and outputs), [`report`] (the last
-//! messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting outputs), `session` (a streaming job
-//! behind its seal) with `co_grader` (challenges meanwhile), `driver` (one attempt), [`persistent`] (many attempts over one
-//! connection), then [`reap`] (containers of executors that were killed).
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure),
+//! [`capture`] and [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and outputs),
+//! [`report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting
+//! outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver` (one
+//! attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
+//! killed).
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
-//! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It listens for the one
-//! client of each session and for nobody else.
+//! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It accepts
+//! connections only from the one client of each session.
 
 pub mod artifacts;
 pub mod attempt_state;
@@ -66,7 +67,8 @@ pub struct Invocation {
 /// A failed job is reported and is no error. Cancelling the token of `tasks` ends the job.
 ///
 /// # Errors
-/// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; this process is told to stop.
+/// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; this process is
+/// told to stop.
 pub async fn run(
     config: Config,
     invocation: Invocation,
@@ -113,8 +115,8 @@ async fn serve(
     driven
 }
 
-/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, while other
-/// executors run and while another call runs.
+/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time,
+/// while other executors run and while another call runs.
 ///
 /// # Errors
 /// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in [`Reaped::left`].

@@ -1,7 +1,7 @@
 //! Sends a Muster miner what a job prints and how far it has come, while it runs.
 //!
-//! The job never waits for this: unsent output is kept in bounded memory, and the oldest bytes are dropped if the miner does
-//! not keep up. The offset of the next message shows the gap. The result holds the whole output.
+//! The job never waits for this: unsent output is kept in bounded memory, and the oldest bytes are dropped if the
+//! miner does not keep up. The offset of the next message shows the gap. The result holds the whole output.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

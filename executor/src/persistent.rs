@@ -1,5 +1,6 @@
-//! A persistent executor: enrolled once at its miner, it keeps one connection over TLS and serves the leases that come over it,
-//! one after another or several at once. Each lease has a driver of its own, as if a process had been started for it.
+//! A persistent executor: enrolled once at its miner, it keeps one connection over TLS and serves the leases that
+//! come over it, one after another or several at once. Each lease has a driver of its own, as if a process had been
+//! started for it.
 //!
 //! A lost connection ends its leases and removes their containers; the miner has given the leases up by then.
 
@@ -45,7 +46,8 @@ const RETRY: Backoff = Backoff {
 /// Makes a key, shows `invitation` to its miner, and writes the membership file, which later connections need.
 ///
 /// # Errors
-/// The miner cannot be reached, is not the one that wrote the invitation, or refuses; the membership file cannot be written.
+/// The miner cannot be reached, is not the one that wrote the invitation, or refuses; the membership file cannot be
+/// written.
 pub async fn enroll(config: &Config, invitation: Invitation, name: &str) -> Result<(), Error> {
     let own = StoredIdentity::generate(name).map_err(muster_enrollment::MembershipError::from)?;
     let membership = Membership {
@@ -187,8 +189,7 @@ fn start_session(socket: Socket) -> Session<Miner> {
     Greeting::new(socket).accept(Miner)
 }
 
-/// Fetches and keeps the images that the operator and the miner list, and removes those that nobody uses, until the process
-/// stops.
+/// Fetches and keeps the images that the operator and the miner list, and removes unused ones, until the process stops.
 async fn keep_images(process: ProcessContext, mut listed: watch::Receiver<Vec<ListedImage>>) {
     let ProcessContext {
         config,

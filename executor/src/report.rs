@@ -1,4 +1,4 @@
-//! What the miner is told at the end: from a conclusion to the messages that carry it. Pure.
+//! The last messages of an attempt, made from its conclusion. Pure.
 
 use muster_job_data::Uploaded;
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
@@ -11,17 +11,17 @@ use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind};
 use crate::capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
 use crate::config::MAX_ARTIFACTS_MIB;
 
-/// What the engine says of a failure may quote the job, whose texts have any length.
+/// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
-/// Longer than the name of any image.
+/// Characters of an image's name; no valid name is longer.
 const MAX_IMAGE: usize = 1_000;
 
 /// The bound on what a thousand uploads add once their answers have no room any more: paths, and what is left of each
 /// answer, in bytes.
 const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
 
-/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, and the rest of
-/// the message.
+/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, and the
+/// rest of the message.
 const LARGEST_RESULT: usize = {
     let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
     let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
@@ -32,26 +32,26 @@ const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
 /// What is known of an attempt when it ends.
 #[derive(Clone, Debug)]
 pub struct AttemptReport {
-    /// Which attempt.
+    /// The id of the attempt.
     pub attempt: AttemptId,
-    /// The image as the job names it.
+    /// The name that the job gives its image.
     pub image: Option<String>,
-    /// Which image that was, if it was ever there.
+    /// The content that the name stood for, if the image was prepared.
     pub ran: Option<JobImage>,
-    /// Both streams so far.
+    /// What the job printed so far.
     pub printed: PrintedOutput,
-    /// Its small files, as far as they could be read.
+    /// The job's small files, as far as they could be read.
     pub artifacts: Artifacts,
-    /// What servers answered to its uploads, if it finished.
+    /// Servers' answers to its uploads, if it finished.
     pub uploaded: Uploaded,
-    /// The miner is Muster.
+    /// Whether the miner is Muster.
     pub muster: bool,
-    /// The machine, if the job finished.
+    /// The specs of this machine, if the job finished.
     pub specs: Option<Value>,
 }
 
 impl AttemptReport {
-    /// The last messages of the attempt, in order. None where nobody is left to be told.
+    /// The last messages of the attempt, in order. An abandoned attempt has none.
     pub fn messages(self, conclusion: &Conclusion) -> Vec<FromMiner> {
         match conclusion {
             Conclusion::Finished => self.finished(),
@@ -85,7 +85,7 @@ impl AttemptReport {
             docker_process_stdout: self.printed.stdout,
             docker_process_stderr: stderr,
             artifacts: Some(self.artifacts.files),
-            // ComputeHorde's SDK reads neither as null.
+            // ComputeHorde's SDK does not read null in either field.
             upload_results: Some(self.uploaded.results),
             image: self.ran.filter(|_| self.muster),
         });
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_of_a_parting() {
+    fn an_abandoned_attempt_is_not_reported() {
         assert_eq!(
             report().messages(&Conclusion::Abandoned(Abandonment::ShutDown)),
             []

@@ -34,7 +34,8 @@ impl Retryable for ImageError {
     }
 }
 
-/// Runs `attempt`, and again after each pause for as long as its error is retryable. `doing` completes "cannot …" in the log.
+/// Runs `attempt`, and again after each pause for as long as its error is retryable. `doing` completes "cannot …" in
+/// the log.
 ///
 /// # Errors
 /// The first error that is not retryable, or the last error.

@@ -1,4 +1,5 @@
-//! Translates a job in ComputeHorde's fields into the sandbox of [`muster_containers::sandbox`] that its program runs in.
+//! Translates a job in ComputeHorde's fields into the sandbox of [`muster_containers::sandbox`] that its program runs
+//! in.
 
 use std::path::{Path, PathBuf};
 
@@ -154,7 +155,8 @@ impl JobContainer<'_> {
 
     fn binds(&self) -> Result<Vec<Bind>, SandboxError> {
         let folders = self.folders;
-        // Writable, as in ComputeHorde, whose jobs unpack and cache next to their inputs. The files belong to this attempt.
+        // Writable, as in ComputeHorde, whose jobs unpack and cache next to their inputs. The files belong to this
+        // attempt.
         let mut binds = vec![
             bind(&folders.volume, "/volume"),
             bind(&folders.output, "/output"),

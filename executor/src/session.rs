@@ -1,5 +1,5 @@
-//! The session of a streaming job. The executor waits until the program answers, has the miner attest who serves what, and
-//! serves the program's answers through a seal until the session is over and its close is signed.
+//! The session of a streaming job. The executor waits until the program answers, has the miner attest who serves
+//! what, and serves the program's answers through a seal until the session is over and its close is signed.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -91,7 +91,8 @@ impl OpenSession {
     }
 }
 
-/// Waits until the program answers, has the session attested, and opens it. Waits for ever for a program that never answers.
+/// Waits until the program answers, has the session attested, and opens it. Waits for ever for a program that never
+/// answers.
 ///
 /// # Errors
 /// The program cannot be reached, the miner does not attest the session, or this machine cannot serve it.
@@ -118,7 +119,7 @@ pub(crate) async fn open(setup: SessionSetup) -> Result<OpenSession, AttemptFail
         .collect::<Vec<_>>();
     let made = certificate::make_self_signed(&names).map_err(|error| unfit(&error))?;
     let key = Keypair::generate();
-    let statement = statement(&setup, &key, port, made.identity.fingerprint(), client)?;
+    let statement = make_statement(&setup, &key, port, made.identity.fingerprint(), client)?;
     let idle = setup
         .details
         .muster
@@ -217,6 +218,7 @@ async fn wait_until_healthy(upstream: &Upstream, path: &str, clock: &SharedClock
     }
 }
 
+/// Listens on the first free port of the configured range.
 async fn listen(settings: &StreamingSettings) -> Result<TcpListener, AttemptFailure> {
     let mut last = None;
     for port in settings.first_port..=settings.last_port.max(settings.first_port) {
@@ -229,7 +231,8 @@ async fn listen(settings: &StreamingSettings) -> Result<TcpListener, AttemptFail
     Err(streaming_failed(format!("no port of [streaming] is free{why}")))
 }
 
-fn statement(
+/// The statement that the miner must sign: who serves what to whom, at which price and until when.
+fn make_statement(
     setup: &SessionSetup,
     key: &Keypair,
     port: u16,
@@ -240,7 +243,7 @@ fn statement(
     let terms = setup.details.muster.as_ref();
     if let Some(terms) = terms.filter(|terms| terms.image != setup.image) {
         let message = format!(
-            "the session is to be of the image {}, and {} runs",
+            "the session must run the image {}, and the job runs {}",
             terms.image, setup.image
         );
         return Err(streaming_failed(message)
@@ -325,8 +328,8 @@ async fn attest(
     Ok(envelope)
 }
 
-/// Serves a session until `end` or `called_off` is cancelled, its client closes it, or it had no request for too long. Returns
-/// the signed close.
+/// Serves a session until `end` or `called_off` is cancelled, its client closes it, or it had no request for too
+/// long. Returns the signed close.
 pub(crate) async fn serve(
     open: OpenSession,
     end: CancellationToken,

@@ -1,5 +1,5 @@
-//! The steps that an attempt consists of: preparing the image, placing the inputs, collecting the outputs. Each step ends
-//! soon after it is called off.
+//! The steps that an attempt consists of: preparing the image, placing the inputs, collecting the outputs. Each step
+//! ends soon after it is called off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,8 +120,8 @@ impl RequestedJob {
 // === impl PlacedJob ===
 
 impl PlacedJob {
-    /// Gives back what the job took from this machine, and has a warm container made for the next job like it. The folders
-    /// stay if the container may still be there: the next executor finds it by them.
+    /// Gives back what the job took from this machine, and has a warm container made for the next job like it. The
+    /// folders stay if the container may still be there: the next executor finds it by them.
     pub(crate) async fn give_back(self, context: &AttemptContext, container_gone: bool) {
         if let Some(gpus) = self.gpus {
             gpus.give_back(context.clock()).await;
@@ -245,8 +245,8 @@ fn take_warm(request: &RequestedJob, context: &AttemptContext, policy: Policy) -
     context.process.warm.as_ref()?.take(template.shape())
 }
 
-/// The template of warm containers for jobs like this one. A job with a GPU has none, because a GPU belongs to one job at
-/// a time; neither has a streaming job, because of its folder for a socket.
+/// The template of warm containers for jobs like this one. A job with a GPU has none, because a GPU belongs to one
+/// job at a time; neither has a streaming job, because of its folder for a socket.
 fn warm_template(
     request: &RequestedJob,
     context: &AttemptContext,
@@ -260,8 +260,8 @@ fn warm_template(
     WarmTemplate::of(&request.job, image, bare_home, policy, &context.config().runtime)
 }
 
-/// Claims the GPUs, makes the folders unless a warm container brought them, fetches the inputs, and finds out whether the
-/// image's user has a bare home.
+/// Claims the GPUs, makes the folders unless a warm container brought them, fetches the inputs, and finds out whether
+/// the image's user has a bare home.
 async fn place(
     request: &Arc<RequestedJob>,
     context: &AttemptContext,

@@ -1,9 +1,9 @@
 //! Warm containers (ADR 0024): started ahead, held by a program of ours, used once.
 //!
-//! A warm container is the container that a job of the same image, class and folders would get, except for the program and
-//! its variables: the holder receives those when the job comes. No user's program has run in it before. A warm container is
-//! removed after the job that it served, when no job comes for it, and when this process ends. If this process was killed,
-//! the next one finds the container by the folder that its label names.
+//! A warm container is the container that a job of the same image, class and folders would get, except for the
+//! program and its variables: the holder receives those when the job comes. No user's program has run in it before. A
+//! warm container is removed after the job that it served, when no job comes for it, and when this process ends. If
+//! this process was killed, the next one finds the container by the folder that its label names.
 
 mod template;
 
@@ -282,8 +282,8 @@ impl WarmPool {
     }
 }
 
-/// Finds room for one more container. `alike` says of each waiting container whether it has the wanted shape, `ages` since
-/// when it waits. The oldest container of another shape gives way.
+/// Finds room for one more container. `alike` says of each waiting container whether it has the wanted shape, `ages`
+/// since when it waits. The oldest container of another shape gives way.
 fn find_room(alike: &[bool], ages: &[Timestamp], coming: usize, most: usize) -> PoolRoom {
     if alike.len() + coming < most {
         return PoolRoom::Free;
@@ -309,8 +309,8 @@ impl WarmContainer {
     }
 }
 
-/// Removes a container and its folders. If the container cannot be removed its folders stay, by which the next executor finds
-/// it.
+/// Removes a container and its folders. If the container cannot be removed its folders stay, by which the next
+/// executor finds it.
 async fn remove(engine: &Engine, name: &str, workspace: Workspace) {
     if let Err(error) = engine.remove(name).await {
         tracing::warn!(container = name, error = %Causes(&error), "a warm container was not removed");

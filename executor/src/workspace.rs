@@ -1,5 +1,5 @@
-//! The folders of one job on this machine, which are made for the job and removed after it. [`muster_containers::folder`]
-//! records which process owns them.
+//! The folders of one job on this machine, which are made for the job and removed after it.
+//! [`muster_containers::folder`] records which process owns them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

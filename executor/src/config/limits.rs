@@ -20,7 +20,8 @@ pub struct Limits {
     pub tmpfs_mib: u64,
     /// Processes and threads.
     pub pids: i64,
-    /// What the job may write into `/volume`, `/output` and its artifacts together, in MiB; the same again for a writable root.
+    /// What the job may write into `/volume`, `/output` and its artifacts together, in MiB; the same again for a
+    /// writable root.
     pub disk_mib: u64,
     /// Whether the job may write into its root file system, in a layer that is removed with its container.
     pub writable_root: bool,
@@ -108,7 +109,7 @@ impl Limits {
         problems
     }
 
-    /// The limits in the engine's units. A machine smaller than a limit gives what it has.
+    /// The limits in the engine's units. No job gets more processors than the machine has.
     pub fn on(&self, machine: MachineSize) -> Allowance {
         let share = machine.memory / 5 * 4;
         let memory = if self.memory_mib == 0 {

@@ -77,8 +77,8 @@ pub struct VolumeLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArtifactLimits {
-    /// All files together, in MiB before encoding, names included; at most [`MAX_ARTIFACTS_MIB`]. Each must also be smaller
-    /// than 1 000 000 bytes.
+    /// All files together, in MiB before encoding, names included; at most [`MAX_ARTIFACTS_MIB`]. Each must also be
+    /// smaller than 1 000 000 bytes.
     pub max_total_mib: u64,
 }
 

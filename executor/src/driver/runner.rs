@@ -119,7 +119,7 @@ impl StepRunner {
         });
     }
 
-    /// Starts the job's program, watches what it writes, and reports how long it has run.
+    /// Starts the job's program, watches its use of the disk, and reports how long it has run.
     pub(super) fn run(&self, placed: &mut PlacedStage) {
         match self.start_container(&mut placed.job) {
             Ok(()) => {

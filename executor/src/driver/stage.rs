@@ -1,4 +1,4 @@
-//! What an attempt has at hand at each stage of its life. Each stage holds everything that the work of that stage needs.
+//! The data of an attempt at each stage of its life. Each stage holds everything that the work of that stage needs.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a job is given and what it is denied, read from the request to the engine.
+//! What a sandbox gives a job and denies it, read from the request to the engine.
 
 use std::collections::BTreeSet;
 

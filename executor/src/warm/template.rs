@@ -1,5 +1,5 @@
-//! What a warm container is made from: the parts of a job that are nobody's own, and the shape that jobs must share to be
-//! served by it.
+//! The template of a warm container: the parts of a job that are not its user's own, and the shape that a job must
+//! have to be served by the container.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::sandbox::{JobContainer, JobFolders, labels};
 /// Where a warm container has the program that holds it.
 const HOLD: &str = "/.muster-hold";
 
-/// What two jobs must have in common to be served by containers made alike: everything but the program, its variables and
-/// where the folders lie.
+/// What two jobs must have in common to be served by containers made alike: everything but the program, its variables
+/// and where the folders lie.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ContainerShape(ContainerCreateBody);
 
@@ -128,8 +128,8 @@ impl WarmTemplate {
     }
 }
 
-/// The line that tells the holder of a warm container which program to run: that of the job whose own container would be
-/// `body`. `None` if neither the job nor its image names a program. The holder begins its own output with `mark`.
+/// The line that tells the holder of a warm container which program to run: that of the job whose own container would
+/// be `body`. `None` if neither the job nor its image names a program. The holder begins its own output with `mark`.
 pub(crate) fn encode_program(image: &LocalImage, body: &ContainerCreateBody, mark: &str) -> Option<String> {
     let command = body.cmd.as_ref().unwrap_or(&image.command);
     let program: Vec<_> = image.entrypoint.iter().chain(command).collect();

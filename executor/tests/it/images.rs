@@ -12,7 +12,8 @@ use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};
 use crate::support::{engine, have, image, until};
 
-/// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name there.
+/// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name
+/// there.
 async fn published(engine: &Engine, registry: &Registry, password: Option<&str>) -> (String, ImageArchive) {
     let mark = uuid::Uuid::new_v4().to_string();
     let local = format!("muster/executor-registry-test:{mark}");

@@ -1,5 +1,5 @@
-//! A grader that cheats: it multiplies matrices of half the side and answers as if they were whole. `muster up --demo` runs it
-//! to show that a validator finds out. No shipped program contains this.
+//! A grader that cheats: it multiplies matrices of half the side and answers as if they were whole. `muster up
+//! --demo` runs it to show that a validator finds out. No shipped program contains this.
 
 use anyhow::Context as _;
 use clap::Parser;

@@ -1,6 +1,7 @@
-//! A Docker engine that lies about one image: it passes everything on to the real engine, and swaps the id of one image for
-//! that of another. An executor on such an engine attests the first image and runs the second, which is what a cheating miner
-//! would do. `muster up --demo` runs it to show that a validator finds out. No shipped program contains this.
+//! A Docker engine that lies about one image: it passes everything on to the real engine, and swaps the id of one
+//! image for that of another. An executor on such an engine attests the first image and runs the second, which is
+//! what a cheating miner would do. `muster up --demo` runs it to show that a validator finds out. No shipped program
+//! contains this.
 
 use std::path::PathBuf;
 
@@ -75,8 +76,8 @@ async fn pass(
     Ok(())
 }
 
-/// Copies a stream with `one` replaced by `other`. An occurrence that is split between two reads stays: the engine's answers
-/// begin with the id of their image.
+/// Copies a stream with `one` replaced by `other`. An occurrence that is split between two reads stays: the engine's
+/// answers begin with the id of their image.
 async fn swap(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

@@ -1,6 +1,7 @@
 //! The programs that `up` needs beside itself: the local chain and those of the images.
 //!
-//! From a checkout, cargo builds them (and finds them built the next time). An installed `muster` has them beside itself.
+//! From a checkout, cargo builds them (and finds them built the next time). An installed `muster` has them beside
+//! itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -93,8 +94,8 @@ async fn build(demo: bool, clock: &SharedClock) -> anyhow::Result<Programs> {
     finish(chain, "the local chain", clock).await?;
 
     let mut hello = cargo(checkout, &static_target);
-    // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach the
-    // program and not the build scripts of this machine.
+    // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach
+    // the program and not the build scripts of this machine.
     hello
         .args(["--package", HELLO_PACKAGE, "--package", GRADER_PACKAGE])
         .args(["--target", &machine, "--bins"])

@@ -192,8 +192,8 @@ pub(crate) async fn run(
     })
 }
 
-/// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint; what it says is
-/// judged again here from its evidence.
+/// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint;
+/// what it says is judged again here from its evidence.
 async fn batch(diary: &mut Diary, setup: &Setup<'_>, cheating: bool) -> Result<Batch> {
     let cheating = cheating && setup.executors > 1;
     if cheating {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::state::{Layout, Subnet};
 use crate::failure::{Failure, Result};
 
-/// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the Docker engine of
-/// the second argument; the rest is the executor's own command.
+/// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
+/// Docker engine of the second argument; the rest is the executor's own command.
 const MAYBE_CHEAT: &str =
     r#"if mv "$1" "$1.taken" 2>/dev/null; then DOCKER_HOST=$2; export DOCKER_HOST; fi; shift 2; exec "$@""#;
 
@@ -86,8 +86,8 @@ pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> 
 
 /// The chain's genesis: one subnet with the validator and the miner in it.
 ///
-/// A balance of a key that nobody holds makes every run's chain another chain, so that no role takes its blocks for those
-/// of the last run.
+/// A balance of a key that nobody holds makes every run's chain another chain, so that no role takes its blocks for
+/// those of the last run.
 pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     let owner = keys.owner.hotkey().to_string();
     let neuron = |hotkey: String, stake: u64, permit: bool| json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit});
@@ -174,7 +174,8 @@ impl Setup<'_> {
         })
     }
 
-    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for who has an API key only.
+    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for who has an API
+    /// key only.
     pub(crate) fn validator(&self, signer: Option<String>) -> Value {
         let users: Vec<String> = [self.user.hotkey().to_string()]
             .into_iter()

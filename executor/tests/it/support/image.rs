@@ -73,8 +73,8 @@ pub(crate) async fn forget(name: &str) {
         .unwrap();
 }
 
-/// Loads the image into the engine. Loading it again changes nothing. The image of an earlier build is removed once it has
-/// lost its name.
+/// Loads the image into the engine. Loading it again changes nothing. The image of an earlier build is removed once
+/// it has lost its name.
 pub(crate) async fn load(engine: &Engine) -> ImageArchive {
     let archive = tokio::task::spawn_blocking(|| archive(NAME, vec![]))
         .await

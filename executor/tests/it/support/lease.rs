@@ -1,4 +1,5 @@
-//! One lease: its token, the messages that describe its job, the executor that serves it, and checks that nothing is left.
+//! One lease: its token, the messages that describe its job, the executor that serves it, and checks that nothing is
+//! left.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
