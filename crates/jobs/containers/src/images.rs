@@ -104,7 +104,7 @@ impl ImageSettings {
     /// The defaults as an operator's file shows them, for a table `[images]`.
     pub const COMMENTED: &'static str = r#"# Archives (as `docker save` writes them) to load where a job's image is missing. Their tags are not taken over.
 preload = []
-# Names of images that a standing executor pulls before any job asks for them, and keeps.
+# Names of images that a persistent executor pulls before any job asks for them, and keeps.
 prefetch = []
 # Whether missing images are pulled from the registry that their name leads to.
 pull = true
@@ -117,7 +117,7 @@ keep_days = 30
 # and the longest unused of the rest once they take more MiB together.
 keep_mib = 204800
 
-# Who this executor is to a registry.
+# The credentials of this executor at a registry.
 # [images.registries."ghcr.io"]
 # username = "somebody"
 # password = "a token that may read packages"
