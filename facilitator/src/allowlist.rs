@@ -1,31 +1,43 @@
-//! Which validators are served: those with a permit on the chain, as last read, and those of the configuration.
+//! The allowlist of validators: those with a permit on the chain, as last read, and those of the configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{ChainClient, ChainError, Metagraph, Netuid};
-use muster_process::SharedClock;
 use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
-/// How soon a failed reading is tried again.
+use crate::background::spawn_until_stopped;
+
+/// The pause after a failed reading of the metagraph.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The validators that are served. Clones are one roll.
+/// The validators that the facilitator serves. Clones share one list.
 #[derive(Clone, Debug, Default)]
-pub struct Roll {
+pub(crate) struct Allowlist {
     configured: Arc<BTreeSet<ValidatorKey>>,
     permitted: Arc<RwLock<BTreeSet<ValidatorKey>>>,
 }
 
-// === impl Roll ===
+/// The chain that permits are read from.
+#[derive(Clone, Debug)]
+pub(crate) struct PermitSource {
+    /// The chain's endpoint.
+    pub(crate) url: String,
+    pub(crate) netuid: Netuid,
+    /// The pause between two readings.
+    pub(crate) interval: Duration,
+}
 
-impl Roll {
-    /// A roll of the configured validators; nobody else has a permit until one is read.
-    pub fn new(configured: impl IntoIterator<Item = ValidatorKey>) -> Self {
+// === impl Allowlist ===
+
+impl Allowlist {
+    /// A list of the configured validators. Permits are added by [`follow_permits`].
+    pub(crate) fn new(configured: impl IntoIterator<Item = ValidatorKey>) -> Self {
         Self {
             configured: Arc::new(configured.into_iter().collect()),
             permitted: Arc::default(),
@@ -33,69 +45,58 @@ impl Roll {
     }
 
     /// Whether this validator is served.
-    pub fn admits(&self, validator: ValidatorKey) -> bool {
+    pub(crate) fn admits(&self, validator: ValidatorKey) -> bool {
         self.configured.contains(&validator) || self.permitted.read().contains(&validator)
     }
 
-    /// Takes the permits of a newer metagraph.
-    pub fn update(&self, metagraph: &Metagraph) {
-        let permitted = permits(metagraph);
+    /// Replaces the permits by those of a newer metagraph.
+    fn update(&self, metagraph: &Metagraph) {
+        let permitted = permitted_validators(metagraph);
         tracing::debug!(block = %metagraph.block, validators = permitted.len(), "read the validators' permits");
         *self.permitted.write() = permitted;
     }
 }
 
-/// Who may act as a validator.
-fn permits(metagraph: &Metagraph) -> BTreeSet<ValidatorKey> {
+fn permitted_validators(metagraph: &Metagraph) -> BTreeSet<ValidatorKey> {
     let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
     permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect()
 }
 
-/// Where the permits are read and how often.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// The chain's endpoint.
-    pub url: String,
-    /// The subnet.
-    pub netuid: Netuid,
-    /// Between two readings.
-    pub every: Duration,
-}
-
-/// Keeps the roll up to date until `stop`. A reading that fails leaves the last good one standing.
+/// Reads permits into the list until the process stops. A failed reading leaves the last good permits in force.
 ///
-/// `tried` is cancelled once the first reading has succeeded or failed.
-pub async fn keep_updated(
-    roll: Roll,
-    source: Source,
+/// The returned token is cancelled when the first reading has succeeded or failed.
+pub(crate) fn follow_permits(
+    allowlist: Allowlist,
+    source: PermitSource,
+    tasks: &Tasks,
     clock: SharedClock,
-    tried: CancellationToken,
-    stop: CancellationToken,
-) {
-    let follow = async {
+) -> CancellationToken {
+    let first_reading = CancellationToken::new();
+    let first_done = first_reading.clone();
+    spawn_until_stopped(tasks, "permits", async move {
         let mut client = None;
         loop {
-            let pause = match read(&mut client, &source).await {
+            let pause = match read_metagraph(&mut client, &source).await {
                 Ok(metagraph) => {
-                    roll.update(&metagraph);
-                    source.every
+                    allowlist.update(&metagraph);
+                    source.interval
                 }
                 Err(error) => {
-                    tracing::warn!(error = %Causes(&error), "the validators' permits could not be read; the last good ones stand");
-                    RETRY_AFTER.min(source.every)
+                    tracing::warn!(error = %Causes(&error), "cannot read the validators' permits; keeping the last ones");
+                    RETRY_AFTER.min(source.interval)
                 }
             };
-            tried.cancel();
+            first_done.cancel();
             clock.sleep(pause).await;
         }
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = follow => {}
-    }
+    });
+    first_reading
 }
 
-async fn read(client: &mut Option<Arc<ChainClient>>, source: &Source) -> Result<Metagraph, ChainError> {
+async fn read_metagraph(
+    client: &mut Option<Arc<ChainClient>>,
+    source: &PermitSource,
+) -> Result<Metagraph, ChainError> {
     let client = match client {
         Some(client) => Arc::clone(client),
         None => Arc::clone(client.insert(ChainClient::connect(&source.url).await?)),
@@ -137,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_permit_or_the_configuration_admits() {
-        let roll = Roll::new([ValidatorKey(key(9))]);
-        assert!(roll.admits(ValidatorKey(key(9))));
-        assert!(!roll.admits(ValidatorKey(key(1))));
-        roll.update(&metagraph(&[(1, true), (2, false)]));
-        assert!(roll.admits(ValidatorKey(key(1))));
-        assert!(!roll.admits(ValidatorKey(key(2))));
-        roll.update(&metagraph(&[(1, false)]));
-        assert!(!roll.admits(ValidatorKey(key(1))));
-        assert!(roll.admits(ValidatorKey(key(9))));
+        let allowlist = Allowlist::new([ValidatorKey(key(9))]);
+        assert!(allowlist.admits(ValidatorKey(key(9))));
+        assert!(!allowlist.admits(ValidatorKey(key(1))));
+        allowlist.update(&metagraph(&[(1, true), (2, false)]));
+        assert!(allowlist.admits(ValidatorKey(key(1))));
+        assert!(!allowlist.admits(ValidatorKey(key(2))));
+        allowlist.update(&metagraph(&[(1, false)]));
+        assert!(!allowlist.admits(ValidatorKey(key(1))));
+        assert!(allowlist.admits(ValidatorKey(key(9))));
     }
 }

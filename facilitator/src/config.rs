@@ -9,10 +9,10 @@ use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
-use muster_facilitator_core::auth::Lifetimes;
-use muster_facilitator_core::signature::Freshness;
+use muster_facilitator_core::auth::CredentialLifetimes;
+use muster_facilitator_core::signature::SignatureFreshness;
 
-use crate::store::Quota;
+use crate::store::JobQuota;
 
 /// Output of one job is measured each time some comes in, so it must not be endless.
 const MAX_LOG_KIB: u64 = 64 * 1024;
@@ -146,8 +146,8 @@ impl Default for LiveConfig {
 }
 
 impl LimitsConfig {
-    pub(crate) fn quota(&self) -> Quota {
-        Quota {
+    pub(crate) fn quota(&self) -> JobQuota {
+        JobQuota {
             open: self.open_jobs,
             daily: self.daily_jobs,
         }
@@ -176,15 +176,15 @@ impl Default for AuthConfig {
 }
 
 impl AuthConfig {
-    pub(crate) fn lifetimes(&self) -> Lifetimes {
-        Lifetimes {
+    pub(crate) fn lifetimes(&self) -> CredentialLifetimes {
+        CredentialLifetimes {
             nonce: Duration::from_secs(self.nonce_lifetime_s),
             token: Duration::from_secs(self.token_lifetime_s),
         }
     }
 
-    pub(crate) fn freshness(&self) -> Freshness {
-        Freshness {
+    pub(crate) fn freshness(&self) -> SignatureFreshness {
+        SignatureFreshness {
             max_age: Duration::from_secs(self.signature_max_age_s),
             max_ahead: Duration::from_secs(self.signature_max_ahead_s),
         }

@@ -1,18 +1,28 @@
-//! The facilitator: the users' door. It takes signed jobs over HTTP, hands them to validators over a websocket that they
-//! dialled, and shows what became of them. It never writes to the chain and never talks to a miner.
+//! The facilitator: the service that users talk to. It takes signed jobs over HTTP, hands them to validators over websockets
+//! that the validators opened, and shows users the statuses and results. It never writes to the chain and never talks to a
+//! miner.
 //!
-//! What is let in, who gets it and what is shown is decided in `muster-facilitator-core`; [`store`] makes it durable; the HTTP
-//! routes and the validators' sessions are thin around both.
+//! `muster-facilitator-core` contains the rules, without IO. [`store`] makes everything durable. `rest` answers users, `socket`
+//! serves validators' sessions, and `state` gives each of them the services that it needs. `notices`, `live_output`,
+//! `replicas` and `sweep` are the work between requests.
 
+mod access_policy;
+mod allowlist;
 mod background;
 pub mod config;
-mod door;
-mod files;
-pub mod hub;
+mod job_watchers;
+mod limits;
+mod live_output;
+mod notices;
+mod replicas;
+mod request_signer;
 mod rest;
-pub mod roll;
 mod socket;
+mod state;
 pub mod store;
+mod sweep;
+mod validator_selection;
+mod validator_sessions;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,51 +30,50 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
+use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
 use muster_gateway_client::GatewayClient;
+use muster_identity::Keypair;
 use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::ready::{self, ReadyError};
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
-use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 
-use background::Background;
-use door::{Door, Parts};
-use muster_facilitator_core::auth::Issuer;
-use muster_identity::Keypair;
+use allowlist::{Allowlist, PermitSource};
+use state::Services;
 use store::Store;
 
-/// How long requests under way may take once the facilitator is told to stop.
+/// The time that open requests get to finish after the facilitator is told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long the first reading of the chain may hold up the start.
+/// The longest time that the start waits for the first reading of the chain.
 const FIRST_READING: Duration = Duration::from_secs(5);
 
-/// Why a facilitator does not run.
+/// The reason why a facilitator cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The address cannot be listened on.
+    /// The configured address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The file store cannot be used.
     #[error(transparent)]
-    Files(#[from] muster_file_store::shelf::ShelfError),
+    Files(#[from] muster_file_store::StorageError),
     /// The ready file cannot be written.
     #[error(transparent)]
     Ready(#[from] ReadyError),
-    /// The operating system gives no randomness for the secrets that are made at the first start.
+    /// The operating system gives no randomness for the secrets that the first start draws.
     #[error("cannot draw the secrets of the tokens and of the signing key: {0}")]
     Randomness(getrandom::Error),
-    /// The way to gateways cannot be made.
+    /// The HTTP client for gateways cannot be built.
     #[error("cannot make connections to validators' gateways")]
-    Way(#[source] muster_gateway_client::ClientSetupError),
-    /// Serving failed.
+    GatewayClient(#[source] muster_gateway_client::ClientSetupError),
+    /// The HTTP server failed while it was running.
     #[error("cannot serve requests any longer")]
     Serve(#[source] io::Error),
 }
@@ -75,62 +84,54 @@ impl Coded for Error {
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
             Self::Files(error) => error.code(),
-            Self::Ready(_) | Self::Randomness(_) | Self::Way(_) | Self::Serve(_) => None,
+            Self::Ready(_) | Self::Randomness(_) | Self::GatewayClient(_) | Self::Serve(_) => None,
         }
     }
 }
 
-/// Runs a facilitator until the token of `tasks` is cancelled, and then until requests under way are answered.
+/// Runs a facilitator until the token of `tasks` is cancelled, and then until open requests are answered.
 ///
-/// Validators' sessions run in `tasks`; whoever waits for those waits for them too.
+/// Validators' sessions run in `tasks`, so waiting for `tasks` also waits for them.
 ///
 /// # Errors
 /// The store, the address or the ready file cannot be used.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
-    let secret = store.token_secret(draw()?).await?;
-    let keypair = Keypair::from_seed(store.signing_seed(draw()?).await?);
-    let files = files::open(
-        &config,
-        &store,
-        store.secret("file urls", draw()?).await?,
-        Arc::clone(&clock),
-    )
-    .await?;
-    files::keep_swept(Arc::clone(&files), &tasks, Arc::clone(&clock));
-    let (background, inbox) = Background::new();
-    let parts = Parts {
-        way: GatewayClient::new(keypair.clone(), Arc::clone(&clock)).map_err(Error::Way)?,
-        client_secret: store.secret("clients", draw()?).await?,
+    let files = open_files(&config, &store, Arc::clone(&clock)).await?;
+    sweep::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    let allowlist = Allowlist::new(config.validators.iter().copied());
+    let keypair = Keypair::from_seed(store.signing_seed(draw_secret()?).await?);
+    let services = Services {
+        config: &config,
         store: store.clone(),
-        files,
-        issuer: Issuer::new(&secret, config.auth.lifetimes()),
+        files: Arc::clone(&files),
+        allowlist: allowlist.clone(),
+        gateway_client: GatewayClient::new(keypair.clone(), Arc::clone(&clock))
+            .map_err(Error::GatewayClient)?,
         keypair,
-        background,
+        token_secret: store.token_secret(draw_secret()?).await?,
+        client_secret: store.secret("clients", draw_secret()?).await?,
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
     };
-    let door = Arc::new(Door::new(&config, parts));
-    background::start(&door, inbox);
+    let state = services.build_state();
 
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
     let stop = tasks.token();
     if !config.chain.url.is_empty() {
-        let source = roll::Source {
+        let source = PermitSource {
             url: config.chain.url.clone(),
             netuid: config.chain.netuid,
-            every: Duration::from_secs(config.chain.refresh_s),
+            interval: Duration::from_secs(config.chain.refresh_s),
         };
-        let tried = CancellationToken::new();
-        let following = roll::keep_updated(door.roll.clone(), source, clock, tried.clone(), stop.clone());
-        tasks.spawn("permits", following);
-        // Validators that connect before the first reading would be refused; a chain that is down keeps nobody waiting.
-        let _ = tokio::time::timeout(FIRST_READING, tried.cancelled()).await;
+        let first_reading = allowlist::follow_permits(allowlist, source, &tasks, clock);
+        // Validators that connect before the first reading are rejected. An unreachable chain must not block the start.
+        let _ = tokio::time::timeout(FIRST_READING, first_reading.cancelled()).await;
     }
 
-    let app = rest::router(door).into_make_service_with_connect_info::<SocketAddr>();
-    // Messages are small and waited for. A connection that refuses the option is slower, not worse.
+    let app = rest::router(state, files).into_make_service_with_connect_info::<SocketAddr>();
+    // Messages are small and their receivers wait for them. A connection that refuses the option is only slower.
     let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
     ready::announce(address, config.ready_file.as_deref())?;
@@ -140,14 +141,27 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     };
     let served = tokio::select! {
         served = serving => served.map_err(Error::Serve),
-        // A client that never finishes its request does not keep us.
+        // A client that never finishes its request must not block the stop.
         () = overdue => Ok(()),
     };
     store.leave().await?;
     served
 }
 
-fn draw() -> Result<[u8; 32], Error> {
+/// Opens the file store that the configuration names.
+async fn open_files(config: &Config, store: &Store, clock: SharedClock) -> Result<Arc<FileService>, Error> {
+    let secret = store.secret("file urls", draw_secret()?).await?;
+    let storage = ObjectStorage::open(&config.files.store).await?;
+    Ok(Arc::new(FileService::new(
+        FileCatalogue::new(store.pool()),
+        storage,
+        UrlKey::new(secret),
+        config.files.clone(),
+        clock,
+    )))
+}
+
+fn draw_secret() -> Result<[u8; 32], Error> {
     let mut drawn = [0; 32];
     getrandom::fill(&mut drawn).map_err(Error::Randomness)?;
     Ok(drawn)

@@ -1,313 +1,197 @@
-//! Who is to be woken when something changes: the sessions of validators, of which [`Desk`] decides who gets what, and the
-//! watchers of jobs.
+//! The registry of validators' sessions in this process: which connection holds a validator's jobs, and what each session
+//! has to do. [`ValidatorConnections`] decides; this module wakes the sessions.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::str::FromStr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_facilitator_core::delivery::{Desk, LinkId, Trust};
+use muster_facilitator_core::connections::{ConnectionId, Trust, ValidatorConnections};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, watch};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-/// More errands than this wait for nobody: the session looks at everything instead.
-const MAX_ERRANDS: usize = 4096;
+/// The most jobs in one session's [`SessionWork`]; with more, the session checks the whole store instead.
+const MAX_QUEUED_JOBS: usize = 4096;
 
-/// Something that happened to what is stored, here or at another facilitator on the same store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A validator has a new job.
-    Deliver(ValidatorKey, JobId),
-    /// A validator is to stop a job.
-    Cancel(ValidatorKey, JobId),
-    /// A validator has something else waiting, or its connection is held elsewhere now.
-    Look(ValidatorKey),
-    /// A job has come further or said something.
-    Changed(JobId),
-}
-
-/// A text that is no notice, for example of a newer version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a notice of this version")]
-pub struct NoticeError;
-
-/// Where sessions of validators sign in and are rung when there may be something to deliver.
+/// The open sessions.
 #[derive(Debug, Default)]
-pub struct Hub {
-    inner: Mutex<Inner>,
+pub(crate) struct ValidatorSessions {
+    registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    desk: Desk,
-    bells: BTreeMap<LinkId, Bell>,
+struct Registry {
+    connections: ValidatorConnections,
+    inboxes: BTreeMap<ConnectionId, SessionInbox>,
 }
 
 #[derive(Debug, Default)]
-struct Bell {
+struct SessionInbox {
     notify: Arc<Notify>,
-    errands: Errands,
+    work: SessionWork,
 }
 
-/// What a session is to do when it is rung.
+/// The work that a woken session has to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Errands {
-    /// Look at everything that is stored.
-    pub look: bool,
+pub(crate) struct SessionWork {
+    /// Whether to check everything that is stored for the validator.
+    pub(crate) check_store: bool,
     /// Jobs to deliver.
-    pub deliver: Vec<JobId>,
+    pub(crate) deliver: Vec<JobId>,
     /// Jobs to stop.
-    pub cancel: Vec<JobId>,
+    pub(crate) cancel: Vec<JobId>,
 }
 
-/// A session's place in the hub; given up when dropped.
+/// A session's entry in the registry. Dropping it removes the entry.
 #[derive(Debug)]
-pub struct Seat {
-    hub: Arc<Hub>,
+pub(crate) struct SessionRegistration {
+    sessions: Arc<ValidatorSessions>,
     validator: ValidatorKey,
-    link: LinkId,
+    connection: ConnectionId,
     notify: Arc<Notify>,
 }
 
-/// The watchers of jobs, who are woken when a job changes.
-#[derive(Debug, Default)]
-pub struct Watchers {
-    jobs: Mutex<HashMap<JobId, watch::Sender<()>>>,
-}
+// === impl ValidatorSessions ===
 
-/// One watcher's place; given up when dropped.
-#[derive(Debug)]
-pub struct Watch {
-    watchers: Arc<Watchers>,
-    job: JobId,
-    changes: watch::Receiver<()>,
-}
-
-// === impl Notice ===
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deliver(validator, job) => write!(f, "deliver {validator} {job}"),
-            Self::Cancel(validator, job) => write!(f, "cancel {validator} {job}"),
-            Self::Look(validator) => write!(f, "look {validator}"),
-            Self::Changed(job) => write!(f, "changed {job}"),
-        }
-    }
-}
-
-impl FromStr for Notice {
-    type Err = NoticeError;
-
-    fn from_str(line: &str) -> Result<Self, NoticeError> {
-        let mut words = line.split(' ');
-        let mut next = || words.next().ok_or(NoticeError);
-        let kind = next()?;
-        let validator = |word: &str| word.parse::<ValidatorKey>().map_err(|_| NoticeError);
-        let job = |word: &str| word.parse::<JobId>().map_err(|_| NoticeError);
-        let notice = match kind {
-            "deliver" => Self::Deliver(validator(next()?)?, job(next()?)?),
-            "cancel" => Self::Cancel(validator(next()?)?, job(next()?)?),
-            "look" => Self::Look(validator(next()?)?),
-            "changed" => Self::Changed(job(next()?)?),
-            _ => return Err(NoticeError),
-        };
-        next().is_err().then_some(notice).ok_or(NoticeError)
-    }
-}
-
-// === impl Hub ===
-
-impl Hub {
-    /// Signs a session in.
-    pub fn sit(self: &Arc<Self>, validator: ValidatorKey, trust: Trust, now: Timestamp) -> Seat {
-        let bell = Bell::default();
-        let notify = Arc::clone(&bell.notify);
-        let mut inner = self.lock();
-        let link = inner.desk.connect(validator, trust, now);
-        inner.bells.insert(link, bell);
-        Seat {
-            hub: Arc::clone(self),
+impl ValidatorSessions {
+    /// Registers a session.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        validator: ValidatorKey,
+        trust: Trust,
+        now: Timestamp,
+    ) -> SessionRegistration {
+        let inbox = SessionInbox::default();
+        let notify = Arc::clone(&inbox.notify);
+        let mut registry = self.registry.lock();
+        let connection = registry.connections.connect(validator, trust, now);
+        registry.inboxes.insert(connection, inbox);
+        SessionRegistration {
+            sessions: Arc::clone(self),
             validator,
-            link,
+            connection,
             notify,
         }
     }
 
-    /// Whether a mere claim to be this validator is not enough.
-    pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
-        self.lock().desk.demands_proof(validator, now)
+    /// Whether the validator must answer a challenge, because it has answered one recently.
+    pub(crate) fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
+        self.registry.lock().connections.demands_proof(validator, now)
     }
 
-    /// Tells the validator's sessions to look at everything; only the one that holds its jobs finds any.
-    pub fn ring(&self, validator: ValidatorKey) {
-        self.lock().ring(validator, |errands| errands.look = true);
+    /// Makes the validator's sessions check the store. Only the one that holds the validator's jobs finds any.
+    pub(crate) fn wake(&self, validator: ValidatorKey) {
+        let mut registry = self.registry.lock();
+        registry.add_work(validator, |work| work.check_store = true);
     }
 
-    /// Tells every session to look at everything.
-    pub fn ring_all(&self) {
-        for bell in self.lock().bells.values_mut() {
-            bell.errands.look = true;
-            bell.notify.notify_one();
+    /// Makes every session check the store.
+    pub(crate) fn wake_all(&self) {
+        for inbox in self.registry.lock().inboxes.values_mut() {
+            inbox.work.check_store = true;
+            inbox.notify.notify_one();
         }
     }
 
-    /// Tells the validator's sessions of a job to deliver.
-    pub fn deliver(&self, validator: ValidatorKey, job: JobId) {
-        self.lock().ring(validator, |errands| errands.deliver.push(job));
+    /// Gives the validator's sessions a job to deliver.
+    pub(crate) fn queue_delivery(&self, validator: ValidatorKey, job: JobId) {
+        let mut registry = self.registry.lock();
+        registry.add_work(validator, |work| work.deliver.push(job));
     }
 
-    /// Tells the validator's sessions of a job to stop.
-    pub fn cancel(&self, validator: ValidatorKey, job: JobId) {
-        self.lock().ring(validator, |errands| errands.cancel.push(job));
+    /// Gives the validator's sessions a job to stop.
+    pub(crate) fn queue_cancellation(&self, validator: ValidatorKey, job: JobId) {
+        let mut registry = self.registry.lock();
+        registry.add_work(validator, |work| work.cancel.push(job));
     }
 
-    /// When the validator was heard last over the connection here that holds its jobs, if there is one.
-    pub fn heard_at(&self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
-        self.lock().desk.heard_at(validator, now)
+    /// The time of the last frame over the connection of this process that holds the validator's jobs; `None` without one.
+    pub(crate) fn last_frame_at(&self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
+        self.registry.lock().connections.last_frame_at(validator, now)
     }
 
-    /// How many validators are connected.
-    pub fn validators(&self) -> usize {
-        self.lock().desk.validators()
+    /// The number of connected validators.
+    pub(crate) fn validator_count(&self) -> usize {
+        self.registry.lock().connections.validator_count()
     }
 
-    /// Whether the validator has any connection here.
-    pub fn has(&self, validator: ValidatorKey) -> bool {
-        self.lock().desk.links(validator).next().is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No holder leaves it half changed.
-        self.inner.lock()
+    /// Whether the validator has any connection to this process.
+    pub(crate) fn is_connected(&self, validator: ValidatorKey) -> bool {
+        let registry = self.registry.lock();
+        registry.connections.connections_of(validator).next().is_some()
     }
 }
 
-impl Inner {
-    fn ring(&mut self, validator: ValidatorKey, errand: impl Fn(&mut Errands)) {
-        for link in self.desk.links(validator) {
-            if let Some(bell) = self.bells.get_mut(&link) {
-                errand(&mut bell.errands);
-                if bell.errands.deliver.len() + bell.errands.cancel.len() > MAX_ERRANDS {
-                    bell.errands = Errands {
-                        look: true,
-                        ..Errands::default()
+// === impl Registry ===
+
+impl Registry {
+    fn add_work(&mut self, validator: ValidatorKey, add: impl Fn(&mut SessionWork)) {
+        for connection in self.connections.connections_of(validator) {
+            if let Some(inbox) = self.inboxes.get_mut(&connection) {
+                add(&mut inbox.work);
+                if inbox.work.deliver.len() + inbox.work.cancel.len() > MAX_QUEUED_JOBS {
+                    inbox.work = SessionWork {
+                        check_store: true,
+                        ..SessionWork::default()
                     };
                 }
-                bell.notify.notify_one();
+                inbox.notify.notify_one();
             }
         }
     }
 }
 
-// === impl Seat ===
+// === impl SessionRegistration ===
 
-impl Seat {
-    /// Ends when there is something to do. A ring while nobody waits is not lost.
-    pub async fn rung(&self) {
+impl SessionRegistration {
+    /// Returns when the session has work. A wake-up that comes while nobody waits is kept for the next call.
+    pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    /// What there is to do; nothing of it is told again.
-    pub fn errands(&self) -> Errands {
-        let mut inner = self.hub.lock();
-        let bell = inner.bells.get_mut(&self.link);
-        bell.map(|bell| std::mem::take(&mut bell.errands))
+    /// Takes the session's work. The next call returns only what was added since.
+    pub(crate) fn take_work(&self) -> SessionWork {
+        let mut registry = self.sessions.registry.lock();
+        let inbox = registry.inboxes.get_mut(&self.connection);
+        inbox
+            .map(|inbox| std::mem::take(&mut inbox.work))
             .unwrap_or_default()
     }
 
-    /// Which of the validator's unanswered jobs are to go over this connection now. They count as delivered.
-    pub fn due(&self, unanswered: &[JobId], now: Timestamp) -> Vec<JobId> {
-        self.hub
-            .lock()
-            .desk
-            .due(self.validator, self.link, unanswered, now)
+    /// Takes those of the validator's unanswered jobs that are due over this connection, and marks them as delivered.
+    pub(crate) fn take_due(&self, unanswered: &[JobId], now: Timestamp) -> Vec<JobId> {
+        let mut registry = self.sessions.registry.lock();
+        let connections = &mut registry.connections;
+        connections.take_due(self.validator, self.connection, unanswered, now)
     }
 
-    /// Whether this one unanswered job is to go over this connection now. It counts as delivered.
-    pub fn is_due(&self, job: JobId, now: Timestamp) -> bool {
-        self.hub.lock().desk.is_due(self.validator, self.link, job, now)
+    /// Whether this unanswered job is due over this connection. If it is, it is marked as delivered.
+    pub(crate) fn take_if_due(&self, job: JobId, now: Timestamp) -> bool {
+        let mut registry = self.sessions.registry.lock();
+        let connections = &mut registry.connections;
+        connections.take_if_due(self.validator, self.connection, job, now)
     }
 
-    /// A frame has come over this connection.
-    pub fn heard(&self, now: Timestamp) {
-        self.hub.lock().desk.heard(self.validator, self.link, now);
+    /// Records that a frame came over this connection.
+    pub(crate) fn record_frame(&self, now: Timestamp) {
+        let mut registry = self.sessions.registry.lock();
+        let connections = &mut registry.connections;
+        connections.record_frame(self.validator, self.connection, now);
     }
 
-    /// Whether this connection holds the validator's jobs: they go over it, and it may report on them.
-    pub fn holds(&self, now: Timestamp) -> bool {
-        self.hub.lock().desk.holder(self.validator, now) == Some(self.link)
+    /// Whether this connection holds the validator's jobs: it receives them, and only it may report on them.
+    pub(crate) fn holds_jobs(&self, now: Timestamp) -> bool {
+        let mut registry = self.sessions.registry.lock();
+        registry.connections.holder(self.validator, now) == Some(self.connection)
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionRegistration {
     fn drop(&mut self) {
-        let mut inner = self.hub.lock();
-        inner.bells.remove(&self.link);
-        inner.desk.disconnect(self.validator, self.link);
-        // Another connection may take over what this one leaves.
-        inner.ring(self.validator, |errands| errands.look = true);
-    }
-}
-
-// === impl Watchers, Watch ===
-
-impl Watchers {
-    /// Begins to watch a job. What changes from now on is not missed.
-    pub fn watch(self: &Arc<Self>, job: JobId) -> Watch {
-        let mut jobs = self.lock();
-        let sender = jobs.entry(job).or_insert_with(|| watch::channel(()).0);
-        Watch {
-            watchers: Arc::clone(self),
-            job,
-            changes: sender.subscribe(),
-        }
-    }
-
-    /// Wakes who watches the job.
-    pub fn changed(&self, job: JobId) {
-        if let Some(sender) = self.lock().get(&job) {
-            sender.send_replace(());
-        }
-    }
-
-    /// Wakes everybody: something may have been missed.
-    pub fn all_changed(&self) {
-        for sender in self.lock().values() {
-            sender.send_replace(());
-        }
-    }
-
-    /// How many jobs are watched.
-    pub fn jobs(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, watch::Sender<()>>> {
-        self.jobs.lock()
-    }
-}
-
-impl Watch {
-    /// Ends when the job has changed since the last call.
-    pub async fn changed(&mut self) {
-        // The sender stays for as long as anybody watches.
-        if self.changes.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let mut jobs = self.watchers.lock();
-        if jobs
-            .get(&self.job)
-            .is_some_and(|sender| sender.receiver_count() <= 1)
-        {
-            jobs.remove(&self.job);
-        }
+        let mut registry = self.sessions.registry.lock();
+        registry.inboxes.remove(&self.connection);
+        registry.connections.disconnect(self.validator, self.connection);
+        // Another connection of the validator may now hold its jobs.
+        registry.add_work(self.validator, |work| work.check_store = true);
     }
 }
 
@@ -316,62 +200,23 @@ mod tests {
     use super::*;
     use muster_protocol::Hotkey;
 
-    fn job() -> JobId {
-        "11111111-2222-4333-8444-555555555555".parse().unwrap()
-    }
-
-    fn validator() -> ValidatorKey {
-        ValidatorKey(Hotkey::from_bytes([1; 32]))
-    }
-
     #[test]
-    fn a_notice_is_one_line_that_reads_back() {
-        for notice in [
-            Notice::Deliver(validator(), job()),
-            Notice::Cancel(validator(), job()),
-            Notice::Look(validator()),
-            Notice::Changed(job()),
-        ] {
-            let line = notice.to_string();
-            assert!(!line.contains('\n'));
-            assert_eq!(line.parse(), Ok(notice));
-            assert_eq!(format!("{line} x").parse::<Notice>(), Err(NoticeError));
-        }
-        for bad in ["", "deliver", "look x", "changed", "other 1"] {
-            assert_eq!(bad.parse::<Notice>(), Err(NoticeError), "{bad}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_watcher_is_woken_by_its_own_job_and_leaves_nothing_behind() {
-        let watchers = Arc::new(Watchers::default());
-        let (mut one, two) = (watchers.watch(job()), watchers.watch(job()));
-        watchers.changed(JobId::from_uuid(uuid::Uuid::nil()));
-        watchers.changed(job());
-        one.changed().await;
-        drop(two);
-        assert_eq!(watchers.jobs(), 1);
-        watchers.all_changed();
-        one.changed().await;
-        drop(one);
-        assert_eq!(watchers.jobs(), 0);
-    }
-
-    #[test]
-    fn errands_are_told_once_and_too_many_become_a_look() {
-        let hub = Arc::new(Hub::default());
-        let seat = hub.sit(validator(), Trust::Claimed, Timestamp::from_secs(1));
-        hub.deliver(validator(), job());
-        hub.cancel(validator(), job());
-        let errands = seat.errands();
+    fn work_is_taken_once_and_too_many_jobs_become_a_check_of_the_store() {
+        let job: JobId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
+        let validator = ValidatorKey(Hotkey::from_bytes([1; 32]));
+        let sessions = Arc::new(ValidatorSessions::default());
+        let session = sessions.register(validator, Trust::Claimed, Timestamp::from_secs(1));
+        sessions.queue_delivery(validator, job);
+        sessions.queue_cancellation(validator, job);
+        let work = session.take_work();
         assert_eq!(
-            (errands.look, errands.deliver, errands.cancel),
-            (false, vec![job()], vec![job()])
+            (work.check_store, work.deliver, work.cancel),
+            (false, vec![job], vec![job])
         );
-        assert_eq!(seat.errands(), Errands::default());
-        for _ in 0..=MAX_ERRANDS {
-            hub.deliver(validator(), job());
+        assert_eq!(session.take_work(), SessionWork::default());
+        for _ in 0..=MAX_QUEUED_JOBS {
+            sessions.queue_delivery(validator, job);
         }
-        assert!(seat.errands().look);
+        assert!(session.take_work().check_store);
     }
 }

@@ -129,7 +129,7 @@ async fn a_miners_store_of_every_version() {
 /// What the second migration works out for jobs that were there before it.
 #[tokio::test]
 async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end() {
-    use muster_facilitator::store::{Listed, Store};
+    use muster_facilitator::store::{JobListing, Store};
 
     const ALICE: &str = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
     for old in older(&FACILITATOR, 1, &rows("facilitator", 1).unwrap())
@@ -147,13 +147,13 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
             )
             .await
             .unwrap();
-        let Listed::Page(page) = listed else {
+        let JobListing::Page(page) = listed else {
             panic!("a page of four jobs is too long")
         };
         let shown: Vec<_> = page
             .jobs
             .iter()
-            .map(|job| job.history.shown().to_string())
+            .map(|job| job.history.visible_status().to_string())
             .collect();
         assert_eq!(
             shown,

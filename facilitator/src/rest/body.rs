@@ -1,4 +1,4 @@
-//! Reading a request's body: JSON only, bounded in size and in time.
+//! Reads a request's JSON body, within bounds of size and time.
 
 use std::time::Duration;
 
@@ -6,64 +6,72 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 
-use super::refusal::Refusal;
+use super::rejection::ApiRejection;
 
-/// The largest body: the inputs of a job may travel inside it.
+/// The largest body, in bytes. The inputs of a job may be inside it.
 const MAX_BODY: usize = 16 * 1024 * 1024;
 
-/// How much of a larger one is read and thrown away. A client that is cut off while it still sends never sees our answer.
+/// The most bytes of a larger body that are read and discarded. A client that is cut off while it still sends never
+/// sees the answer.
 const MAX_DISCARDED: usize = 4 * MAX_BODY;
 
-/// How long a client may take to send it.
+/// The time in which the whole body must arrive.
 const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// The whole body of a request that says it is JSON.
-pub(crate) async fn json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
+/// Reads the whole body of a request, and checks that its content type is JSON.
+///
+/// # Errors
+/// The body is late, cut off, too large, or of another content type.
+pub(super) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiRejection> {
     let body = tokio::time::timeout(MAX_TIME, collect(body))
         .await
         .map_err(|_| {
-            Refusal::detail(
+            ApiRejection::detail(
                 StatusCode::REQUEST_TIMEOUT,
                 "The request's body did not arrive in time.",
             )
         })??;
-    if says_json(headers) {
+    if is_json(headers) {
         Ok(body)
     } else {
-        Err(Refusal::detail(
+        Err(ApiRejection::detail(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "Unsupported media type in request: send Content-Type: application/json.",
         ))
     }
 }
 
-async fn collect(mut body: Body) -> Result<Vec<u8>, Refusal> {
-    let mut kept = Vec::new();
+async fn collect(mut body: Body) -> Result<Vec<u8>, ApiRejection> {
+    let mut collected = Vec::new();
     let mut size: usize = 0;
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|_| Refusal::detail(StatusCode::BAD_REQUEST, "The request's body broke off."))?;
+        let frame = frame.map_err(|_| {
+            ApiRejection::detail(
+                StatusCode::BAD_REQUEST,
+                "The connection broke before the request's body was complete.",
+            )
+        })?;
         let Ok(data) = frame.into_data() else { continue };
         size = size.saturating_add(data.len());
         if size <= MAX_BODY {
-            kept.extend_from_slice(&data);
+            collected.extend_from_slice(&data);
         } else {
-            kept = Vec::new();
+            collected = Vec::new();
         }
         if size > MAX_DISCARDED {
             break;
         }
     }
     if size <= MAX_BODY {
-        return Ok(kept);
+        return Ok(collected);
     }
-    Err(Refusal::detail(
+    Err(ApiRejection::detail(
         StatusCode::PAYLOAD_TOO_LARGE,
         format!("Request body too large: {MAX_BODY} bytes are allowed; give large inputs by URL."),
     ))
 }
 
-fn says_json(headers: &HeaderMap) -> bool {
+fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())

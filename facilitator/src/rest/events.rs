@@ -1,4 +1,4 @@
-//! `/api/v1/jobs/{uuid}/events/`: a job as it goes, over server-sent events.
+//! `/api/v1/jobs/{uuid}/events/`: a job's statuses, output and progress as server-sent events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -11,92 +11,103 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use muster_facilitator_core::live::{Cursor, Joiner};
+use muster_facilitator_core::job_events::{EventCursor, EventCursorError, LogTextJoiner};
+use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::rest::{LogEvent, ProgressEvent, StatusEntry, events};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, JobStatus};
+use tokio_util::sync::CancellationToken;
 
-use super::caller::Caller;
-use super::refusal::Refusal;
-use super::reports::{named, own};
-use crate::door::{Door, Watching};
-use crate::hub::Watch;
+use super::admission::Caller;
+use super::job_path::{parse_job_id, validator_of_own_job};
+use super::rejection::ApiRejection;
+use crate::job_watchers::{JobWatch, JobWatchers};
+use crate::limits::{EventStreamSlot, EventStreamSlots};
+use crate::store::Store;
 
-/// A comment this often shows both ends that the other is there.
+/// The interval of comments that show both ends that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Where facilitators share a store, a watcher looks this often by itself: what another one told may have been lost.
-const LOOK_ANYWAY: Duration = Duration::from_secs(20);
+/// The interval at which a stream checks a shared store without a notice: notices of other facilitators may be lost.
+const CHECK_SHARED_STORE: Duration = Duration::from_secs(20);
 
-/// Follows a job: events `status` (as in the job's history), `log` and `progress`. Ends after the last status.
+/// The services behind event streams.
+pub(crate) struct EventService {
+    pub(crate) store: Store,
+    pub(crate) watchers: Arc<JobWatchers>,
+    pub(crate) slots: EventStreamSlots,
+    pub(crate) clock: SharedClock,
+    /// Cancelled when the process stops; streams end then.
+    pub(crate) stop: CancellationToken,
+}
+
+/// Follows a job: events `status` (as in the job's history), `log` and `progress`. The stream ends after the last status.
 ///
-/// Each event has an id; `Last-Event-ID` resumes after it. A job about which there is nothing more to say answers 204, which
-/// tells an event source to stop coming back.
+/// Each event has an id; `Last-Event-ID` resumes after it. A job without further events answers 204, which tells an event
+/// source not to reconnect.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/events/", tag = "jobs", security(("bearer" = [])),
     params(
         ("uuid" = String, Path, format = "uuid", description = "The job"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Resumes after this event", pattern = "^[0-9]{1,9}-[0-9]{1,9}$"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Resumes after this event",
+            pattern = "^[0-9]{1,9}-[0-9]{1,9}$"),
     ),
     responses(
         (status = 200, description = "The events", body = String, content_type = "text/event-stream"),
-        (status = 204, description = "The job has ended and everything about it has been said"),
-        Refusal,
+        (status = 204, description = "The job has ended and has no further events"),
+        ApiRejection,
     ))]
 pub(super) async fn events(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<EventService>>,
     caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let job = named(uuid)?;
-    own(&door, &caller, job).await?.ok_or_else(Refusal::not_found)?;
+) -> Result<Response, ApiRejection> {
+    let job = parse_job_id(uuid)?;
+    validator_of_own_job(&service.store, &caller, job)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
     let cursor = match headers.get("last-event-id") {
-        None => Cursor::default(),
+        None => EventCursor::default(),
         Some(id) => id
             .to_str()
             .ok()
             .and_then(|id| id.trim().parse().ok())
-            .ok_or_else(|| {
-                Refusal::detail(
-                    StatusCode::BAD_REQUEST,
-                    muster_facilitator_core::live::CursorError.to_string(),
-                )
-            })?,
+            .ok_or_else(|| ApiRejection::detail(StatusCode::BAD_REQUEST, EventCursorError.to_string()))?,
     };
-    let place = door.watching.enter(caller.account()).ok_or_else(|| {
-        Refusal::detail(
+    let slot = service.slots.take(caller.account()).ok_or_else(|| {
+        ApiRejection::detail(
             StatusCode::TOO_MANY_REQUESTS,
-            "Too many watchers of this account at a time.",
+            "Too many event streams of this account are open.",
         )
     })?;
-    // From here on no change is missed.
-    let watch = door.watchers.watch(job);
-    let history = door.store.history(job).await?;
-    if history.shown().is_terminal() && cursor.statuses >= history.len() as u64 {
+    // Subscribed before the history is read, so that no change is missed.
+    let watch = service.watchers.watch(job);
+    let history = service.store.history(job).await?;
+    if history.visible_status().is_terminal() && cursor.statuses >= history.len() as u64 {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let watcher = Watcher {
-        door,
+    let job_events = JobEventStream {
+        service,
         job,
         cursor,
-        joiner: Joiner::default(),
-        shown: BTreeMap::new(),
+        joiner: LogTextJoiner::default(),
+        progress: BTreeMap::new(),
         ready: VecDeque::new(),
         ended: false,
-        looked: false,
+        checked: false,
         watch,
-        _place: place,
+        _slot: slot,
     };
-    let events = stream::unfold(watcher, |mut watcher| async move {
-        let event = watcher.next().await?;
-        Some((Ok::<_, Infallible>(event), watcher))
+    let events = stream::unfold(job_events, |mut job_events| async move {
+        let event = job_events.next().await?;
+        Some((Ok::<_, Infallible>(event), job_events))
     });
     let mut response = Sse::new(events)
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response();
-    // Proxies that gather answers would make it no stream at all.
+    // Asks proxies not to buffer the stream.
     response
         .headers_mut()
         .insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -106,26 +117,26 @@ pub(super) async fn events(
     Ok(response)
 }
 
-/// One client that follows a job. Between two changes it is a place to be woken at and nothing more.
-struct Watcher {
-    door: Arc<Door>,
+/// The events for one client that follows a job. It uses no task of its own while it waits.
+struct JobEventStream {
+    service: Arc<EventService>,
     job: JobId,
-    cursor: Cursor,
-    joiner: Joiner,
-    /// What was last said of each stage.
-    shown: BTreeMap<&'static str, ProgressEvent>,
+    cursor: EventCursor,
+    joiner: LogTextJoiner,
+    /// The progress last sent, by stage.
+    progress: BTreeMap<&'static str, ProgressEvent>,
     ready: VecDeque<Event>,
     ended: bool,
-    looked: bool,
-    watch: Watch,
-    _place: Watching,
+    /// Whether the store has been checked once.
+    checked: bool,
+    watch: JobWatch,
+    _slot: EventStreamSlot,
 }
 
-// === impl Watcher ===
+// === impl JobEventStream ===
 
-impl Watcher {
+impl JobEventStream {
     async fn next(&mut self) -> Option<Event> {
-        let stop = self.door.tasks.token();
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
@@ -133,29 +144,28 @@ impl Watcher {
             if self.ended {
                 return None;
             }
-            if self.looked {
-                let shared = self.door.store.is_shared();
-                let clock = Arc::clone(&self.door.clock);
+            if self.checked {
+                let shared = self.service.store.is_shared();
                 tokio::select! {
-                    () = stop.cancelled() => return None,
+                    () = self.service.stop.cancelled() => return None,
                     () = self.watch.changed() => {}
-                    () = clock.sleep(LOOK_ANYWAY), if shared => {}
+                    () = self.service.clock.sleep(CHECK_SHARED_STORE), if shared => {}
                 }
             }
-            if let Err(error) = self.look().await {
-                // The client comes back with the id of the last event.
-                tracing::error!(error = %Causes(&error), "a watcher's stream failed in the store");
+            if let Err(error) = self.read_store().await {
+                // The client reconnects with the id of the last event.
+                tracing::error!(error = %Causes(&error), "an event stream failed in the store");
                 return None;
             }
         }
     }
 
-    /// Everything since the cursor. The history is read first: what a job says comes before its end.
-    async fn look(&mut self) -> Result<(), StoreError> {
-        self.looked = true;
-        let history = self.door.store.history(self.job).await?;
+    /// Queues every event since the cursor. The history is read first, because a job's output is stored before its end.
+    async fn read_store(&mut self) -> Result<(), StoreError> {
+        self.checked = true;
+        let history = self.service.store.history(self.job).await?;
         loop {
-            let pieces = self.door.store.pieces(self.job, self.cursor.logs).await?;
+            let pieces = self.service.store.log_pieces(self.job, self.cursor.logs).await?;
             if pieces.is_empty() {
                 break;
             }
@@ -168,32 +178,32 @@ impl Watcher {
                     at: piece.at,
                     offset,
                 };
-                self.say(events::LOG, encode(&log));
+                self.queue(events::LOG, encode(&log));
             }
         }
-        for progress in self.door.store.progress(self.job).await? {
-            if self.shown.insert(progress.stage.as_str(), progress) != Some(progress) {
-                self.say(events::PROGRESS, encode(&progress));
+        for progress in self.service.store.progress(self.job).await? {
+            if self.progress.insert(progress.stage.as_str(), progress) != Some(progress) {
+                self.queue(events::PROGRESS, encode(&progress));
             }
         }
         let done = usize::try_from(self.cursor.statuses).unwrap_or(usize::MAX);
-        for step in history.steps().iter().skip(done) {
+        for entry in history.entries().iter().skip(done) {
             self.cursor.statuses += 1;
-            // One that the user cannot read is not shown, here as in the job.
-            if step.status != JobStatus::Unknown {
-                let entry = StatusEntry {
-                    status: step.status,
-                    metadata: step.metadata.clone(),
-                    created_at: step.at,
+            // Clients cannot read an unknown status, so it is left out, as in the job's own view.
+            if entry.status != JobStatus::Unknown {
+                let status = StatusEntry {
+                    status: entry.status,
+                    metadata: entry.metadata.clone(),
+                    created_at: entry.at,
                 };
-                self.say(events::STATUS, encode(&entry));
+                self.queue(events::STATUS, encode(&status));
             }
         }
-        self.ended = history.shown().is_terminal();
+        self.ended = history.visible_status().is_terminal();
         Ok(())
     }
 
-    fn say(&mut self, name: &'static str, data: String) {
+    fn queue(&mut self, name: &'static str, data: String) {
         let event = Event::default()
             .event(name)
             .id(self.cursor.to_string())

@@ -1,5 +1,5 @@
-//! `/api/v1/files/`: files that users announce, find again and delete. Their bytes go through signed URLs
-//! ([`muster_file_store::http`]), which this hands out.
+//! `/api/v1/files/`: files that users announce, list, read about and delete. Their bytes go through the signed URLs in
+//! the answers ([`muster_file_store::http`]).
 
 use std::sync::Arc;
 
@@ -9,80 +9,43 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_facilitator_core::page::PageQuery;
-use muster_file_store::{
-    Catalogue, Deed, FileError, FileId, FileService, NewFile, Shelf, StoredFile, UrlKey,
-};
-use muster_process::error::Causes;
-use muster_process::{SharedClock, Tasks};
+use muster_file_store::{FileAccess, FileId, FileService, NewFile, StoredFile};
 use muster_protocol::Digest;
 use muster_protocol::rest::{CreateFile, FilePage, FileView};
 
-use crate::Error;
-use crate::config::Config;
-use crate::door::Door;
-use crate::rest::body;
-use crate::rest::caller::Caller;
-use crate::rest::refusal::Refusal;
-use crate::store::Store;
+use super::admission::Caller;
+use super::body;
+use super::rejection::ApiRejection;
 
-/// The list's own path, for the links between its pages.
-const PATH: &str = "/api/v1/files/";
+/// The path of the list, for the links between its pages.
+const FILES_PATH: &str = "/api/v1/files/";
 
-/// Opens the file store that the configuration names. `secret` signs its URLs.
-pub(crate) async fn open(
-    config: &Config,
-    store: &Store,
-    secret: Vec<u8>,
-    clock: SharedClock,
-) -> Result<Arc<FileService>, Error> {
-    let shelf = Shelf::open(&config.files.store).await?;
-    let service = FileService::new(
-        Catalogue::new(store.pool()),
-        shelf,
-        UrlKey::new(secret),
-        config.files.clone(),
-        clock,
-    );
-    Ok(Arc::new(service))
+/// The services behind the calls about files.
+pub(crate) struct FileCalls {
+    pub(crate) files: Arc<FileService>,
+    /// The beginning of links, without a slash at the end; empty for relative links.
+    pub(crate) public_url: String,
 }
 
-/// Collects what is no longer needed, again and again until the process stops.
-pub(crate) fn keep_swept(files: Arc<FileService>, tasks: &Tasks, clock: SharedClock) {
-    let stop = tasks.token();
-    tasks.spawn("collect files", async move {
-        loop {
-            match files.sweep().await {
-                Ok((0, 0)) => {}
-                Ok((expired, objects)) => tracing::info!(expired, objects, "collected files"),
-                Err(error) => tracing::error!(error = %Causes(&error), "files could not be collected"),
-            }
-            tokio::select! {
-                () = clock.sleep(files.sweep_every()) => {}
-                () = stop.cancelled() => return,
-            }
-        }
-    });
-}
-
-/// Makes a place for an input or an output, with signed addresses for its bytes.
+/// Announces a file for an input or an output, and returns signed URLs for its bytes.
 #[utoipa::path(post, path = "/api/v1/files/", tag = "files", request_body = CreateFile, security(("bearer" = [])),
-    responses((status = 201, body = FileView), Refusal))]
-pub(crate) async fn create(
-    State(door): State<Arc<Door>>,
+    responses((status = 201, body = FileView), ApiRejection))]
+pub(super) async fn create(
+    State(calls): State<Arc<FileCalls>>,
     caller: Caller,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body).await?;
-    let new = announced(&body).map_err(|reason| Refusal::detail(StatusCode::BAD_REQUEST, reason))?;
-    let file = door.files.create(&caller.account().to_string(), new).await?;
+    let body = body::read_json(&parts.headers, body).await?;
+    let new =
+        parse_new_file(&body).map_err(|reason| ApiRejection::detail(StatusCode::BAD_REQUEST, reason))?;
+    let file = calls.files.create(&caller.account().to_string(), new).await?;
     tracing::info!(file = %file.id, user = %caller.account(), "announced a file");
-    let view = view(&door, &parts.headers, &file);
+    let view = file_view(&calls, &parts.headers, &file);
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
 
-/// What a body announces.
-fn announced(body: &[u8]) -> Result<NewFile, String> {
+fn parse_new_file(body: &[u8]) -> Result<NewFile, String> {
     let new: CreateFile = serde_json::from_slice(body).map_err(|error| {
         format!(
             "Invalid JSON: {}",
@@ -103,29 +66,29 @@ fn announced(body: &[u8]) -> Result<NewFile, String> {
     })
 }
 
-/// The account's files, newest first.
+/// Lists the account's files, newest first.
 #[utoipa::path(get, path = "/api/v1/files/", tag = "files", security(("bearer" = [])),
     params(
-        ("page" = Option<u64>, Query, minimum = 1, description = "From 1"),
-        ("page_size" = Option<u32>, Query, minimum = 1, description = "At most 256, else 10"),
+        ("page" = Option<u64>, Query, minimum = 1, description = "Page number, from 1"),
+        ("page_size" = Option<u32>, Query, minimum = 1, description = "Results on a page, at most 256; 10 if absent"),
     ),
-    responses((status = 200, body = FilePage), Refusal))]
-pub(crate) async fn list(
-    State(door): State<Arc<Door>>,
+    responses((status = 200, body = FilePage), ApiRejection))]
+pub(super) async fn list(
+    State(calls): State<Arc<FileCalls>>,
     caller: Caller,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<FilePage>, Refusal> {
-    let Query(query) = query.map_err(|_| Refusal::no_such_page())?;
-    let page = PageQuery::read(&query).ok_or_else(Refusal::no_such_page)?;
-    let found = door
+) -> Result<Json<FilePage>, ApiRejection> {
+    let Query(query) = query.map_err(|_| ApiRejection::no_such_page())?;
+    let page = PageQuery::parse(&query).ok_or_else(ApiRejection::no_such_page)?;
+    let found = calls
         .files
         .list(&caller.account().to_string(), page.limit(), page.offset())
         .await?;
     if !page.exists(found.count) {
-        return Err(Refusal::no_such_page());
+        return Err(ApiRejection::no_such_page());
     }
-    let (next, previous) = page.links(&format!("{}{PATH}", door.public_url), "", found.count);
+    let (next, previous) = page.links(&format!("{}{FILES_PATH}", calls.public_url), "", found.count);
     Ok(Json(FilePage {
         count: found.count,
         next,
@@ -133,50 +96,53 @@ pub(crate) async fn list(
         results: found
             .files
             .iter()
-            .map(|file| view(&door, &headers, file))
+            .map(|file| file_view(&calls, &headers, file))
             .collect(),
     }))
 }
 
-/// One file, with fresh addresses.
+/// Returns one file, with fresh URLs.
 #[utoipa::path(get, path = "/api/v1/files/{id}/", tag = "files", security(("bearer" = [])),
-    params(("id" = String, Path, description = "As the list of files names it")),
-    responses((status = 200, body = FileView), Refusal))]
-pub(crate) async fn show(
-    State(door): State<Arc<Door>>,
+    params(("id" = String, Path, description = "The file's id from the list of files")),
+    responses((status = 200, body = FileView), ApiRejection))]
+pub(super) async fn show(
+    State(calls): State<Arc<FileCalls>>,
     caller: Caller,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<FileView>, Refusal> {
-    let file = door.files.show(&caller.account().to_string(), named(id)?).await?;
-    Ok(Json(view(&door, &headers, &file)))
+) -> Result<Json<FileView>, ApiRejection> {
+    let file = calls
+        .files
+        .show(&caller.account().to_string(), parse_file_id(id)?)
+        .await?;
+    Ok(Json(file_view(&calls, &headers, &file)))
 }
 
-/// Deletes a file; its addresses end at once.
+/// Deletes a file. Its URLs stop working at once.
 #[utoipa::path(delete, path = "/api/v1/files/{id}/", tag = "files", security(("bearer" = [])),
-    params(("id" = String, Path, description = "As the list of files names it")),
-    responses((status = 204, description = "It is gone"), Refusal))]
-pub(crate) async fn remove(
-    State(door): State<Arc<Door>>,
+    params(("id" = String, Path, description = "The file's id from the list of files")),
+    responses((status = 204, description = "The file is deleted"), ApiRejection))]
+pub(super) async fn remove(
+    State(calls): State<Arc<FileCalls>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
-) -> Result<StatusCode, Refusal> {
-    let id = named(id)?;
-    door.files.remove(&caller.account().to_string(), id).await?;
+) -> Result<StatusCode, ApiRejection> {
+    let id = parse_file_id(id)?;
+    calls.files.remove(&caller.account().to_string(), id).await?;
     tracing::info!(file = %id, user = %caller.account(), "deleted a file");
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn named(id: Result<Path<String>, PathRejection>) -> Result<FileId, Refusal> {
-    let Path(id) = id.map_err(|_| Refusal::not_found())?;
-    id.parse().map_err(|_| Refusal::not_found())
+fn parse_file_id(id: Result<Path<String>, PathRejection>) -> Result<FileId, ApiRejection> {
+    let Path(id) = id.map_err(|_| ApiRejection::not_found())?;
+    id.parse().map_err(|_| ApiRejection::not_found())
 }
 
-/// What its owner sees of a file.
-fn view(door: &Door, headers: &HeaderMap, file: &StoredFile) -> FileView {
-    let base = base(&door.public_url, headers);
-    let (upload_url, expires_at) = door.files.url(Deed::Write, file, &base);
-    let (download_url, _) = door.files.url(Deed::Read, file, &base);
+/// The owner's view of a file.
+fn file_view(calls: &FileCalls, headers: &HeaderMap, file: &StoredFile) -> FileView {
+    let base = base_url(&calls.public_url, headers);
+    let (upload_url, expires_at) = calls.files.url(FileAccess::Write, file, &base);
+    let (download_url, _) = calls.files.url(FileAccess::Read, file, &base);
     let state = file.state();
     let sha256 = file.content.map(|content| content.sha256).or(file.promised);
     FileView {
@@ -193,8 +159,8 @@ fn view(door: &Door, headers: &HeaderMap, file: &StoredFile) -> FileView {
     }
 }
 
-/// What signed URLs begin with: executors must reach it. Without a configured address, the one that this request used.
-fn base(public_url: &str, headers: &HeaderMap) -> String {
+/// The beginning of signed URLs, which executors must reach: the configured address, else the host of this request.
+fn base_url(public_url: &str, headers: &HeaderMap) -> String {
     if !public_url.is_empty() {
         return public_url.to_owned();
     }
@@ -205,19 +171,6 @@ fn base(public_url: &str, headers: &HeaderMap) -> String {
     format!("http://{host}")
 }
 
-impl From<FileError> for Refusal {
-    fn from(error: FileError) -> Self {
-        if matches!(error, FileError::Store(_) | FileError::Shelf(_)) {
-            tracing::error!(error = %Causes(&error), "a request about a file failed");
-            return Self::detail(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The facilitator's file store does not answer; try again.",
-            );
-        }
-        Self::detail(error.status(), error.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +179,7 @@ mod tests {
     #[test]
     fn a_body_announces_a_file_or_says_what_is_wrong() {
         let whole = format!(r#"{{"name":"a","size":3,"sha256":"{}"}}"#, "0".repeat(64));
-        let new = announced(whole.as_bytes()).unwrap();
+        let new = parse_new_file(whole.as_bytes()).unwrap();
         assert_eq!((new.name.as_str(), new.size), ("a", Some(3)));
         assert_eq!(new.sha256, Some(Digest::from_bytes([0; 32])));
         for bad in [
@@ -236,15 +189,15 @@ mod tests {
             r#"{"name":"a","size":-1}"#,
             r#"{"name":"a","sha256":"zz"}"#,
         ] {
-            assert!(announced(bad.as_bytes()).is_err(), "{bad}");
+            assert!(parse_new_file(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn urls_begin_where_executors_reach_us() {
         let mut headers = HeaderMap::new();
-        assert_eq!(base("https://door.example", &headers), "https://door.example");
+        assert_eq!(base_url("https://door.example", &headers), "https://door.example");
         headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:8090"));
-        assert_eq!(base("", &headers), "http://127.0.0.1:8090");
+        assert_eq!(base_url("", &headers), "http://127.0.0.1:8090");
     }
 }

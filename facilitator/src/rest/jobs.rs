@@ -1,4 +1,4 @@
-//! `/api/v1/job-docker/` and `/api/v1/jobs/`.
+//! `/api/v1/job-docker/` and `/api/v1/jobs/`: submitting, reading, cancelling and listing jobs.
 
 use std::sync::Arc;
 
@@ -7,129 +7,153 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use muster_facilitator_core::delivery::Trust;
-use muster_facilitator_core::jobs::{History, Step};
+use muster_facilitator_core::connections::Trust;
+use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
+use muster_facilitator_core::intake;
 use muster_facilitator_core::page::{JobFilter, PageQuery};
-use muster_facilitator_core::signature::SignatureRefused;
-use muster_facilitator_core::{intake, jobs};
+use muster_facilitator_core::signature::SignatureRejection;
+use muster_process::SharedClock;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
 use muster_protocol::{JobId, JobStatus};
 use uuid::Uuid;
 
+use super::admission::Caller;
 use super::body;
-use super::caller::Caller;
-use super::refusal::Refusal;
-use super::reports::{named, own};
-use crate::door::Door;
-use crate::hub::Notice;
-use crate::store::{Cancelled, Created, Listed, MAX_PAGE_BYTES, StoredJob, Submission};
+use super::job_path::{parse_job_id, validator_of_own_job};
+use super::rejection::ApiRejection;
+use crate::notices::{Notice, Notifier};
+use crate::request_signer::RequestSigner;
+use crate::store::{
+    CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
+};
+use crate::validator_selection::ValidatorSelection;
 
-/// The list's own path, for the links between its pages.
+/// The path of the list, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";
 
-/// Takes a job in. The same signed request again, or the same `Idempotency-Key`, is the same job.
+/// The services behind the calls about jobs.
+pub(crate) struct JobService {
+    pub(crate) store: Store,
+    pub(crate) selection: ValidatorSelection,
+    pub(crate) signer: Arc<RequestSigner>,
+    pub(crate) notifier: Notifier,
+    pub(crate) quota: JobQuota,
+    pub(crate) clock: SharedClock,
+    /// The beginning of links, without a slash at the end; empty for relative links.
+    pub(crate) public_url: String,
+}
+
+/// Submits a job. The same signed request again, or the same `Idempotency-Key`, returns the same job.
 #[utoipa::path(post, path = "/api/v1/job-docker/", tag = "jobs", request_body = CreateJob, security(("bearer" = [])),
-    params(("Idempotency-Key" = Option<String>, Header, max_length = 255, description = "The client's own name for this request")),
-    responses((status = 201, body = JobView), Refusal))]
+    params(("Idempotency-Key" = Option<String>, Header, max_length = 255,
+        description = "The client's name for this request")),
+    responses((status = 201, body = JobView), ApiRejection))]
 pub(super) async fn create(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<JobService>>,
     caller: Caller,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body).await?;
-    let idempotency = idempotency(&parts.headers)?;
-    let signed = caller.signature(&door, &parts.headers, SignatureScope::SignedFields)?;
-    let job = intake::read(&body)?;
-    let signature = signed.unwrap_or_else(|| {
-        // For who has no key of their own, ours vouches.
-        muster_identity::sign_job(&door.keypair, &job.signed_fields(), door.now_ns())
-    });
+    let body = body::read_json(&parts.headers, body).await?;
+    let idempotency = parse_idempotency_key(&parts.headers)?;
+    let signed = service
+        .signer
+        .check_headers(&caller.0, &parts.headers, SignatureScope::SignedFields)?;
+    let job = intake::parse_job(&body)?;
+    let signature = signed.unwrap_or_else(|| service.signer.sign_job(&job));
     let (validator, request) = intake::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
-    let request = muster_identity::verify_job(&request).map_err(|_| SignatureRefused::Wrong)?;
-    let submission = Submission {
+    let request = muster_identity::verify_job(&request).map_err(|_| SignatureRejection::Wrong)?;
+    let submission = JobSubmission {
         actor: &caller.0,
         validator,
         request: &request,
         idempotency: idempotency.as_deref(),
-        quota: door.quota,
+        quota: service.quota,
     };
-    let now = door.clock.now();
-    // The SDK repeats a request whose answer it did not get: that one needs no validator any more.
-    let known = if door.selects(validator).await? {
-        match door.store.create(submission, now).await? {
-            Created::New => {
-                door.announce(Notice::Deliver(validator, request.uuid));
-                tracing::info!(job = %request.uuid, by = %caller.account(), %validator, "took a job in");
-                let sent = Step {
+    let now = service.clock.now();
+    // The SDK repeats a request that got no answer. A repeated request needs no selectable validator.
+    let existing = if service.selection.is_selectable(validator).await? {
+        match service.store.create(submission, now).await? {
+            JobCreation::New => {
+                service.notifier.publish(Notice::Deliver(validator, request.uuid));
+                tracing::info!(job = %request.uuid, by = %caller.account(), %validator, "accepted a job");
+                let sent = HistoryEntry {
                     status: JobStatus::Sent,
                     metadata: None,
                     at: now,
                 };
-                let view = jobs::view(&request, validator, &History::new(vec![sent]));
+                let view = history::job_view(&request, validator, &JobHistory::new(vec![sent]));
                 return Ok((StatusCode::CREATED, Json(view)).into_response());
             }
-            Created::Known(known) => known,
-            Created::Over(over) => return Err(over.into()),
+            JobCreation::Existing(existing) => existing,
+            JobCreation::QuotaExceeded(exceeded) => return Err(exceeded.into()),
         }
     } else {
-        let known = door.store.repeated(submission).await?;
-        known.ok_or_else(|| Refusal::list("Could not select Validator"))?
+        let existing = service.store.repeated(submission).await?;
+        existing.ok_or_else(|| ApiRejection::list("Could not select Validator"))?
     };
-    let stored = door.store.job(known).await?.ok_or_else(Refusal::not_found)?;
+    let stored = service
+        .store
+        .job(existing)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
     Ok((StatusCode::CREATED, Json(view(&stored))).into_response())
 }
 
-fn idempotency(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+fn parse_idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiRejection> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
     let name = value.to_str().ok().map(str::trim);
     match name.filter(|name| (1..=255).contains(&name.len())) {
         Some(name) => Ok(Some(name.to_owned())),
-        None => Err(Refusal::detail(
+        None => Err(ApiRejection::detail(
             StatusCode::BAD_REQUEST,
             "Idempotency-Key must be 1 to 255 visible ASCII characters.",
         )),
     }
 }
 
-/// One job of the account.
+/// Returns one job of the account.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/", tag = "jobs", security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
-    responses((status = 200, body = JobView), Refusal))]
+    responses((status = 200, body = JobView), ApiRejection))]
 pub(super) async fn show(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<JobService>>,
     caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
-) -> Result<Json<JobView>, Refusal> {
-    let uuid = named(uuid)?;
-    let stored = door.store.job(uuid).await?;
+) -> Result<Json<JobView>, ApiRejection> {
+    let uuid = parse_job_id(uuid)?;
+    let stored = service.store.job(uuid).await?;
     let own = stored
         .filter(|job| job.account == *caller.account())
-        .ok_or_else(Refusal::not_found)?;
+        .ok_or_else(ApiRejection::not_found)?;
     Ok(Json(view(&own)))
 }
 
-/// Stops a job. One that no validator has answered ends at once; else its validator stops it, and its last status says how.
+/// Cancels a job. A job that no validator has answered ends at once. Otherwise its validator stops it and reports the last
+/// status.
 #[utoipa::path(post, path = "/api/v1/jobs/{uuid}/cancel/", tag = "jobs", security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
-    responses((status = 202, body = JobView), Refusal))]
+    responses((status = 202, body = JobView), ApiRejection))]
 pub(super) async fn cancel(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<JobService>>,
     caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
-) -> Result<(StatusCode, Json<JobView>), Refusal> {
-    let uuid = named(uuid)?;
-    let validator = own(&door, &caller, uuid).await?.ok_or_else(Refusal::not_found)?;
-    let conflict = |reason: String| Refusal::detail(StatusCode::CONFLICT, reason);
-    let stored = door.store.job(uuid).await?.ok_or_else(Refusal::not_found)?;
-    let shown = stored.history.shown();
-    if stored.history.len() > 1 && !shown.is_terminal() {
-        // Nothing of ours is sent to a ComputeHorde peer, so its job cannot be stopped and must not seem to be.
-        match door.store.known(validator).await?.map(|known| known.trust) {
+) -> Result<(StatusCode, Json<JobView>), ApiRejection> {
+    let uuid = parse_job_id(uuid)?;
+    let store = &service.store;
+    let validator = validator_of_own_job(store, &caller, uuid)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    let conflict = |reason: String| ApiRejection::detail(StatusCode::CONFLICT, reason);
+    let stored = store.job(uuid).await?.ok_or_else(ApiRejection::not_found)?;
+    let status = stored.history.visible_status();
+    if stored.history.len() > 1 && !status.is_terminal() {
+        // ComputeHorde's validators have no message to stop a job, so the answer must not claim that it stops.
+        match store.validator(validator).await?.map(|record| record.trust) {
             Some(Trust::Proven) => {}
             Some(Trust::Claimed) | None => {
                 return Err(conflict(
@@ -139,55 +163,55 @@ pub(super) async fn cancel(
             }
         }
     }
-    match door.store.cancel(&caller.0, uuid, door.clock.now()).await? {
-        Cancelled::TooLate(status) if !stored.cancelled => {
+    match store.cancel(&caller.0, uuid, service.clock.now()).await? {
+        CancellationOutcome::TooLate(status) if !stored.cancelled => {
             return Err(conflict(format!("The job has already ended: {status}.")));
         }
-        Cancelled::TooLate(_) => {}
-        Cancelled::Ended | Cancelled::Asked => {
-            tracing::info!(job = %uuid, by = %caller.account(), "a job is no longer wanted");
-            door.announce(Notice::Cancel(validator, uuid));
-            door.announce(Notice::Changed(uuid));
+        CancellationOutcome::TooLate(_) => {}
+        CancellationOutcome::Ended | CancellationOutcome::Requested => {
+            tracing::info!(job = %uuid, by = %caller.account(), "a user cancels a job");
+            service.notifier.publish(Notice::Cancel(validator, uuid));
+            service.notifier.publish(Notice::Changed(uuid));
         }
     }
-    let stored = door.store.job(uuid).await?.ok_or_else(Refusal::not_found)?;
+    let stored = store.job(uuid).await?.ok_or_else(ApiRejection::not_found)?;
     Ok((StatusCode::ACCEPTED, Json(view(&stored))))
 }
 
-/// The account's jobs, newest first, without the contents of inline volumes. A page past the end is 404.
+/// Lists the account's jobs, newest first, without the contents of inline volumes. A page past the end answers 404.
 #[utoipa::path(get, path = "/api/v1/jobs/", tag = "jobs", security(("bearer" = [])),
     params(
-        ("page" = Option<u64>, Query, minimum = 1, description = "From 1"),
-        ("page_size" = Option<u32>, Query, minimum = 1, description = "At most 256, else 10"),
+        ("page" = Option<u64>, Query, minimum = 1, description = "Page number, from 1"),
+        ("page_size" = Option<u32>, Query, minimum = 1, description = "Results on a page, at most 256; 10 if absent"),
         ("uuid" = Option<Vec<String>>, Query, description = "Only these jobs"),
-        ("tag" = Option<String>, Query, description = "Only jobs with this label, of which there are none"),
+        ("tag" = Option<String>, Query, description = "Only jobs with this label; no job has a label yet"),
     ),
-    responses((status = 200, body = JobPage), Refusal))]
+    responses((status = 200, body = JobPage), ApiRejection))]
 pub(super) async fn list(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<JobService>>,
     caller: Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<JobPage>, Refusal> {
-    let Query(query) = query.map_err(|_| Refusal::no_such_page())?;
-    let page = PageQuery::read(&query).ok_or_else(Refusal::no_such_page)?;
-    let filter = JobFilter::read(&query).map_err(|error| Refusal::field("uuid", &error.to_string()))?;
-    let listed = door
+) -> Result<Json<JobPage>, ApiRejection> {
+    let Query(query) = query.map_err(|_| ApiRejection::no_such_page())?;
+    let page = PageQuery::parse(&query).ok_or_else(ApiRejection::no_such_page)?;
+    let filter = JobFilter::parse(&query).map_err(|error| ApiRejection::field("uuid", &error.to_string()))?;
+    let listing = service
         .store
         .jobs_of(caller.account(), &filter, page.limit(), page.offset())
         .await?;
-    let found = match listed {
-        Listed::Page(found) => found,
-        Listed::TooLong => {
+    let found = match listing {
+        JobListing::Page(found) => found,
+        JobListing::TooLong => {
             let advice = format!(
                 "This page would hold more than {MAX_PAGE_BYTES} bytes of results: ask for a smaller page_size, or for single jobs."
             );
-            return Err(Refusal::detail(StatusCode::PAYLOAD_TOO_LARGE, advice));
+            return Err(ApiRejection::detail(StatusCode::PAYLOAD_TOO_LARGE, advice));
         }
     };
     if !page.exists(found.count) {
-        return Err(Refusal::no_such_page());
+        return Err(ApiRejection::no_such_page());
     }
-    let base = format!("{}{JOBS_PATH}", door.public_url);
+    let base = format!("{}{JOBS_PATH}", service.public_url);
     let (next, previous) = page.links(&base, &filter.query(), found.count);
     Ok(Json(JobPage {
         count: found.count,
@@ -198,5 +222,5 @@ pub(super) async fn list(
 }
 
 fn view(job: &StoredJob) -> JobView {
-    jobs::view(&job.request, job.validator, &job.history)
+    history::job_view(&job.request, job.validator, &job.history)
 }

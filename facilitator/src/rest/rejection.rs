@@ -1,4 +1,5 @@
-//! Every answer that is not a success, in the shapes that ComputeHorde's clients read.
+//! Every answer of the REST API that is not a success, in the shapes that ComputeHorde's clients read. This is the one
+//! place that maps errors to HTTP statuses and bodies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,6 +7,10 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use muster_facilitator_core::auth::IssueError;
+use muster_facilitator_core::intake::BodyRejection;
+use muster_facilitator_core::signature::SignatureRejection;
+use muster_file_store::FileError;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::rest::{Detail, LoginError};
@@ -14,28 +19,24 @@ use utoipa::openapi::schema::{Schema, SchemaType};
 use utoipa::openapi::{ContentBuilder, Object, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema as _};
 
-use crate::store::OverQuota;
+use crate::store::QuotaExceeded;
 
-use muster_facilitator_core::auth::IssueError;
-use muster_facilitator_core::intake::BodyRefused;
-use muster_facilitator_core::signature::SignatureRefused;
-
-/// A refusal with its status and its body.
+/// The status, the body and the retry time of a rejected request.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ApiRejection {
     status: StatusCode,
     body: Value,
-    /// Seconds after which it is worth asking again.
+    /// Seconds after which the client may try again.
     retry_after: Option<u64>,
 }
 
-/// Seconds after which a store or a machine that was overloaded may not be so any more.
-const BREATHER: u64 = 5;
+/// Seconds after which the client may try again when a store or the machine was overloaded.
+const OVERLOAD_RETRY_S: u64 = 5;
 
-// === impl Refusal ===
+// === impl ApiRejection ===
 
-impl Refusal {
-    /// `{"detail": …}`, as the API answers.
+impl ApiRejection {
+    /// `{"detail": …}`, the shape of the API.
     pub(crate) fn detail(status: StatusCode, detail: impl Into<String>) -> Self {
         let body = json!(Detail {
             detail: detail.into()
@@ -44,7 +45,7 @@ impl Refusal {
     }
 
     fn new(status: StatusCode, body: Value) -> Self {
-        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(BREATHER);
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(OVERLOAD_RETRY_S);
         Self {
             status,
             body,
@@ -52,69 +53,68 @@ impl Refusal {
         }
     }
 
-    /// `{"error": …}`, as the login answers.
+    /// `{"error": …}`, the shape of the login.
     pub(crate) fn error(status: StatusCode, error: impl Into<String>) -> Self {
         let body = json!(LoginError { error: error.into() });
         Self::new(status, body)
     }
 
-    /// `["…"]`, as one validation of the whole job answers.
+    /// `["…"]`, the shape of a validation of the whole job.
     pub(crate) fn list(reason: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, json!([reason]))
     }
 
-    /// `{"field": ["…"]}`, as one field of a body or of a query answers.
+    /// `{"field": ["…"]}`, the shape of a wrong field of a body or a query.
     pub(crate) fn field(name: &str, reason: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, json!({name: [reason]}))
     }
 
-    /// A page of a list that does not exist.
+    /// A page that the list does not have.
     pub(crate) fn no_such_page() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Invalid page.")
     }
 
-    /// The answer of ComputeHorde's feedback call to a request without signature headers.
-    pub(crate) fn signature_not_found(refused: &SignatureRefused) -> Self {
-        let body = json!({"error": "Signature not found", "details": refused.to_string()});
+    /// The shape in which ComputeHorde's feedback call rejects a request without signature headers.
+    pub(crate) fn signature_not_found(rejection: &SignatureRejection) -> Self {
+        let body = json!({"error": "Signature not found", "details": rejection.to_string()});
         Self::new(StatusCode::BAD_REQUEST, body)
     }
 
-    /// Somebody asks more often than they may.
-    pub(crate) fn too_soon(wait: Duration) -> Self {
+    /// The caller exceeds its request rate and must wait for `wait`.
+    pub(crate) fn throttled(wait: Duration) -> Self {
         let seconds = wait.as_secs().saturating_add(1);
-        let mut refusal = Self::detail(
+        let mut rejection = Self::detail(
             StatusCode::TOO_MANY_REQUESTS,
             format!("Request was throttled. Expected available in {seconds} seconds."),
         );
-        refusal.retry_after = Some(seconds);
-        refusal
+        rejection.retry_after = Some(seconds);
+        rejection
     }
 
-    /// Its status.
+    /// The requested thing does not exist, or it is another account's: callers cannot tell which.
+    pub(crate) fn not_found() -> Self {
+        Self::detail(StatusCode::NOT_FOUND, "Not found.")
+    }
+
     pub(crate) const fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// When it is worth asking again.
+    /// The time after which the client may try again.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
-    /// What it says, in words.
-    pub(crate) fn words(&self) -> String {
+    /// The reason as one text.
+    pub(crate) fn message(&self) -> String {
         let text = |key: &str| self.body.get(key).and_then(Value::as_str).map(str::to_owned);
         text("detail")
             .or_else(|| text("error"))
             .unwrap_or_else(|| self.body.to_string())
     }
-
-    /// Also what a user gets for another user's job.
-    pub(crate) fn not_found() -> Self {
-        Self::detail(StatusCode::NOT_FOUND, "Not found.")
-    }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiRejection {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body)).into_response();
         let headers = response.headers_mut();
@@ -128,8 +128,8 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
-    /// The operator reads the cause, the user that it is not their fault.
+impl From<StoreError> for ApiRejection {
+    /// The cause goes to the operator's log. The user learns only that the fault is not theirs.
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %Causes(&error), "a request failed in the store");
         Self::detail(
@@ -139,9 +139,15 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl From<IssueError> for Refusal {
+impl From<FileError> for ApiRejection {
+    fn from(error: FileError) -> Self {
+        Self::detail(error.status(), error.public_detail())
+    }
+}
+
+impl From<IssueError> for ApiRejection {
     fn from(error: IssueError) -> Self {
-        tracing::error!(error = %Causes(&error), "a credential could not be made");
+        tracing::error!(error = %Causes(&error), "cannot sign a nonce or a token");
         Self::error(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The facilitator cannot sign credentials.",
@@ -149,67 +155,88 @@ impl From<IssueError> for Refusal {
     }
 }
 
-impl From<OverQuota> for Refusal {
-    fn from(over: OverQuota) -> Self {
-        let (reason, seconds) = match over {
-            OverQuota::Open => (
-                "The account has as many jobs as it may have at a time; wait for one to end, or cancel one.",
-                BREATHER,
+impl From<QuotaExceeded> for ApiRejection {
+    fn from(exceeded: QuotaExceeded) -> Self {
+        let (reason, seconds) = match exceeded {
+            QuotaExceeded::Open => (
+                "The account has as many open jobs as it may have; wait for one to end, or cancel one.",
+                OVERLOAD_RETRY_S,
             ),
-            OverQuota::Daily { resets_in_s } => (
-                "The account has made as many jobs today as it may; the count begins anew at midnight, UTC.",
+            QuotaExceeded::Daily { resets_in_s } => (
+                "The account has created as many jobs today as it may; the count starts again at midnight UTC.",
                 resets_in_s,
             ),
         };
-        let mut refusal = Self::detail(StatusCode::TOO_MANY_REQUESTS, reason);
-        refusal.retry_after = Some(seconds);
-        refusal
+        let mut rejection = Self::detail(StatusCode::TOO_MANY_REQUESTS, reason);
+        rejection.retry_after = Some(seconds);
+        rejection
     }
 }
 
-/// How calls are refused, for the OpenAPI document.
-impl IntoResponses for Refusal {
+impl From<SignatureRejection> for ApiRejection {
+    fn from(rejection: SignatureRejection) -> Self {
+        let status = if rejection.is_malformed() {
+            StatusCode::BAD_REQUEST
+        } else {
+            StatusCode::UNAUTHORIZED
+        };
+        Self::detail(status, rejection.to_string())
+    }
+}
+
+impl From<BodyRejection> for ApiRejection {
+    fn from(rejection: BodyRejection) -> Self {
+        match rejection {
+            BodyRejection::Fields(fields) => Self::new(StatusCode::BAD_REQUEST, json!(fields)),
+            BodyRejection::NotObject => Self::field("non_field_errors", &rejection.to_string()),
+            BodyRejection::NotJson(_) => Self::detail(StatusCode::BAD_REQUEST, rejection.to_string()),
+        }
+    }
+}
+
+/// The error responses that the OpenAPI document lists for every call.
+impl IntoResponses for ApiRejection {
     fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
         let detail = || Ref::from_schema_name(Detail::name()).into();
         let anything = || Object::with_type(SchemaType::AnyValue).into();
-        let kinds: [(&str, &str, RefOr<Schema>); 9] = [
+        let kinds: [(&str, &str, RefOr<Schema>); 10] = [
             (
                 "400",
-                "What was sent is wrong: an object of reasons by field, a list of reasons, or one of `detail` and `error`",
+                "The request is wrong: an object of reasons by field, a list of reasons, or one of `detail` and `error`",
                 anything(),
             ),
             (
                 "401",
-                "Who asks is not known, or the signature is not believed",
+                "The credentials or the signature are missing or not valid",
                 anything(),
             ),
-            ("403", "Who asks may not", detail()),
+            ("403", "The caller may not do this", detail()),
             (
                 "404",
-                "There is no such thing, or it is another account's",
+                "There is no such object, or it is another account's",
                 anything(),
             ),
             ("408", "The body did not arrive in time", detail()),
-            ("409", "It cannot be done any more", detail()),
             (
-                "413",
-                "What is sent, or would be answered, is too large",
+                "409",
+                "The state of the object does not allow this any more",
                 detail(),
             ),
+            ("413", "The request or its answer is too large", detail()),
             ("415", "The body is not JSON", detail()),
             (
                 "429",
-                "Too much is asked; `Retry-After` says how long to wait",
+                "A rate or a quota is exceeded; `Retry-After` gives the seconds to wait",
+                detail(),
+            ),
+            (
+                "503",
+                "The store does not answer; `Retry-After` gives the seconds to wait",
                 detail(),
             ),
         ];
         let mut responses = BTreeMap::new();
-        let unavailable = (
-            "503",
-            "The store does not answer; `Retry-After` says how long to wait",
-            detail(),
-        );
-        for (status, description, schema) in kinds.into_iter().chain([unavailable]) {
+        for (status, description, schema) in kinds {
             let content = ContentBuilder::new().schema(Some(schema)).build();
             let response = ResponseBuilder::new()
                 .description(description)
@@ -218,26 +245,5 @@ impl IntoResponses for Refusal {
             responses.insert(status.to_owned(), response.into());
         }
         responses
-    }
-}
-
-impl From<SignatureRefused> for Refusal {
-    fn from(refused: SignatureRefused) -> Self {
-        let status = if refused.is_malformed() {
-            StatusCode::BAD_REQUEST
-        } else {
-            StatusCode::UNAUTHORIZED
-        };
-        Self::detail(status, refused.to_string())
-    }
-}
-
-impl From<BodyRefused> for Refusal {
-    fn from(refused: BodyRefused) -> Self {
-        match refused {
-            BodyRefused::Fields(fields) => Self::new(StatusCode::BAD_REQUEST, json!(fields)),
-            BodyRefused::NotObject => Self::field("non_field_errors", &refused.to_string()),
-            BodyRefused::NotJson(_) => Self::detail(StatusCode::BAD_REQUEST, refused.to_string()),
-        }
     }
 }

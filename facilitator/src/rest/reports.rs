@@ -1,4 +1,4 @@
-//! `/api/v1/cheated-job/` and `/api/v1/jobs/{uuid}/feedback/`.
+//! `/api/v1/cheated-job/` and `/api/v1/jobs/{uuid}/feedback/`: users' reports about results.
 
 use std::sync::Arc;
 
@@ -7,34 +7,47 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::intake;
-use muster_facilitator_core::signature::SignatureRefused;
+use muster_facilitator_core::signature::SignatureRejection;
+use muster_process::SharedClock;
 use muster_protocol::rest::{Feedback, Message, ReportCheat};
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
-use muster_protocol::{JobId, ValidatorKey};
 
+use super::admission::Caller;
 use super::body;
-use super::caller::Caller;
-use super::refusal::Refusal;
-use crate::door::Door;
-use crate::hub::Notice;
+use super::job_path::{parse_job_id, validator_of_own_job};
+use super::rejection::ApiRejection;
+use crate::notices::{Notice, Notifier};
+use crate::request_signer::RequestSigner;
+use crate::store::Store;
 
-/// Reports that a job was cheated on, by the result of the same job on a trusted miner.
-#[utoipa::path(post, path = "/api/v1/cheated-job/", tag = "jobs", request_body = ReportCheat, security(("bearer" = [])),
-    responses((status = 201, body = Message), Refusal))]
-pub(super) async fn cheated(
-    State(door): State<Arc<Door>>,
+/// The services behind the calls about results.
+pub(crate) struct ReportService {
+    pub(crate) store: Store,
+    pub(crate) signer: Arc<RequestSigner>,
+    pub(crate) notifier: Notifier,
+    pub(crate) clock: SharedClock,
+}
+
+/// Reports that a miner cheated on a job. The evidence is the result of the same job on a trusted miner.
+#[utoipa::path(post, path = "/api/v1/cheated-job/", operation_id = "cheated", tag = "jobs", request_body = ReportCheat,
+    security(("bearer" = [])),
+    responses((status = 201, body = Message), ApiRejection))]
+pub(super) async fn report_cheat(
+    State(service): State<Arc<ReportService>>,
     caller: Caller,
     request: Request,
-) -> Result<(StatusCode, Json<Message>), Refusal> {
+) -> Result<(StatusCode, Json<Message>), ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body).await?;
-    let (report, signed) = intake::read_cheat_report(&body)?;
-    let signature = caller.signed(&door, &parts.headers, &signed)?;
-    let missing = |what: &str| Refusal::error(StatusCode::NOT_FOUND, format!("{what} not found"));
-    let validator = own(&door, &caller, report.job_uuid)
+    let body = body::read_json(&parts.headers, body).await?;
+    let (report, signed) = intake::parse_cheat_report(&body)?;
+    let signature = service
+        .signer
+        .sign_or_check_body(&caller.0, &parts.headers, &signed)?;
+    let missing = |what: &str| ApiRejection::error(StatusCode::NOT_FOUND, format!("{what} not found"));
+    let validator = validator_of_own_job(&service.store, &caller, report.job_uuid)
         .await?
         .ok_or_else(|| missing("Job"))?;
-    own(&door, &caller, report.trusted_job_uuid)
+    validator_of_own_job(&service.store, &caller, report.trusted_job_uuid)
         .await?
         .ok_or_else(|| missing("Trusted job"))?;
     let frame = CheatReport {
@@ -45,77 +58,73 @@ pub(super) async fn cheated(
         trusted_job_uuid: report.trusted_job_uuid.to_string(),
         details: report.details,
     };
-    let kept = door
+    let stored = service
         .store
-        .report_cheat(&caller.0, report.job_uuid, validator, &frame, door.clock.now())
+        .report_cheat(&caller.0, report.job_uuid, validator, &frame, service.clock.now())
         .await?;
-    if !kept {
+    if !stored {
         let reason = "Cheat report already exists for this job";
-        return Err(Refusal::error(StatusCode::BAD_REQUEST, reason));
+        return Err(ApiRejection::error(StatusCode::BAD_REQUEST, reason));
     }
     tracing::info!(job = %report.job_uuid, by = %caller.account(), "a user reports cheating");
-    door.announce(Notice::Look(validator));
+    service.notifier.publish(Notice::Look(validator));
     let message = "Job reported as cheated".to_owned();
     Ok((StatusCode::CREATED, Json(Message { message })))
 }
 
-/// What the job's user thinks of its result.
+/// Returns the user's feedback on the job's result.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/feedback/", tag = "jobs", security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
-    responses((status = 200, body = Feedback), Refusal))]
+    responses((status = 200, body = Feedback), ApiRejection))]
 pub(super) async fn feedback(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<ReportService>>,
     caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
-) -> Result<Json<Feedback>, Refusal> {
-    let uuid = named(uuid)?;
-    own(&door, &caller, uuid).await?.ok_or_else(Refusal::not_found)?;
-    let feedback = door.store.feedback(uuid).await?;
-    feedback.map(Json).ok_or_else(Refusal::not_found)
+) -> Result<Json<Feedback>, ApiRejection> {
+    let uuid = parse_job_id(uuid)?;
+    validator_of_own_job(&service.store, &caller, uuid)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    let feedback = service.store.feedback(uuid).await?;
+    feedback.map(Json).ok_or_else(ApiRejection::not_found)
 }
 
-/// Says once what the job's user thinks of its result.
-#[utoipa::path(put, path = "/api/v1/jobs/{uuid}/feedback/", tag = "jobs", request_body = Feedback, security(("bearer" = [])),
+/// Stores the user's feedback on the job's result. It cannot be changed later.
+#[utoipa::path(put, path = "/api/v1/jobs/{uuid}/feedback/", tag = "jobs", request_body = Feedback,
+    security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
-    responses((status = 201, body = Feedback), Refusal))]
+    responses((status = 201, body = Feedback), ApiRejection))]
 pub(super) async fn give_feedback(
-    State(door): State<Arc<Door>>,
+    State(service): State<Arc<ReportService>>,
     caller: Caller,
     uuid: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Result<(StatusCode, Json<Feedback>), Refusal> {
-    let uuid = named(uuid)?;
+) -> Result<(StatusCode, Json<Feedback>), ApiRejection> {
+    let uuid = parse_job_id(uuid)?;
     let (parts, body) = request.into_parts();
-    let body = body::json(&parts.headers, body).await?;
-    let (feedback, signed) = intake::read_feedback(&body)?;
-    match caller.signed(&door, &parts.headers, &signed) {
+    let body = body::read_json(&parts.headers, body).await?;
+    let (feedback, signed) = intake::parse_feedback(&body)?;
+    match service
+        .signer
+        .sign_or_check_body(&caller.0, &parts.headers, &signed)
+    {
         Ok(_) => {}
-        Err(refused @ SignatureRefused::Missing(_)) => return Err(Refusal::signature_not_found(&refused)),
-        Err(refused) => return Err(refused.into()),
+        Err(rejection @ SignatureRejection::Missing(_)) => {
+            return Err(ApiRejection::signature_not_found(&rejection));
+        }
+        Err(rejection) => return Err(rejection.into()),
     }
-    own(&door, &caller, uuid).await?.ok_or_else(Refusal::not_found)?;
-    let given = door
+    validator_of_own_job(&service.store, &caller, uuid)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    let given = service
         .store
-        .give_feedback(&caller.0, uuid, &feedback, door.clock.now())
+        .give_feedback(&caller.0, uuid, &feedback, service.clock.now())
         .await?;
     if given {
         Ok((StatusCode::CREATED, Json(feedback)))
     } else {
         let reason = "Feedback already exists for this job.";
-        Err(Refusal::detail(StatusCode::CONFLICT, reason))
+        Err(ApiRejection::detail(StatusCode::CONFLICT, reason))
     }
-}
-
-/// The job that a path names.
-pub(super) fn named(uuid: Result<Path<String>, PathRejection>) -> Result<JobId, Refusal> {
-    let Path(uuid) = uuid.map_err(|_| Refusal::not_found())?;
-    uuid.parse().map_err(|_| Refusal::not_found())
-}
-
-/// Who holds the job, if it is the caller's.
-pub(super) async fn own(door: &Door, caller: &Caller, job: JobId) -> Result<Option<ValidatorKey>, Refusal> {
-    let owner = door.store.owner(job).await?;
-    Ok(owner
-        .filter(|(account, _)| account == caller.account())
-        .map(|(_, validator)| validator))
 }

@@ -1,4 +1,4 @@
-//! A validator's frames: what each one is, and how one that is not a message is answered. Pure.
+//! Reads validators' frames, judges the frames of the greeting, and builds the answers. Pure.
 
 use muster_identity::{verify_challenge, verify_facilitator_auth};
 use muster_protocol::ValidatorKey;
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::store::Recorded;
+use crate::store::UpdateOutcome;
 
-/// The close code for a signature that does not hold.
+/// Close code: the signature is not valid.
 pub(super) const CLOSE_SIGNATURE: u16 = 3000;
 
-/// The close code for a validator that is not served.
+/// Close code: the validator is not served.
 pub(super) const CLOSE_NOT_FOUND: u16 = 3001;
 
 const TAGS: [&str; 8] = [
@@ -29,16 +29,16 @@ const TAGS: [&str; 8] = [
     "MusterGateway",
 ];
 
-/// A validator that has shown its key.
+/// The peer of a session: an authenticated validator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Validator(pub(crate) ValidatorKey);
+pub(crate) struct ValidatorPeer(pub(crate) ValidatorKey);
 
-impl Peer for Validator {
+impl Peer for ValidatorPeer {
     type In = ToFacilitator;
     type Out = FromFacilitator;
-    type Malformed = Malformed;
+    type Malformed = MalformedFrame;
 
-    fn decode(frame: &str) -> Result<ToFacilitator, Malformed> {
+    fn decode(frame: &str) -> Result<ToFacilitator, MalformedFrame> {
         read(frame)
     }
 
@@ -47,17 +47,17 @@ impl Peer for Validator {
     }
 }
 
-/// A frame that is not a message, with the type of error that ComputeHorde's models would name.
+/// A frame that is not a message, with the error type that ComputeHorde's models would give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {reason}")]
-pub(crate) struct Malformed {
+pub(crate) struct MalformedFrame {
     kind: &'static str,
     reason: String,
 }
 
-impl Malformed {
-    /// The answer to it.
-    pub(super) fn answer(&self) -> Response {
+impl MalformedFrame {
+    /// The response to the frame.
+    pub(super) fn response(&self) -> Response {
         Response::error(
             self.kind,
             self.reason.clone(),
@@ -67,8 +67,8 @@ impl Malformed {
 }
 
 /// Reads a frame.
-pub(super) fn read(frame: &str) -> Result<ToFacilitator, Malformed> {
-    let malformed = |reason| Malformed {
+pub(super) fn read(frame: &str) -> Result<ToFacilitator, MalformedFrame> {
+    let malformed = |reason| MalformedFrame {
         kind: kind_of(frame),
         reason,
     };
@@ -78,14 +78,14 @@ pub(super) fn read(frame: &str) -> Result<ToFacilitator, Malformed> {
     decode::<ToFacilitator>(frame).map_err(|error| malformed(error.reason))
 }
 
-/// All of a bad frame that is kept to name what is wrong with it.
+/// The part of a malformed frame that decides its error type.
 #[derive(Deserialize)]
 struct Tagged<'a> {
     #[serde(borrow, default)]
     message_type: Option<&'a RawValue>,
 }
 
-/// serde would also take a list of a message's values in order.
+/// Whether a frame is a JSON object. serde would also accept a list of a message's values in order.
 fn is_object(frame: &str) -> bool {
     frame.trim_start().starts_with('{')
 }
@@ -109,32 +109,32 @@ fn kind_of(frame: &str) -> &'static str {
     }
 }
 
-/// The answer to a frame that is not text.
-pub(super) fn binary() -> Response {
-    Malformed {
+/// The response to a frame that is not text.
+pub(super) fn binary_frame_response() -> Response {
+    MalformedFrame {
         kind: "json_invalid",
         reason: "a message is a text frame, this one is binary".to_owned(),
     }
-    .answer()
+    .response()
 }
 
-/// What a frame before the authentication leads to.
+/// The verdict on a frame of the greeting.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Greeted {
-    /// The frame is what it should be, and the validator of this key is served.
+pub(super) enum GreetingVerdict {
+    /// The frame is correct, and the validator with this key is served.
     Accepted(ValidatorKey),
-    /// It is told why and may try again.
-    NotYet(Response),
-    /// It is told why and the socket is closed with this code.
-    Refused(Response, u16),
+    /// The peer gets this response and may try again.
+    TryAgain(Response),
+    /// The peer gets this response, and the socket is closed with this code.
+    Rejected(Response, u16),
 }
 
-/// Judges the first frame. `serves` says which validators are served.
+/// Judges the first frame. `serves` tells which validators are served.
 ///
-/// The signature is static: whoever has seen it can send it again and would then be given the validator's jobs and
-/// believed about them. So it is a claim only: a Muster peer is challenged next, and what a ComputeHorde peer may do
-/// with a claim is bounded by [`muster_facilitator_core::delivery`].
-pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> Greeted {
+/// The signature is static: a third party that has seen it can replay it, receive the validator's jobs and report on
+/// them. So it is only a claim. A Muster peer is challenged next; the rights of a ComputeHorde peer with a claim are
+/// bounded by [`muster_facilitator_core::connections`].
+pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> GreetingVerdict {
     let auth = match read(frame) {
         Ok(ToFacilitator::V0AuthenticationRequest(auth)) => auth,
         Ok(
@@ -146,12 +146,12 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
-        Err(malformed) => return Greeted::NotYet(malformed.answer()),
+        Err(malformed) => return GreetingVerdict::TryAgain(malformed.response()),
     };
     match verify_facilitator_auth(&auth) {
         Err(error) => {
             let help = "sign the 32 bytes of the public key with the validator's hotkey";
-            Greeted::Refused(
+            GreetingVerdict::Rejected(
                 Response::error("auth.signature_invalid", error.to_string(), help),
                 CLOSE_SIGNATURE,
             )
@@ -159,12 +159,12 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
         Ok(key) => {
             let key = key.into_inner();
             if serves(key) {
-                Greeted::Accepted(key)
+                GreetingVerdict::Accepted(key)
             } else {
                 let help =
                     "a validator needs a permit in the subnet, or a place in the facilitator's configuration";
                 let msg = format!("validator {key} is not served here");
-                Greeted::Refused(
+                GreetingVerdict::Rejected(
                     Response::error("auth.validator_not_found", msg, help),
                     CLOSE_NOT_FOUND,
                 )
@@ -173,15 +173,19 @@ pub(super) fn greet(frame: &str, serves: impl FnOnce(ValidatorKey) -> bool) -> G
     }
 }
 
-/// Judges the answer of the validator of `key` to the challenge `nonce`.
-pub(super) fn prove(frame: &str, key: ValidatorKey, nonce: &ChallengeNonce) -> Greeted {
+/// Judges the response of the validator with `key` to the challenge `nonce`.
+pub(super) fn judge_challenge_response(
+    frame: &str,
+    key: ValidatorKey,
+    nonce: &ChallengeNonce,
+) -> GreetingVerdict {
     match read(frame) {
         Ok(ToFacilitator::MusterChallengeResponse(answer)) => {
             match verify_challenge(key, nonce, &answer.signature) {
-                Ok(key) => Greeted::Accepted(key.into_inner()),
+                Ok(key) => GreetingVerdict::Accepted(key.into_inner()),
                 Err(error) => {
                     let help = "sign the challenge of this very connection with the validator's hotkey";
-                    Greeted::Refused(
+                    GreetingVerdict::Rejected(
                         Response::error("auth.signature_invalid", error.to_string(), help),
                         CLOSE_SIGNATURE,
                     )
@@ -197,19 +201,19 @@ pub(super) fn prove(frame: &str, key: ValidatorKey, nonce: &ChallengeNonce) -> G
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
-        Err(malformed) => Greeted::NotYet(malformed.answer()),
+        Err(malformed) => GreetingVerdict::TryAgain(malformed.response()),
     }
 }
 
-fn not_authenticated(help: &str) -> Greeted {
-    Greeted::NotYet(Response::error(
+fn not_authenticated(help: &str) -> GreetingVerdict {
+    GreetingVerdict::TryAgain(Response::error(
         "auth.not_authenticated",
         "this connection has not been authenticated",
         help,
     ))
 }
 
-/// The answer to a claim to be a validator that has lately shown that it can prove it.
+/// The response to a mere claim to be a validator that has recently proven its key.
 pub(super) fn proof_demanded(key: ValidatorKey) -> Response {
     Response::error(
         "auth.signature_invalid",
@@ -218,7 +222,7 @@ pub(super) fn proof_demanded(key: ValidatorKey) -> Response {
     )
 }
 
-/// The answer to a report over a connection that does not hold the validator's jobs.
+/// The response to a status update over a connection that does not hold the validator's jobs.
 pub(super) fn not_the_holder() -> Response {
     Response::error(
         "auth.another_connection",
@@ -227,7 +231,7 @@ pub(super) fn not_the_holder() -> Response {
     )
 }
 
-/// The answer to a second authentication on one connection.
+/// The response to a second authentication on one connection.
 pub(super) fn already_authenticated() -> Response {
     Response::error(
         "auth.already_authenticated",
@@ -236,25 +240,25 @@ pub(super) fn already_authenticated() -> Response {
     )
 }
 
-/// The answer to a status update.
-pub(super) fn answer(recorded: &Recorded) -> Response {
-    match recorded {
-        Recorded::Yes => Response::success(),
-        Recorded::HeldElsewhere => not_the_holder(),
-        Recorded::NoSuchJob => Response::error(
+/// The response to a status update.
+pub(super) fn update_response(outcome: &UpdateOutcome) -> Response {
+    match outcome {
+        UpdateOutcome::Recorded => Response::success(),
+        UpdateOutcome::HeldElsewhere => not_the_holder(),
+        UpdateOutcome::NoSuchJob => Response::error(
             "job.not_found",
             "there is no such job for this validator",
             "send updates of jobs that were sent to this validator only",
         ),
-        Recorded::Refused(refused) => Response::error(
+        UpdateOutcome::Rejected(rejection) => Response::error(
             "job.integrity_error",
-            refused.to_string(),
+            rejection.to_string(),
             "an update that was answered before needs no repetition",
         ),
     }
 }
 
-/// What the answer says, for the log.
+/// Whether the response reports success, for the log.
 pub(super) fn is_success(response: &Response) -> bool {
     match response.status {
         ResponseStatus::Success => true,
@@ -306,38 +310,41 @@ mod tests {
         let key = ValidatorKey(pair.hotkey());
         let auth = facilitator_auth(&pair);
         let frame = encode(&ToFacilitator::V0AuthenticationRequest(auth.clone()));
-        assert_eq!(greet(&frame, |asked| asked == key), Greeted::Accepted(key));
-        match greet(&frame, |_| false) {
-            Greeted::Refused(response, code) => {
+        assert_eq!(
+            judge_greeting(&frame, |asked| asked == key),
+            GreetingVerdict::Accepted(key)
+        );
+        match judge_greeting(&frame, |_| false) {
+            GreetingVerdict::Rejected(response, code) => {
                 assert_eq!(
                     (types(&response).as_slice(), code),
                     (["auth.validator_not_found"].as_slice(), 3001)
                 );
             }
-            other @ (Greeted::Accepted(_) | Greeted::NotYet(_)) => panic!("{other:?}"),
+            other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
         }
         let mut stolen = auth;
         stolen.public_key = hex::encode(Keypair::from_uri("//Other").unwrap().hotkey().as_bytes());
         let frame = encode(&ToFacilitator::V0AuthenticationRequest(stolen));
-        match greet(&frame, |_| true) {
-            Greeted::Refused(response, code) => {
+        match judge_greeting(&frame, |_| true) {
+            GreetingVerdict::Rejected(response, code) => {
                 assert_eq!(
                     (types(&response).as_slice(), code),
                     (["auth.signature_invalid"].as_slice(), 3000)
                 );
             }
-            other @ (Greeted::Accepted(_) | Greeted::NotYet(_)) => panic!("{other:?}"),
+            other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
         }
-        match greet(r#"{"message_type":"V0Heartbeat"}"#, |_| true) {
-            Greeted::NotYet(response) => assert_eq!(types(&response), ["auth.not_authenticated"]),
-            other @ (Greeted::Accepted(_) | Greeted::Refused(..)) => panic!("{other:?}"),
+        match judge_greeting(r#"{"message_type":"V0Heartbeat"}"#, |_| true) {
+            GreetingVerdict::TryAgain(response) => assert_eq!(types(&response), ["auth.not_authenticated"]),
+            other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::Rejected(..)) => panic!("{other:?}"),
         }
     }
 
-    fn codes(greeted: Greeted) -> (String, u16) {
+    fn codes(greeted: GreetingVerdict) -> (String, u16) {
         match greeted {
-            Greeted::Refused(response, code) => (types(&response).concat(), code),
-            other @ (Greeted::Accepted(_) | Greeted::NotYet(_)) => panic!("{other:?}"),
+            GreetingVerdict::Rejected(response, code) => (types(&response).concat(), code),
+            other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
         }
     }
 
@@ -352,21 +359,30 @@ mod tests {
                 signature,
             }))
         };
-        assert_eq!(prove(&answer(nonce), key, &nonce), Greeted::Accepted(key));
+        assert_eq!(
+            judge_challenge_response(&answer(nonce), key, &nonce),
+            GreetingVerdict::Accepted(key)
+        );
         let old = answer(ChallengeNonce::from_bytes([2; 32]));
         assert_eq!(
-            codes(prove(&old, key, &nonce)),
+            codes(judge_challenge_response(&old, key, &nonce)),
             ("auth.signature_invalid".to_owned(), 3000)
         );
         let greeting = encode(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(&pair)));
-        assert!(matches!(prove(&greeting, key, &nonce), Greeted::NotYet(_)));
-        assert!(matches!(greet(&answer(nonce), |_| true), Greeted::NotYet(_)));
+        assert!(matches!(
+            judge_challenge_response(&greeting, key, &nonce),
+            GreetingVerdict::TryAgain(_)
+        ));
+        assert!(matches!(
+            judge_greeting(&answer(nonce), |_| true),
+            GreetingVerdict::TryAgain(_)
+        ));
     }
 
     proptest! {
         #[test]
         fn no_frame_panics_or_passes_by_chance(frame in "(\\{\"message_type\":\"V0)?.{0,200}") {
-            prop_assert!(!matches!(greet(&frame, |_| true), Greeted::Accepted(_)));
+            prop_assert!(!matches!(judge_greeting(&frame, |_| true), GreetingVerdict::Accepted(_)));
         }
     }
 }

@@ -1,84 +1,56 @@
-//! `/ws/v0/`: the session of one validator, from its greeting to its end.
-
-mod frames;
+//! The session of one authenticated validator: its messages, its heartbeats, and whether it holds the validator's jobs.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response as HttpResponse;
+use muster_facilitator_core::connections::{Presence, Trust};
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
-use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{
-    FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, Response, StatusMetadata, ToFacilitator,
-};
-use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce, GatewayNotice};
-use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
-use muster_websocket::{Greeting, Limits, Session, SessionError, SocketError};
-use tokio::sync::OwnedSemaphorePermit;
+use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::muster::GatewayNotice;
+use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_websocket::{Session, SessionError, SocketError};
 
-use self::frames::{Greeted, Validator};
-use crate::door::Door;
-use crate::hub::{Notice, Seat};
-use crate::store::{Recorded, Said};
-use muster_facilitator_core::delivery::{Presence, Trust, is_remembered};
+use super::SessionServices;
+use super::frames::{self, ValidatorPeer};
+use crate::notices::Notice;
+use crate::store::{LiveMessage, UpdateOutcome};
+use crate::validator_sessions::SessionRegistration;
 
 /// Close code: the facilitator is stopping.
 const CLOSE_GOING_AWAY: u16 = 1001;
-/// Close code: the peer broke a rule, here the one of heartbeats.
+/// Close code: the peer broke a rule, here the rule about heartbeats.
 const CLOSE_POLICY: u16 = 1008;
-/// Close code: our own failure. The validator comes back and sends again what was not answered.
+/// Close code: a failure of the facilitator. The validator reconnects and repeats what was not answered.
 const CLOSE_INTERNAL: u16 = 1011;
 
-/// ComputeHorde's validators break the connection at a longer frame, and would again after every reconnection.
-const COMPUTEHORDE_MAX_FRAME: usize = 1024 * 1024;
+/// The interval at which a session checks a shared store without a notice: notices of other facilitators may be lost, and
+/// a connection that another facilitator held may have ended with it.
+const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 
-/// Where facilitators share a store, a session looks this often by itself: what another one told may have been lost, and a
-/// connection that another one held may have ended with it.
-const LOOK_ANYWAY: Duration = Duration::from_secs(5);
-
-/// What a validator is told of a job that its user no longer wants.
-const CANCELLED: &str = "its user no longer wants it";
-
-const LIMITS: Limits = Limits::facilitator();
-
-/// Answers the upgrade request and hands the socket to a task of its own.
-pub(crate) async fn upgrade(
-    State(door): State<Arc<Door>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    request: Request,
-) -> HttpResponse {
-    // What a stranger may cost us is bounded by how many there are at a time, what they may send and how long.
-    let Ok(place) = Arc::clone(&door.strangers).try_acquire_owned() else {
-        tracing::warn!("too many connections that have not authenticated; a new one is turned away");
-        let mut response =
-            HttpResponse::new(Body::from("too many connections are being greeted; try again\n"));
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        let headers = response.headers_mut();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
-        return response;
-    };
-    let tasks = door.tasks.clone();
-    muster_websocket::server::upgrade(request, peer, &LIMITS, &tasks, move |socket| {
-        serve(Greeting::new(socket), door, place)
-    })
-    .map(Body::new)
+/// A session with an authenticated validator.
+pub(super) struct ValidatorSession {
+    pub(super) session: Session<ValidatorPeer>,
+    pub(super) registration: SessionRegistration,
+    trust: Trust,
+    /// Whether this connection holds the validator's jobs, as last read from the store.
+    holds_jobs: bool,
+    last_heartbeat: Timestamp,
+    /// Running jobs that the validator has been told over this connection to stop.
+    pub(super) stopping: BTreeSet<JobId>,
+    pub(super) services: Arc<SessionServices>,
 }
 
-/// Why a session ends.
-enum End {
-    /// The validator left, or its connection broke.
-    Gone,
-    /// We close, with a code and a reason.
+/// The reason why a session ends.
+pub(super) enum SessionEnd {
+    /// The validator disconnected, or its connection broke.
+    Disconnected,
+    /// The facilitator closes the connection, with a code and a reason.
     Close(u16, &'static str),
 }
 
-impl From<StoreError> for End {
+impl From<StoreError> for SessionEnd {
     /// An update must not be answered unless it is durable, so the session ends without an answer.
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %Causes(&error), "a validator's session failed in the store");
@@ -86,174 +58,67 @@ impl From<StoreError> for End {
     }
 }
 
-impl From<SocketError> for End {
+impl From<SocketError> for SessionEnd {
     fn from(error: SocketError) -> Self {
         tracing::info!(error = %Causes(&error), "a validator's connection broke");
-        Self::Gone
+        Self::Disconnected
     }
 }
 
-async fn serve(greeting: Greeting, door: Arc<Door>, place: OwnedSemaphorePermit) {
-    let stop = door.tasks.token();
-    let greeted = tokio::select! {
-        () = stop.cancelled() => return,
-        greeted = tokio::time::timeout(LIMITS.handshake, greet(greeting, &door)) => greeted,
-    };
-    // Neither time nor silence is worth an answer here.
-    let Ok(Some((session, trust))) = greeted else {
-        return;
-    };
-    drop(place);
-    let validator = session.peer().0;
-    let now = door.clock.now();
-    let seat = door.hub.sit(validator, trust, now);
-    tracing::info!(%validator, ?trust, "a validator connected");
-    if !seat.holds(now) {
-        tracing::warn!(%validator, "the validator has an older connection, which keeps its jobs while it beats");
-    }
-    let conversation = Conversation {
-        seat,
-        trust,
-        holds: false,
-        heartbeat: now,
-        stopping: BTreeSet::new(),
-        session,
-        door: Arc::clone(&door),
-    };
-    conversation.run().await;
-    if !door.hub.has(validator) {
-        match door.store.release(validator).await {
-            Ok(()) => door.announce(Notice::Look(validator)),
-            Err(error) => tracing::warn!(error = %Causes(&error), "a validator's place was not given up"),
+// === impl ValidatorSession ===
+
+impl ValidatorSession {
+    pub(super) fn new(
+        session: Session<ValidatorPeer>,
+        registration: SessionRegistration,
+        trust: Trust,
+        services: Arc<SessionServices>,
+    ) -> Self {
+        Self {
+            session,
+            registration,
+            trust,
+            holds_jobs: false,
+            last_heartbeat: services.clock.now(),
+            stopping: BTreeSet::new(),
+            services,
         }
     }
-    tracing::info!(%validator, "a validator disconnected");
-}
 
-/// Exchanges frames until the peer is known and served; `None` if it will not be.
-async fn greet(greeting: Greeting, door: &Door) -> Option<(Session<Validator>, Trust)> {
-    let (mut greeting, key) = ask(greeting, |frame| {
-        frames::greet(frame, |key| door.roll.admits(key))
-    })
-    .await?;
-    let trust = if greeting.is_muster() {
-        let nonce = draw_nonce()?;
-        let challenge = FromFacilitator::Challenge(Challenge::new(nonce));
-        greeting.send(encode(&challenge)).await.ok()?;
-        (greeting, _) = ask(greeting, |frame| frames::prove(frame, key, &nonce)).await?;
-        Trust::Proven
-    } else if demands_proof(door, key).await {
-        refuse(greeting, &frames::proof_demanded(key), frames::CLOSE_SIGNATURE).await;
-        return None;
-    } else {
-        Trust::Claimed
-    };
-    greeting.send(encode(&Response::success())).await.ok()?;
-    Some((greeting.accept(Validator(key)), trust))
-}
-
-/// Whether a mere claim to be this validator is not enough, as far as this facilitator or its store remembers.
-async fn demands_proof(door: &Door, key: ValidatorKey) -> bool {
-    let now = door.clock.now();
-    if door.hub.demands_proof(key, now) {
-        return true;
-    }
-    match door.store.known(key).await {
-        Ok(known) => known
-            .and_then(|known| known.proven)
-            .is_some_and(|proven| is_remembered(proven, now)),
-        Err(error) => {
-            tracing::error!(error = %Causes(&error), "whether a validator can prove itself is not known; it must");
-            true
-        }
-    }
-}
-
-/// Takes frames until one of them is what it should be in the eyes of `judge`.
-async fn ask(mut greeting: Greeting, judge: impl Fn(&str) -> Greeted) -> Option<(Greeting, ValidatorKey)> {
-    loop {
-        let greeted = match greeting.receive().await {
-            Ok(Some(frame)) => judge(&frame),
-            Ok(None) => return None,
-            Err(error) if error.is_fatal() => return None,
-            Err(_) => Greeted::NotYet(frames::binary()),
-        };
-        match greeted {
-            Greeted::Accepted(key) => return Some((greeting, key)),
-            Greeted::NotYet(response) => greeting.send(encode(&response)).await.ok()?,
-            Greeted::Refused(response, code) => {
-                refuse(greeting, &response, code).await;
-                return None;
-            }
-        }
-    }
-}
-
-async fn refuse(greeting: Greeting, response: &Response, code: u16) {
-    tracing::info!(reason = ?response.errors.first().map(|error| &error.msg), "a validator was refused");
-    greeting.refuse(Some(encode(response)), code).await;
-}
-
-fn draw_nonce() -> Option<ChallengeNonce> {
-    let mut bytes = [0; 32];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => Some(ChallengeNonce::from_bytes(bytes)),
-        Err(error) => {
-            tracing::error!(%error, "cannot draw a challenge, so no validator of Muster's can be greeted");
-            None
-        }
-    }
-}
-
-/// A session with a validator that is served.
-struct Conversation {
-    session: Session<Validator>,
-    seat: Seat,
-    trust: Trust,
-    /// Whether this facilitator holds the validator's jobs, as the store last said.
-    holds: bool,
-    heartbeat: Timestamp,
-    /// Jobs that it has been told to stop over this connection, as long as they run.
-    stopping: BTreeSet<JobId>,
-    door: Arc<Door>,
-}
-
-// === impl Conversation ===
-
-impl Conversation {
-    async fn run(mut self) {
-        match self.converse().await {
-            End::Gone => {}
-            End::Close(code, reason) => {
-                // Its place is free before the peer agrees to the end.
-                drop(self.seat);
+    /// Runs the session to its end.
+    pub(super) async fn run(mut self) {
+        match self.exchange_messages().await {
+            SessionEnd::Disconnected => {}
+            SessionEnd::Close(code, reason) => {
+                // The registration ends before the peer answers the close frame, which may take seconds.
+                drop(self.registration);
                 self.session.close(code, reason).await;
             }
         }
     }
 
-    async fn converse(&mut self) -> End {
-        let stop = self.door.tasks.token();
-        let clock = Arc::clone(&self.door.clock);
-        if let Err(end) = self.beat(true).await {
+    async fn exchange_messages(&mut self) -> SessionEnd {
+        let stop = self.services.tasks.token();
+        let clock = Arc::clone(&self.services.clock);
+        if let Err(end) = self.record_heartbeat(true).await {
             return end;
         }
-        let shared = self.door.store.is_shared();
+        let shared = self.services.store.is_shared();
         loop {
             let outcome = tokio::select! {
-                () = stop.cancelled() => Err(End::Close(CLOSE_GOING_AWAY, "the facilitator is stopping")),
-                () = clock.sleep_until(Presence::lost_at(self.heartbeat)) =>
-                    Err(End::Close(CLOSE_POLICY, "no heartbeat for ten minutes")),
-                () = self.seat.rung() => self.run_errands().await,
-                () = clock.sleep(LOOK_ANYWAY), if shared => self.look_anyway().await,
+                () = stop.cancelled() => Err(SessionEnd::Close(CLOSE_GOING_AWAY, "the facilitator is stopping")),
+                () = clock.sleep_until(Presence::lost_at(self.last_heartbeat)) =>
+                    Err(SessionEnd::Close(CLOSE_POLICY, "no heartbeat for ten minutes")),
+                () = self.registration.woken() => self.do_work().await,
+                () = clock.sleep(CHECK_SHARED_STORE), if shared => self.check_shared_store().await,
                 message = self.session.recv() => {
-                    self.seat.heard(clock.now());
+                    self.registration.record_frame(clock.now());
                     match message {
-                        Ok(Some(message)) => self.take(message).await,
-                        Ok(None) => Err(End::Gone),
-                        Err(SessionError::Malformed(malformed)) => self.answer(malformed.answer()).await,
+                        Ok(Some(message)) => self.handle(message).await,
+                        Ok(None) => Err(SessionEnd::Disconnected),
+                        Err(SessionError::Malformed(malformed)) => self.respond(malformed.response()).await,
                         Err(SessionError::Socket(error)) if error.is_fatal() => Err(error.into()),
-                        Err(SessionError::Socket(_)) => self.answer(frames::binary()).await,
+                        Err(SessionError::Socket(_)) => self.respond(frames::binary_frame_response()).await,
                     }
                 }
             };
@@ -263,246 +128,162 @@ impl Conversation {
         }
     }
 
-    /// A sign of life, and whatever has waited for it.
+    /// Records a heartbeat and sends what is due. `first` marks the start of the session.
     ///
-    /// A connection that does not hold the validator's jobs does not make it selectable either.
-    async fn beat(&mut self, arrives: bool) -> Result<(), End> {
-        self.heartbeat = self.door.clock.now();
-        self.hold(arrives).await?;
-        self.look().await
+    /// A connection that does not hold the validator's jobs does not make the validator selectable.
+    async fn record_heartbeat(&mut self, first: bool) -> Result<(), SessionEnd> {
+        self.last_heartbeat = self.services.clock.now();
+        self.claim_jobs(first).await?;
+        self.send_due_if_holding().await
     }
 
-    /// Takes the validator's jobs over for this facilitator, if this connection is the one for them.
-    async fn hold(&mut self, arrives: bool) -> Result<(), End> {
-        let (held, now) = (self.holds, self.door.clock.now());
-        self.holds = self.seat.holds(now)
+    /// Claims the validator's jobs in the store for this process, if this connection is the one that should hold them.
+    async fn claim_jobs(&mut self, first: bool) -> Result<(), SessionEnd> {
+        let (held, now) = (self.holds_jobs, self.services.clock.now());
+        let (validator, trust) = (self.validator(), self.trust);
+        self.holds_jobs = self.registration.holds_jobs(now)
             && self
-                .door
+                .services
                 .store
-                .hold(self.validator(), self.trust, arrives, now)
+                .claim_validator(validator, trust, first, now)
                 .await?;
-        if arrives && self.holds {
-            // Whoever held them elsewhere is to see that it no longer does.
-            self.door.announce(Notice::Look(self.validator()));
+        if first && self.holds_jobs {
+            // The previous holder, here or at another facilitator, must see that it no longer holds the jobs.
+            self.services.notifier.publish(Notice::Look(validator));
         }
-        if held && !self.holds {
-            tracing::info!(validator = %self.validator(), "another connection holds the validator's jobs now");
+        if held && !self.holds_jobs {
+            tracing::info!(%validator, "another connection holds the validator's jobs now");
         }
         Ok(())
     }
 
-    async fn look_anyway(&mut self) -> Result<(), End> {
-        if !self.holds {
-            self.hold(false).await?;
+    async fn check_shared_store(&mut self) -> Result<(), SessionEnd> {
+        if !self.holds_jobs {
+            self.claim_jobs(false).await?;
         }
-        self.look().await
+        self.send_due_if_holding().await
     }
 
     /// Whether this connection still holds the jobs: in this process, and among the facilitators that share the store.
-    async fn still_holds(&mut self) -> Result<bool, End> {
-        if !self.holds && self.seat.holds(self.door.clock.now()) {
-            // The connection that held them has just ended.
-            self.hold(false).await?;
+    async fn still_holds_jobs(&mut self) -> Result<bool, SessionEnd> {
+        if !self.holds_jobs && self.registration.holds_jobs(self.services.clock.now()) {
+            // The connection that held the jobs has just ended.
+            self.claim_jobs(false).await?;
         }
-        if self.holds {
-            self.holds = self.seat.holds(self.door.clock.now())
-                && !(self.door.store.is_shared() && self.door.store.held_elsewhere(self.validator()).await?);
+        if self.holds_jobs {
+            let store = &self.services.store;
+            self.holds_jobs = self.registration.holds_jobs(self.services.clock.now())
+                && !(store.is_shared() && store.is_held_elsewhere(self.validator()).await?);
         }
-        Ok(self.holds)
+        Ok(self.holds_jobs)
     }
 
-    async fn run_errands(&mut self) -> Result<(), End> {
-        let errands = self.seat.errands();
-        if !self.still_holds().await? {
+    async fn do_work(&mut self) -> Result<(), SessionEnd> {
+        let work = self.registration.take_work();
+        if !self.still_holds_jobs().await? {
             return Ok(());
         }
-        if errands.look {
-            self.look_now().await?;
+        if work.check_store {
+            self.send_due().await?;
         }
-        for job in errands.deliver {
-            if self.seat.is_due(job, self.door.clock.now()) {
+        for job in work.deliver {
+            if self.registration.take_if_due(job, self.services.clock.now()) {
                 self.deliver(job).await?;
             }
         }
-        for job in errands.cancel {
+        for job in work.cancel {
             self.stopping.insert(job);
-            self.cancel(job).await?;
+            self.send_cancel(job).await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), End> {
-        if self.still_holds().await? {
-            self.look_now().await?;
+    async fn send_due_if_holding(&mut self) -> Result<(), SessionEnd> {
+        if self.still_holds_jobs().await? {
+            self.send_due().await?;
         }
         Ok(())
     }
 
-    /// Sends everything that is stored for the validator and due over this connection.
-    async fn look_now(&mut self) -> Result<(), End> {
-        let unanswered = self.door.store.unanswered(self.validator()).await?;
-        for job in self.seat.due(&unanswered, self.door.clock.now()) {
-            self.deliver(job).await?;
-        }
-        for (job, report) in self.door.store.reports_due(self.validator()).await? {
-            self.session
-                .send(&FromFacilitator::Cheated(Box::new(report)))
-                .await?;
-            self.door
-                .store
-                .report_delivered(job, self.door.clock.now())
-                .await?;
-        }
-        let running = self.door.store.to_cancel(self.validator()).await?;
-        self.stopping.retain(|job| running.contains(job));
-        for job in running {
-            if self.stopping.insert(job) {
-                self.cancel(job).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells a validator that knows what it means; nothing of ours is sent to another.
-    async fn cancel(&self, job: JobId) -> Result<(), End> {
-        if self.session.is_muster() {
-            let cancel = CancelRequest::new(job, CANCELLED);
-            self.session.send(&FromFacilitator::Cancel(cancel)).await?;
-        }
-        Ok(())
-    }
-
-    async fn take(&mut self, message: ToFacilitator) -> Result<(), End> {
+    async fn handle(&mut self, message: ToFacilitator) -> Result<(), SessionEnd> {
         match message {
             ToFacilitator::V0AuthenticationRequest(_) | ToFacilitator::MusterChallengeResponse(_) => {
-                self.answer(frames::already_authenticated()).await
+                self.respond(frames::already_authenticated()).await
             }
-            ToFacilitator::V0Heartbeat(_) => self.beat(false).await,
+            ToFacilitator::V0Heartbeat(_) => self.record_heartbeat(false).await,
             ToFacilitator::V0JobStatusUpdate(update) => {
-                if self.still_holds().await? {
-                    return self.record(&update).await;
+                if self.still_holds_jobs().await? {
+                    return self.record_update(&update).await;
                 }
                 let (validator, job, status) = (self.validator(), update.uuid, update.status);
-                tracing::warn!(%validator, %job, %status, "a report over a connection that does not hold the job");
-                self.answer(frames::not_the_holder()).await
+                tracing::warn!(%validator, %job, %status, "a status update over a connection that does not hold the job");
+                self.respond(frames::not_the_holder()).await
             }
             ToFacilitator::MusterJobLog(log) => {
-                self.door.background.keep(self.validator(), Said::Log(log));
+                let message = LiveMessage::Log(log);
+                self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
             ToFacilitator::MusterJobProgress(progress) => {
-                self.door
-                    .background
-                    .keep(self.validator(), Said::Progress(progress));
+                let message = LiveMessage::Progress(progress);
+                self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
-            ToFacilitator::MusterGateway(notice) => self.announce(*notice).await,
-            // Nothing shows it yet, and ComputeHorde answers nothing.
+            ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
+            // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
         }
     }
 
-    async fn record(&mut self, update: &JobStatusUpdate) -> Result<(), End> {
+    async fn record_update(&mut self, update: &JobStatusUpdate) -> Result<(), SessionEnd> {
         if update.status.is_terminal() && self.session.is_muster() {
-            // Its last words come before its end.
-            self.door.background.flush().await;
+            // The job's last output must be stored before its end.
+            self.services.live_output.flush().await;
         }
-        let now = self.door.clock.now();
-        let recorded = self.door.store.record(self.validator(), update, now).await?;
-        let answer = frames::answer(&recorded);
-        let (job, status, taken) = (update.uuid, update.status, frames::is_success(&answer));
-        tracing::info!(%job, %status, taken, "a validator reported");
-        let over = match recorded {
-            Recorded::Yes => {
-                self.door.announce(Notice::Changed(job));
+        let now = self.services.clock.now();
+        let store = &self.services.store;
+        let outcome = store.record(self.validator(), update, now).await?;
+        let response = frames::update_response(&outcome);
+        let (job, status, recorded) = (update.uuid, update.status, frames::is_success(&response));
+        tracing::info!(%job, %status, recorded, "a validator reported a status");
+        let must_stop = match outcome {
+            UpdateOutcome::Recorded => {
+                self.services.notifier.publish(Notice::Changed(job));
                 false
             }
-            // It works on a job that has ended for its user: cancelled, or given up because nobody took it in time.
-            Recorded::Refused(_) => !status.is_terminal() && self.door.store.is_cancelled(job).await?,
-            Recorded::NoSuchJob | Recorded::HeldElsewhere => false,
+            // The validator works on a job that has ended for its user: cancelled, or not answered in time.
+            UpdateOutcome::Rejected(_) => !status.is_terminal() && store.is_cancelled(job).await?,
+            UpdateOutcome::NoSuchJob | UpdateOutcome::HeldElsewhere => false,
         };
-        self.answer(answer).await?;
-        if over {
-            self.cancel(job).await?;
+        self.respond(response).await?;
+        if must_stop {
+            self.send_cancel(job).await?;
         }
         Ok(())
     }
 
-    /// Where the validator's gateway answers. Only a connection that holds the validator may say: users' prompts go there.
-    async fn announce(&mut self, notice: GatewayNotice) -> Result<(), End> {
-        let proven = match self.trust {
-            Trust::Proven => self.still_holds().await?,
+    /// Records the address of the validator's gateway. Users' prompts go there, so only a proven connection that holds the
+    /// validator's jobs may set it.
+    async fn record_gateway(&mut self, notice: GatewayNotice) -> Result<(), SessionEnd> {
+        let allowed = match self.trust {
+            Trust::Proven => self.still_holds_jobs().await?,
             Trust::Claimed => false,
         };
-        if !proven {
-            tracing::warn!(validator = %self.validator(), "a gateway over a connection that does not hold the validator");
+        let validator = self.validator();
+        if !allowed {
+            tracing::warn!(%validator, "ignored a gateway over a connection that does not hold the validator's jobs");
             return Ok(());
         }
-        tracing::info!(validator = %self.validator(), url = notice.url, models = notice.models.len(), "a validator's gateway");
-        let kept = self.door.store.announce_gateway(self.validator(), &notice).await;
-        Ok(kept?)
+        tracing::info!(%validator, url = notice.url, models = notice.models.len(), "a validator announced its gateway");
+        self.services.store.announce_gateway(validator, &notice).await?;
+        Ok(())
     }
 
-    async fn answer(&self, response: Response) -> Result<(), End> {
+    async fn respond(&self, response: Response) -> Result<(), SessionEnd> {
         Ok(self.session.send(&FromFacilitator::Response(response)).await?)
     }
 
-    /// Sends one job.
-    async fn deliver(&mut self, job: JobId) -> Result<(), End> {
-        let Some(stored) = self.door.store.job(job).await? else {
-            return Ok(());
-        };
-        // It may have ended since it was announced.
-        if stored.validator != self.validator() || stored.history.len() > 1 {
-            return Ok(());
-        }
-        let size = encode(&stored.request).len();
-        let limit = self.max_frame();
-        if size > limit {
-            return self.reject(&stored.request, size, limit).await;
-        }
-        tracing::info!(%job, size, "delivering a job");
-        let frame = FromFacilitator::Job(Box::new(stored.request));
-        Ok(self.session.send(&frame).await?)
-    }
-
-    fn max_frame(&self) -> usize {
-        if self.session.is_muster() {
-            LIMITS.max_frame
-        } else {
-            COMPUTEHORDE_MAX_FRAME
-        }
-    }
-
-    /// Ends a job that this validator could never be given.
-    async fn reject(&self, request: &JobRequest, size: usize, limit: usize) -> Result<(), End> {
-        let message = format!(
-            "the job is {size} bytes long, and its validator takes {limit}; give large inputs by URL instead of inline"
-        );
-        tracing::warn!(job = %request.uuid, size, limit, "a job is too long for its validator");
-        let details = RejectionDetails {
-            rejected_by: ParticipantType::Facilitator,
-            reason: JobRejectionReason::Unknown,
-            message,
-            context: None,
-        };
-        let update = JobStatusUpdate {
-            uuid: request.uuid,
-            status: JobStatus::Rejected,
-            metadata: Some(StatusMetadata {
-                job_rejection_details: Some(details),
-                ..StatusMetadata::default()
-            }),
-        };
-        self.door
-            .store
-            .record(self.validator(), &update, self.door.clock.now())
-            .await?;
-        self.door.announce(Notice::Changed(request.uuid));
-        Ok(())
-    }
-
-    fn validator(&self) -> ValidatorKey {
+    pub(super) fn validator(&self) -> ValidatorKey {
         self.session.peer().0
     }
 }

@@ -16,7 +16,7 @@ const MAX_KEYS: i64 = 1000;
 
 /// What was done, as the audit log names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum AuditAction {
     /// A hotkey has logged in.
     Login,
     /// An API key was made.
@@ -44,7 +44,7 @@ pub struct Actor {
 
 /// How many jobs an account may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct JobQuota {
     /// Jobs that have not ended; 0 for no limit.
     pub open: u32,
     /// Jobs a day, UTC; 0 for no limit.
@@ -53,7 +53,7 @@ pub struct Quota {
 
 /// A quota that is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverQuota {
+pub enum QuotaExceeded {
     /// Too many jobs have not ended.
     Open,
     /// Too many jobs were made today; how long it lasts.
@@ -98,9 +98,9 @@ struct AuditRow {
 
 const DAY_MICROS: i64 = 86_400_000_000;
 
-// === impl Action, Actor, Quota ===
+// === impl AuditAction, Actor, JobQuota ===
 
-impl Action {
+impl AuditAction {
     /// The word in the log.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl Actor {
     }
 }
 
-impl Quota {
+impl JobQuota {
     /// No limits.
     pub const NONE: Self = Self { open: 0, daily: 0 };
 }
@@ -137,7 +137,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn used(
+    pub async fn count_usage(
         &self,
         account: &Account,
         model: &str,
@@ -211,7 +211,7 @@ impl Store {
     pub async fn audit(
         &self,
         actor: &Actor,
-        action: Action,
+        action: AuditAction,
         subject: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
@@ -223,7 +223,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn audited(
+    pub async fn audit_log(
         &self,
         account: Option<&Account>,
         limit: u32,
@@ -297,7 +297,7 @@ impl Store {
             .execute(&mut *transaction)
             .await
             .during("store an API key")?;
-        note(&mut transaction, actor, Action::KeyCreated, &id, now).await?;
+        note(&mut transaction, actor, AuditAction::KeyCreated, &id, now).await?;
         transaction.commit("store an API key").await?;
         Ok(Some(ApiKey {
             id,
@@ -368,7 +368,14 @@ impl Store {
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        note(&mut transaction, actor, Action::KeyRevoked, &id.to_string(), now).await?;
+        note(
+            &mut transaction,
+            actor,
+            AuditAction::KeyRevoked,
+            &id.to_string(),
+            now,
+        )
+        .await?;
         transaction.commit("revoke an API key").await?;
         Ok(true)
     }
@@ -378,7 +385,7 @@ impl Store {
 pub(super) async fn note(
     connection: &mut AnyConnection,
     actor: &Actor,
-    action: Action,
+    action: AuditAction,
     subject: &str,
     now: Timestamp,
 ) -> Result<(), StoreError> {
@@ -403,10 +410,10 @@ pub(super) async fn note(
 pub(super) async fn count_job(
     connection: &mut AnyConnection,
     account: &str,
-    quota: Quota,
+    quota: JobQuota,
     now: Timestamp,
-) -> Result<Result<(), OverQuota>, StoreError> {
-    if quota == Quota::NONE {
+) -> Result<Result<(), QuotaExceeded>, StoreError> {
+    if quota == JobQuota::NONE {
         return Ok(Ok(()));
     }
     let (day, into_day) = (now.micros() / DAY_MICROS, now.micros() % DAY_MICROS);
@@ -427,7 +434,7 @@ pub(super) async fn count_job(
         .during("count a job")?;
     if done.rows_affected() == 0 {
         let resets_in_s = u64::try_from((DAY_MICROS - into_day) / 1_000_000).unwrap_or_default();
-        return Ok(Err(OverQuota::Daily {
+        return Ok(Err(QuotaExceeded::Daily {
             resets_in_s: resets_in_s.max(1),
         }));
     }
@@ -441,7 +448,7 @@ pub(super) async fn count_job(
             .await
             .during("count open jobs")?;
         if open > i64::from(quota.open) {
-            return Ok(Err(OverQuota::Open));
+            return Ok(Err(QuotaExceeded::Open));
         }
     }
     Ok(Ok(()))

@@ -23,7 +23,7 @@ const PIECES_A_LOOK: i64 = 64;
 
 /// Something that a running job says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum LiveMessage {
     /// A piece of output.
     Log(Box<LiveLog>),
     /// How far it is.
@@ -32,7 +32,7 @@ pub enum Said {
 
 /// A piece of output as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct LogPiece {
     /// Its number; a job's pieces are numbered upwards.
     pub seq: i64,
     /// Where it was printed.
@@ -54,9 +54,9 @@ struct PieceRow {
     data: String,
 }
 
-// === impl Said ===
+// === impl LiveMessage ===
 
-impl Said {
+impl LiveMessage {
     /// The job that says it.
     pub fn job(&self) -> JobId {
         match self {
@@ -73,13 +73,13 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`]; nothing of it is kept then.
-    pub async fn keep_live(
+    pub async fn store_live(
         &self,
-        said: &[(ValidatorKey, Said)],
+        said: &[(ValidatorKey, LiveMessage)],
         bounds: &LiveConfig,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut jobs: BTreeMap<JobId, Vec<&(ValidatorKey, Said)>> = BTreeMap::new();
+        let mut jobs: BTreeMap<JobId, Vec<&(ValidatorKey, LiveMessage)>> = BTreeMap::new();
         for item in said {
             jobs.entry(item.1.job()).or_default().push(item);
         }
@@ -103,7 +103,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn pieces(&self, job: JobId, seq: i64) -> Result<Vec<Piece>, StoreError> {
+    pub async fn log_pieces(&self, job: JobId, seq: i64) -> Result<Vec<LogPiece>, StoreError> {
         let statement =
             "SELECT seq, stream, start, at, data FROM logs WHERE job = $1 AND seq > $2 ORDER BY seq LIMIT $3";
         let rows: Vec<PieceRow> = sqlx::query_as(statement)
@@ -178,7 +178,7 @@ async fn holder(
 async fn keep(
     connection: &mut AnyConnection,
     job: JobId,
-    said: &[&Said],
+    said: &[&LiveMessage],
     bounds: &LiveConfig,
     now: Timestamp,
 ) -> Result<(), StoreError> {
@@ -187,10 +187,10 @@ async fn keep(
     let mut next = None;
     for said in said {
         match said {
-            Said::Progress(progress) => {
+            LiveMessage::Progress(progress) => {
                 stages.insert(progress.of.as_str(), progress);
             }
-            Said::Log(log) => {
+            LiveMessage::Log(log) => {
                 let seq = match next {
                     Some(seq) => seq,
                     None => last_piece(connection, &job).await? + 1,
@@ -284,12 +284,12 @@ async fn trim(connection: &mut AnyConnection, job: &str, bounds: &LiveConfig) ->
 // === impl PieceRow ===
 
 impl PieceRow {
-    fn into_piece(self) -> Result<Piece, StoreError> {
+    fn into_piece(self) -> Result<LogPiece, StoreError> {
         let data = STANDARD
             .decode(&self.data)
             .map_err(|error| StoreError::corrupt("logs.data", error))?;
         let offset = u64::try_from(self.start).map_err(|error| StoreError::corrupt("logs.start", error))?;
-        Ok(Piece {
+        Ok(LogPiece {
             seq: self.seq,
             stream: LogStream::from_wire(&self.stream),
             offset,

@@ -3,10 +3,10 @@
 //! The SQL is portable; SQLite and PostgreSQL run the same statements. Whoever must be first says so with a primary key,
 //! never with a lock, so that several facilitators can share one store.
 
-mod accounts;
+mod api_keys;
 mod jobs;
-mod live;
-mod notify;
+mod live_output;
+mod replica_messages;
 mod reports;
 mod validators;
 
@@ -19,11 +19,14 @@ use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
 
-pub use accounts::{Action, Actor, DayUsage, OverQuota, Quota};
-pub use jobs::{Cancelled, Created, Listed, MAX_PAGE_BYTES, Page, Recorded, StoredJob, Submission};
-pub use live::{Piece, Said};
-pub use notify::{Ear, Heard};
-pub use validators::{Announced, Known, REPLICA_BEAT};
+pub use api_keys::{Actor, AuditAction, DayUsage, JobQuota, QuotaExceeded};
+pub use jobs::{
+    CancellationOutcome, JobCreation, JobListing, JobSubmission, MAX_PAGE_BYTES, Page, StoredJob,
+    UpdateOutcome,
+};
+pub use live_output::{LiveMessage, LogPiece};
+pub use replica_messages::{ReplicaListener, ReplicaMessage};
+pub use validators::{AnnouncedGateway, REPLICA_BEAT, ValidatorRecord};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -76,7 +79,7 @@ impl Store {
                     .during("take the validators over")?;
                 None
             }
-            _ => Some(Arc::from(notify::channel(&pool).await?)),
+            _ => Some(Arc::from(replica_messages::channel(&pool).await?)),
         };
         Ok(Self {
             writer: Writer::new(&pool),

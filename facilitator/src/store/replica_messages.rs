@@ -11,13 +11,13 @@ use super::Store;
 const MAX_MESSAGE: usize = 7_900;
 
 /// Hears what other facilitators tell.
-pub struct Ear {
+pub struct ReplicaListener {
     listener: PgListener,
 }
 
 /// What was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ReplicaMessage {
     /// One message.
     Message(String),
     /// The connection was lost and made again: anything may have been missed.
@@ -36,7 +36,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn tell(&self, lines: &[String]) -> Result<(), StoreError> {
+    pub async fn send_to_replicas(&self, lines: &[String]) -> Result<(), StoreError> {
         let Some(channel) = &self.channel else {
             return Ok(());
         };
@@ -65,7 +65,7 @@ impl Store {
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub async fn ear(&self) -> Result<Option<Ear>, StoreError> {
+    pub async fn listen_to_replicas(&self) -> Result<Option<ReplicaListener>, StoreError> {
         let Some(channel) = &self.channel else {
             return Ok(None);
         };
@@ -76,11 +76,11 @@ impl Store {
             .listen(channel)
             .await
             .during("listen to the other facilitators")?;
-        Ok(Some(Ear { listener }))
+        Ok(Some(ReplicaListener { listener }))
     }
 
     /// The lines of a message that another facilitator told; none if it is our own.
-    pub fn lines_of<'a>(&self, message: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn lines_of_others<'a>(&self, message: &'a str) -> impl Iterator<Item = &'a str> {
         let mut lines = message.lines();
         let own = lines.next() == Some(&*self.replica);
         lines.filter(move |_| !own)
@@ -96,25 +96,27 @@ pub(super) async fn channel(pool: &sqlx::AnyPool) -> Result<String, StoreError> 
     Ok(format!("muster_facilitator_{schema}").chars().take(63).collect())
 }
 
-// === impl Ear ===
+// === impl ReplicaListener ===
 
-impl Ear {
+impl ReplicaListener {
     /// The next thing that is heard.
     ///
     /// # Errors
     /// The server cannot be reached again.
-    pub async fn hear(&mut self) -> Result<Heard, StoreError> {
+    pub async fn receive(&mut self) -> Result<ReplicaMessage, StoreError> {
         let heard = self
             .listener
             .try_recv()
             .await
             .during("listen to the other facilitators")?;
-        Ok(heard.map_or(Heard::Gap, |notice| Heard::Message(notice.payload().to_owned())))
+        Ok(heard.map_or(ReplicaMessage::Gap, |notice| {
+            ReplicaMessage::Message(notice.payload().to_owned())
+        }))
     }
 }
 
-impl std::fmt::Debug for Ear {
+impl std::fmt::Debug for ReplicaListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ear")
+        f.write_str("ReplicaListener")
     }
 }

@@ -7,7 +7,7 @@ use muster_protocol::wire::facilitator::CheatReport;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 
 use super::Store;
-use super::accounts::{Action, Actor, note};
+use super::api_keys::{Actor, AuditAction, note};
 
 /// Reports that are sent at a time.
 const REPORTS_A_LOOK: i64 = 64;
@@ -42,7 +42,7 @@ impl Store {
         note(
             &mut transaction,
             actor,
-            Action::FeedbackGiven,
+            AuditAction::FeedbackGiven,
             &job.to_string(),
             now,
         )
@@ -94,7 +94,7 @@ impl Store {
         note(
             &mut transaction,
             actor,
-            Action::CheatReported,
+            AuditAction::CheatReported,
             &job.to_string(),
             now,
         )

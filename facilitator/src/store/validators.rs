@@ -1,11 +1,11 @@
 //! Validators' signs of life, and which of the facilitators that share this store holds a validator's connection.
 //!
-//! Within one facilitator [`muster_facilitator_core::delivery`] decides which connection holds a validator's jobs. Between several the
+//! Within one facilitator [`muster_facilitator_core::connections`] decides which connection holds a validator's jobs. Between several the
 //! row in `validators` does, by the same rules: proof takes over at once, a claim only from one that is gone or silent.
 
 use std::time::Duration;
 
-use muster_facilitator_core::delivery::{SILENT_AFTER, Trust};
+use muster_facilitator_core::connections::{SILENT_AFTER, Trust};
 use muster_process::store::{During as _, StoreError};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::muster::GatewayNotice;
@@ -21,7 +21,7 @@ const REPLICA_LOST: Duration = Duration::from_secs(15);
 
 /// What is known of a validator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct ValidatorRecord {
     /// Its last sign of life.
     pub seen: Timestamp,
     /// Whether the connection that gave it was one of Muster's.
@@ -32,7 +32,7 @@ pub struct Known {
 
 /// A validator's gateway, as it was announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct AnnouncedGateway {
     /// Whose.
     pub validator: ValidatorKey,
     /// The validator's last sign of life.
@@ -51,7 +51,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn hold(
+    pub async fn claim_validator(
         &self,
         validator: ValidatorKey,
         trust: Trust,
@@ -87,7 +87,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn held_elsewhere(&self, validator: ValidatorKey) -> Result<bool, StoreError> {
+    pub async fn is_held_elsewhere(&self, validator: ValidatorKey) -> Result<bool, StoreError> {
         let row: Option<(String,)> = sqlx::query_as("SELECT replica FROM validators WHERE hotkey = $1")
             .bind(validator.to_string())
             .fetch_optional(&self.pool)
@@ -114,14 +114,14 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn known(&self, validator: ValidatorKey) -> Result<Option<Known>, StoreError> {
+    pub async fn validator(&self, validator: ValidatorKey) -> Result<Option<ValidatorRecord>, StoreError> {
         let row: Option<(i64, i64, i64)> =
             sqlx::query_as("SELECT seen_at, trust, proven_at FROM validators WHERE hotkey = $1")
                 .bind(validator.to_string())
                 .fetch_optional(&self.pool)
                 .await
                 .during("read a heartbeat")?;
-        Ok(row.map(|(seen, trust, proven)| Known {
+        Ok(row.map(|(seen, trust, proven)| ValidatorRecord {
             seen: Timestamp::from_micros(seen),
             trust: if trust == code(Trust::Proven) {
                 Trust::Proven
@@ -154,7 +154,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn gateways(&self) -> Result<Vec<Announced>, StoreError> {
+    pub async fn gateways(&self) -> Result<Vec<AnnouncedGateway>, StoreError> {
         let rows: Vec<(String, i64, String)> = sqlx::query_as(
             "SELECT hotkey, seen_at, gateway FROM validators WHERE gateway <> '' ORDER BY seen_at DESC, hotkey",
         )
@@ -162,7 +162,7 @@ impl Store {
         .await
         .during("list gateways")?;
         let read = |(hotkey, seen, notice): (String, i64, String)| {
-            Ok(Announced {
+            Ok(AnnouncedGateway {
                 validator: hotkey
                     .parse()
                     .map_err(|error| StoreError::corrupt("hotkey", error))?,

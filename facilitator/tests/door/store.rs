@@ -2,12 +2,13 @@
 
 use muster_facilitator::config::LiveConfig;
 use muster_facilitator::store::{
-    Action, Actor, Cancelled, Created, Listed, OverQuota, Page, Quota, Recorded, Said, Store, Submission,
+    Actor, AuditAction, CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, LiveMessage,
+    Page, QuotaExceeded, Store, UpdateOutcome,
 };
 use muster_facilitator_core::account::{Account, ApiKeySecret};
-use muster_facilitator_core::delivery::Trust;
+use muster_facilitator_core::connections::Trust;
+use muster_facilitator_core::history::UpdateRejection;
 use muster_facilitator_core::intake;
-use muster_facilitator_core::jobs::UpdateRefused;
 use muster_facilitator_core::page::JobFilter;
 use muster_identity::{Verified, sign_job, verify_job};
 use muster_process::store::testing::{TestStore, stores};
@@ -90,10 +91,10 @@ fn actor(job: &JobRequest) -> Actor {
 
 /// Stores a job without any limits.
 async fn create(store: &Store, validator: ValidatorKey, job: &Verified<JobRequest>, now: Timestamp) -> JobId {
-    match submit(store, validator, job, None, Quota::NONE, now).await {
-        Created::New => job.uuid,
-        Created::Known(known) => known,
-        Created::Over(over) => panic!("{over:?}"),
+    match submit(store, validator, job, None, JobQuota::NONE, now).await {
+        JobCreation::New => job.uuid,
+        JobCreation::Existing(known) => known,
+        JobCreation::QuotaExceeded(over) => panic!("{over:?}"),
     }
 }
 
@@ -102,10 +103,10 @@ async fn submit(
     validator: ValidatorKey,
     request: &Verified<JobRequest>,
     idempotency: Option<&str>,
-    quota: Quota,
+    quota: JobQuota,
     now: Timestamp,
-) -> Created {
-    let submission = Submission {
+) -> JobCreation {
+    let submission = JobSubmission {
         actor: &actor(request),
         validator,
         request,
@@ -119,20 +120,25 @@ async fn submit(
 async fn signs_of_life_are_the_last_ones() {
     for (_test, store) in engines().await {
         let validator = validator_key("Validator");
-        assert_eq!(store.known(validator).await.unwrap(), None);
-        assert!(store.hold(validator, Trust::Proven, true, at(0)).await.unwrap());
+        assert_eq!(store.validator(validator).await.unwrap(), None);
         assert!(
             store
-                .hold(validator, Trust::Claimed, false, at(60))
+                .claim_validator(validator, Trust::Proven, true, at(0))
                 .await
                 .unwrap()
         );
-        let known = store.known(validator).await.unwrap().unwrap();
+        assert!(
+            store
+                .claim_validator(validator, Trust::Claimed, false, at(60))
+                .await
+                .unwrap()
+        );
+        let known = store.validator(validator).await.unwrap().unwrap();
         assert_eq!(
             (known.seen, known.trust, known.proven),
             (at(60), Trust::Claimed, Some(at(0)))
         );
-        assert_eq!(store.known(validator_key("Other")).await.unwrap(), None);
+        assert_eq!(store.validator(validator_key("Other")).await.unwrap(), None);
     }
 }
 
@@ -143,42 +149,49 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
         let v = validator_key("Validator");
         a.beat(at(0)).await.unwrap();
         b.beat(at(0)).await.unwrap();
-        assert!(a.hold(v, Trust::Claimed, true, at(0)).await.unwrap());
+        assert!(a.claim_validator(v, Trust::Claimed, true, at(0)).await.unwrap());
         // A claim elsewhere takes nothing over from one that beats, and is not believed about jobs.
         let job = job("User", 1);
         create(&a, v, &job, at(0)).await;
-        assert!(!b.hold(v, Trust::Claimed, true, at(1)).await.unwrap());
+        assert!(!b.claim_validator(v, Trust::Claimed, true, at(1)).await.unwrap());
         let received = update(job.uuid, JobStatus::Received);
         assert_eq!(
             b.record(v, &received, at(1)).await.unwrap(),
-            Recorded::HeldElsewhere
+            UpdateOutcome::HeldElsewhere
         );
-        assert!(b.held_elsewhere(v).await.unwrap() && !a.held_elsewhere(v).await.unwrap());
+        assert!(b.is_held_elsewhere(v).await.unwrap() && !a.is_held_elsewhere(v).await.unwrap());
         // Proof does, when it arrives, and only then.
-        assert!(b.hold(v, Trust::Proven, true, at(2)).await.unwrap());
-        assert!(!a.hold(v, Trust::Claimed, false, at(3)).await.unwrap());
+        assert!(b.claim_validator(v, Trust::Proven, true, at(2)).await.unwrap());
+        assert!(!a.claim_validator(v, Trust::Claimed, false, at(3)).await.unwrap());
         assert_eq!(
             a.record(v, &received, at(3)).await.unwrap(),
-            Recorded::HeldElsewhere
+            UpdateOutcome::HeldElsewhere
         );
-        assert_eq!(b.record(v, &received, at(3)).await.unwrap(), Recorded::Yes);
-        assert!(a.hold(v, Trust::Proven, true, at(4)).await.unwrap());
-        assert!(!b.hold(v, Trust::Proven, false, at(5)).await.unwrap());
+        assert_eq!(
+            b.record(v, &received, at(3)).await.unwrap(),
+            UpdateOutcome::Recorded
+        );
+        assert!(a.claim_validator(v, Trust::Proven, true, at(4)).await.unwrap());
+        assert!(!b.claim_validator(v, Trust::Proven, false, at(5)).await.unwrap());
         // One that is gone holds nothing: it said so, it stopped beating, or its connection fell silent.
         a.release(v).await.unwrap();
-        assert!(b.hold(v, Trust::Proven, false, at(6)).await.unwrap());
+        assert!(b.claim_validator(v, Trust::Proven, false, at(6)).await.unwrap());
         a.beat(at(20)).await.unwrap();
         assert!(
-            a.hold(v, Trust::Claimed, false, at(20)).await.unwrap(),
+            a.claim_validator(v, Trust::Claimed, false, at(20)).await.unwrap(),
             "{}",
             test.engine
         );
         b.beat(at(30)).await.unwrap();
         a.beat(at(110)).await.unwrap();
         b.beat(at(110)).await.unwrap();
-        assert!(b.hold(v, Trust::Claimed, false, at(111)).await.unwrap());
+        assert!(
+            b.claim_validator(v, Trust::Claimed, false, at(111))
+                .await
+                .unwrap()
+        );
         b.leave().await.unwrap();
-        assert!(!a.held_elsewhere(v).await.unwrap());
+        assert!(!a.is_held_elsewhere(v).await.unwrap());
     }
 }
 
@@ -202,7 +215,7 @@ async fn a_signature_names_one_job_and_what_is_stored_comes_back_whole() {
         assert_eq!(stored.request.env.keys().collect::<Vec<_>>(), ["B", "A"]);
         assert_eq!(stored.account, account("User"));
         assert_eq!(
-            (stored.history.len(), stored.history.shown()),
+            (stored.history.len(), stored.history.visible_status()),
             (1, JobStatus::Sent)
         );
     }
@@ -222,7 +235,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
                 at(1),
             )
             .await;
-        assert_eq!(stranger.unwrap(), Recorded::NoSuchJob);
+        assert_eq!(stranger.unwrap(), UpdateOutcome::NoSuchJob);
         assert_eq!(store.unanswered(validator).await.unwrap(), [job.uuid]);
 
         let record = async |status| {
@@ -231,13 +244,13 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
                 .await
                 .unwrap()
         };
-        assert_eq!(record(JobStatus::Accepted).await, Recorded::Yes);
+        assert_eq!(record(JobStatus::Accepted).await, UpdateOutcome::Recorded);
         assert!(store.unanswered(validator).await.unwrap().is_empty());
-        let repeated = Recorded::Refused(UpdateRefused::Repeated(JobStatus::Accepted));
+        let repeated = UpdateOutcome::Rejected(UpdateRejection::Repeated(JobStatus::Accepted));
         assert_eq!(record(JobStatus::Accepted).await, repeated);
         assert!(matches!(
             record(JobStatus::Received).await,
-            Recorded::Refused(UpdateRefused::Backwards { .. })
+            UpdateOutcome::Rejected(UpdateRejection::Backwards { .. })
         ));
         // Unknown statuses are kept, but not without end.
         for n in 0..100 {
@@ -247,7 +260,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
         }
         let stored = store.job(job.uuid).await.unwrap().unwrap();
         assert_eq!(
-            (stored.history.len(), stored.history.shown()),
+            (stored.history.len(), stored.history.visible_status()),
             (64, JobStatus::Accepted)
         );
     }
@@ -268,7 +281,7 @@ async fn updates_that_race_leave_one_history() {
         );
         let taken = [a, b, c]
             .into_iter()
-            .filter(|recorded| matches!(recorded, Ok(Recorded::Yes)))
+            .filter(|recorded| matches!(recorded, Ok(UpdateOutcome::Recorded)))
             .count();
         assert_eq!(taken, 1, "{}", test.engine);
         assert_eq!(store.job(job.uuid).await.unwrap().unwrap().history.len(), 2);
@@ -304,10 +317,10 @@ async fn lists_are_the_users_own_newest_first() {
     }
 }
 
-fn listed(listed: Listed) -> Page {
+fn listed(listed: JobListing) -> Page {
     match listed {
-        Listed::Page(page) => page,
-        Listed::TooLong => panic!("the page is too long"),
+        JobListing::Page(page) => page,
+        JobListing::TooLong => panic!("the page is too long"),
     }
 }
 
@@ -345,12 +358,12 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
             done.metadata = Some(result.clone());
             assert_eq!(
                 store.record(validator, &done, at(n)).await.unwrap(),
-                Recorded::Yes
+                UpdateOutcome::Recorded
             );
         }
         assert_eq!(
             store.jobs_of(&user, &JobFilter::default(), 10, 0).await.unwrap(),
-            Listed::TooLong
+            JobListing::TooLong
         );
         assert_eq!(
             listed(store.jobs_of(&user, &JobFilter::default(), 4, 0).await.unwrap())
@@ -388,10 +401,10 @@ async fn a_clients_own_name_for_a_request_names_one_job() {
     for (_test, store) in engines().await {
         let validator = validator_key("Validator");
         let (first, second, others) = (job("User", 1), job("User", 2), job("Other", 3));
-        let named = async |job| submit(&store, validator, job, Some("a"), Quota::NONE, at(0)).await;
-        assert_eq!(named(&first).await, Created::New);
-        assert_eq!(named(&second).await, Created::Known(first.uuid));
-        assert_eq!(named(&others).await, Created::New);
+        let named = async |job| submit(&store, validator, job, Some("a"), JobQuota::NONE, at(0)).await;
+        assert_eq!(named(&first).await, JobCreation::New);
+        assert_eq!(named(&second).await, JobCreation::Existing(first.uuid));
+        assert_eq!(named(&others).await, JobCreation::New);
         assert_eq!(create(&store, validator, &second, at(0)).await, second.uuid);
     }
 }
@@ -401,31 +414,31 @@ async fn quotas_hold_against_requests_that_race() {
     const DAY: i64 = 86_400;
     for (test, store) in engines().await {
         let validator = validator_key("Validator");
-        let quota = Quota { open: 3, daily: 5 };
+        let quota = JobQuota { open: 3, daily: 5 };
         let jobs: Vec<_> = (0..8).map(|n| job("User", n)).collect();
         let race = jobs
             .iter()
             .map(|job| submit(&store, validator, job, None, quota, at(0)));
         let made = futures_util::future::join_all(race).await;
-        let new = made.iter().filter(|made| **made == Created::New).count();
+        let new = made.iter().filter(|made| **made == JobCreation::New).count();
         assert_eq!(new, 3, "{}: {made:?}", test.engine);
-        assert!(
-            made.iter()
-                .all(|made| matches!(made, Created::New | Created::Over(OverQuota::Open)))
-        );
+        assert!(made.iter().all(|made| matches!(
+            made,
+            JobCreation::New | JobCreation::QuotaExceeded(QuotaExceeded::Open)
+        )));
         // A repetition is no new job, whatever the quota.
         let known = jobs
             .iter()
             .zip(&made)
-            .find(|(_, made)| **made == Created::New)
+            .find(|(_, made)| **made == JobCreation::New)
             .unwrap()
             .0;
         assert_eq!(
             submit(&store, validator, known, None, quota, at(0)).await,
-            Created::Known(known.uuid)
+            JobCreation::Existing(known.uuid)
         );
         for (job, made) in jobs.iter().zip(&made) {
-            if *made == Created::New {
+            if *made == JobCreation::New {
                 store
                     .record(validator, &update(job.uuid, JobStatus::Failed), at(1))
                     .await
@@ -435,20 +448,20 @@ async fn quotas_hold_against_requests_that_race() {
         for n in [10, 11] {
             assert_eq!(
                 submit(&store, validator, &job("User", n), None, quota, at(2)).await,
-                Created::New
+                JobCreation::New
             );
         }
         let over = submit(&store, validator, &job("User", 12), None, quota, at(2)).await;
         assert!(
-            matches!(over, Created::Over(OverQuota::Daily { resets_in_s }) if resets_in_s > 0 && resets_in_s <= 86_400)
+            matches!(over, JobCreation::QuotaExceeded(QuotaExceeded::Daily { resets_in_s }) if resets_in_s > 0 && resets_in_s <= 86_400)
         );
         assert_eq!(
             submit(&store, validator, &job("Other", 12), None, quota, at(2)).await,
-            Created::New
+            JobCreation::New
         );
         assert_eq!(
             submit(&store, validator, &job("User", 12), None, quota, at(DAY)).await,
-            Created::New
+            JobCreation::New
         );
     }
 }
@@ -472,17 +485,17 @@ async fn a_job_is_cancelled_at_once_or_through_its_validator() {
             .unwrap();
         assert_eq!(
             store.cancel(&user, fresh.uuid, at(2)).await.unwrap(),
-            Cancelled::Ended
+            CancellationOutcome::Ended
         );
         assert_eq!(
             store.cancel(&user, running.uuid, at(2)).await.unwrap(),
-            Cancelled::Asked
+            CancellationOutcome::Requested
         );
         assert_eq!(
             store.cancel(&user, running.uuid, at(3)).await.unwrap(),
-            Cancelled::Asked
+            CancellationOutcome::Requested
         );
-        let late = Cancelled::TooLate(JobStatus::Completed);
+        let late = CancellationOutcome::TooLate(JobStatus::Completed);
         assert_eq!(store.cancel(&user, over.uuid, at(2)).await.unwrap(), late);
         assert!(store.unanswered(validator).await.unwrap().is_empty());
         assert_eq!(store.to_cancel(validator).await.unwrap(), [running.uuid]);
@@ -494,7 +507,7 @@ async fn a_job_is_cancelled_at_once_or_through_its_validator() {
             .await
             .unwrap();
         assert!(store.to_cancel(validator).await.unwrap().is_empty());
-        let (count, log) = store.audited(Some(&user.account), 10, 0).await.unwrap();
+        let (count, log) = store.audit_log(Some(&user.account), 10, 0).await.unwrap();
         let cancelled: Vec<_> = log
             .iter()
             .filter(|entry| entry.action == "job.cancelled")
@@ -523,7 +536,7 @@ async fn a_job_that_nobody_takes_ends() {
         assert_eq!(store.expire(at(40), at(100)).await.unwrap(), [old.uuid]);
         assert!(store.expire(at(40), at(101)).await.unwrap().is_empty());
         let history = store.job(old.uuid).await.unwrap().unwrap().history;
-        assert_eq!(history.shown(), JobStatus::Rejected);
+        assert_eq!(history.visible_status(), JobStatus::Rejected);
         assert_eq!(store.unanswered(validator).await.unwrap(), [new.uuid]);
     }
 }
@@ -571,8 +584,8 @@ async fn keys_open_their_account_until_they_are_revoked_and_are_stored_as_hashes
         assert_eq!(store.key_owner(&one).await.unwrap(), None);
         assert!(store.keys_of(&alice).await.unwrap().is_empty());
         assert!(store.key_owner(&two).await.unwrap().is_some());
-        store.audit(&user, Action::Login, "", at(3)).await.unwrap();
-        let (count, log) = store.audited(None, 2, 0).await.unwrap();
+        store.audit(&user, AuditAction::Login, "", at(3)).await.unwrap();
+        let (count, log) = store.audit_log(None, 2, 0).await.unwrap();
         let actions: Vec<_> = log.iter().map(|entry| entry.action.as_str()).collect();
         assert_eq!((count, actions), (4, vec!["login", "key.revoked"]));
     }
@@ -592,7 +605,7 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
         create(&store, validator, &job, at(0)).await;
         let log = |offset: u64, bytes: usize| {
             let data = muster_protocol::wire::decode(&format!("{:?}", "AAAA".repeat(bytes / 3))).unwrap();
-            Said::Log(Box::new(LiveLog {
+            LiveMessage::Log(Box::new(LiveLog {
                 uuid: job.uuid,
                 stream: LogStream::Stdout,
                 offset,
@@ -600,22 +613,22 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
             }))
         };
         let foreign = [(validator_key("Other"), log(0, 3))];
-        store.keep_live(&foreign, &bounds, at(1)).await.unwrap();
-        assert!(store.pieces(job.uuid, 0).await.unwrap().is_empty());
+        store.store_live(&foreign, &bounds, at(1)).await.unwrap();
+        assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
 
         let said: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
-        store.keep_live(&said, &bounds, at(1)).await.unwrap();
-        let pieces = store.pieces(job.uuid, 0).await.unwrap();
+        store.store_live(&said, &bounds, at(1)).await.unwrap();
+        let pieces = store.log_pieces(job.uuid, 0).await.unwrap();
         let offsets: Vec<_> = pieces.iter().map(|piece| piece.offset).collect();
         assert_eq!(offsets, [12, 15, 18, 21, 24], "{}", test.engine);
         assert_eq!(
             (pieces[0].data.as_slice(), pieces[0].at),
             ([0; 3].as_slice(), at(1))
         );
-        let later = store.pieces(job.uuid, pieces[3].seq).await.unwrap();
+        let later = store.log_pieces(job.uuid, pieces[3].seq).await.unwrap();
         assert_eq!(later, pieces[4..]);
         store
-            .keep_live(
+            .store_live(
                 &[(validator, log(27, 600)), (validator, log(627, 600))],
                 &bounds,
                 at(2),
@@ -623,7 +636,7 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
             .await
             .unwrap();
         assert_eq!(
-            store.pieces(job.uuid, 0).await.unwrap().len(),
+            store.log_pieces(job.uuid, 0).await.unwrap().len(),
             1,
             "1 KiB holds one of them"
         );
@@ -633,8 +646,8 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
             .await
             .unwrap();
         store.forget_live(at(3000)).await.unwrap();
-        assert_eq!(store.pieces(job.uuid, 0).await.unwrap().len(), 1);
+        assert_eq!(store.log_pieces(job.uuid, 0).await.unwrap().len(), 1);
         store.forget_live(at(3604)).await.unwrap();
-        assert!(store.pieces(job.uuid, 0).await.unwrap().is_empty());
+        assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
     }
 }

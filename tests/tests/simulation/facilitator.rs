@@ -1,9 +1,9 @@
-//! A simulated facilitator: the real desk and the real history.
+//! A simulated facilitator: the real connections and the real history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_facilitator_core::delivery::{Desk, LinkId, Trust};
-use muster_facilitator_core::jobs::{History, Step};
+use muster_facilitator_core::connections::{ConnectionId, Trust, ValidatorConnections};
+use muster_facilitator_core::history::{HistoryEntry, JobHistory};
 use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::{JobId, JobStatus};
 
@@ -17,10 +17,10 @@ pub(crate) struct Facilitator {
     pub(crate) up: bool,
     pub(crate) life: u64,
     /// Its store.
-    pub(crate) jobs: BTreeMap<JobId, History>,
+    pub(crate) jobs: BTreeMap<JobId, JobHistory>,
     pub(crate) called_off: BTreeSet<JobId>,
-    desk: Desk,
-    links: BTreeMap<Line, LinkId>,
+    connections: ValidatorConnections,
+    links: BTreeMap<Line, ConnectionId>,
 }
 
 impl Default for Facilitator {
@@ -30,7 +30,7 @@ impl Default for Facilitator {
             life: 0,
             jobs: BTreeMap::new(),
             called_off: BTreeSet::new(),
-            desk: Desk::default(),
+            connections: ValidatorConnections::default(),
             links: BTreeMap::new(),
         }
     }
@@ -40,12 +40,12 @@ impl Facilitator {
     pub(crate) fn die(&mut self) {
         self.up = false;
         self.life += 1;
-        self.desk = Desk::default();
+        self.connections = ValidatorConnections::default();
         self.links.clear();
     }
 
     pub(crate) fn shown(&self, job: JobId) -> Option<JobStatus> {
-        self.jobs.get(&job).map(History::shown)
+        self.jobs.get(&job).map(JobHistory::visible_status)
     }
 }
 
@@ -56,7 +56,7 @@ impl World {
             let span = self.dice.millis(500, 2000);
             return self.after(span, crate::world::Happening::Submit(job));
         }
-        let sent = Step {
+        let sent = HistoryEntry {
             status: JobStatus::Sent,
             metadata: None,
             at: self.now,
@@ -64,7 +64,7 @@ impl World {
         self.facilitator
             .jobs
             .entry(job)
-            .or_insert_with(|| History::new(vec![sent]));
+            .or_insert_with(|| JobHistory::new(vec![sent]));
         self.ledger.submitted.insert(job);
         if self.may_die_here(Node::Facilitator) {
             return;
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Said again on each connection until the job has ended.
+    /// Sent again on each connection until the job has ended.
     fn cancel_again(&mut self, line: Line) {
         let unheard = |job: &&JobId| {
             let shown = self.facilitator.shown(**job);
@@ -121,18 +121,25 @@ impl World {
             .facilitator
             .jobs
             .iter()
-            .filter(|(_, history)| history.shown() == JobStatus::Sent)
+            .filter(|(_, history)| history.visible_status() == JobStatus::Sent)
             .map(|(job, _)| *job)
             .collect();
         let now = self.now;
-        for job in self.facilitator.desk.due(validator_key(), link, &unanswered, now) {
+        for job in self
+            .facilitator
+            .connections
+            .take_due(validator_key(), link, &unanswered, now)
+        {
             self.send(line, 1, Frame::Job(job));
         }
     }
 
     pub(crate) fn facilitator_hears_of(&mut self, line: Line) {
         let now = self.now;
-        let link = self.facilitator.desk.connect(validator_key(), Trust::Proven, now);
+        let link = self
+            .facilitator
+            .connections
+            .connect(validator_key(), Trust::Proven, now);
         self.facilitator.links.insert(line, link);
         self.deliver_due(line);
         self.cancel_again(line);
@@ -140,7 +147,7 @@ impl World {
 
     pub(crate) fn facilitator_loses(&mut self, line: Line) {
         if let Some(link) = self.facilitator.links.remove(&line) {
-            self.facilitator.desk.disconnect(validator_key(), link);
+            self.facilitator.connections.disconnect(validator_key(), link);
         }
     }
 
@@ -150,7 +157,9 @@ impl World {
         };
         let now = self.now;
         if let Some(link) = self.facilitator.links.get(&line).copied() {
-            self.facilitator.desk.heard(validator_key(), link, now);
+            self.facilitator
+                .connections
+                .record_frame(validator_key(), link, now);
         }
         let answers_first = self.mutated(Mutation::FacilitatorAnswersFirst);
         if answers_first {
@@ -171,11 +180,11 @@ impl World {
         let Some(history) = self.facilitator.jobs.get_mut(&update.uuid) else {
             return;
         };
-        if !anything && history.admits(update).is_err() {
+        if !anything && history.check(update).is_err() {
             return;
         }
-        let before = history.shown();
-        history.push(Step {
+        let before = history.visible_status();
+        history.push(HistoryEntry {
             status: update.status,
             metadata: update.metadata.clone(),
             at: now,

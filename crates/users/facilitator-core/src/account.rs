@@ -142,7 +142,7 @@ impl ApiKeySecret {
     }
 
     /// The key that a bearer shows; `None` for a text that is no key of ours, such as a token.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(SECRET_PREFIX)?;
         let mut bytes = [0; 32];
         hex::decode_to_slice(digits, &mut bytes).ok()?;
@@ -189,7 +189,7 @@ mod tests {
         let secret = ApiKeySecret::from_bytes([0xa5; 32]);
         let text = secret.reveal();
         assert_eq!(text, format!("msk_{}", "a5".repeat(32)));
-        assert_eq!(ApiKeySecret::read(&text), Some(secret.clone()));
+        assert_eq!(ApiKeySecret::parse(&text), Some(secret.clone()));
         assert!(!format!("{secret:?}").contains("a5"));
         assert_ne!(secret.hash(), ApiKeySecret::from_bytes([0xa4; 32]).hash());
         assert!(!secret.hash().hex().contains(&"a5".repeat(32)));
@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_a_key_by_chance(text in "(msk_)?.{0,80}") {
-            if let Some(secret) = ApiKeySecret::read(&text) {
+            if let Some(secret) = ApiKeySecret::parse(&text) {
                 prop_assert_eq!(secret.reveal().to_lowercase(), text.to_lowercase());
             }
             prop_assert!(text.parse::<KeyId>().is_err());

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// How long what we issue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetimes {
+pub struct CredentialLifetimes {
     /// Of a nonce.
     pub nonce: Duration,
     /// Of a token.
@@ -26,11 +26,11 @@ pub struct IssueError(#[from] jsonwebtoken::errors::Error);
 /// A nonce that we did not make, or that is too old. The wire has one answer for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the nonce is not one of ours, or it has expired; ask for another one")]
-pub struct NonceRefused;
+pub struct NonceRejection;
 
 /// Why a token does not name a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TokenRefused {
+pub enum TokenRejection {
     /// Not signed by us, or not a token at all.
     #[error("the token is not one of ours; log in")]
     Invalid,
@@ -50,14 +50,14 @@ struct Claims {
 pub struct Issuer {
     sign: EncodingKey,
     verify: DecodingKey,
-    lifetimes: Lifetimes,
+    lifetimes: CredentialLifetimes,
 }
 
 // === impl Issuer ===
 
 impl Issuer {
     /// An issuer that signs with `secret`.
-    pub fn new(secret: &[u8], lifetimes: Lifetimes) -> Self {
+    pub fn new(secret: &[u8], lifetimes: CredentialLifetimes) -> Self {
         Self {
             sign: EncodingKey::from_secret(secret),
             verify: DecodingKey::from_secret(secret),
@@ -69,7 +69,7 @@ impl Issuer {
     ///
     /// # Errors
     /// See [`IssueError`].
-    pub fn nonce(&self, random: [u8; 16], now: Timestamp) -> Result<String, IssueError> {
+    pub fn issue_nonce(&self, random: [u8; 16], now: Timestamp) -> Result<String, IssueError> {
         let body = format!("{}:{}", hex::encode(random), base62(now.secs().unsigned_abs()));
         let signature = crypto::sign(&nonce_message(&body), &self.sign, Algorithm::HS256)?;
         Ok(format!("{body}:{signature}"))
@@ -79,26 +79,26 @@ impl Issuer {
     ///
     /// # Errors
     /// The nonce is not ours or is over.
-    pub fn check_nonce(&self, nonce: &str, now: Timestamp) -> Result<Timestamp, NonceRefused> {
-        let (body, signature) = nonce.rsplit_once(':').ok_or(NonceRefused)?;
+    pub fn check_nonce(&self, nonce: &str, now: Timestamp) -> Result<Timestamp, NonceRejection> {
+        let (body, signature) = nonce.rsplit_once(':').ok_or(NonceRejection)?;
         let ours = crypto::verify(signature, &nonce_message(body), &self.verify, Algorithm::HS256);
         if !matches!(ours, Ok(true)) {
-            return Err(NonceRefused);
+            return Err(NonceRejection);
         }
         let made = body
             .rsplit_once(':')
             .and_then(|(_, secs)| from_base62(secs))
             .and_then(|secs| i64::try_from(secs).ok())
-            .ok_or(NonceRefused)?;
+            .ok_or(NonceRejection)?;
         let end = Timestamp::from_secs(made).plus(self.lifetimes.nonce);
-        if now < end { Ok(end) } else { Err(NonceRefused) }
+        if now < end { Ok(end) } else { Err(NonceRejection) }
     }
 
     /// A bearer token of `user`.
     ///
     /// # Errors
     /// See [`IssueError`].
-    pub fn token(&self, user: UserKey, now: Timestamp) -> Result<String, IssueError> {
+    pub fn issue_token(&self, user: UserKey, now: Timestamp) -> Result<String, IssueError> {
         let exp = now.plus(self.lifetimes.token).secs();
         let claims = Claims {
             sub: user,
@@ -116,17 +116,17 @@ impl Issuer {
     ///
     /// # Errors
     /// The token is not ours or is over.
-    pub fn user_of(&self, token: &str, now: Timestamp) -> Result<UserKey, TokenRefused> {
+    pub fn check_token(&self, token: &str, now: Timestamp) -> Result<UserKey, TokenRejection> {
         let mut rules = Validation::new(Algorithm::HS256);
         // The library would ask the machine's clock; the time is compared below instead.
         rules.validate_exp = false;
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verify, &rules)
-            .map_err(|_| TokenRefused::Invalid)?
+            .map_err(|_| TokenRejection::Invalid)?
             .claims;
         if now.secs() < claims.exp {
             Ok(claims.sub)
         } else {
-            Err(TokenRefused::Expired)
+            Err(TokenRejection::Expired)
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     use muster_protocol::Hotkey;
     use proptest::prelude::*;
 
-    const LIFETIMES: Lifetimes = Lifetimes {
+    const LIFETIMES: CredentialLifetimes = CredentialLifetimes {
         nonce: Duration::from_secs(300),
         token: Duration::from_secs(3600),
     };
@@ -183,49 +183,53 @@ mod tests {
     #[test]
     fn a_nonce_has_three_parts_and_lives_its_time() {
         let issuer = Issuer::new(b"secret", LIFETIMES);
-        let nonce = issuer.nonce([1; 16], at(0)).unwrap();
+        let nonce = issuer.issue_nonce([1; 16], at(0)).unwrap();
         assert_eq!(nonce.split(':').count(), 3);
         assert_eq!(nonce.split(':').next().unwrap().len(), 32);
         assert_eq!(issuer.check_nonce(&nonce, at(299)), Ok(at(300)));
-        assert_eq!(issuer.check_nonce(&nonce, at(300)), Err(NonceRefused));
+        assert_eq!(issuer.check_nonce(&nonce, at(300)), Err(NonceRejection));
     }
 
     #[test]
     fn a_nonce_of_anybody_else_is_refused() {
         let issuer = Issuer::new(b"secret", LIFETIMES);
         let other = Issuer::new(b"other", LIFETIMES);
-        let foreign = other.nonce([1; 16], at(0)).unwrap();
-        let own = issuer.nonce([1; 16], at(0)).unwrap();
+        let foreign = other.issue_nonce([1; 16], at(0)).unwrap();
+        let own = issuer.issue_nonce([1; 16], at(0)).unwrap();
         let moved = own.replacen('0', "1", 1);
         for bad in ["", ":", "::", "a:b:c", "é:é:é", foreign.as_str(), moved.as_str()] {
-            assert_eq!(issuer.check_nonce(bad, at(1)), Err(NonceRefused), "{bad}");
+            assert_eq!(issuer.check_nonce(bad, at(1)), Err(NonceRejection), "{bad}");
         }
     }
 
     #[test]
     fn a_token_names_its_user_until_it_ends() {
         let issuer = Issuer::new(b"secret", LIFETIMES);
-        let token = issuer.token(user(), at(0)).unwrap();
-        assert_eq!(issuer.user_of(&token, at(3599)), Ok(user()));
-        assert_eq!(issuer.user_of(&token, at(3600)), Err(TokenRefused::Expired));
+        let token = issuer.issue_token(user(), at(0)).unwrap();
+        assert_eq!(issuer.check_token(&token, at(3599)), Ok(user()));
+        assert_eq!(issuer.check_token(&token, at(3600)), Err(TokenRejection::Expired));
         let foreign = Issuer::new(b"other", LIFETIMES);
-        assert_eq!(foreign.user_of(&token, at(0)), Err(TokenRefused::Invalid));
+        assert_eq!(foreign.check_token(&token, at(0)), Err(TokenRejection::Invalid));
     }
 
     #[test]
     fn neither_credential_passes_for_the_other_and_none_is_no_algorithm() {
         let issuer = Issuer::new(b"secret", LIFETIMES);
-        let nonce = issuer.nonce([1; 16], at(0)).unwrap();
-        let token = issuer.token(user(), at(0)).unwrap();
+        let nonce = issuer.issue_nonce([1; 16], at(0)).unwrap();
+        let token = issuer.issue_token(user(), at(0)).unwrap();
         // {"typ":"JWT","alg":"none"}
         let unsigned = format!(
             "eyJ0eXAiOiJKV1QiLCJhbGciOiJub25lIn0.{}.",
             token.split('.').nth(1).unwrap()
         );
         for bad in [nonce.as_str(), unsigned.as_str(), "", "a.b.c", "Bearer"] {
-            assert_eq!(issuer.user_of(bad, at(0)), Err(TokenRefused::Invalid), "{bad}");
+            assert_eq!(
+                issuer.check_token(bad, at(0)),
+                Err(TokenRejection::Invalid),
+                "{bad}"
+            );
         }
-        assert_eq!(issuer.check_nonce(&token, at(0)), Err(NonceRefused));
+        assert_eq!(issuer.check_nonce(&token, at(0)), Err(NonceRejection));
     }
 
     proptest! {
@@ -238,7 +242,7 @@ mod tests {
         fn no_text_is_a_nonce_or_a_token_by_chance(text in ".{0,120}") {
             let issuer = Issuer::new(b"secret", LIFETIMES);
             prop_assert!(issuer.check_nonce(&text, at(0)).is_err());
-            prop_assert!(issuer.user_of(&text, at(0)).is_err());
+            prop_assert!(issuer.check_token(&text, at(0)).is_err());
         }
     }
 }

@@ -66,17 +66,17 @@ pub enum Trust {
 }
 
 /// Whether a validator's proof of `proven` is recent enough that a mere claim is not enough at `now`.
-pub fn is_remembered(proven: Timestamp, now: Timestamp) -> bool {
+pub fn is_recent_proof(proven: Timestamp, now: Timestamp) -> bool {
     now.since(proven) < PROOF_DEMANDED
 }
 
 /// One connection of a validator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LinkId(u64);
+pub struct ConnectionId(u64);
 
 #[derive(Debug)]
-struct Link {
-    id: LinkId,
+struct Connection {
+    id: ConnectionId,
     trust: Trust,
     heard: Timestamp,
     delivered: BTreeSet<JobId>,
@@ -84,41 +84,42 @@ struct Link {
 
 /// The connections of one validator, in the order in which they came, and which of them holds its jobs.
 #[derive(Debug, Default)]
-struct Post {
-    links: Vec<Link>,
-    holder: Option<LinkId>,
+struct ValidatorEntry {
+    connections: Vec<Connection>,
+    holder: Option<ConnectionId>,
 }
 
 /// The connections of every validator.
 #[derive(Debug, Default)]
-pub struct Desk {
-    posts: BTreeMap<ValidatorKey, Post>,
+pub struct ValidatorConnections {
+    validators: BTreeMap<ValidatorKey, ValidatorEntry>,
     /// When each validator last proved itself, or was heard on a connection where it had.
     proven: BTreeMap<ValidatorKey, Timestamp>,
     next: u64,
 }
 
-// === impl Link, Post ===
+// === impl Connection, ValidatorEntry ===
 
-impl Link {
+impl Connection {
     fn beats(&self, now: Timestamp) -> bool {
         now.since(self.heard) < SILENT_AFTER
     }
 }
 
-impl Post {
+impl ValidatorEntry {
     /// Decides who holds the jobs at `now`; with `proven_only` nobody who merely claims to be the validator.
     ///
     /// Proof goes before a claim. Of proven connections the newest that beats holds: the validator itself has come
     /// back. A claimed one holds until it closes or falls silent, because a newer claim may be a stranger's copy.
-    fn settle(&mut self, proven_only: bool, now: Timestamp) -> Option<LinkId> {
+    fn settle(&mut self, proven_only: bool, now: Timestamp) -> Option<ConnectionId> {
         let eligible = || {
-            self.links
+            self.connections
                 .iter()
-                .filter(|link| !proven_only || link.trust == Trust::Proven)
+                .filter(|connection| !proven_only || connection.trust == Trust::Proven)
         };
-        let held = eligible().find(|link| Some(link.id) == self.holder);
-        let best = eligible().max_by_key(|link| (link.trust, link.beats(now), link.id));
+        let held = eligible().find(|connection| Some(connection.id) == self.holder);
+        let best =
+            eligible().max_by_key(|connection| (connection.trust, connection.beats(now), connection.id));
         let stays = held
             .zip(best)
             .filter(|(held, best)| best.trust == Trust::Claimed && (held.beats(now) || !best.beats(now)));
@@ -130,41 +131,47 @@ impl Post {
     }
 }
 
-// === impl Desk ===
+// === impl ValidatorConnections ===
 
-impl Desk {
+impl ValidatorConnections {
     /// A validator has connected.
-    pub fn connect(&mut self, validator: ValidatorKey, trust: Trust, now: Timestamp) -> LinkId {
-        let id = LinkId(self.next);
+    pub fn connect(&mut self, validator: ValidatorKey, trust: Trust, now: Timestamp) -> ConnectionId {
+        let id = ConnectionId(self.next);
         self.next = self.next.saturating_add(1);
-        let link = Link {
+        let connection = Connection {
             id,
             trust,
             heard: now,
             delivered: BTreeSet::new(),
         };
-        self.posts.entry(validator).or_default().links.push(link);
-        self.heard(validator, id, now);
+        self.validators
+            .entry(validator)
+            .or_default()
+            .connections
+            .push(connection);
+        self.record_frame(validator, id, now);
         self.holder(validator, now);
         id
     }
 
     /// A connection has ended.
-    pub fn disconnect(&mut self, validator: ValidatorKey, link: LinkId) {
-        if let Some(post) = self.posts.get_mut(&validator) {
-            post.links.retain(|open| open.id != link);
-            if post.links.is_empty() {
-                self.posts.remove(&validator);
+    pub fn disconnect(&mut self, validator: ValidatorKey, connection: ConnectionId) {
+        if let Some(entry) = self.validators.get_mut(&validator) {
+            entry.connections.retain(|open| open.id != connection);
+            if entry.connections.is_empty() {
+                self.validators.remove(&validator);
             }
         }
     }
 
     /// A frame has come over a connection.
-    pub fn heard(&mut self, validator: ValidatorKey, link: LinkId, now: Timestamp) {
-        let post = self.posts.get_mut(&validator);
-        if let Some(link) = post.and_then(|post| post.links.iter_mut().find(|open| open.id == link)) {
-            link.heard = now;
-            match link.trust {
+    pub fn record_frame(&mut self, validator: ValidatorKey, connection: ConnectionId, now: Timestamp) {
+        let entry = self.validators.get_mut(&validator);
+        if let Some(connection) =
+            entry.and_then(|entry| entry.connections.iter_mut().find(|open| open.id == connection))
+        {
+            connection.heard = now;
+            match connection.trust {
                 Trust::Claimed => {}
                 Trust::Proven => {
                     self.proven.insert(validator, now);
@@ -176,70 +183,85 @@ impl Desk {
     /// Whether a mere claim to be this validator is not enough: it has proven itself lately, so it can.
     pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
         let proven = self.proven.get(&validator);
-        proven.is_some_and(|proven| is_remembered(*proven, now))
+        proven.is_some_and(|proven| is_recent_proof(*proven, now))
     }
 
     /// The connection that gets the validator's jobs and reports about them, if there is one.
-    pub fn holder(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<LinkId> {
+    pub fn holder(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<ConnectionId> {
         let proven_only = self.demands_proof(validator, now);
-        self.posts.get_mut(&validator)?.settle(proven_only, now)
+        self.validators.get_mut(&validator)?.settle(proven_only, now)
     }
 
     /// When the connection that holds the validator's jobs was heard last, if there is one.
-    pub fn heard_at(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
+    pub fn last_frame_at(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
         let holder = self.holder(validator, now)?;
-        let links = &self.posts.get(&validator)?.links;
-        links.iter().find(|link| link.id == holder).map(|link| link.heard)
+        let connections = &self.validators.get(&validator)?.connections;
+        connections
+            .iter()
+            .find(|connection| connection.id == holder)
+            .map(|connection| connection.heard)
     }
 
     /// Every open connection of the validator.
-    pub fn links(&self, validator: ValidatorKey) -> impl Iterator<Item = LinkId> {
-        let post = self.posts.get(&validator);
-        post.into_iter()
-            .flat_map(|post| post.links.iter().map(|link| link.id))
+    pub fn connections_of(&self, validator: ValidatorKey) -> impl Iterator<Item = ConnectionId> {
+        let entry = self.validators.get(&validator);
+        entry
+            .into_iter()
+            .flat_map(|entry| entry.connections.iter().map(|connection| connection.id))
     }
 
     /// How many validators are connected.
-    pub fn validators(&self) -> usize {
-        self.posts.len()
+    pub fn validator_count(&self) -> usize {
+        self.validators.len()
     }
 
-    /// Which of the validator's unanswered jobs are to go over `link` now, in order. They count as delivered.
+    /// Which of the validator's unanswered jobs are to go over `connection` now, in order. They count as delivered.
     ///
     /// Nothing is due to a connection that does not hold the jobs.
-    pub fn due(
+    pub fn take_due(
         &mut self,
         validator: ValidatorKey,
-        link: LinkId,
+        connection: ConnectionId,
         unanswered: &[JobId],
         now: Timestamp,
     ) -> Vec<JobId> {
-        let Some(link) = self.holding(validator, link, now) else {
+        let Some(connection) = self.holding(validator, connection, now) else {
             return Vec::new();
         };
         // What has been answered meanwhile need not be remembered.
         let open: BTreeSet<_> = unanswered.iter().copied().collect();
-        link.delivered.retain(|job| open.contains(job));
+        connection.delivered.retain(|job| open.contains(job));
         unanswered
             .iter()
             .copied()
-            .filter(|job| link.delivered.insert(*job))
+            .filter(|job| connection.delivered.insert(*job))
             .collect()
     }
 
-    /// Whether this one unanswered job is to go over `link` now. It counts as delivered.
-    pub fn is_due(&mut self, validator: ValidatorKey, link: LinkId, job: JobId, now: Timestamp) -> bool {
-        self.holding(validator, link, now)
-            .is_some_and(|link| link.delivered.insert(job))
+    /// Whether this one unanswered job is to go over `connection` now. It counts as delivered.
+    pub fn take_if_due(
+        &mut self,
+        validator: ValidatorKey,
+        connection: ConnectionId,
+        job: JobId,
+        now: Timestamp,
+    ) -> bool {
+        self.holding(validator, connection, now)
+            .is_some_and(|connection| connection.delivered.insert(job))
     }
 
     /// The connection, if it holds the validator's jobs.
-    fn holding(&mut self, validator: ValidatorKey, link: LinkId, now: Timestamp) -> Option<&mut Link> {
-        if self.holder(validator, now) != Some(link) {
+    fn holding(
+        &mut self,
+        validator: ValidatorKey,
+        connection: ConnectionId,
+        now: Timestamp,
+    ) -> Option<&mut Connection> {
+        if self.holder(validator, now) != Some(connection) {
             return None;
         }
-        let post = self.posts.get_mut(&validator)?;
-        post.links.iter_mut().find(|open| open.id == link)
+        let entry = self.validators.get_mut(&validator)?;
+        entry.connections.iter_mut().find(|open| open.id == connection)
     }
 }
 
@@ -265,88 +287,109 @@ mod tests {
 
     #[test]
     fn a_job_goes_over_a_connection_once_and_again_over_the_next() {
-        let (mut desk, v) = (Desk::default(), validator(V));
-        let first = desk.connect(v, Trust::Claimed, at(0));
-        assert_eq!(desk.due(v, first, &[job(1), job(2)], at(0)), [job(1), job(2)]);
-        assert_eq!(desk.due(v, first, &[job(1), job(2), job(3)], at(0)), [job(3)]);
-        desk.disconnect(v, first);
-        let second = desk.connect(v, Trust::Claimed, at(0));
-        assert_eq!(desk.due(v, second, &[job(2)], at(0)), [job(2)]);
+        let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+        let first = connections.connect(v, Trust::Claimed, at(0));
+        assert_eq!(
+            connections.take_due(v, first, &[job(1), job(2)], at(0)),
+            [job(1), job(2)]
+        );
+        assert_eq!(
+            connections.take_due(v, first, &[job(1), job(2), job(3)], at(0)),
+            [job(3)]
+        );
+        connections.disconnect(v, first);
+        let second = connections.connect(v, Trust::Claimed, at(0));
+        assert_eq!(connections.take_due(v, second, &[job(2)], at(0)), [job(2)]);
     }
 
     #[test]
     fn a_second_claim_takes_nothing_from_a_connection_that_beats() {
-        let (mut desk, v) = (Desk::default(), validator(V));
-        let first = desk.connect(v, Trust::Claimed, at(0));
-        let copy = desk.connect(v, Trust::Claimed, at(1));
+        let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+        let first = connections.connect(v, Trust::Claimed, at(0));
+        let copy = connections.connect(v, Trust::Claimed, at(1));
         for minute in 1..100 {
-            desk.heard(v, first, at(60 * minute));
-            desk.heard(v, copy, at(60 * minute + 1));
-            assert_eq!(desk.holder(v, at(60 * minute + 59)), Some(first));
-            assert_eq!(desk.heard_at(v, at(60 * minute + 59)), Some(at(60 * minute)));
-            assert!(desk.due(v, copy, &[job(1)], at(60 * minute)).is_empty());
+            connections.record_frame(v, first, at(60 * minute));
+            connections.record_frame(v, copy, at(60 * minute + 1));
+            assert_eq!(connections.holder(v, at(60 * minute + 59)), Some(first));
+            assert_eq!(
+                connections.last_frame_at(v, at(60 * minute + 59)),
+                Some(at(60 * minute))
+            );
+            assert!(
+                connections
+                    .take_due(v, copy, &[job(1)], at(60 * minute))
+                    .is_empty()
+            );
         }
-        desk.disconnect(v, first);
-        assert_eq!(desk.due(v, copy, &[job(1)], at(6000)), [job(1)]);
+        connections.disconnect(v, first);
+        assert_eq!(connections.take_due(v, copy, &[job(1)], at(6000)), [job(1)]);
     }
 
     #[test]
     fn a_connection_that_is_silent_is_succeeded_by_one_that_is_not() {
-        let (mut desk, v) = (Desk::default(), validator(V));
-        let first = desk.connect(v, Trust::Claimed, at(0));
-        let second = desk.connect(v, Trust::Claimed, at(30));
-        assert_eq!(desk.holder(v, at(89)), Some(first));
-        assert_eq!(desk.holder(v, at(90)), Some(second));
+        let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+        let first = connections.connect(v, Trust::Claimed, at(0));
+        let second = connections.connect(v, Trust::Claimed, at(30));
+        assert_eq!(connections.holder(v, at(89)), Some(first));
+        assert_eq!(connections.holder(v, at(90)), Some(second));
         // Once succeeded it does not come back while its successor beats.
-        desk.heard(v, first, at(91));
-        assert_eq!(desk.holder(v, at(119)), Some(second));
-        assert_eq!(desk.holder(v, at(120)), Some(first));
+        connections.record_frame(v, first, at(91));
+        assert_eq!(connections.holder(v, at(119)), Some(second));
+        assert_eq!(connections.holder(v, at(120)), Some(first));
         // Silence alone is no reason when nobody else speaks.
-        assert_eq!(desk.holder(v, at(9999)), Some(first));
+        assert_eq!(connections.holder(v, at(9999)), Some(first));
     }
 
     #[test]
-    fn proof_goes_before_a_claim_for_as_long_as_it_is_remembered() {
-        let (mut desk, v) = (Desk::default(), validator(V));
-        let copy = desk.connect(v, Trust::Claimed, at(0));
-        assert!(!desk.demands_proof(v, at(0)));
-        let real = desk.connect(v, Trust::Proven, at(1));
-        assert_eq!(desk.holder(v, at(1)), Some(real));
+    fn proof_goes_before_a_claim_for_as_long_as_it_is_recent_proof() {
+        let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+        let copy = connections.connect(v, Trust::Claimed, at(0));
+        assert!(!connections.demands_proof(v, at(0)));
+        let real = connections.connect(v, Trust::Proven, at(1));
+        assert_eq!(connections.holder(v, at(1)), Some(real));
         // Not even when the validator is silent or away.
-        desk.heard(v, copy, at(500));
-        assert_eq!(desk.holder(v, at(500)), Some(real));
-        desk.disconnect(v, real);
-        assert_eq!(desk.holder(v, at(500)), None);
-        assert!(desk.demands_proof(v, at(500)) && !desk.demands_proof(validator(2), at(500)));
+        connections.record_frame(v, copy, at(500));
+        assert_eq!(connections.holder(v, at(500)), Some(real));
+        connections.disconnect(v, real);
+        assert_eq!(connections.holder(v, at(500)), None);
+        assert!(connections.demands_proof(v, at(500)) && !connections.demands_proof(validator(2), at(500)));
         // The validator that comes back holds at once, whatever became of its old connection.
-        let again = desk.connect(v, Trust::Proven, at(501));
-        let newer = desk.connect(v, Trust::Proven, at(502));
+        let again = connections.connect(v, Trust::Proven, at(501));
+        let newer = connections.connect(v, Trust::Proven, at(502));
         assert_ne!(again, newer);
-        assert_eq!(desk.holder(v, at(502)), Some(newer));
-        desk.disconnect(v, again);
-        desk.disconnect(v, newer);
-        assert_eq!(desk.holder(v, at(502 + 86_400)), Some(copy));
+        assert_eq!(connections.holder(v, at(502)), Some(newer));
+        connections.disconnect(v, again);
+        connections.disconnect(v, newer);
+        assert_eq!(connections.holder(v, at(502 + 86_400)), Some(copy));
     }
 
     #[test]
     fn a_job_that_is_announced_alone_goes_once_too() {
-        let (mut desk, v) = (Desk::default(), validator(V));
-        let link = desk.connect(v, Trust::Claimed, at(0));
-        assert!(desk.is_due(v, link, job(1), at(0)));
-        assert!(!desk.is_due(v, link, job(1), at(0)));
-        assert!(desk.is_due(v, link, job(2), at(0)));
-        assert!(desk.due(v, link, &[job(1), job(2)], at(0)).is_empty());
-        let copy = desk.connect(v, Trust::Claimed, at(0));
-        assert!(!desk.is_due(v, copy, job(3), at(0)));
+        let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+        let connection = connections.connect(v, Trust::Claimed, at(0));
+        assert!(connections.take_if_due(v, connection, job(1), at(0)));
+        assert!(!connections.take_if_due(v, connection, job(1), at(0)));
+        assert!(connections.take_if_due(v, connection, job(2), at(0)));
+        assert!(
+            connections
+                .take_due(v, connection, &[job(1), job(2)], at(0))
+                .is_empty()
+        );
+        let copy = connections.connect(v, Trust::Claimed, at(0));
+        assert!(!connections.take_if_due(v, copy, job(3), at(0)));
     }
 
     #[test]
     fn another_validators_connection_gets_nothing() {
-        let mut desk = Desk::default();
-        let link = desk.connect(validator(1), Trust::Claimed, at(0));
-        assert!(desk.due(validator(2), link, &[job(1)], at(0)).is_empty());
-        desk.disconnect(validator(2), link);
-        assert_eq!(desk.holder(validator(1), at(0)), Some(link));
+        let mut connections = ValidatorConnections::default();
+        let connection = connections.connect(validator(1), Trust::Claimed, at(0));
+        assert!(
+            connections
+                .take_due(validator(2), connection, &[job(1)], at(0))
+                .is_empty()
+        );
+        connections.disconnect(validator(2), connection);
+        assert_eq!(connections.holder(validator(1), at(0)), Some(connection));
     }
 
     #[test]
@@ -375,44 +418,44 @@ mod tests {
         fn one_delivery_a_connection(
             actions in proptest::collection::vec((0_u8..6, 0_usize..6, 0_i64..70, any::<bool>()), 0..120)
         ) {
-            let (mut desk, v) = (Desk::default(), validator(V));
-            let mut open: Vec<(LinkId, Trust, i64)> = Vec::new();
-            let mut given: BTreeSet<(LinkId, JobId)> = BTreeSet::new();
+            let (mut connections, v) = (ValidatorConnections::default(), validator(V));
+            let mut open: Vec<(ConnectionId, Trust, i64)> = Vec::new();
+            let mut given: BTreeSet<(ConnectionId, JobId)> = BTreeSet::new();
             let unanswered: Vec<_> = (0..5).map(job).collect();
             let mut secs = 0;
             for (action, which, pause, proves) in actions {
                 secs += pause;
-                let before = desk.holder(v, at(secs));
+                let before = connections.holder(v, at(secs));
                 let chosen = (!open.is_empty()).then(|| which % open.len());
                 match (action, chosen) {
                     (0, _) => {
                         let trust = if proves { Trust::Proven } else { Trust::Claimed };
-                        let link = desk.connect(v, trust, at(secs));
+                        let connection = connections.connect(v, trust, at(secs));
                         let kept = before.filter(|_| trust == Trust::Claimed);
-                        open.push((link, trust, secs));
+                        open.push((connection, trust, secs));
                         if let Some((_, _, heard)) = open.iter().find(|(id, ..)| Some(*id) == kept) {
-                            let moved = desk.holder(v, at(secs)) != kept;
+                            let moved = connections.holder(v, at(secs)) != kept;
                             prop_assert!(!moved || secs - heard >= 90, "a claim displaced a connection that beats");
                         }
                     }
                     (1, Some(at_)) => {
-                        let (link, ..) = open.remove(at_);
-                        desk.disconnect(v, link);
+                        let (connection, ..) = open.remove(at_);
+                        connections.disconnect(v, connection);
                     }
                     (2 | 3, Some(at_)) => {
                         open[at_].2 = secs;
-                        desk.heard(v, open[at_].0, at(secs));
+                        connections.record_frame(v, open[at_].0, at(secs));
                     }
                     (_, Some(at_)) => {
-                        let link = open[at_].0;
-                        for job in desk.due(v, link, &unanswered, at(secs)) {
-                            prop_assert_eq!(desk.holder(v, at(secs)), Some(link));
-                            prop_assert!(given.insert((link, job)));
+                        let connection = open[at_].0;
+                        for job in connections.take_due(v, connection, &unanswered, at(secs)) {
+                            prop_assert_eq!(connections.holder(v, at(secs)), Some(connection));
+                            prop_assert!(given.insert((connection, job)));
                         }
                     }
                     (_, None) => {}
                 }
-                let holder = desk.holder(v, at(secs));
+                let holder = connections.holder(v, at(secs));
                 let trust = open.iter().find(|(id, ..)| Some(*id) == holder).map(|(_, trust, _)| *trust);
                 prop_assert_eq!(trust.is_some(), holder.is_some());
                 if open.iter().any(|(_, trust, _)| *trust == Trust::Proven) {

@@ -22,7 +22,7 @@ pub type FieldErrors = IndexMap<&'static str, Vec<String>>;
 
 /// Why a body is no job.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BodyRefused {
+pub enum BodyRejection {
     /// Not JSON, or too deeply nested.
     #[error("JSON parse error: {0}")]
     NotJson(String),
@@ -38,9 +38,9 @@ pub enum BodyRefused {
 ///
 /// # Errors
 /// Everything that is wrong with it at once, by field.
-pub fn read(body: &[u8]) -> Result<CreateJob, BodyRefused> {
-    let job = fields(body, FIELDS)?;
-    none(out_of_bounds(&job)).map(|()| job)
+pub fn parse_job(body: &[u8]) -> Result<CreateJob, BodyRejection> {
+    let job = parse_fields(body, FIELDS)?;
+    reject_if_any(find_out_of_bounds(&job)).map(|()| job)
 }
 
 /// The longest that anything in a report of cheating may be, in bytes of JSON.
@@ -53,14 +53,14 @@ const MAX_KEY_NAME: usize = 100;
 ///
 /// # Errors
 /// Everything that is wrong with it at once, by field.
-pub fn read_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRefused> {
+pub fn parse_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejection> {
     const FIELDS: &[Field] = &[
-        ("job_uuid", true, reads::<JobId>),
-        ("trusted_job_uuid", true, reads::<JobId>),
+        ("job_uuid", true, check_type::<JobId>),
+        ("trusted_job_uuid", true, check_type::<JobId>),
     ];
-    let report: ReportCheat = fields(body, FIELDS)?;
+    let report: ReportCheat = parse_fields(body, FIELDS)?;
     let value: Value =
-        serde_json::from_slice(body).map_err(|error| BodyRefused::NotJson(shortened(&error)))?;
+        serde_json::from_slice(body).map_err(|error| BodyRejection::NotJson(shorten(&error)))?;
     let mut errors = FieldErrors::new();
     if report.job_uuid == report.trusted_job_uuid {
         errors.insert(
@@ -74,21 +74,21 @@ pub fn read_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRefuse
             vec![format!("Ensure the report has no more than {MAX_DETAILS} bytes.")],
         );
     }
-    none(errors).map(|()| (report, value))
+    reject_if_any(errors).map(|()| (report, value))
 }
 
 /// Reads what a user thinks of a result, and its body as it arrived, which is what was signed.
 ///
 /// # Errors
-/// As [`read_cheat_report`].
-pub fn read_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRefused> {
+/// As [`parse_cheat_report`].
+pub fn parse_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRejection> {
     const FIELDS: &[Field] = &[
-        ("result_correctness", true, reads::<f64>),
-        ("expected_duration", false, reads::<Option<f64>>),
+        ("result_correctness", true, check_type::<f64>),
+        ("expected_duration", false, check_type::<Option<f64>>),
     ];
-    let feedback: Feedback = fields(body, FIELDS)?;
+    let feedback: Feedback = parse_fields(body, FIELDS)?;
     let value: Value =
-        serde_json::from_slice(body).map_err(|error| BodyRefused::NotJson(shortened(&error)))?;
+        serde_json::from_slice(body).map_err(|error| BodyRejection::NotJson(shorten(&error)))?;
     let mut errors = FieldErrors::new();
     if !(0.0..=1.0).contains(&feedback.result_correctness) {
         errors.insert(
@@ -102,19 +102,19 @@ pub fn read_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRefused> {
             vec!["Ensure this value is greater than or equal to 0.".to_owned()],
         );
     }
-    none(errors).map(|()| (feedback, value))
+    reject_if_any(errors).map(|()| (feedback, value))
 }
 
 /// Reads the request for an API key. Whose it is to be is the caller's to judge.
 ///
 /// # Errors
-/// As [`read_cheat_report`].
-pub fn read_key(body: &[u8]) -> Result<CreateKey, BodyRefused> {
+/// As [`parse_cheat_report`].
+pub fn parse_key_request(body: &[u8]) -> Result<CreateKey, BodyRejection> {
     const FIELDS: &[Field] = &[
-        ("name", true, reads::<String>),
-        ("account", false, reads::<Option<String>>),
+        ("name", true, check_type::<String>),
+        ("account", false, check_type::<Option<String>>),
     ];
-    let key: CreateKey = fields(body, FIELDS)?;
+    let key: CreateKey = parse_fields(body, FIELDS)?;
     let mut errors = FieldErrors::new();
     let length = key.name.trim().chars().count();
     if length == 0 || length > MAX_KEY_NAME || key.name.chars().any(char::is_control) {
@@ -122,18 +122,18 @@ pub fn read_key(body: &[u8]) -> Result<CreateKey, BodyRefused> {
             format!("It should have 1 to {MAX_KEY_NAME} characters, none of them a control character.");
         errors.insert("name", vec![reason]);
     }
-    none(errors).map(|()| key)
+    reject_if_any(errors).map(|()| key)
 }
 
-fn none(errors: FieldErrors) -> Result<(), BodyRefused> {
+fn reject_if_any(errors: FieldErrors) -> Result<(), BodyRejection> {
     if errors.is_empty() {
         Ok(())
     } else {
-        Err(BodyRefused::Fields(errors))
+        Err(BodyRejection::Fields(errors))
     }
 }
 
-fn fields<T: DeserializeOwned>(body: &[u8], known: &[Field]) -> Result<T, BodyRefused> {
+fn parse_fields<T: DeserializeOwned>(body: &[u8], known: &[Field]) -> Result<T, BodyRejection> {
     if !is_object(body) {
         return Err(diagnose(body, known, None));
     }
@@ -176,7 +176,7 @@ pub fn is_object(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
-fn out_of_bounds(job: &CreateJob) -> FieldErrors {
+fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
     let mut errors = FieldErrors::new();
     let mut refuse = |field, reason: String| errors.entry(field).or_default().push(reason);
     for (field, seconds) in [
@@ -218,36 +218,36 @@ fn out_of_bounds(job: &CreateJob) -> FieldErrors {
 type Field = (&'static str, bool, fn(&Value) -> Result<(), serde_json::Error>);
 
 const FIELDS: &[Field] = &[
-    ("target_validator_hotkey", true, reads::<ValidatorKey>),
-    ("executor_class", true, reads::<ExecutorClass>),
-    ("docker_image", true, reads::<String>),
-    ("job_namespace", false, reads::<Option<String>>),
-    ("args", false, reads::<Vec<String>>),
-    ("env", false, reads::<IndexMap<String, String>>),
-    ("use_gpu", false, reads::<bool>),
-    ("artifacts_dir", false, reads::<Option<String>>),
-    ("on_trusted_miner", false, reads::<bool>),
-    ("download_time_limit", true, reads::<u64>),
-    ("execution_time_limit", true, reads::<u64>),
-    ("streaming_start_time_limit", true, reads::<u64>),
-    ("upload_time_limit", true, reads::<u64>),
-    ("streaming_details", false, reads::<Option<StreamingDetails>>),
-    ("volumes", false, reads::<Option<Vec<VolumePart>>>),
-    ("uploads", false, reads::<Option<Vec<FileUpload>>>),
+    ("target_validator_hotkey", true, check_type::<ValidatorKey>),
+    ("executor_class", true, check_type::<ExecutorClass>),
+    ("docker_image", true, check_type::<String>),
+    ("job_namespace", false, check_type::<Option<String>>),
+    ("args", false, check_type::<Vec<String>>),
+    ("env", false, check_type::<IndexMap<String, String>>),
+    ("use_gpu", false, check_type::<bool>),
+    ("artifacts_dir", false, check_type::<Option<String>>),
+    ("on_trusted_miner", false, check_type::<bool>),
+    ("download_time_limit", true, check_type::<u64>),
+    ("execution_time_limit", true, check_type::<u64>),
+    ("streaming_start_time_limit", true, check_type::<u64>),
+    ("upload_time_limit", true, check_type::<u64>),
+    ("streaming_details", false, check_type::<Option<StreamingDetails>>),
+    ("volumes", false, check_type::<Option<Vec<VolumePart>>>),
+    ("uploads", false, check_type::<Option<Vec<FileUpload>>>),
 ];
 
-fn reads<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
+fn check_type<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
     T::deserialize(value).map(drop)
 }
 
 /// serde stops at the first error and does not name its field; a user wants all of them, named.
-fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> BodyRefused {
+fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> BodyRejection {
     let object = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Object(object)) => object,
         Ok(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-            return BodyRefused::NotObject;
+            return BodyRejection::NotObject;
         }
-        Err(error) => return BodyRefused::NotJson(shortened(&error)),
+        Err(error) => return BodyRejection::NotJson(shorten(&error)),
     };
     let mut errors = FieldErrors::new();
     for (field, required, read) in known {
@@ -257,19 +257,19 @@ fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> 
             Some(value) => match read(value) {
                 Ok(()) => continue,
                 Err(_) if value.is_null() => "This field may not be null.".to_owned(),
-                Err(error) => shortened(&error),
+                Err(error) => shorten(&error),
             },
         };
         errors.insert(field, vec![reason]);
     }
     if let Some(error) = error.filter(|_| errors.is_empty()) {
         // A field named twice, for example.
-        errors.insert("non_field_errors", vec![shortened(error)]);
+        errors.insert("non_field_errors", vec![shorten(error)]);
     }
-    BodyRefused::Fields(errors)
+    BodyRejection::Fields(errors)
 }
 
-fn shortened(error: &serde_json::Error) -> String {
+fn shorten(error: &serde_json::Error) -> String {
     error.to_string().chars().take(MAX_REASON_CHARS).collect()
 }
 
@@ -297,16 +297,16 @@ mod tests {
     }
 
     fn errors(body: &[u8]) -> FieldErrors {
-        match read(body).unwrap_err() {
-            BodyRefused::Fields(errors) => errors,
-            other @ (BodyRefused::NotJson(_) | BodyRefused::NotObject) => panic!("{other}"),
+        match parse_job(body).unwrap_err() {
+            BodyRejection::Fields(errors) => errors,
+            other @ (BodyRejection::NotJson(_) | BodyRejection::NotObject) => panic!("{other}"),
         }
     }
 
     #[test]
     fn a_user_sets_no_terms_of_a_sealed_session() {
         let plain = json!({"public_key": "-----BEGIN CERTIFICATE-----"});
-        assert!(read(&with("streaming_details", plain.clone())).is_ok());
+        assert!(parse_job(&with("streaming_details", plain.clone())).is_ok());
         let mut sealed = plain;
         sealed["muster"] = json!({
             "model": "m", "image": format!("sha256:{}", "0".repeat(64)), "scheme": "text", "health": "/",
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_the_sdk_sends_is_a_job_with_its_order_kept() {
-        let job = read(&serde_json::to_vec(&body()).unwrap()).unwrap();
+        let job = parse_job(&serde_json::to_vec(&body()).unwrap()).unwrap();
         assert_eq!(job.artifacts_dir, None);
         assert_eq!(job.env.keys().collect::<Vec<_>>(), ["B", "A"]);
         assert_eq!(job.volumes.unwrap().len(), 1);
@@ -371,10 +371,13 @@ mod tests {
     #[test]
     fn other_shapes_are_told_apart() {
         let deep = "[".repeat(100_000);
-        assert!(matches!(read(b""), Err(BodyRefused::NotJson(_))));
-        assert!(matches!(read(b"\xff"), Err(BodyRefused::NotJson(_))));
-        assert!(matches!(read(deep.as_bytes()), Err(BodyRefused::NotJson(_))));
-        assert_eq!(read(b"[]"), Err(BodyRefused::NotObject));
+        assert!(matches!(parse_job(b""), Err(BodyRejection::NotJson(_))));
+        assert!(matches!(parse_job(b"\xff"), Err(BodyRejection::NotJson(_))));
+        assert!(matches!(
+            parse_job(deep.as_bytes()),
+            Err(BodyRejection::NotJson(_))
+        ));
+        assert_eq!(parse_job(b"[]"), Err(BodyRejection::NotObject));
         let twice = br#"{"docker_image":"a","docker_image":"b"}"#;
         assert!(!errors(twice).is_empty());
     }
@@ -385,7 +388,7 @@ mod tests {
             "11111111-2222-4333-8444-555555555555",
             "11111111-2222-4333-8444-555555555556",
         );
-        let read = |body: Value| read_cheat_report(&serde_json::to_vec(&body).unwrap());
+        let read = |body: Value| parse_cheat_report(&serde_json::to_vec(&body).unwrap());
         let report = read(json!({"job_uuid": one, "trusted_job_uuid": two})).unwrap();
         assert_eq!(report.0.details, None);
         assert!(read(json!({"job_uuid": one, "trusted_job_uuid": two, "details": null})).is_ok());
@@ -406,7 +409,7 @@ mod tests {
             (false, r#"{"expected_duration": 1}"#),
             (false, "[1]"),
         ] {
-            assert_eq!(read_feedback(feedback.as_bytes()).is_ok(), good, "{feedback}");
+            assert_eq!(parse_feedback(feedback.as_bytes()).is_ok(), good, "{feedback}");
         }
         for (good, name) in [
             (true, "laptop"),
@@ -416,14 +419,14 @@ mod tests {
             (false, &*"x".repeat(101)),
         ] {
             let body = serde_json::to_vec(&json!({"name": name})).unwrap();
-            assert_eq!(read_key(&body).is_ok(), good, "{name}");
+            assert_eq!(parse_key_request(&body).is_ok(), good, "{name}");
         }
     }
 
     proptest! {
         #[test]
         fn garbage_is_a_reason_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert!(read(&bytes).is_err());
+            prop_assert!(parse_job(&bytes).is_err());
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct PageQuery {
 
 impl PageQuery {
     /// Reads `page` and `page_size`. An odd size is passed over, an odd page number is no page: `None`.
-    pub fn read(query: &[(String, String)]) -> Option<Self> {
+    pub fn parse(query: &[(String, String)]) -> Option<Self> {
         let value = |name: &str| {
             query
                 .iter()
@@ -77,7 +77,7 @@ pub struct JobFilter {
 
 /// A query that filters by what cannot be a job's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FilterRefused {
+pub enum FilterRejection {
     /// No uuid.
     #[error("{0}")]
     NotUuid(IdError),
@@ -92,8 +92,8 @@ impl JobFilter {
     /// Reads `uuid`, as often as it is there, and `tag`.
     ///
     /// # Errors
-    /// See [`FilterRefused`].
-    pub fn read(query: &[(String, String)]) -> Result<Self, FilterRefused> {
+    /// See [`FilterRejection`].
+    pub fn parse(query: &[(String, String)]) -> Result<Self, FilterRejection> {
         let values = |name: &'static str| {
             let named = query.iter().filter(move |(key, _)| key == name);
             named
@@ -102,12 +102,12 @@ impl JobFilter {
         };
         let mut uuids = Vec::new();
         for text in values("uuid") {
-            uuids.push(text.parse().map_err(FilterRefused::NotUuid)?);
+            uuids.push(text.parse().map_err(FilterRejection::NotUuid)?);
         }
         uuids.sort_unstable();
         uuids.dedup();
         if uuids.len() > MAX_SIZE as usize {
-            return Err(FilterRefused::TooMany);
+            return Err(FilterRejection::TooMany);
         }
         let labelled = values("tag").next().is_some();
         Ok(Self { uuids, labelled })
@@ -129,7 +129,7 @@ mod tests {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect();
-        PageQuery::read(&owned)
+        PageQuery::parse(&owned)
     }
 
     #[test]
@@ -168,14 +168,17 @@ mod tests {
     fn a_filter_names_jobs_and_travels_in_the_links() {
         let query = |pairs: &[(&str, &str)]| {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-            JobFilter::read(&pairs.iter().map(owned).collect::<Vec<_>>())
+            JobFilter::parse(&pairs.iter().map(owned).collect::<Vec<_>>())
         };
         let uuid = "11111111-2222-4333-8444-555555555555";
         let filter = query(&[("uuid", uuid), ("page", "2"), ("uuid", uuid), ("uuid", "")]).unwrap();
         assert_eq!(filter.query(), format!("&uuid={uuid}"));
         assert!(!filter.labelled && query(&[("tag", "x")]).unwrap().labelled);
         assert_eq!(query(&[("tag", "")]), Ok(JobFilter::default()));
-        assert!(matches!(query(&[("uuid", "x")]), Err(FilterRefused::NotUuid(_))));
+        assert!(matches!(
+            query(&[("uuid", "x")]),
+            Err(FilterRejection::NotUuid(_))
+        ));
         let page = PageQuery { number: 1, size: 1 };
         let next = page.links("/j/", &filter.query(), 2).0.unwrap();
         assert_eq!(next, format!("/j/?page=2&page_size=1&uuid={uuid}"));

@@ -13,7 +13,7 @@ const SWEEP_AT: usize = 4096;
 
 /// The buckets of everyone who has asked lately.
 #[derive(Debug)]
-pub struct Buckets<K> {
+pub struct RateLimiter<K> {
     /// Requests a minute; 0 for no limit.
     per_minute: u32,
     buckets: HashMap<K, Bucket>,
@@ -29,9 +29,9 @@ struct Bucket {
 
 const ONE: u64 = 1_000_000;
 
-// === impl Buckets ===
+// === impl RateLimiter ===
 
-impl<K: Eq + Hash> Buckets<K> {
+impl<K: Eq + Hash> RateLimiter<K> {
     /// Buckets of `per_minute` requests each, all of which may come at once; 0 lets everything through.
     pub fn new(per_minute: u32) -> Self {
         Self {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_minutes_worth_may_come_at_once_and_then_evenly() {
-        let mut buckets = Buckets::new(60);
+        let mut buckets = RateLimiter::new(60);
         for _ in 0..60 {
             assert_eq!(buckets.take("a", at(0)), Ok(()));
         }
@@ -112,13 +112,13 @@ mod tests {
 
     #[test]
     fn zero_is_no_limit() {
-        let mut buckets = Buckets::new(0);
+        let mut buckets = RateLimiter::new(0);
         assert!((0..10_000).all(|_| buckets.take((), at(0)).is_ok()));
     }
 
     #[test]
     fn who_has_been_quiet_is_forgotten() {
-        let mut buckets = Buckets::new(60);
+        let mut buckets = RateLimiter::new(60);
         for who in 0..SWEEP_AT {
             assert_eq!(buckets.take(who, at(0)), Ok(()));
         }
@@ -130,7 +130,7 @@ mod tests {
         /// In any span of time no more get through than the bucket holds and what it gains meanwhile.
         #[test]
         fn no_more_than_the_limit(per_minute in 1_u32..500, pauses in proptest::collection::vec(0_i64..3000, 1..300)) {
-            let mut buckets = Buckets::new(per_minute);
+            let mut buckets = RateLimiter::new(per_minute);
             let (mut millis, mut passed) = (0, 0_u64);
             for pause in pauses {
                 millis += pause;
@@ -138,7 +138,7 @@ mod tests {
                     Ok(()) => passed += 1,
                     Err(wait) => {
                         let later = at(millis).plus(wait);
-                        let mut other = Buckets { per_minute, buckets: buckets.buckets.clone(), sweep_at: SWEEP_AT };
+                        let mut other = RateLimiter { per_minute, buckets: buckets.buckets.clone(), sweep_at: SWEEP_AT };
                         prop_assert!(other.take((), later).is_ok(), "the wait is enough");
                     }
                 }

@@ -9,7 +9,7 @@ use muster_protocol::{Signature, Timestamp, UserKey};
 
 /// How far the time inside a signature may lie from ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Freshness {
+pub struct SignatureFreshness {
     /// In the past: a signature that leaked is of no use later.
     pub max_age: Duration,
     /// In the future: clocks differ.
@@ -18,7 +18,7 @@ pub struct Freshness {
 
 /// Why a request's signature is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SignatureRefused {
+pub enum SignatureRejection {
     /// Not signed.
     #[error("Signature not found: the header {0} is missing")]
     Missing(&'static str),
@@ -59,7 +59,7 @@ pub enum SignatureRefused {
     Wrong,
 }
 
-impl SignatureRefused {
+impl SignatureRejection {
     /// Whether the request could not be understood, as opposed to not being believed.
     pub fn is_malformed(&self) -> bool {
         match self {
@@ -77,7 +77,7 @@ impl SignatureRefused {
 ///
 /// # Errors
 /// A header is missing or malformed.
-pub fn read(request: &HeaderMap) -> Result<UserSignature, SignatureRefused> {
+pub fn read_headers(request: &HeaderMap) -> Result<UserSignature, SignatureRejection> {
     let scheme = header(request, headers::SIGNATURE_TYPE)?;
     if scheme != "bittensor" {
         return Err(malformed(headers::SIGNATURE_TYPE, "bittensor"));
@@ -110,13 +110,13 @@ pub fn read(request: &HeaderMap) -> Result<UserSignature, SignatureRefused> {
 ///
 /// # Errors
 /// Another user's, another scope's, or not fresh. Whether it covers the body is checked elsewhere.
-pub fn admits(
+pub fn check(
     signature: &UserSignature,
     scope: SignatureScope,
     user: UserKey,
-    freshness: Freshness,
+    freshness: SignatureFreshness,
     now: Timestamp,
-) -> Result<(), SignatureRefused> {
+) -> Result<(), SignatureRejection> {
     if signature.signature_scope != scope {
         let expected = match scope {
             SignatureScope::SignedFields => "SignedFields for this request",
@@ -125,7 +125,7 @@ pub fn admits(
         return Err(malformed(headers::SIGNATURE_SCOPE, expected));
     }
     if signature.signatory != user {
-        return Err(SignatureRefused::OtherUser {
+        return Err(SignatureRejection::OtherUser {
             signatory: signature.signatory,
             user,
         });
@@ -134,13 +134,13 @@ pub fn admits(
     let now_ns = i128::from(now.micros()) * 1000;
     let (age, ahead) = (now_ns - signed_ns, signed_ns - now_ns);
     if age > nanos(freshness.max_age) {
-        return Err(SignatureRefused::Old {
+        return Err(SignatureRejection::Old {
             age: seconds(age),
             limit: freshness.max_age.as_secs(),
         });
     }
     if ahead > nanos(freshness.max_ahead) {
-        return Err(SignatureRefused::Ahead {
+        return Err(SignatureRejection::Ahead {
             ahead: seconds(ahead),
             limit: freshness.max_ahead.as_secs(),
         });
@@ -148,13 +148,13 @@ pub fn admits(
     Ok(())
 }
 
-fn header<'a>(request: &'a HeaderMap, name: &'static str) -> Result<&'a str, SignatureRefused> {
-    let value = request.get(name).ok_or(SignatureRefused::Missing(name))?;
+fn header<'a>(request: &'a HeaderMap, name: &'static str) -> Result<&'a str, SignatureRejection> {
+    let value = request.get(name).ok_or(SignatureRejection::Missing(name))?;
     value.to_str().map_err(|_| malformed(name, "visible ASCII"))
 }
 
-fn malformed(header: &'static str, expected: &'static str) -> SignatureRefused {
-    SignatureRefused::Malformed { header, expected }
+fn malformed(header: &'static str, expected: &'static str) -> SignatureRejection {
+    SignatureRejection::Malformed { header, expected }
 }
 
 fn nanos(span: Duration) -> i128 {
@@ -172,7 +172,7 @@ mod tests {
 
     const ALICE: &str = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
     const NOW: i64 = 1_769_000_000;
-    const FRESH: Freshness = Freshness {
+    const FRESH: SignatureFreshness = SignatureFreshness {
         max_age: Duration::from_secs(300),
         max_ahead: Duration::from_secs(30),
     };
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn each_header_is_needed_and_checked() {
-        assert!(read(&signed(&[])).is_ok());
+        assert!(read_headers(&signed(&[])).is_ok());
         for name in [
             headers::SIGNATURE_TYPE,
             headers::SIGNATORY,
@@ -210,11 +210,11 @@ mod tests {
             headers::SIGNATURE_SCOPE,
         ] {
             assert_eq!(
-                read(&signed(&[(name, None)])),
-                Err(SignatureRefused::Missing(name))
+                read_headers(&signed(&[(name, None)])),
+                Err(SignatureRejection::Missing(name))
             );
             for bad in ["", "é", "x", "99999999999999999999"] {
-                let refused = read(&signed(&[(name, Some(bad))])).unwrap_err();
+                let refused = read_headers(&signed(&[(name, Some(bad))])).unwrap_err();
                 assert!(refused.is_malformed(), "{name}: {bad}");
             }
         }
@@ -224,9 +224,9 @@ mod tests {
     fn only_the_users_own_fresh_signature_is_admitted() {
         let user: UserKey = ALICE.parse().unwrap();
         let other = UserKey(muster_protocol::Hotkey::from_bytes([1; 32]));
-        let signature = read(&signed(&[])).unwrap();
+        let signature = read_headers(&signed(&[])).unwrap();
         let admitted = |user, secs| {
-            admits(
+            check(
                 &signature,
                 SignatureScope::SignedFields,
                 user,
@@ -239,17 +239,17 @@ mod tests {
         assert_eq!(admitted(user, -30), Ok(()));
         assert_eq!(
             admitted(user, 301),
-            Err(SignatureRefused::Old { age: 301, limit: 300 })
+            Err(SignatureRejection::Old { age: 301, limit: 300 })
         );
         assert_eq!(
             admitted(user, -31),
-            Err(SignatureRefused::Ahead { ahead: 31, limit: 30 })
+            Err(SignatureRejection::Ahead { ahead: 31, limit: 30 })
         );
         assert!(matches!(
             admitted(other, 0),
-            Err(SignatureRefused::OtherUser { .. })
+            Err(SignatureRejection::OtherUser { .. })
         ));
-        let scope = admits(
+        let scope = check(
             &signature,
             SignatureScope::FullRequest,
             user,
@@ -264,11 +264,11 @@ mod tests {
         for extreme in [i64::MIN, i64::MAX] {
             let signature = UserSignature {
                 timestamp_ns: extreme,
-                ..read(&signed(&[])).unwrap()
+                ..read_headers(&signed(&[])).unwrap()
             };
             let user = signature.signatory;
             let now = Timestamp::from_secs(NOW);
-            assert!(admits(&signature, SignatureScope::SignedFields, user, FRESH, now).is_err());
+            assert!(check(&signature, SignatureScope::SignedFields, user, FRESH, now).is_err());
         }
     }
 }

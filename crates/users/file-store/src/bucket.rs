@@ -21,20 +21,20 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 
 /// Makes clients.
 #[derive(Debug)]
-pub(crate) struct Connector;
+pub(crate) struct ReqwestConnector;
 
 #[derive(Debug)]
-struct Service(reqwest::Client);
+struct ReqwestService(reqwest::Client);
 
 /// SHA-256 and HMAC over it; a bucket needs no more.
 #[derive(Debug)]
-pub(crate) struct Hashes;
+pub(crate) struct Sha2Provider;
 
-struct Digesting(Sha256, Vec<u8>);
+struct Sha256Context(Sha256, Vec<u8>);
 
-struct Authenticating(Hmac<Sha256>, Vec<u8>);
+struct HmacSha256Context(Hmac<Sha256>, Vec<u8>);
 
-impl HttpConnector for Connector {
+impl HttpConnector for ReqwestConnector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_LIMIT)
@@ -45,11 +45,11 @@ impl HttpConnector for Connector {
                 store: "S3",
                 source: Box::new(source),
             })?;
-        Ok(HttpClient::new(Service(client)))
+        Ok(HttpClient::new(ReqwestService(client)))
     }
 }
 
-impl HttpService for Service {
+impl HttpService for ReqwestService {
     fn call<'s, 'f>(
         &'s self,
         request: HttpRequest,
@@ -97,12 +97,12 @@ fn unsupported(what: &str) -> object_store::Error {
     }
 }
 
-impl CryptoProvider for Hashes {
+impl CryptoProvider for Sha2Provider {
     fn digest(&self, algorithm: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
         if algorithm != DigestAlgorithm::Sha256 {
             return Err(unsupported("that digest"));
         }
-        Ok(Box::new(Digesting(Sha256::new(), Vec::new())))
+        Ok(Box::new(Sha256Context(Sha256::new(), Vec::new())))
     }
 
     fn hmac(&self, algorithm: DigestAlgorithm, secret: &[u8]) -> object_store::Result<Box<dyn HmacContext>> {
@@ -110,7 +110,7 @@ impl CryptoProvider for Hashes {
             return Err(unsupported("that digest"));
         }
         let mac = Hmac::new_from_slice(secret).map_err(|_| unsupported("a secret of that length"))?;
-        Ok(Box::new(Authenticating(mac, Vec::new())))
+        Ok(Box::new(HmacSha256Context(mac, Vec::new())))
     }
 
     fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
@@ -118,7 +118,7 @@ impl CryptoProvider for Hashes {
     }
 }
 
-impl DigestContext for Digesting {
+impl DigestContext for Sha256Context {
     fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }
@@ -129,7 +129,7 @@ impl DigestContext for Digesting {
     }
 }
 
-impl HmacContext for Authenticating {
+impl HmacContext for HmacSha256Context {
     fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }

@@ -4,10 +4,10 @@ use muster_process::Coded;
 use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
 
-use crate::grant::UrlRefused;
+use crate::grant::UrlRejection;
 use crate::range::BadPart;
-use crate::shelf::ShelfError;
-use crate::upload::Refused;
+use crate::storage::StorageError;
+use crate::write_plan::WriteRejection;
 
 /// Why a request about a file failed. All but the last two are its sender's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -35,13 +35,13 @@ pub enum FileError {
     },
     /// Permission.
     #[error(transparent)]
-    Url(#[from] UrlRefused),
+    Url(#[from] UrlRejection),
     /// A header.
     #[error(transparent)]
     Part(#[from] BadPart),
     /// The upload does not fit the file.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Write(#[from] WriteRejection),
     /// Another upload of the same file has begun since, or has sent these bytes already.
     #[error("another upload of this file has taken over; it is at byte {offset}")]
     Overtaken {
@@ -70,14 +70,14 @@ pub enum FileError {
     Store(#[from] StoreError),
     /// The bytes' store: the facilitator's fault.
     #[error(transparent)]
-    Shelf(#[from] ShelfError),
+    Storage(#[from] StorageError),
 }
 
 impl Coded for FileError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Store(error) => error.code(),
-            Self::Shelf(error) => error.code(),
+            Self::Storage(error) => error.code(),
             Self::NotFound
             | Self::Empty
             | Self::Name
@@ -85,7 +85,7 @@ impl Coded for FileError {
             | Self::Quota { .. }
             | Self::Url(_)
             | Self::Part(_)
-            | Self::Refused(_)
+            | Self::Write(_)
             | Self::Overtaken { .. }
             | Self::Broken { .. }
             | Self::TooMuch
@@ -94,7 +94,7 @@ impl Coded for FileError {
     }
 }
 
-impl Coded for ShelfError {
+impl Coded for StorageError {
     fn code(&self) -> Option<ErrorCode> {
         Some(ErrorCode::FileStoreFailed)
     }

@@ -1,7 +1,7 @@
-//! Signed URLs: who holds one may do one thing with one file until its time is over. Pure.
+//! SignedQuery URLs: who holds one may do one thing with one file until its time is over. Pure.
 //!
-//! Signed are bytes of a fixed layout, not the text of the URL, so that a proxy that rewrites addresses breaks nothing:
-//! [`DOMAIN`], the deed (1 byte: 1 read, 2 write), the file (16 bytes), the end (8 bytes, big endian, Unix seconds).
+//! SignedQuery are bytes of a fixed layout, not the text of the URL, so that a proxy that rewrites addresses breaks nothing:
+//! [`DOMAIN`], the access (1 byte: 1 read, 2 write), the file (16 bytes), the end (8 bytes, big endian, Unix seconds).
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,11 +22,11 @@ pub struct FileId(Uuid);
 /// A text that names no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a file id is a canonical uuid such as 11111111-2222-4333-8444-555555555555")]
-pub struct NotAFile;
+pub struct FileIdError;
 
 /// What a URL is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum FileAccess {
     /// To fetch the content.
     Read,
     /// To upload it, and to ask how far an upload has come.
@@ -35,9 +35,9 @@ pub enum Deed {
 
 /// One permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct UrlGrant {
     /// What for.
-    pub deed: Deed,
+    pub access: FileAccess,
     /// Which file.
     pub file: FileId,
     /// Until when; whole seconds.
@@ -46,8 +46,8 @@ pub struct Grant {
 
 /// Why a URL permits nothing. Its holder is told which, since the signature tells nothing about the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlRefused {
-    /// Not signed by us for this file and this deed.
+pub enum UrlRejection {
+    /// Not signed by us for this file and this access.
     #[error("the URL's signature is not one of ours for this file and this use")]
     Signature,
     /// It was.
@@ -75,18 +75,18 @@ impl fmt::Display for FileId {
 }
 
 impl FromStr for FileId {
-    type Err = NotAFile;
+    type Err = FileIdError;
 
-    fn from_str(text: &str) -> Result<Self, NotAFile> {
-        let uuid = Uuid::parse_str(text).map_err(|_| NotAFile)?;
+    fn from_str(text: &str) -> Result<Self, FileIdError> {
+        let uuid = Uuid::parse_str(text).map_err(|_| FileIdError)?;
         let canonical = uuid.hyphenated().to_string() == text;
-        canonical.then_some(Self(uuid)).ok_or(NotAFile)
+        canonical.then_some(Self(uuid)).ok_or(FileIdError)
     }
 }
 
-// === impl Deed, Grant ===
+// === impl FileAccess, UrlGrant ===
 
-impl Deed {
+impl FileAccess {
     const fn byte(self) -> u8 {
         match self {
             Self::Read => 1,
@@ -103,17 +103,17 @@ impl Deed {
     }
 }
 
-impl Grant {
+impl UrlGrant {
     /// A permission that lasts for `span`.
-    pub fn lasting(deed: Deed, file: FileId, now: Timestamp, span: Duration) -> Self {
+    pub fn lasting(access: FileAccess, file: FileId, now: Timestamp, span: Duration) -> Self {
         let until = Timestamp::from_secs(now.plus(span).secs());
-        Self { deed, file, until }
+        Self { access, file, until }
     }
 
     /// The bytes that are signed.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         let mut bytes = DOMAIN.to_vec();
-        bytes.push(self.deed.byte());
+        bytes.push(self.access.byte());
         bytes.extend_from_slice(self.file.0.as_bytes());
         bytes.extend_from_slice(&self.until.secs().to_be_bytes());
         bytes
@@ -134,7 +134,7 @@ impl UrlKey {
         Self(secret.into())
     }
 
-    fn mac(&self, grant: &Grant) -> Option<Hmac<Sha256>> {
+    fn mac(&self, grant: &UrlGrant) -> Option<Hmac<Sha256>> {
         // HMAC takes keys of every length; a refusal would be a signature that verifies nothing.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(&grant.canonical_bytes());
@@ -142,12 +142,12 @@ impl UrlKey {
     }
 
     /// The whole URL below `base`, which ends without a slash.
-    pub fn url(&self, base: &str, grant: &Grant) -> String {
+    pub fn url(&self, base: &str, grant: &UrlGrant) -> String {
         let signature = self
             .mac(grant)
             .map(|mac| hex::encode(mac.finalize().into_bytes()))
             .unwrap_or_default();
-        let (file, path, until) = (grant.file, grant.deed.path(), grant.until.secs());
+        let (file, path, until) = (grant.file, grant.access.path(), grant.until.secs());
         // The names are those of S3's older signatures: what caches by URL, such as an executor's, leaves them out.
         format!("{base}/files/{file}/{path}?Expires={until}&Signature={signature}")
     }
@@ -158,30 +158,30 @@ impl UrlKey {
     /// The signature is wrong, or it was right and is over.
     pub fn check(
         &self,
-        deed: Deed,
+        access: FileAccess,
         file: FileId,
         expires: &str,
         signature: &str,
         now: Timestamp,
-    ) -> Result<(), UrlRefused> {
+    ) -> Result<(), UrlRejection> {
         let digits = (1..=12).contains(&expires.len()) && expires.bytes().all(|c| c.is_ascii_digit());
         let secs: i64 = digits
             .then(|| expires.parse().ok())
             .flatten()
-            .ok_or(UrlRefused::Signature)?;
-        let grant = Grant {
-            deed,
+            .ok_or(UrlRejection::Signature)?;
+        let grant = UrlGrant {
+            access,
             file,
             until: Timestamp::from_secs(secs),
         };
-        let given = hex::decode(signature).map_err(|_| UrlRefused::Signature)?;
-        let mac = self.mac(&grant).ok_or(UrlRefused::Signature)?;
+        let given = hex::decode(signature).map_err(|_| UrlRejection::Signature)?;
+        let mac = self.mac(&grant).ok_or(UrlRejection::Signature)?;
         // Takes the same time wherever they differ.
-        mac.verify_slice(&given).map_err(|_| UrlRefused::Signature)?;
+        mac.verify_slice(&given).map_err(|_| UrlRejection::Signature)?;
         if now < grant.until {
             Ok(())
         } else {
-            Err(UrlRefused::Expired)
+            Err(UrlRejection::Expired)
         }
     }
 }
@@ -191,9 +191,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn grant(deed: Deed) -> Grant {
-        Grant {
-            deed,
+    fn grant(access: FileAccess) -> UrlGrant {
+        UrlGrant {
+            access,
             file: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
             until: Timestamp::from_secs(1_769_000_000),
         }
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_signed_bytes_and_the_url_are_these() {
-        let read = grant(Deed::Read);
+        let read = grant(FileAccess::Read);
         assert_eq!(
             hex::encode(read.canonical_bytes()),
             "6d75737465722066696c652075726c20763100000111111111222243338444555555555555000000006970cc40"
@@ -225,7 +225,7 @@ mod tests {
              &Signature=86dc465182fd69f3bd1414d103f751aadab9d2767b3c5c69f3a2f7d1c1b78db2"
         );
         assert_eq!(
-            key.url("https://door.example", &grant(Deed::Write)),
+            key.url("https://door.example", &grant(FileAccess::Write)),
             "https://door.example/files/11111111-2222-4333-8444-555555555555/upload?Expires=1769000000\
              &Signature=683db8d6f0a03fd21ab0c219e4566938f97ef3cf3a86da5bc03f74efabc2305a"
         );
@@ -234,37 +234,50 @@ mod tests {
     #[test]
     fn a_url_is_good_for_its_file_its_use_and_its_time_only() {
         let key = UrlKey::new(*b"secret");
-        let read = grant(Deed::Read);
+        let read = grant(FileAccess::Read);
         let (expires, signature) = parts(&key.url("http://x", &read));
         let before = Timestamp::from_secs(1_768_999_999);
-        let check =
-            |deed, file, expires: &str, signature: &str, now| key.check(deed, file, expires, signature, now);
-        assert_eq!(check(Deed::Read, read.file, &expires, &signature, before), Ok(()));
-        let wrong = Err(UrlRefused::Signature);
-        assert_eq!(check(Deed::Write, read.file, &expires, &signature, before), wrong);
-        let other = "11111111-2222-4333-8444-555555555556".parse().unwrap();
-        assert_eq!(check(Deed::Read, other, &expires, &signature, before), wrong);
+        let check = |access, file, expires: &str, signature: &str, now| {
+            key.check(access, file, expires, signature, now)
+        };
         assert_eq!(
-            check(Deed::Read, read.file, "1769000001", &signature, before),
+            check(FileAccess::Read, read.file, &expires, &signature, before),
+            Ok(())
+        );
+        let wrong = Err(UrlRejection::Signature);
+        assert_eq!(
+            check(FileAccess::Write, read.file, &expires, &signature, before),
+            wrong
+        );
+        let other = "11111111-2222-4333-8444-555555555556".parse().unwrap();
+        assert_eq!(
+            check(FileAccess::Read, other, &expires, &signature, before),
+            wrong
+        );
+        assert_eq!(
+            check(FileAccess::Read, read.file, "1769000001", &signature, before),
             wrong
         );
         for damaged in ["", "00", &signature[..62], "zz", &"0".repeat(64)] {
-            assert_eq!(check(Deed::Read, read.file, &expires, damaged, before), wrong);
+            assert_eq!(
+                check(FileAccess::Read, read.file, &expires, damaged, before),
+                wrong
+            );
         }
         for odd in ["", "-1", "+1769000000", "1769000000 ", "99999999999999999999"] {
             assert_eq!(
-                check(Deed::Read, read.file, odd, &signature, before),
+                check(FileAccess::Read, read.file, odd, &signature, before),
                 wrong,
                 "{odd}"
             );
         }
         assert_eq!(
-            check(Deed::Read, read.file, &expires, &signature, read.until),
-            Err(UrlRefused::Expired)
+            check(FileAccess::Read, read.file, &expires, &signature, read.until),
+            Err(UrlRejection::Expired)
         );
         let stranger = UrlKey::new(*b"another");
         assert_eq!(
-            stranger.check(Deed::Read, read.file, &expires, &signature, before),
+            stranger.check(FileAccess::Read, read.file, &expires, &signature, before),
             wrong
         );
     }
@@ -273,8 +286,8 @@ mod tests {
         #[test]
         fn no_text_is_a_signature_by_chance(expires in ".{0,20}", signature in "[0-9a-f]{0,80}") {
             let key = UrlKey::new(*b"secret");
-            let file = grant(Deed::Read).file;
-            prop_assert!(key.check(Deed::Read, file, &expires, &signature, Timestamp::from_secs(0)).is_err());
+            let file = grant(FileAccess::Read).file;
+            prop_assert!(key.check(FileAccess::Read, file, &expires, &signature, Timestamp::from_secs(0)).is_err());
         }
     }
 }

@@ -16,12 +16,12 @@ use muster_protocol::rest::Detail;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::catalogue::{FileContent, StoredFile};
 use crate::error::FileError;
-use crate::grant::{Deed, FileId, UrlRefused};
+use crate::grant::{FileAccess, FileId, UrlRejection};
 use crate::range::{SentPart, Wanted};
-use crate::service::{FileService, Written};
-use crate::store::{Content, StoredFile};
-use crate::upload::{Asked, Refused};
+use crate::service::{FileService, WriteOutcome};
+use crate::write_plan::{WriteRejection, WriteRequest};
 
 /// Where the next part of an upload begins.
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
@@ -37,7 +37,7 @@ type Service = Arc<FileService>;
 
 /// What a signed URL brings along.
 #[derive(Debug, Deserialize)]
-struct Signed {
+struct SignedQuery {
     #[serde(rename = "Expires")]
     expires: String,
     #[serde(rename = "Signature")]
@@ -52,18 +52,18 @@ pub fn router(service: Service) -> Router {
         .with_state(service)
 }
 
-/// Finds the file that the request's URL permits a deed with.
-async fn permitted(
+/// Finds the file that the request's URL permits a access with.
+async fn find_permitted(
     service: &Service,
-    deed: Deed,
+    access: FileAccess,
     id: Result<Path<String>, PathRejection>,
-    signed: Result<Query<Signed>, QueryRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
 ) -> Result<StoredFile, FileError> {
     let Path(id) = id.map_err(|_| FileError::NotFound)?;
     let id: FileId = id.parse().map_err(|_| FileError::NotFound)?;
-    let Query(signed) = signed.map_err(|_| FileError::Url(UrlRefused::Signature))?;
+    let Query(signed) = signed.map_err(|_| FileError::Url(UrlRejection::Signature))?;
     service
-        .permitted(deed, id, &signed.expires, &signed.signature)
+        .find_permitted(access, id, &signed.expires, &signed.signature)
         .await
 }
 
@@ -71,19 +71,21 @@ async fn permitted(
 async fn upload(
     State(service): State<Service>,
     id: Result<Path<String>, PathRejection>,
-    signed: Result<Query<Signed>, QueryRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
     request: Request,
 ) -> Result<Response, FileError> {
     let (parts, body) = request.into_parts();
     let mut body = body.into_data_stream();
     let written = async {
-        let file = permitted(&service, Deed::Write, id, signed).await?;
+        let file = find_permitted(&service, FileAccess::Write, id, signed).await?;
         let asked = asked(&parts.headers)?;
         service.write(&file, asked, &mut body).await
     };
     match written.await {
-        Ok(Written::Part(offset)) => Ok((StatusCode::ACCEPTED, [(UPLOAD_OFFSET, offset)]).into_response()),
-        Ok(Written::Whole(content)) => Ok(created(&content)),
+        Ok(WriteOutcome::Part(offset)) => {
+            Ok((StatusCode::ACCEPTED, [(UPLOAD_OFFSET, offset)]).into_response())
+        }
+        Ok(WriteOutcome::Whole(content)) => Ok(created(&content)),
         Err(error) => {
             // What has no end in sight is cut off all the same.
             let _ = tokio::time::timeout(MAX_DISCARD_TIME, discard(body)).await;
@@ -92,7 +94,7 @@ async fn upload(
     }
 }
 
-fn created(content: &Content) -> Response {
+fn created(content: &FileContent) -> Response {
     let body = json!({"size": content.size, "sha256": content.sha256.hex()});
     let headers = [
         (UPLOAD_OFFSET, content.size.to_string()),
@@ -101,12 +103,12 @@ fn created(content: &Content) -> Response {
     (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
-fn asked(headers: &HeaderMap) -> Result<Asked, FileError> {
+fn asked(headers: &HeaderMap) -> Result<WriteRequest, FileError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(range) = text(header::CONTENT_RANGE) {
-        return Ok(Asked::Part(SentPart::read(range)?));
+        return Ok(WriteRequest::Part(SentPart::read(range)?));
     }
-    Ok(Asked::Whole(
+    Ok(WriteRequest::Whole(
         text(header::CONTENT_LENGTH).and_then(|len| len.parse().ok()),
     ))
 }
@@ -125,9 +127,9 @@ async fn discard(mut body: BodyDataStream) {
 async fn offset(
     State(service): State<Service>,
     id: Result<Path<String>, PathRejection>,
-    signed: Result<Query<Signed>, QueryRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
 ) -> Result<Response, FileError> {
-    let file = permitted(&service, Deed::Write, id, signed).await?;
+    let file = find_permitted(&service, FileAccess::Write, id, signed).await?;
     let state = file.state();
     let mut response = (StatusCode::OK, [(UPLOAD_OFFSET, state.offset())]).into_response();
     if let Some(len) = state.declared {
@@ -145,10 +147,10 @@ async fn offset(
 async fn content(
     State(service): State<Service>,
     id: Result<Path<String>, PathRejection>,
-    signed: Result<Query<Signed>, QueryRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, FileError> {
-    let file = permitted(&service, Deed::Read, id, signed).await?;
+    let file = find_permitted(&service, FileAccess::Read, id, signed).await?;
     let content = file.content.ok_or(FileError::Empty)?;
     let tag = etag(&content);
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -206,7 +208,7 @@ async fn content(
     Ok(response)
 }
 
-fn etag(content: &Content) -> String {
+fn etag(content: &FileContent) -> String {
     format!("\"{}\"", content.sha256.hex())
 }
 
@@ -239,21 +241,31 @@ impl FileError {
             Self::Name | Self::Part(_) | Self::Broken { .. } | Self::TooMuch => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } | Self::Quota { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Url(_) => StatusCode::FORBIDDEN,
-            Self::Refused(refused) => match refused {
-                Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-                Refused::OtherSize { .. } => StatusCode::BAD_REQUEST,
-                Refused::OutOfOrder { .. } => StatusCode::CONFLICT,
+            Self::Write(refused) => match refused {
+                WriteRejection::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                WriteRejection::OtherSize { .. } => StatusCode::BAD_REQUEST,
+                WriteRejection::OutOfOrder { .. } => StatusCode::CONFLICT,
             },
             Self::Overtaken { .. } => StatusCode::CONFLICT,
             Self::Mismatch { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Store(_) | Self::Shelf(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(_) | Self::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The text for the client. The cause of a failed store goes to the operator's log instead.
+    pub fn public_detail(&self) -> String {
+        if matches!(self, Self::Store(_) | Self::Storage(_)) {
+            tracing::error!(error = %Causes(self), "a request about a file failed");
+            "The facilitator's file store does not answer; try again.".to_owned()
+        } else {
+            self.to_string()
         }
     }
 
     /// Where an upload goes on, if this is about that.
     pub const fn offset(&self) -> Option<u64> {
         match self {
-            Self::Refused(Refused::OutOfOrder { offset })
+            Self::Write(WriteRejection::OutOfOrder { offset })
             | Self::Overtaken { offset }
             | Self::Broken { offset } => Some(*offset),
             Self::NotFound
@@ -263,11 +275,11 @@ impl FileError {
             | Self::Quota { .. }
             | Self::Url(_)
             | Self::Part(_)
-            | Self::Refused(Refused::TooLarge { .. } | Refused::OtherSize { .. })
+            | Self::Write(WriteRejection::TooLarge { .. } | WriteRejection::OtherSize { .. })
             | Self::TooMuch
             | Self::Mismatch { .. }
             | Self::Store(_)
-            | Self::Shelf(_) => None,
+            | Self::Storage(_) => None,
         }
     }
 }
@@ -276,12 +288,7 @@ impl IntoResponse for FileError {
     /// The operator reads the cause of what is the facilitator's fault; its user is told that it is not theirs.
     fn into_response(self) -> Response {
         let status = self.status();
-        let detail = if matches!(self, Self::Store(_) | Self::Shelf(_)) {
-            tracing::error!(error = %Causes(&self), "a request about a file failed");
-            "The facilitator's file store does not answer; try again.".to_owned()
-        } else {
-            self.to_string()
-        };
+        let detail = self.public_detail();
         let offset = self.offset();
         let mut response = (status, Json(Detail { detail })).into_response();
         let headers = response.headers_mut();

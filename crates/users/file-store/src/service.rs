@@ -5,7 +5,6 @@
 
 use std::fmt::Display;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,12 +14,12 @@ use muster_protocol::{Digest, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use crate::catalogue::{AppendOutcome, FileCatalogue, FileContent, FileList, Segment, StoredFile};
 use crate::error::FileError;
-use crate::grant::{Deed, FileId, Grant, UrlKey};
+use crate::grant::{FileAccess, FileId, UrlGrant, UrlKey};
 use crate::settings::Settings;
-use crate::shelf::{Shelf, ShelfError};
-use crate::store::{Appended, Catalogue, Content, FileList, Segment, StoredFile};
-use crate::upload::{Asked, Plan};
+use crate::storage::{ObjectStorage, StorageError};
+use crate::write_plan::{WritePlan, WriteRequest};
 
 /// Bytes of a segment: what one upload or download holds in memory.
 pub const SEGMENT: usize = 8 * 1024 * 1024;
@@ -29,19 +28,6 @@ const STALL: Duration = Duration::from_secs(60);
 /// An object without a file may still be on its way for so long.
 const GRACE: Duration = Duration::from_secs(3_600);
 const LONGEST_NAME: usize = 255;
-
-/// How many bytes an account's files may have together. Whoever keeps accounts may say.
-pub trait Allowance: Send + Sync {
-    /// Of this account.
-    fn bytes(&self, account: &str) -> u64;
-}
-
-/// The same for everybody.
-impl Allowance for u64 {
-    fn bytes(&self, _: &str) -> u64 {
-        *self
-    }
-}
 
 /// What somebody announces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,26 +44,25 @@ pub struct NewFile {
 
 /// What an upload came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// A part; the next one begins there.
     Part(u64),
     /// The file is whole.
-    Whole(Content),
+    Whole(FileContent),
 }
 
 /// The file store.
 #[derive(Clone)]
 pub struct FileService {
-    catalogue: Catalogue,
-    shelf: Shelf,
+    catalogue: FileCatalogue,
+    storage: ObjectStorage,
     key: UrlKey,
     settings: Settings,
-    allowance: Arc<dyn Allowance>,
     clock: SharedClock,
 }
 
 /// What an upload has at hand.
-struct Writer<'a> {
+struct SegmentWriter<'a> {
     service: &'a FileService,
     file: &'a StoredFile,
     upload: Uuid,
@@ -94,27 +79,19 @@ struct Writer<'a> {
 impl FileService {
     /// Joins its parts. `key` must be the same for all replicas.
     pub fn new(
-        catalogue: Catalogue,
-        shelf: Shelf,
+        catalogue: FileCatalogue,
+        storage: ObjectStorage,
         key: UrlKey,
         settings: Settings,
         clock: SharedClock,
     ) -> Self {
-        let allowance = Arc::new(settings.quota());
         Self {
             catalogue,
-            shelf,
+            storage,
             key,
             settings,
-            allowance,
             clock,
         }
-    }
-
-    /// With another rule for how much an account may keep.
-    #[must_use]
-    pub fn allowing(self, allowance: Arc<dyn Allowance>) -> Self {
-        Self { allowance, ..self }
     }
 
     /// Announces a file of an account.
@@ -127,7 +104,7 @@ impl FileService {
             return Err(FileError::Name);
         }
         let limit = self.settings.max_file();
-        let quota = self.allowance.bytes(account);
+        let quota = self.settings.quota();
         let bound = match new.size {
             Some(size) => size,
             None => new.max_size.unwrap_or(limit).min(limit),
@@ -185,24 +162,24 @@ impl FileService {
         }
     }
 
-    /// The URL below `base` that permits one deed with one file, and when it ends.
-    pub fn url(&self, deed: Deed, file: &StoredFile, base: &str) -> (String, Timestamp) {
-        let grant = Grant::lasting(deed, file.id, self.clock.now(), self.settings.url_life());
+    /// The URL below `base` that permits one access with one file, and when it ends.
+    pub fn url(&self, access: FileAccess, file: &StoredFile, base: &str) -> (String, Timestamp) {
+        let grant = UrlGrant::lasting(access, file.id, self.clock.now(), self.settings.url_life());
         (self.key.url(base, &grant), grant.until)
     }
 
-    /// The file that a signed URL permits a deed with.
+    /// The file that a signed URL permits a access with.
     ///
     /// # Errors
     /// The URL permits nothing, or the file is gone.
-    pub async fn permitted(
+    pub async fn find_permitted(
         &self,
-        deed: Deed,
+        access: FileAccess,
         id: FileId,
         expires: &str,
         signature: &str,
     ) -> Result<StoredFile, FileError> {
-        self.key.check(deed, id, expires, signature, self.clock.now())?;
+        self.key.check(access, id, expires, signature, self.clock.now())?;
         self.catalogue.file(id).await?.ok_or(FileError::NotFound)
     }
 
@@ -214,9 +191,9 @@ impl FileService {
     pub async fn write<E: Display>(
         &self,
         file: &StoredFile,
-        asked: Asked,
+        asked: WriteRequest,
         body: impl Stream<Item = Result<Bytes, E>>,
-    ) -> Result<Written, FileError> {
+    ) -> Result<WriteOutcome, FileError> {
         let plan = file.state().plan(asked)?;
         let upload = match file.uploading {
             Some((upload, _)) if !plan.anew => upload,
@@ -228,7 +205,7 @@ impl FileService {
                 upload
             }
         };
-        let mut writer = Writer {
+        let mut writer = SegmentWriter {
             service: self,
             file,
             upload,
@@ -245,13 +222,13 @@ impl FileService {
         }
         took?;
         if !plan.last {
-            return Ok(Written::Part(writer.at));
+            return Ok(WriteOutcome::Part(writer.at));
         }
         let sha256 = match writer.hasher.take() {
             Some(hasher) => Digest::from_bytes(hasher.finalize().into()),
             None => self.digest(upload).await?,
         };
-        let content = Content {
+        let content = FileContent {
             upload,
             size: writer.at,
             sha256,
@@ -259,7 +236,7 @@ impl FileService {
         self.finish(file, content).await
     }
 
-    async fn finish(&self, file: &StoredFile, content: Content) -> Result<Written, FileError> {
+    async fn finish(&self, file: &StoredFile, content: FileContent) -> Result<WriteOutcome, FileError> {
         if let Some(promised) = file.promised.filter(|promised| *promised != content.sha256) {
             self.catalogue.abandon(file.id, content.upload).await?;
             return Err(FileError::Mismatch {
@@ -269,7 +246,7 @@ impl FileService {
         }
         let expires_at = self.clock.now().plus(self.settings.keep());
         if self.catalogue.publish(file.id, content, expires_at).await? {
-            Ok(Written::Whole(content))
+            Ok(WriteOutcome::Whole(content))
         } else {
             Err(self.overtaken(file.id).await?)
         }
@@ -286,7 +263,7 @@ impl FileService {
     async fn digest(&self, upload: Uuid) -> Result<Digest, FileError> {
         let mut hasher = Sha256::new();
         for segment in self.catalogue.segments(upload).await? {
-            hasher.update(self.shelf.get(&segment.object, 0..segment.len).await?);
+            hasher.update(self.storage.get(&segment.object, 0..segment.len).await?);
         }
         Ok(Digest::from_bytes(hasher.finalize().into()))
     }
@@ -297,10 +274,10 @@ impl FileService {
     /// The metadata cannot be read.
     pub async fn read(
         &self,
-        content: &Content,
+        content: &FileContent,
         first: u64,
         end: u64,
-    ) -> Result<impl Stream<Item = Result<Bytes, ShelfError>> + Send + use<>, FileError> {
+    ) -> Result<impl Stream<Item = Result<Bytes, StorageError>> + Send + use<>, FileError> {
         let segments = self.catalogue.segments(content.upload).await?;
         let wanted: Vec<_> = segments
             .into_iter()
@@ -310,10 +287,10 @@ impl FileService {
                 (from < to).then(|| (segment.object, from - segment.start..to - segment.start))
             })
             .collect();
-        let shelf = self.shelf.clone();
+        let storage = self.storage.clone();
         Ok(stream::iter(wanted).then(move |(object, range)| {
-            let shelf = shelf.clone();
-            async move { shelf.get(&object, range).await }
+            let storage = storage.clone();
+            async move { storage.get(&object, range).await }
         }))
     }
 
@@ -330,13 +307,13 @@ impl FileService {
         );
         let mut removed = 0;
         loop {
-            let garbage = self.catalogue.garbage(before).await?;
+            let garbage = self.catalogue.unused_objects(before).await?;
             if garbage.is_empty() {
                 return Ok((expired, removed));
             }
             for object in garbage {
                 // In this order: a row whose object is gone is looked at again, an object without a row never.
-                self.shelf.delete(&object).await?;
+                self.storage.delete(&object).await?;
                 self.catalogue.forget(&object).await?;
                 removed += 1;
             }
@@ -349,13 +326,13 @@ impl FileService {
     }
 }
 
-// === impl Writer ===
+// === impl SegmentWriter ===
 
-impl Writer<'_> {
+impl SegmentWriter<'_> {
     /// Takes a body in, as far as it comes.
     async fn take<E: Display>(
         &mut self,
-        plan: &Plan,
+        plan: &WritePlan,
         body: impl Stream<Item = Result<Bytes, E>>,
     ) -> Result<(), FileError> {
         let mut body = pin!(body);
@@ -409,23 +386,23 @@ impl Writer<'_> {
         }
         let FileService {
             catalogue,
-            shelf,
+            storage,
+            settings,
             clock,
-            allowance,
             ..
         } = self.service;
         catalogue
-            .intend(self.upload, &segment.object, segment.start, clock.now())
+            .note_object(self.upload, &segment.object, segment.start, clock.now())
             .await?;
-        shelf.put(&segment.object, pieces).await?;
-        let quota = allowance.bytes(&self.file.account);
+        storage.put(&segment.object, pieces).await?;
+        let quota = settings.quota();
         match catalogue.append(self.file, self.upload, &segment, quota).await? {
-            Appended::Yes => {
+            AppendOutcome::Appended => {
                 self.at += segment.len;
                 Ok(())
             }
-            Appended::Overtaken => Err(self.service.overtaken(self.file.id).await?),
-            Appended::OverQuota => Err(FileError::Quota { quota }),
+            AppendOutcome::Overtaken => Err(self.service.overtaken(self.file.id).await?),
+            AppendOutcome::OverQuota => Err(FileError::Quota { quota }),
         }
     }
 }

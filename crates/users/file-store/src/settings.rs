@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_process::config::Problem;
 use serde::Deserialize;
 
-use crate::shelf::Place;
+use crate::storage::StoreAddress;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -44,7 +44,7 @@ impl Settings {
     /// Everything that is wrong with it. `table` is its name in the configuration.
     pub fn problems(&self, table: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if let Err(error) = Place::parse(&self.store) {
+        if let Err(error) = StoreAddress::parse(&self.store) {
             problems.push(Problem::at(format!("{table}.store"), error.to_string()));
         }
         let hours = 1..=24 * 365;

@@ -14,7 +14,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, RetryConfig};
 use url::Url;
 use uuid::Uuid;
 
-use crate::bucket::{Connector, Hashes};
+use crate::bucket::{ReqwestConnector, Sha2Provider};
 
 /// A bucket that does not answer is given up within this; whoever waits has time limits of their own.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const RETRIES: usize = 5;
 
 /// A store's address, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreAddress {
     /// A folder; made if it is missing.
     Folder(PathBuf),
     /// A bucket.
@@ -41,14 +41,14 @@ pub enum Place {
 /// An address that is neither.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write file:FOLDER, or s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME: {0}")]
-pub struct NotAPlace(&'static str);
+pub struct StoreAddressError(&'static str);
 
 /// The store cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ShelfError {
+pub enum StorageError {
     /// Its address.
     #[error(transparent)]
-    Address(#[from] NotAPlace),
+    Address(#[from] StoreAddressError),
     /// Its folder.
     #[error("cannot make the folder {}", folder.display())]
     Folder {
@@ -71,50 +71,50 @@ pub enum ShelfError {
 
 /// What a bucket asks for, where the environment does not say it.
 #[derive(Clone)]
-pub struct Credentials {
+pub struct BucketCredentials {
     /// `AWS_ACCESS_KEY_ID`.
     pub id: String,
     /// `AWS_SECRET_ACCESS_KEY`.
     pub secret: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for BucketCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({}, …)", self.id)
+        write!(f, "BucketCredentials({}, …)", self.id)
     }
 }
 
 /// An open store. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     place: String,
 }
 
-// === impl Place ===
+// === impl StoreAddress ===
 
-impl Place {
+impl StoreAddress {
     /// Reads an address of a configuration.
     ///
     /// # Errors
     /// It is neither a folder nor a bucket.
-    pub fn parse(text: &str) -> Result<Self, NotAPlace> {
+    pub fn parse(text: &str) -> Result<Self, StoreAddressError> {
         if let Some(folder) = text.strip_prefix("file:") {
             let folder = folder.strip_prefix("//").unwrap_or(folder);
             if folder.is_empty() {
-                return Err(NotAPlace("the folder is missing"));
+                return Err(StoreAddressError("the folder is missing"));
             }
             return Ok(Self::Folder(folder.into()));
         }
-        let url = Url::parse(text).map_err(|_| NotAPlace("this is neither"))?;
+        let url = Url::parse(text).map_err(|_| StoreAddressError("this is neither"))?;
         if url.scheme() != "s3" {
-            return Err(NotAPlace("its scheme is neither file nor s3"));
+            return Err(StoreAddressError("its scheme is neither file nor s3"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(NotAPlace("credentials belong into the environment"));
+            return Err(StoreAddressError("credentials belong into the environment"));
         }
-        let name = url.host_str().ok_or(NotAPlace("the bucket is missing"))?;
+        let name = url.host_str().ok_or(StoreAddressError("the bucket is missing"))?;
         let (mut endpoint, mut region) = (None, None);
         for (key, value) in url.query_pairs() {
             match key.as_ref() {
@@ -123,12 +123,12 @@ impl Place {
                         .iter()
                         .any(|scheme| value.starts_with(scheme));
                     if !http {
-                        return Err(NotAPlace("the endpoint begins with http:// or https://"));
+                        return Err(StoreAddressError("the endpoint begins with http:// or https://"));
                     }
                     endpoint = Some(value.trim_end_matches('/').to_owned());
                 }
                 "region" => region = Some(value.into_owned()),
-                _ => return Err(NotAPlace("it takes endpoint and region and nothing else")),
+                _ => return Err(StoreAddressError("it takes endpoint and region and nothing else")),
             }
         }
         Ok(Self::Bucket {
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(folder) => write!(f, "file:{}", folder.display()),
@@ -157,15 +157,15 @@ impl fmt::Display for Place {
     }
 }
 
-// === impl Shelf ===
+// === impl ObjectStorage ===
 
-impl Shelf {
+impl ObjectStorage {
     /// Opens the store at an address, a bucket with the credentials of the environment, and shows that it can be written,
     /// read and deleted from.
     ///
     /// # Errors
     /// One of these fails.
-    pub async fn open(address: &str) -> Result<Self, ShelfError> {
+    pub async fn open(address: &str) -> Result<Self, StorageError> {
         Self::open_as(address, None).await
     }
 
@@ -173,25 +173,28 @@ impl Shelf {
     ///
     /// # Errors
     /// As there.
-    pub async fn open_as(address: &str, credentials: Option<Credentials>) -> Result<Self, ShelfError> {
-        let place = Place::parse(address)?;
-        let shelf = Self::build(&place, credentials)?;
+    pub async fn open_as(
+        address: &str,
+        credentials: Option<BucketCredentials>,
+    ) -> Result<Self, StorageError> {
+        let place = StoreAddress::parse(address)?;
+        let storage = Self::build(&place, credentials)?;
         let probe = format!("probe/{}", Uuid::new_v4());
-        shelf.put(&probe, vec![Bytes::from_static(b"probe")]).await?;
-        shelf.get(&probe, 0..5).await?;
-        shelf.delete(&probe).await?;
-        Ok(shelf)
+        storage.put(&probe, vec![Bytes::from_static(b"probe")]).await?;
+        storage.get(&probe, 0..5).await?;
+        storage.delete(&probe).await?;
+        Ok(storage)
     }
 
-    fn build(place: &Place, credentials: Option<Credentials>) -> Result<Self, ShelfError> {
-        let failed = |source| ShelfError::Failed {
+    fn build(place: &StoreAddress, credentials: Option<BucketCredentials>) -> Result<Self, StorageError> {
+        let failed = |source| StorageError::Failed {
             place: place.to_string(),
             operation: "be opened",
             source,
         };
         let (store, prefix): (Arc<dyn ObjectStore>, _) = match place {
-            Place::Folder(folder) => {
-                std::fs::create_dir_all(folder).map_err(|source| ShelfError::Folder {
+            StoreAddress::Folder(folder) => {
+                std::fs::create_dir_all(folder).map_err(|source| StorageError::Folder {
                     folder: folder.clone(),
                     source,
                 })?;
@@ -199,7 +202,7 @@ impl Shelf {
                 // What is acknowledged survives a power cut too, as it does in a bucket.
                 (Arc::new(local.with_fsync(true).with_automatic_cleanup(true)), "")
             }
-            Place::Bucket {
+            StoreAddress::Bucket {
                 name,
                 prefix,
                 endpoint,
@@ -207,14 +210,14 @@ impl Shelf {
             } => {
                 let mut builder = AmazonS3Builder::from_env()
                     .with_bucket_name(name)
-                    .with_http_connector(Connector)
-                    .with_crypto_provider(Arc::new(Hashes))
+                    .with_http_connector(ReqwestConnector)
+                    .with_crypto_provider(Arc::new(Sha2Provider))
                     .with_retry(RetryConfig {
                         max_retries: RETRIES,
                         retry_timeout: RETRY_LIMIT,
                         ..RetryConfig::default()
                     });
-                if let Some(Credentials { id, secret }) = credentials {
+                if let Some(BucketCredentials { id, secret }) = credentials {
                     builder = builder.with_access_key_id(id).with_secret_access_key(secret);
                 }
                 if let Some(region) = region {
@@ -240,9 +243,9 @@ impl Shelf {
             .fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    fn failed(&self, operation: &'static str) -> impl FnOnce(object_store::Error) -> ShelfError {
+    fn failed(&self, operation: &'static str) -> impl FnOnce(object_store::Error) -> StorageError {
         let place = self.place.clone();
-        move |source| ShelfError::Failed {
+        move |source| StorageError::Failed {
             place,
             operation,
             source,
@@ -253,7 +256,7 @@ impl Shelf {
     ///
     /// # Errors
     /// The store failed; the object may be there or not.
-    pub async fn put(&self, name: &str, pieces: Vec<Bytes>) -> Result<(), ShelfError> {
+    pub async fn put(&self, name: &str, pieces: Vec<Bytes>) -> Result<(), StorageError> {
         let payload: PutPayload = pieces.into_iter().collect();
         let put = self.store.put(&self.path(name), payload).await;
         put.map(drop).map_err(self.failed("be written to"))
@@ -263,7 +266,7 @@ impl Shelf {
     ///
     /// # Errors
     /// There is no such object, it is shorter, or the store failed.
-    pub async fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes, ShelfError> {
+    pub async fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         let got = self.store.get_range(&self.path(name), range).await;
         got.map_err(self.failed("be read from"))
     }
@@ -272,7 +275,7 @@ impl Shelf {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn delete(&self, name: &str) -> Result<(), ShelfError> {
+    pub async fn delete(&self, name: &str) -> Result<(), StorageError> {
         match self.store.delete(&self.path(name)).await {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             deleted => deleted.map_err(self.failed("be deleted from")),
@@ -287,14 +290,18 @@ mod tests {
     #[test]
     fn addresses_are_folders_or_buckets() {
         assert_eq!(
-            Place::parse("file:///var/lib/x").unwrap(),
-            Place::Folder("/var/lib/x".into())
+            StoreAddress::parse("file:///var/lib/x").unwrap(),
+            StoreAddress::Folder("/var/lib/x".into())
         );
-        assert_eq!(Place::parse("file:x/y").unwrap(), Place::Folder("x/y".into()));
-        let bucket = Place::parse("s3://jobs/files/?endpoint=http://127.0.0.1:9000/&region=eu-1").unwrap();
+        assert_eq!(
+            StoreAddress::parse("file:x/y").unwrap(),
+            StoreAddress::Folder("x/y".into())
+        );
+        let bucket =
+            StoreAddress::parse("s3://jobs/files/?endpoint=http://127.0.0.1:9000/&region=eu-1").unwrap();
         assert_eq!(
             bucket,
-            Place::Bucket {
+            StoreAddress::Bucket {
                 name: "jobs".to_owned(),
                 prefix: "files".to_owned(),
                 endpoint: Some("http://127.0.0.1:9000".to_owned()),
@@ -311,7 +318,7 @@ mod tests {
             "s3://b?endpoint=ftp://x",
             "s3://key:secret@b",
         ] {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(StoreAddress::parse(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -319,13 +326,13 @@ mod tests {
     async fn a_folder_keeps_what_it_is_given() {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("file:{}", folder.path().join("made").display());
-        let shelf = Shelf::open(&address).await.unwrap();
+        let storage = ObjectStorage::open(&address).await.unwrap();
         let pieces = vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cdef")];
-        shelf.put("upload/0", pieces).await.unwrap();
-        assert_eq!(shelf.get("upload/0", 1..4).await.unwrap(), "bcd");
-        shelf.delete("upload/0").await.unwrap();
-        shelf.delete("upload/0").await.unwrap();
-        let error = shelf.get("upload/0", 0..1).await.unwrap_err();
+        storage.put("upload/0", pieces).await.unwrap();
+        assert_eq!(storage.get("upload/0", 1..4).await.unwrap(), "bcd");
+        storage.delete("upload/0").await.unwrap();
+        storage.delete("upload/0").await.unwrap();
+        let error = storage.get("upload/0", 0..1).await.unwrap_err();
         assert!(error.to_string().contains("be read from"), "{error}");
         let left = std::fs::read_dir(folder.path().join("made")).unwrap().count();
         assert_eq!(left, 0, "empty folders go too");

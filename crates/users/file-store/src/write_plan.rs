@@ -17,7 +17,7 @@ pub struct FileState {
 
 /// What a request wants to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum WriteRequest {
     /// All of it. The length is unknown where the request is chunked.
     Whole(Option<u64>),
     /// A part.
@@ -26,7 +26,7 @@ pub enum Asked {
 
 /// What to do with the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct WritePlan {
     /// Forget an unfinished upload and begin anew; else go on with it.
     pub anew: bool,
     /// Where the first byte lies.
@@ -41,7 +41,7 @@ pub struct Plan {
 
 /// Why nothing may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum WriteRejection {
     /// More than the file may have.
     #[error("the file may have at most {bound} bytes")]
     TooLarge {
@@ -76,14 +76,14 @@ impl FileState {
     /// changes only once the new content is complete.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub fn plan(&self, asked: Asked) -> Result<Plan, Refused> {
+    /// See [`WriteRejection`].
+    pub fn plan(&self, asked: WriteRequest) -> Result<WritePlan, WriteRejection> {
         match asked {
-            Asked::Whole(len) => {
+            WriteRequest::Whole(len) => {
                 if let Some(len) = len {
                     self.fits(len)?;
                 }
-                Ok(Plan {
+                Ok(WritePlan {
                     anew: true,
                     start: 0,
                     expected: len.or(self.declared),
@@ -91,29 +91,29 @@ impl FileState {
                     last: true,
                 })
             }
-            Asked::Part(part) => self.part(part),
+            WriteRequest::Part(part) => self.part(part),
         }
     }
 
-    fn part(&self, part: SentPart) -> Result<Plan, Refused> {
+    fn part(&self, part: SentPart) -> Result<WritePlan, WriteRejection> {
         let total = part.total.or(self.declared);
         match total {
             Some(total) => self.fits(total)?,
             None => self.within(part.last.saturating_add(1))?,
         }
         if total.is_some_and(|total| part.last >= total) {
-            return Err(Refused::OtherSize {
+            return Err(WriteRejection::OtherSize {
                 declared: total.unwrap_or_default(),
                 asked: part.last.saturating_add(1),
             });
         }
         let received = self.received.unwrap_or_default();
         if part.first != 0 && part.first != received {
-            return Err(Refused::OutOfOrder {
+            return Err(WriteRejection::OutOfOrder {
                 offset: self.offset(),
             });
         }
-        Ok(Plan {
+        Ok(WritePlan {
             anew: part.first == 0,
             start: part.first,
             expected: Some(part.len()),
@@ -122,17 +122,17 @@ impl FileState {
         })
     }
 
-    fn fits(&self, asked: u64) -> Result<(), Refused> {
+    fn fits(&self, asked: u64) -> Result<(), WriteRejection> {
         if let Some(declared) = self.declared.filter(|declared| *declared != asked) {
-            return Err(Refused::OtherSize { declared, asked });
+            return Err(WriteRejection::OtherSize { declared, asked });
         }
         self.within(asked)
     }
 
-    fn within(&self, asked: u64) -> Result<(), Refused> {
+    fn within(&self, asked: u64) -> Result<(), WriteRejection> {
         let bound = self.bound;
         if asked > bound {
-            return Err(Refused::TooLarge { bound });
+            return Err(WriteRejection::TooLarge { bound });
         }
         Ok(())
     }
@@ -143,8 +143,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn part(first: u64, last: u64, total: Option<u64>) -> Asked {
-        Asked::Part(SentPart { first, last, total })
+    fn part(first: u64, last: u64, total: Option<u64>) -> WriteRequest {
+        WriteRequest::Part(SentPart { first, last, total })
     }
 
     #[test]
@@ -155,11 +155,11 @@ mod tests {
             received: Some(4),
             size: None,
         };
-        let plan = declared.plan(Asked::Whole(Some(10))).unwrap();
+        let plan = declared.plan(WriteRequest::Whole(Some(10))).unwrap();
         assert!(plan.anew && plan.last && plan.start == 0 && plan.expected == Some(10));
         assert_eq!(
-            declared.plan(Asked::Whole(Some(9))),
-            Err(Refused::OtherSize {
+            declared.plan(WriteRequest::Whole(Some(9))),
+            Err(WriteRejection::OtherSize {
                 declared: 10,
                 asked: 9
             })
@@ -169,12 +169,15 @@ mod tests {
             ..FileState::default()
         };
         assert_eq!(
-            open.plan(Asked::Whole(Some(11))),
-            Err(Refused::TooLarge { bound: 10 })
+            open.plan(WriteRequest::Whole(Some(11))),
+            Err(WriteRejection::TooLarge { bound: 10 })
         );
-        let chunked = open.plan(Asked::Whole(None)).unwrap();
+        let chunked = open.plan(WriteRequest::Whole(None)).unwrap();
         assert_eq!((chunked.expected, chunked.limit), (None, 10));
-        assert_eq!(declared.plan(Asked::Whole(None)).unwrap().expected, Some(10));
+        assert_eq!(
+            declared.plan(WriteRequest::Whole(None)).unwrap().expected,
+            Some(10)
+        );
     }
 
     #[test]
@@ -191,18 +194,18 @@ mod tests {
         assert!(file.plan(part(0, 3, None)).unwrap().anew);
         assert_eq!(
             file.plan(part(5, 9, None)),
-            Err(Refused::OutOfOrder { offset: 4 })
+            Err(WriteRejection::OutOfOrder { offset: 4 })
         );
         assert_eq!(
             file.plan(part(4, 7, Some(8))),
-            Err(Refused::OtherSize {
+            Err(WriteRejection::OtherSize {
                 declared: 10,
                 asked: 8
             })
         );
         assert!(matches!(
             file.plan(part(4, 10, None)),
-            Err(Refused::OtherSize { .. })
+            Err(WriteRejection::OtherSize { .. })
         ));
         let open = FileState {
             bound: 10,
@@ -210,7 +213,10 @@ mod tests {
         };
         assert!(!open.plan(part(0, 3, None)).unwrap().last);
         assert!(open.plan(part(0, 3, Some(4))).unwrap().last);
-        assert_eq!(open.plan(part(0, 10, None)), Err(Refused::TooLarge { bound: 10 }));
+        assert_eq!(
+            open.plan(part(0, 10, None)),
+            Err(WriteRejection::TooLarge { bound: 10 })
+        );
     }
 
     #[test]
@@ -223,7 +229,7 @@ mod tests {
         assert_eq!(done.offset(), 7);
         assert_eq!(
             done.plan(part(3, 4, None)),
-            Err(Refused::OutOfOrder { offset: 7 })
+            Err(WriteRejection::OutOfOrder { offset: 7 })
         );
         assert!(done.plan(part(0, 4, None)).unwrap().anew);
     }
@@ -239,7 +245,7 @@ mod tests {
             let state = FileState { bound, declared, received, size: None };
             let last = first + more;
             let asked = if whole {
-                Asked::Whole(total)
+                WriteRequest::Whole(total)
             } else if total.is_none_or(|total| last < total) {
                 part(first, last, total)
             } else {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use muster_facilitator_core::account::Account;
-use muster_facilitator_core::jobs::{History, Step, UpdateRefused};
+use muster_facilitator_core::history::{HistoryEntry, JobHistory, UpdateRejection};
 use muster_facilitator_core::page::JobFilter;
 use muster_identity::Verified;
 use muster_process::store::{During as _, StoreError, json};
@@ -15,8 +15,8 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
 use sqlx::{AnyConnection, AssertSqlSafe, FromRow};
 
-use super::Store;
-use super::accounts::{Action, Actor, OverQuota, Quota, count_job, note};
+use crate::store::Store;
+use crate::store::api_keys::{Actor, AuditAction, JobQuota, QuotaExceeded, count_job, note};
 
 /// How often an update is tried against another facilitator that writes to the same job.
 const MAX_RACES: usize = 16;
@@ -31,14 +31,14 @@ pub struct StoredJob {
     /// The frame for the validator.
     pub request: JobRequest,
     /// Its statuses.
-    pub history: History,
+    pub history: JobHistory,
     /// Whether its user no longer wants it.
     pub cancelled: bool,
 }
 
 /// A job on its way in.
 #[derive(Clone, Copy, Debug)]
-pub struct Submission<'a> {
+pub struct JobSubmission<'a> {
     /// Who asks.
     pub actor: &'a Actor,
     /// Who is to hold it.
@@ -48,42 +48,42 @@ pub struct Submission<'a> {
     /// The client's own name for this request, by which a repetition is known.
     pub idempotency: Option<&'a str>,
     /// How many jobs the account may make.
-    pub quota: Quota,
+    pub quota: JobQuota,
 }
 
 /// What became of a job on its way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Created {
+pub enum JobCreation {
     /// It is durable.
     New,
     /// The same request has made this job before.
-    Known(JobId),
+    Existing(JobId),
     /// The account may not make more.
-    Over(OverQuota),
+    QuotaExceeded(QuotaExceeded),
 }
 
 /// What became of the wish that a job stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum CancellationOutcome {
     /// It had not begun, and has ended.
     Ended,
     /// Its validator is to stop it.
-    Asked,
+    Requested,
     /// It had ended before.
     TooLate(JobStatus),
 }
 
 /// What became of a validator's update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recorded {
+pub enum UpdateOutcome {
     /// Durable.
-    Yes,
+    Recorded,
     /// There is no such job, or it is not this validator's: it is not told which.
     NoSuchJob,
     /// Another facilitator holds the connection over which this validator's jobs go.
     HeldElsewhere,
     /// It does not fit the job's history.
-    Refused(UpdateRefused),
+    Rejected(UpdateRejection),
 }
 
 /// One page of a user's jobs.
@@ -97,7 +97,7 @@ pub struct Page {
 
 /// What became of a request for a page.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Listed {
+pub enum JobListing {
     /// Here it is.
     Page(Page),
     /// It would be longer than [`MAX_PAGE_BYTES`].
@@ -136,7 +136,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn create(&self, job: Submission<'_>, now: Timestamp) -> Result<Created, StoreError> {
+    pub async fn create(&self, job: JobSubmission<'_>, now: Timestamp) -> Result<JobCreation, StoreError> {
         let (request, account) = (job.request, job.actor.account.to_string());
         let mut transaction = self.writer.begin().await?;
         let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account, idempotency) \
@@ -158,28 +158,35 @@ impl Store {
             drop(transaction);
             let known = self.repeated(job).await?;
             let vanished = || StoreError::corrupt("jobs", "a job vanished after it was stored");
-            return known.map(Created::Known).ok_or_else(vanished);
+            return known.map(JobCreation::Existing).ok_or_else(vanished);
         }
         if let Err(over) = count_job(&mut transaction, &account, job.quota, now).await? {
-            return Ok(Created::Over(over));
+            return Ok(JobCreation::QuotaExceeded(over));
         }
-        let sent = Step {
+        let sent = HistoryEntry {
             status: JobStatus::Sent,
             metadata: None,
             at: now,
         };
         append(&mut transaction, request.uuid, 0, &sent).await?;
         let subject = request.uuid.to_string();
-        note(&mut transaction, job.actor, Action::JobCreated, &subject, now).await?;
+        note(
+            &mut transaction,
+            job.actor,
+            AuditAction::JobCreated,
+            &subject,
+            now,
+        )
+        .await?;
         transaction.commit("store a job").await?;
-        Ok(Created::New)
+        Ok(JobCreation::New)
     }
 
     /// The job that the same request has made before, if it has.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn repeated(&self, job: Submission<'_>) -> Result<Option<JobId>, StoreError> {
+    pub async fn repeated(&self, job: JobSubmission<'_>) -> Result<Option<JobId>, StoreError> {
         if let Some(known) = self.job_of(&job.request.signature).await? {
             return Ok(Some(known));
         }
@@ -258,16 +265,16 @@ impl Store {
         filter: &JobFilter,
         limit: u32,
         offset: u64,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<JobListing, StoreError> {
         if filter.labelled {
-            return Ok(Listed::Page(Page {
+            return Ok(JobListing::Page(Page {
                 count: 0,
                 jobs: Vec::new(),
             }));
         }
         let (count, uuids) = self.uuids_of(account, filter, limit, offset).await?;
         if uuids.is_empty() {
-            return Ok(Listed::Page(Page {
+            return Ok(JobListing::Page(Page {
                 count,
                 jobs: Vec::new(),
             }));
@@ -301,7 +308,7 @@ impl Store {
             let request = without_contents(json::decode("jobs.request", &std::mem::take(&mut row.request))?);
             left = left.and_then(|left| left.checked_sub(encode(&request).len()));
             if left.is_none() {
-                return Ok(Listed::TooLong);
+                return Ok(JobListing::TooLong);
             }
             requests.push(request);
         }
@@ -314,7 +321,7 @@ impl Store {
                 row.with(request, history)
             })
             .collect::<Result<_, _>>()?;
-        Ok(Listed::Page(Page { count, jobs }))
+        Ok(JobListing::Page(Page { count, jobs }))
     }
 
     /// How many jobs pass, and the names of those on one page, newest first.
@@ -355,7 +362,7 @@ impl Store {
         Ok((u64::try_from(count).unwrap_or_default(), uuids))
     }
 
-    async fn histories(&self, uuids: &[String]) -> Result<HashMap<String, History>, StoreError> {
+    async fn histories(&self, uuids: &[String]) -> Result<HashMap<String, JobHistory>, StoreError> {
         let names = placeholders(1, uuids.len());
         let statement = format!(
             "SELECT job, status, metadata, created_at FROM statuses WHERE job IN ({names}) ORDER BY job, position"
@@ -365,7 +372,7 @@ impl Store {
             query = query.bind(uuid.as_str());
         }
         let statuses: Vec<StatusRow> = query.fetch_all(&self.pool).await.during("list statuses")?;
-        let mut histories: HashMap<String, History> = HashMap::new();
+        let mut histories: HashMap<String, JobHistory> = HashMap::new();
         for row in statuses {
             let (job, step) = row.into_step()?;
             histories.entry(job).or_default().push(step);
@@ -409,7 +416,7 @@ impl Store {
         validator: ValidatorKey,
         update: &JobStatusUpdate,
         now: Timestamp,
-    ) -> Result<Recorded, StoreError> {
+    ) -> Result<UpdateOutcome, StoreError> {
         // Everything in one turn: a question outside of it would wait for whatever is being committed.
         let mut transaction = self.writer.begin().await?;
         let statement = "SELECT jobs.validator, COALESCE(validators.replica, '') FROM jobs \
@@ -422,25 +429,25 @@ impl Store {
         match holder {
             Some((holder, replica)) if holder == validator.to_string() => {
                 if !replica.is_empty() && replica != *self.replica {
-                    return Ok(Recorded::HeldElsewhere);
+                    return Ok(UpdateOutcome::HeldElsewhere);
                 }
             }
-            Some(_) | None => return Ok(Recorded::NoSuchJob),
+            Some(_) | None => return Ok(UpdateOutcome::NoSuchJob),
         }
-        let step = Step {
+        let step = HistoryEntry {
             status: update.status,
             metadata: update.metadata.clone(),
             at: now,
         };
         for _ in 0..MAX_RACES {
             let history = read_history(&mut transaction, update.uuid).await?;
-            if let Err(refused) = history.admits(update) {
-                return Ok(Recorded::Refused(refused));
+            if let Err(refused) = history.check(update) {
+                return Ok(UpdateOutcome::Rejected(refused));
             }
             if append(&mut transaction, update.uuid, history.len(), &step).await? {
                 answered(&mut transaction, update.uuid, &step).await?;
                 transaction.commit("store a status").await?;
-                return Ok(Recorded::Yes);
+                return Ok(UpdateOutcome::Recorded);
             }
         }
         Err(StoreError::corrupt(
@@ -454,7 +461,12 @@ impl Store {
     ///
     /// # Errors
     /// The store failed; nothing is known about whether the wish was taken.
-    pub async fn cancel(&self, actor: &Actor, job: JobId, now: Timestamp) -> Result<Cancelled, StoreError> {
+    pub async fn cancel(
+        &self,
+        actor: &Actor,
+        job: JobId,
+        now: Timestamp,
+    ) -> Result<CancellationOutcome, StoreError> {
         let message = "cancelled by its user before a validator had taken it";
         let (cancelled, changed) = match self.end_unanswered(job, message, now).await? {
             Some(done) => (done, true),
@@ -468,17 +480,17 @@ impl Store {
                     .await
                     .during("cancel a job")?;
                 let history = self.history(job).await?;
-                let shown = history.shown();
+                let shown = history.visible_status();
                 let cancelled = if shown.is_terminal() {
-                    Cancelled::TooLate(shown)
+                    CancellationOutcome::TooLate(shown)
                 } else {
-                    Cancelled::Asked
+                    CancellationOutcome::Requested
                 };
                 (cancelled, done.rows_affected() > 0)
             }
         };
         if changed {
-            self.audit(actor, Action::JobCancelled, &job.to_string(), now)
+            self.audit(actor, AuditAction::JobCancelled, &job.to_string(), now)
                 .await?;
         }
         Ok(cancelled)
@@ -513,7 +525,7 @@ impl Store {
         job: JobId,
         message: &str,
         now: Timestamp,
-    ) -> Result<Option<Cancelled>, StoreError> {
+    ) -> Result<Option<CancellationOutcome>, StoreError> {
         let history = self.history(job).await?;
         // The first step is our own; any further one is somebody's answer.
         if history.len() != 1 {
@@ -525,7 +537,7 @@ impl Store {
             message: message.to_owned(),
             context: None,
         };
-        let step = Step {
+        let step = HistoryEntry {
             status: JobStatus::Rejected,
             metadata: Some(StatusMetadata {
                 job_rejection_details: Some(details),
@@ -545,7 +557,7 @@ impl Store {
             .during("end a job")?;
         answered(&mut transaction, job, &step).await?;
         transaction.commit("end a job").await?;
-        Ok(Some(Cancelled::Ended))
+        Ok(Some(CancellationOutcome::Ended))
     }
 
     /// Jobs of `validator` that run and that their users no longer want.
@@ -581,13 +593,13 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn history(&self, job: JobId) -> Result<History, StoreError> {
+    pub async fn history(&self, job: JobId) -> Result<JobHistory, StoreError> {
         let mut connection = self.pool.acquire().await.during("read a job's history")?;
         read_history(&mut connection, job).await
     }
 }
 
-async fn read_history(connection: &mut AnyConnection, job: JobId) -> Result<History, StoreError> {
+async fn read_history(connection: &mut AnyConnection, job: JobId) -> Result<JobHistory, StoreError> {
     let statement = "SELECT job, status, metadata, created_at FROM statuses WHERE job = $1 ORDER BY position";
     let rows: Vec<StatusRow> = sqlx::query_as(statement)
         .bind(job.to_string())
@@ -595,7 +607,7 @@ async fn read_history(connection: &mut AnyConnection, job: JobId) -> Result<Hist
         .await
         .during("read a job's history")?;
     let steps = rows.into_iter().map(|row| row.into_step().map(|(_, step)| step));
-    Ok(History::new(steps.collect::<Result<_, _>>()?))
+    Ok(JobHistory::new(steps.collect::<Result<_, _>>()?))
 }
 
 /// Writes a step at `position`; `false` if another facilitator has written one there.
@@ -603,7 +615,7 @@ async fn append(
     connection: &mut AnyConnection,
     job: JobId,
     position: usize,
-    step: &Step,
+    step: &HistoryEntry,
 ) -> Result<bool, StoreError> {
     let statement = "INSERT INTO statuses (job, position, status, metadata, created_at) VALUES ($1, $2, $3, $4, $5) \
                      ON CONFLICT (job, position) DO NOTHING";
@@ -620,7 +632,7 @@ async fn append(
 }
 
 /// Somebody has said something about the job; the last that is said ends it.
-async fn answered(connection: &mut AnyConnection, job: JobId, step: &Step) -> Result<(), StoreError> {
+async fn answered(connection: &mut AnyConnection, job: JobId, step: &HistoryEntry) -> Result<(), StoreError> {
     let ended = if step.status.is_terminal() {
         step.at.micros()
     } else {
@@ -646,12 +658,12 @@ fn placeholders(first: usize, count: usize) -> String {
 // === impl JobRow, StatusRow ===
 
 impl JobRow {
-    fn into_job(self, history: History) -> Result<StoredJob, StoreError> {
+    fn into_job(self, history: JobHistory) -> Result<StoredJob, StoreError> {
         let request = json::decode("jobs.request", &self.request)?;
         self.with(request, history)
     }
 
-    fn with(self, request: JobRequest, history: History) -> Result<StoredJob, StoreError> {
+    fn with(self, request: JobRequest, history: JobHistory) -> Result<StoredJob, StoreError> {
         Ok(StoredJob {
             account: json::parse("jobs.account", &self.account)?,
             validator: json::parse("jobs.validator", &self.validator)?,
@@ -677,9 +689,9 @@ fn without_contents(mut request: JobRequest) -> JobRequest {
 }
 
 impl StatusRow {
-    fn into_step(self) -> Result<(String, Step), StoreError> {
+    fn into_step(self) -> Result<(String, HistoryEntry), StoreError> {
         let metadata: Option<StatusMetadata> = json::decode("statuses.metadata", &self.metadata)?;
-        let step = Step {
+        let step = HistoryEntry {
             status: JobStatus::from_wire(&self.status),
             metadata,
             at: Timestamp::from_micros(self.created_at),

@@ -10,7 +10,7 @@ use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;
 
 use crate::grant::FileId;
-use crate::upload::FileState;
+use crate::write_plan::FileState;
 
 /// What stands in a column where there is no number.
 const NONE: i64 = -1;
@@ -35,7 +35,7 @@ pub struct StoredFile {
     /// The unfinished upload: its name, and its durable bytes.
     pub uploading: Option<(Uuid, u64)>,
     /// What readers get.
-    pub content: Option<Content>,
+    pub content: Option<FileContent>,
     /// When it was announced.
     pub created_at: Timestamp,
     /// When it goes.
@@ -44,7 +44,7 @@ pub struct StoredFile {
 
 /// A finished upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct FileContent {
     /// Its name.
     pub upload: Uuid,
     /// Bytes.
@@ -66,9 +66,9 @@ pub struct Segment {
 
 /// What became of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// It is part of the upload.
-    Yes,
+    Appended,
     /// The upload is no longer the file's, or goes on somewhere else.
     Overtaken,
     /// The account's quota is used up.
@@ -86,7 +86,7 @@ pub struct FileList {
 
 /// The tables of files. Clones share their connections.
 #[derive(Clone, Debug)]
-pub struct Catalogue {
+pub struct FileCatalogue {
     pool: AnyPool,
 }
 
@@ -114,9 +114,9 @@ struct SegmentRow {
     length: i64,
 }
 
-// === impl Catalogue ===
+// === impl FileCatalogue ===
 
-impl Catalogue {
+impl FileCatalogue {
     /// The tables behind `pool`, whose schema is up to date.
     pub const fn new(pool: AnyPool) -> Self {
         Self { pool }
@@ -148,20 +148,6 @@ impl Catalogue {
             .await
             .during("announce a file")?;
         Ok(done.rows_affected() == 1)
-    }
-
-    /// Bytes that count towards an account's quota.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn held(&self, account: &str) -> Result<u64, StoreError> {
-        let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
-        let (held,): (i64,) = sqlx::query_as(statement)
-            .bind(account)
-            .fetch_one(&self.pool)
-            .await
-            .during("add an account's files up")?;
-        Ok(unsigned(held))
     }
 
     /// One file.
@@ -227,7 +213,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn intend(
+    pub async fn note_object(
         &self,
         upload: Uuid,
         object: &str,
@@ -259,7 +245,7 @@ impl Catalogue {
         upload: Uuid,
         segment: &Segment,
         quota: u64,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         let mut transaction = begin(&self.pool).await?;
         let statement = "UPDATE files SET received = received + $4, \
                          held = CASE WHEN received + $4 > held THEN received + $4 ELSE held END \
@@ -273,7 +259,7 @@ impl Catalogue {
             .await
             .during("take a segment in")?;
         if done.rows_affected() != 1 {
-            return Ok(Appended::Overtaken);
+            return Ok(AppendOutcome::Overtaken);
         }
         if file.declared.is_none() {
             let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
@@ -283,7 +269,7 @@ impl Catalogue {
                 .await
                 .during("add an account's files up")?;
             if unsigned(held) > quota {
-                return Ok(Appended::OverQuota);
+                return Ok(AppendOutcome::OverQuota);
             }
         }
         sqlx::query("UPDATE file_segments SET durable = 1, length = $2 WHERE object = $1")
@@ -293,7 +279,7 @@ impl Catalogue {
             .await
             .during("take a segment in")?;
         transaction.commit().await.during("take a segment in")?;
-        Ok(Appended::Yes)
+        Ok(AppendOutcome::Appended)
     }
 
     /// Gives a finished upload to the file's readers. `false` if another upload took over meanwhile.
@@ -303,7 +289,7 @@ impl Catalogue {
     pub async fn publish(
         &self,
         id: FileId,
-        content: Content,
+        content: FileContent,
         expires_at: Timestamp,
     ) -> Result<bool, StoreError> {
         let statement = "UPDATE files SET content = uploading, size = received, sha256 = $4, uploading = '', received = 0, \
@@ -387,7 +373,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn garbage(&self, before: Timestamp) -> Result<Vec<String>, StoreError> {
+    pub async fn unused_objects(&self, before: Timestamp) -> Result<Vec<String>, StoreError> {
         let statement = "SELECT object FROM file_segments AS s WHERE s.created_at < $1 AND (s.durable = 0 OR NOT EXISTS \
                          (SELECT 1 FROM files AS f WHERE f.content = s.upload OR f.uploading = s.upload)) LIMIT $2";
         let rows: Vec<(String,)> = sqlx::query_as(statement)
@@ -444,7 +430,7 @@ impl FileRow {
             upload("files.content", &self.content)?,
             digest("files.sha256", &self.sha256)?,
         ) {
-            (Some(upload), Some(sha256)) => Some(Content {
+            (Some(upload), Some(sha256)) => Some(FileContent {
                 upload,
                 size: unsigned(self.size),
                 sha256,

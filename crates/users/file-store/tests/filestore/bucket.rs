@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use muster_file_store::Shelf;
-use muster_file_store::shelf::Credentials;
+use muster_file_store::ObjectStorage;
+use muster_file_store::storage::BucketCredentials;
 use muster_process::store::testing::sqlite;
 use muster_protocol::Digest;
 use tempfile::NamedTempFile;
@@ -84,8 +84,8 @@ impl Bucket {
     }
 }
 
-fn credentials() -> Option<Credentials> {
-    Some(Credentials {
+fn credentials() -> Option<BucketCredentials> {
+    Some(BucketCredentials {
         id: "a".to_owned(),
         secret: "b".to_owned(),
     })
@@ -97,9 +97,11 @@ async fn a_bucket_keeps_files_as_a_folder_does() {
         return;
     };
     muster_process::tls::install_provider();
-    let shelf = Shelf::open_as(&bucket.address(), credentials()).await.unwrap();
+    let storage = ObjectStorage::open_as(&bucket.address(), credentials())
+        .await
+        .unwrap();
     let tables = sqlite(&MIGRATIONS).await.unwrap();
-    let store = Store::over(tables, shelf, tempfile::tempdir().unwrap()).await;
+    let store = Store::over(tables, storage, tempfile::tempdir().unwrap()).await;
     let content = noise(18 * MIB);
     let file = store.announce(18 * MIB, Some(Digest::of(&content))).await;
     let first = store
@@ -127,7 +129,7 @@ async fn a_bucket_that_is_not_there_is_said_at_the_start() {
     };
     muster_process::tls::install_provider();
     let address = bucket.address().replace("jobs", "nobodys");
-    let error = Shelf::open_as(&address, credentials()).await.unwrap_err();
+    let error = ObjectStorage::open_as(&address, credentials()).await.unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("nobodys") && text.contains("be written to"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_file_store::{Deed, FileError, NewFile};
+use muster_file_store::{FileAccess, FileError, NewFile};
 use muster_protocol::Digest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -48,7 +48,7 @@ async fn a_whole_upload_comes_back_whole_and_in_ranges() {
         assert_eq!(other.status(), 200, "of another content no part is of use");
         let head = store
             .http
-            .head(store.url(Deed::Read, &file))
+            .head(store.url(FileAccess::Read, &file))
             .send()
             .await
             .unwrap();
@@ -83,7 +83,7 @@ async fn what_came_before_a_connection_broke_need_not_be_sent_again() {
     for store in each().await {
         let content = noise(20 * MIB);
         let file = store.announce(20 * MIB, Some(Digest::of(&content))).await;
-        let url = store.url(Deed::Write, &file);
+        let url = store.url(FileAccess::Write, &file);
         let (_, path) = url.split_once(&store.base).unwrap();
         let mut socket = TcpStream::connect(store.base.trim_start_matches("http://"))
             .await
@@ -202,8 +202,8 @@ async fn a_url_permits_one_thing_with_one_file_for_a_while() {
         let file = store.announce(3, None).await;
         let other = store.announce(3, None).await;
         assert_eq!(store.put(&file, b"abc".to_vec()).await.status(), 201);
-        let read = store.url(Deed::Read, &file);
-        let write = store.url(Deed::Write, &file);
+        let read = store.url(FileAccess::Read, &file);
+        let write = store.url(FileAccess::Write, &file);
         let (_, query) = read.split_once('?').unwrap();
         let refused = [
             // The signature of one for the other.

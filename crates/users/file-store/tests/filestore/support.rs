@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_file_store::{Catalogue, Deed, FileService, NewFile, Settings, Shelf, StoredFile, UrlKey};
+use muster_file_store::{
+    FileAccess, FileCatalogue, FileService, NewFile, ObjectStorage, Settings, StoredFile, UrlKey,
+};
 use muster_process::store::testing::{TestStore, stores};
 use muster_process::{Tasks, TestClock};
 use muster_protocol::Digest;
@@ -43,19 +45,19 @@ pub(crate) async fn each() -> Vec<Store> {
     for tables in stores(&MIGRATIONS).await.unwrap() {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("file:{}", folder.path().join("files").display());
-        let shelf = Shelf::open(&address).await.unwrap();
-        each.push(Store::over(tables, shelf, folder).await);
+        let storage = ObjectStorage::open(&address).await.unwrap();
+        each.push(Store::over(tables, storage, folder).await);
     }
     each
 }
 
 impl Store {
-    pub(crate) async fn over(tables: TestStore, shelf: Shelf, folder: TempDir) -> Self {
+    pub(crate) async fn over(tables: TestStore, storage: ObjectStorage, folder: TempDir) -> Self {
         muster_process::tls::install_provider();
         let clock = TestClock::default();
         let service = Arc::new(FileService::new(
-            Catalogue::new(tables.pool.clone()),
-            shelf,
+            FileCatalogue::new(tables.pool.clone()),
+            storage,
             UrlKey::new(*b"a secret of this test"),
             small(),
             Arc::new(clock.clone()),
@@ -97,31 +99,36 @@ impl Store {
         self.service.create("alice", new).await.unwrap()
     }
 
-    pub(crate) fn url(&self, deed: Deed, file: &StoredFile) -> String {
-        self.service.url(deed, file, &self.base).0
+    pub(crate) fn url(&self, access: FileAccess, file: &StoredFile) -> String {
+        self.service.url(access, file, &self.base).0
     }
 
     pub(crate) async fn put(&self, file: &StoredFile, body: Vec<u8>) -> Response {
-        let request = self.http.put(self.url(Deed::Write, file)).body(body);
+        let request = self.http.put(self.url(FileAccess::Write, file)).body(body);
         request.send().await.unwrap()
     }
 
     pub(crate) async fn part(&self, file: &StoredFile, body: &[u8], first: u64, total: &str) -> Response {
         let range = format!("bytes {first}-{}/{total}", first + body.len() as u64 - 1);
-        let request = self.http.put(self.url(Deed::Write, file));
+        let request = self.http.put(self.url(FileAccess::Write, file));
         let request = request.header("content-range", range).body(body.to_vec());
         request.send().await.unwrap()
     }
 
     /// `Upload-Offset`, as `HEAD` tells it.
     pub(crate) async fn offset(&self, file: &StoredFile) -> u64 {
-        let answer = self.http.head(self.url(Deed::Write, file)).send().await.unwrap();
+        let answer = self
+            .http
+            .head(self.url(FileAccess::Write, file))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
         offset_of(&answer)
     }
 
     pub(crate) async fn get(&self, file: &StoredFile, headers: &[(&'static str, &str)]) -> Response {
-        let mut request = self.http.get(self.url(Deed::Read, file));
+        let mut request = self.http.get(self.url(FileAccess::Read, file));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

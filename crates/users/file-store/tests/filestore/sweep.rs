@@ -57,7 +57,7 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
     for store in each().await {
         let file = store.announce(10, None).await;
         assert_eq!(store.part(&file, b"01234", 0, "10").await.status(), 202);
-        let catalogue = muster_file_store::Catalogue::new(store.tables.pool.clone());
+        let catalogue = muster_file_store::FileCatalogue::new(store.tables.pool.clone());
         let upload = catalogue
             .file(file.id)
             .await
@@ -68,11 +68,11 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
             .0;
         let object = format!("{upload}/dead");
         let now = file.created_at;
-        catalogue.intend(upload, &object, 5, now).await.unwrap();
+        catalogue.note_object(upload, &object, 5, now).await.unwrap();
         let folder = store.folder.path().join("files").join(upload.to_string());
         std::fs::write(folder.join("dead"), "56").unwrap();
         catalogue
-            .intend(Uuid::new_v4(), "never made", 0, now)
+            .note_object(Uuid::new_v4(), "never made", 0, now)
             .await
             .unwrap();
         store.clock.advance(HOUR + Duration::from_secs(1));

@@ -7,7 +7,7 @@ use muster_protocol::wire::executor::LogStream;
 
 /// How far a watcher has come: the id of an event, sent back in `Last-Event-ID`. Text form `STATUSES-LOGS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
+pub struct EventCursor {
     /// Positions of the job's history that are done with.
     pub statuses: u64,
     /// The number of the last piece of output.
@@ -17,11 +17,11 @@ pub struct Cursor {
 /// A text that is no place in a job's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Last-Event-ID is none of this job's: two numbers joined by a hyphen are expected")]
-pub struct CursorError;
+pub struct EventCursorError;
 
 /// Pieces of one job's outputs as text. A character that is cut in two by the end of a piece waits for the next one.
 #[derive(Debug, Default)]
-pub struct Joiner {
+pub struct LogTextJoiner {
     stdout: Tail,
     stderr: Tail,
 }
@@ -34,31 +34,31 @@ struct Tail {
     cut: Vec<u8>,
 }
 
-// === impl Cursor ===
+// === impl EventCursor ===
 
-impl fmt::Display for Cursor {
+impl fmt::Display for EventCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.statuses, self.logs)
     }
 }
 
-impl FromStr for Cursor {
-    type Err = CursorError;
+impl FromStr for EventCursor {
+    type Err = EventCursorError;
 
-    fn from_str(text: &str) -> Result<Self, CursorError> {
-        let (statuses, logs) = text.split_once('-').ok_or(CursorError)?;
+    fn from_str(text: &str) -> Result<Self, EventCursorError> {
+        let (statuses, logs) = text.split_once('-').ok_or(EventCursorError)?;
         let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then_some(());
-        number(statuses).and(number(logs)).ok_or(CursorError)?;
+        number(statuses).and(number(logs)).ok_or(EventCursorError)?;
         Ok(Self {
-            statuses: statuses.parse().map_err(|_| CursorError)?,
-            logs: logs.parse().map_err(|_| CursorError)?,
+            statuses: statuses.parse().map_err(|_| EventCursorError)?,
+            logs: logs.parse().map_err(|_| EventCursorError)?,
         })
     }
 }
 
-// === impl Joiner ===
+// === impl LogTextJoiner ===
 
-impl Joiner {
+impl LogTextJoiner {
     /// The text of the piece that begins at `offset` of `stream`, and where that text begins.
     pub fn join(&mut self, stream: LogStream, offset: u64, piece: &[u8]) -> (u64, String) {
         let tail = match stream {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_two_numbers_and_nothing_else() {
-        let cursor = Cursor {
+        let cursor = EventCursor {
             statuses: 3,
             logs: 17,
         };
@@ -132,13 +132,13 @@ mod tests {
             "a-b",
             "99999999999999999999-1",
         ] {
-            assert_eq!(bad.parse::<Cursor>(), Err(CursorError), "{bad}");
+            assert_eq!(bad.parse::<EventCursor>(), Err(EventCursorError), "{bad}");
         }
     }
 
     #[test]
     fn a_character_that_is_cut_waits_and_garbage_does_not() {
-        let mut joiner = Joiner::default();
+        let mut joiner = LogTextJoiner::default();
         assert_eq!(joiner.join(LogStream::Stdout, 0, b"a\xc5"), (0, "a".to_owned()));
         assert_eq!(
             joiner.join(LogStream::Stderr, 0, b"\xbcx"),
@@ -156,7 +156,7 @@ mod tests {
     proptest! {
         #[test]
         fn text_survives_any_cutting(text in ".{0,60}", cuts in proptest::collection::vec(1_usize..5, 0..200)) {
-            let mut joiner = Joiner::default();
+            let mut joiner = LogTextJoiner::default();
             let (mut rest, mut offset, mut joined) = (text.as_bytes(), 0_u64, String::new());
             let mut cuts = cuts.into_iter();
             while !rest.is_empty() {
@@ -172,7 +172,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..9), 0..20)) {
-            let (mut joiner, mut offset) = (Joiner::default(), 0);
+            let (mut joiner, mut offset) = (LogTextJoiner::default(), 0);
             for piece in pieces {
                 joiner.join(LogStream::Stderr, offset, &piece);
                 prop_assert!(joiner.stderr.cut.len() <= 3);

@@ -6,11 +6,11 @@ use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, MinerRespo
 use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
 
 /// A validator that keeps inventing statuses must not fill the store.
-const MAX_STEPS: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 /// One status of a job, as stored.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct HistoryEntry {
     /// How far; `unknown` for a word of a newer validator.
     pub status: JobStatus,
     /// What came with it.
@@ -21,15 +21,15 @@ pub struct Step {
 
 /// Every status of a job, oldest first. The first is `sent` and is the facilitator's own.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History(Vec<Step>);
+pub struct JobHistory(Vec<HistoryEntry>);
 
 /// Why an update does not become part of a job's history. Each is `job.integrity_error` on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UpdateRefused {
+pub enum UpdateRejection {
     /// A repetition, for example of an update whose answer was lost.
     #[error("the job already has the status {0}")]
     Repeated(JobStatus),
-    /// A step back, or past the end.
+    /// A entry back, or past the end.
     #[error("a job whose status is {from} cannot become {to}")]
     Backwards {
         /// What its user has been shown.
@@ -38,19 +38,19 @@ pub enum UpdateRefused {
         to: JobStatus,
     },
     /// More statuses than any job has.
-    #[error("the job already has {MAX_STEPS} statuses")]
+    #[error("the job already has {MAX_ENTRIES} statuses")]
     TooMany,
 }
 
-// === impl History ===
+// === impl JobHistory ===
 
-impl History {
-    /// A history of these steps, oldest first.
-    pub fn new(steps: Vec<Step>) -> Self {
-        Self(steps)
+impl JobHistory {
+    /// A history of these entries, oldest first.
+    pub fn new(entries: Vec<HistoryEntry>) -> Self {
+        Self(entries)
     }
 
-    /// How many steps there are; the position of the next one.
+    /// How many entries there are; the position of the next one.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -60,37 +60,38 @@ impl History {
         self.0.is_empty()
     }
 
-    /// The steps, oldest first, unknown ones among them.
-    pub fn steps(&self) -> &[Step] {
+    /// The entries, oldest first, unknown ones among them.
+    pub fn entries(&self) -> &[HistoryEntry] {
         &self.0
     }
 
-    /// Adds a step that [`Self::admits`] let pass.
-    pub fn push(&mut self, step: Step) {
-        self.0.push(step);
+    /// Adds a entry that [`Self::check`] let pass.
+    pub fn push(&mut self, entry: HistoryEntry) {
+        self.0.push(entry);
     }
 
-    /// Whether `update` may become the next step.
+    /// Whether `update` may become the next entry.
     ///
-    /// It is compared with what the user has been shown, not with the last step: an unknown status in between must
+    /// It is compared with what the user has been shown, not with the last entry: an unknown status in between must
     /// not open a way back.
     ///
     /// # Errors
     /// Why not, in words for the validator's operator.
-    pub fn admits(&self, update: &JobStatusUpdate) -> Result<(), UpdateRefused> {
-        if self.0.len() >= MAX_STEPS {
-            return Err(UpdateRefused::TooMany);
+    pub fn check(&self, update: &JobStatusUpdate) -> Result<(), UpdateRejection> {
+        if self.0.len() >= MAX_ENTRIES {
+            return Err(UpdateRejection::TooMany);
         }
-        let shown = self.shown();
+        let shown = self.visible_status();
         let last = self.0.last();
-        let again = last.is_some_and(|step| step.status == update.status && step.metadata == update.metadata);
+        let again =
+            last.is_some_and(|entry| entry.status == update.status && entry.metadata == update.metadata);
         if again || (update.status == shown && update.status != JobStatus::Unknown) {
-            return Err(UpdateRefused::Repeated(update.status));
+            return Err(UpdateRejection::Repeated(update.status));
         }
         if update.status.may_follow(shown) {
             Ok(())
         } else {
-            Err(UpdateRefused::Backwards {
+            Err(UpdateRejection::Backwards {
                 from: shown,
                 to: update.status,
             })
@@ -98,16 +99,16 @@ impl History {
     }
 
     /// The status that the user sees: the last one with a name.
-    pub fn shown(&self) -> JobStatus {
-        self.outward()
+    pub fn visible_status(&self) -> JobStatus {
+        self.visible_entries()
             .next_back()
-            .map(|step| step.status)
+            .map(|entry| entry.status)
             .unwrap_or_default()
     }
 
-    /// The steps that the user sees. The SDK cannot read a status it does not know, so those stay in the store.
-    fn outward(&self) -> impl DoubleEndedIterator<Item = &Step> {
-        self.0.iter().filter(|step| step.status != JobStatus::Unknown)
+    /// The entries that the user sees. The SDK cannot read a status it does not know, so those stay in the store.
+    fn visible_entries(&self) -> impl DoubleEndedIterator<Item = &HistoryEntry> {
+        self.0.iter().filter(|entry| entry.status != JobStatus::Unknown)
     }
 
     /// The newest value that `pick` finds in the metadata.
@@ -115,26 +116,26 @@ impl History {
         self.0
             .iter()
             .rev()
-            .filter_map(|step| step.metadata.as_ref())
+            .filter_map(|entry| entry.metadata.as_ref())
             .find_map(pick)
     }
 }
 
 /// What its user sees of a job.
-pub fn view(request: &JobRequest, validator: ValidatorKey, history: &History) -> JobView {
+pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHistory) -> JobView {
     let status_history: Vec<_> = history
-        .outward()
-        .map(|step| StatusEntry {
-            status: step.status,
-            metadata: step.metadata.clone(),
-            created_at: step.at,
+        .visible_entries()
+        .map(|entry| StatusEntry {
+            status: entry.status,
+            metadata: entry.metadata.clone(),
+            created_at: entry.at,
         })
         .collect();
     let first = status_history
         .first()
         .map_or(Timestamp::from_secs(0), |entry| entry.created_at);
     let last = status_history.last().map_or(first, |entry| entry.created_at);
-    let output = output(history);
+    let output = program_output(history);
     let address = history
         .newest(|metadata| metadata.streaming_details.clone())
         .unwrap_or_default();
@@ -143,7 +144,7 @@ pub fn view(request: &JobRequest, validator: ValidatorKey, history: &History) ->
         executor_class: request.executor_class,
         created_at: first,
         last_update: last,
-        status: history.shown().display_name(),
+        status: history.visible_status().display_name(),
         docker_image: request.docker_image.clone(),
         job_namespace: request.job_namespace.clone(),
         args: request.args.clone(),
@@ -157,7 +158,11 @@ pub fn view(request: &JobRequest, validator: ValidatorKey, history: &History) ->
             .as_ref()
             .map(|volume| volume.clone().into_parts())
             .unwrap_or_default(),
-        uploads: request.output_upload.as_ref().map(files).unwrap_or_default(),
+        uploads: request
+            .output_upload
+            .as_ref()
+            .map(file_uploads)
+            .unwrap_or_default(),
         artifacts: output.artifacts.unwrap_or_default(),
         artifacts_dir: request.artifacts_dir.clone(),
         target_validator_hotkey: validator,
@@ -180,7 +185,7 @@ pub fn view(request: &JobRequest, validator: ValidatorKey, history: &History) ->
 }
 
 /// The files among the uploads; the API takes no others.
-fn files(upload: &OutputUpload) -> Vec<FileUpload> {
+fn file_uploads(upload: &OutputUpload) -> Vec<FileUpload> {
     match upload {
         OutputUpload::MultiUpload(multi) => multi.uploads.clone(),
         OutputUpload::SingleFilePost(post) => vec![FileUpload::SingleFilePost(post.clone())],
@@ -190,7 +195,7 @@ fn files(upload: &OutputUpload) -> Vec<FileUpload> {
 }
 
 /// What the program left: the miner's answer, or what is known of a program that failed.
-fn output(history: &History) -> MinerResponse {
+fn program_output(history: &JobHistory) -> MinerResponse {
     let finished = history.newest(|metadata| metadata.miner_response.clone());
     finished.unwrap_or_else(|| {
         let failure = history.newest(|metadata| metadata.job_failure_details.as_ref());
@@ -222,16 +227,16 @@ mod tests {
         }
     }
 
-    fn step(status: JobStatus, metadata: &str) -> Step {
-        Step {
+    fn entry(status: JobStatus, metadata: &str) -> HistoryEntry {
+        HistoryEntry {
             status,
             metadata: decode(metadata).unwrap(),
             at: Timestamp::from_secs(1_769_000_000),
         }
     }
 
-    fn sent() -> History {
-        History::new(vec![step(JobStatus::Sent, "null")])
+    fn sent() -> JobHistory {
+        JobHistory::new(vec![entry(JobStatus::Sent, "null")])
     }
 
     fn request() -> JobRequest {
@@ -259,29 +264,29 @@ mod tests {
     #[test]
     fn repetitions_and_steps_back_are_told_apart() {
         let mut history = sent();
-        history.push(step(JobStatus::Accepted, "null"));
-        assert_eq!(history.admits(&update(JobStatus::ExecutorReady)), Ok(()));
+        history.push(entry(JobStatus::Accepted, "null"));
+        assert_eq!(history.check(&update(JobStatus::ExecutorReady)), Ok(()));
         assert_eq!(
-            history.admits(&update(JobStatus::Accepted)),
-            Err(UpdateRefused::Repeated(JobStatus::Accepted))
+            history.check(&update(JobStatus::Accepted)),
+            Err(UpdateRejection::Repeated(JobStatus::Accepted))
         );
-        let back = UpdateRefused::Backwards {
+        let back = UpdateRejection::Backwards {
             from: JobStatus::Accepted,
             to: JobStatus::Received,
         };
-        assert_eq!(history.admits(&update(JobStatus::Received)), Err(back));
+        assert_eq!(history.check(&update(JobStatus::Received)), Err(back));
     }
 
     #[test]
     fn an_unknown_status_is_kept_but_opens_no_way_back_and_is_not_shown() {
         let mut history = sent();
-        history.push(step(JobStatus::Accepted, "null"));
-        assert_eq!(history.admits(&update(JobStatus::Unknown)), Ok(()));
-        history.push(step(JobStatus::Unknown, "null"));
-        assert_eq!(history.shown(), JobStatus::Accepted);
-        assert!(history.admits(&update(JobStatus::Unknown)).is_err());
-        assert!(history.admits(&update(JobStatus::Received)).is_err());
-        let seen = view(&request(), validator(), &history);
+        history.push(entry(JobStatus::Accepted, "null"));
+        assert_eq!(history.check(&update(JobStatus::Unknown)), Ok(()));
+        history.push(entry(JobStatus::Unknown, "null"));
+        assert_eq!(history.visible_status(), JobStatus::Accepted);
+        assert!(history.check(&update(JobStatus::Unknown)).is_err());
+        assert!(history.check(&update(JobStatus::Received)).is_err());
+        let seen = job_view(&request(), validator(), &history);
         assert_eq!(seen.status_history.len(), 2);
         assert_eq!(seen.status, "Accepted");
     }
@@ -291,8 +296,8 @@ mod tests {
         let mut history = sent();
         let result = r#"{"miner_response":{"docker_process_stderr":"e","docker_process_stdout":"o",
             "artifacts":{"/artifacts/x":"aGk="},"upload_results":null}}"#;
-        history.push(step(JobStatus::Completed, result));
-        let seen = view(&request(), validator(), &history);
+        history.push(entry(JobStatus::Completed, result));
+        let seen = job_view(&request(), validator(), &history);
         assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("o", "e"));
         assert_eq!(
             seen.artifacts.get("/artifacts/x").map(String::as_str),
@@ -312,8 +317,8 @@ mod tests {
         let mut history = sent();
         let details = r#"{"job_failure_details":{"reason":"nonzero_return_code","stage":"execution","message":"exit 3",
             "docker_process_exit_status":3,"docker_process_stdout":"so far","docker_process_stderr":null}}"#;
-        history.push(step(JobStatus::Failed, details));
-        let seen = view(&request(), validator(), &history);
+        history.push(entry(JobStatus::Failed, details));
+        let seen = job_view(&request(), validator(), &history);
         assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("so far", ""));
     }
 
@@ -321,9 +326,9 @@ mod tests {
     fn a_streaming_job_shows_where_it_answers_even_after_it_went_on() {
         let mut history = sent();
         let details = r#"{"streaming_details":{"streaming_server_cert":"PEM","streaming_server_address":"1.2.3.4","streaming_server_port":6006}}"#;
-        history.push(step(JobStatus::StreamingReady, details));
-        history.push(step(JobStatus::ExecutionDone, "null"));
-        let seen = view(&request(), validator(), &history);
+        history.push(entry(JobStatus::StreamingReady, details));
+        history.push(entry(JobStatus::ExecutionDone, "null"));
+        let seen = job_view(&request(), validator(), &history);
         assert_eq!(
             (seen.streaming_server_address.as_str(), seen.streaming_server_port),
             ("1.2.3.4", 6006)
@@ -335,15 +340,15 @@ mod tests {
         #[test]
         fn the_outward_status_never_goes_back(picks in proptest::collection::vec(0..JobStatus::ALL.len(), 0..200)) {
             let mut history = sent();
-            let mut shown = vec![history.shown()];
+            let mut shown = vec![history.visible_status()];
             for pick in picks {
                 let next = update(JobStatus::ALL[pick]);
-                if history.admits(&next).is_ok() {
-                    history.push(step(next.status, "null"));
-                    shown.push(history.shown());
+                if history.check(&next).is_ok() {
+                    history.push(entry(next.status, "null"));
+                    shown.push(history.visible_status());
                 }
             }
-            prop_assert!(history.len() <= MAX_STEPS);
+            prop_assert!(history.len() <= MAX_ENTRIES);
             for pair in shown.windows(2) {
                 prop_assert!(pair[0] == pair[1] || pair[1].may_follow(pair[0]), "{:?}", pair);
             }

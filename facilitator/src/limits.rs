@@ -1,0 +1,98 @@
+//! Limits on users that live in the memory of one process: requests a minute, and open event streams.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_facilitator_core::account::Account;
+use muster_facilitator_core::rate_limit::RateLimiter;
+use muster_protocol::Timestamp;
+use parking_lot::Mutex;
+
+use crate::config::LimitsConfig;
+
+/// The request rates of accounts, and of addresses that have not logged in.
+pub(crate) struct RequestRates {
+    accounts: Mutex<RateLimiter<Account>>,
+    addresses: Mutex<RateLimiter<IpAddr>>,
+}
+
+/// Counts the open event streams of each account. Clones share the counts.
+#[derive(Clone)]
+pub(crate) struct EventStreamSlots {
+    /// The most streams that one account may have open.
+    limit: usize,
+    open: Arc<Mutex<HashMap<Account, usize>>>,
+}
+
+/// One open event stream. Dropping it frees the slot.
+pub(crate) struct EventStreamSlot {
+    slots: EventStreamSlots,
+    account: Account,
+}
+
+// === impl RequestRates ===
+
+impl RequestRates {
+    pub(crate) fn new(limits: &LimitsConfig) -> Self {
+        Self {
+            accounts: Mutex::new(RateLimiter::new(limits.requests_per_minute)),
+            addresses: Mutex::new(RateLimiter::new(limits.strangers_per_minute)),
+        }
+    }
+
+    /// Counts one request of an account.
+    ///
+    /// # Errors
+    /// The time to wait before the next request.
+    pub(crate) fn count_account(&self, account: &Account, now: Timestamp) -> Result<(), Duration> {
+        self.accounts.lock().take(account.clone(), now)
+    }
+
+    /// Counts one request from an address.
+    ///
+    /// # Errors
+    /// The time to wait before the next request.
+    pub(crate) fn count_address(&self, address: IpAddr, now: Timestamp) -> Result<(), Duration> {
+        self.addresses.lock().take(address, now)
+    }
+}
+
+// === impl EventStreamSlots, EventStreamSlot ===
+
+impl EventStreamSlots {
+    /// Slots for at most `limit` streams an account; 0 for no limit.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit: if limit == 0 { usize::MAX } else { limit },
+            open: Arc::default(),
+        }
+    }
+
+    /// Takes a slot for one more stream of the account; `None` if it has none left.
+    pub(crate) fn take(&self, account: &Account) -> Option<EventStreamSlot> {
+        let mut open = self.open.lock();
+        let count = open.entry(account.clone()).or_default();
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(EventStreamSlot {
+            slots: self.clone(),
+            account: account.clone(),
+        })
+    }
+}
+
+impl Drop for EventStreamSlot {
+    fn drop(&mut self) {
+        let mut open = self.slots.open.lock();
+        if let Some(count) = open.get_mut(&self.account) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                open.remove(&self.account);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `/auth/nonce` and `/auth/login`: a token for a hotkey that signs a nonce.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use muster_facilitator_core::account::Account;
+use muster_facilitator_core::intake;
+use muster_protocol::rest::{Login, Nonce, Token};
+use muster_protocol::{Signature, UserKey};
+
+use super::admission::{Admission, AnonymousCaller};
+use super::body;
+use super::rejection::ApiRejection;
+use crate::store::{Actor, AuditAction};
+
+/// Returns a nonce to sign for the login.
+#[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = Nonce), ApiRejection))]
+pub(super) async fn nonce(
+    _: AnonymousCaller,
+    State(admission): State<Arc<Admission>>,
+) -> Result<Json<Nonce>, ApiRejection> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| {
+        tracing::error!(%error, "the operating system gives no randomness");
+        ApiRejection::error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "No nonce can be drawn now; try again.",
+        )
+    })?;
+    let nonce = admission.issuer.issue_nonce(random, admission.clock.now())?;
+    Ok(Json(Nonce { nonce }))
+}
+
+/// Returns a token for a hotkey that has signed a nonce.
+#[utoipa::path(post, path = "/auth/login", tag = "login", request_body = Login,
+    responses((status = 200, body = Token), ApiRejection))]
+pub(super) async fn login(
+    _: AnonymousCaller,
+    State(admission): State<Arc<Admission>>,
+    request: Request,
+) -> Result<Json<Token>, ApiRejection> {
+    let (parts, body) = request.into_parts();
+    let body = body::read_json(&parts.headers, body).await?;
+    if !intake::is_object(&body) {
+        return Err(bad_request("Invalid JSON: an object is expected"));
+    }
+    let login: Login = serde_json::from_slice(&body)
+        .map_err(|error| bad_request(&format!("Invalid JSON: {}", shorten(&error))))?;
+    let hotkey = login.hotkey.ok_or_else(|| bad_request("Missing hotkey"))?;
+    let signature = login.signature.ok_or_else(|| bad_request("Missing signature"))?;
+    let nonce = login.nonce.ok_or_else(|| bad_request("Missing nonce"))?;
+
+    let now = admission.clock.now();
+    let end = admission
+        .issuer
+        .check_nonce(&nonce, now)
+        .map_err(|_| bad_request("Invalid nonce"))?;
+    let user: UserKey = hotkey.parse().map_err(|_| bad_request("Hotkey not allowed"))?;
+    if !admission.policy.admits(&Account::Hotkey(user)) {
+        return Err(bad_request("Hotkey not allowed"));
+    }
+    let signature = Signature::from_hex(&signature).map_err(|_| wrong_signature())?;
+    muster_identity::verify_login(user, &nonce, &signature).map_err(|_| wrong_signature())?;
+    // Last, so that only the owner of a nonce can use it up.
+    if !admission.store.use_nonce(&nonce, end, now).await? {
+        return Err(bad_request("Nonce expired or not found"));
+    }
+    let token = admission.issuer.issue_token(user, now)?;
+    admission
+        .store
+        .audit(&Actor::user(user), AuditAction::Login, &user.to_string(), now)
+        .await?;
+    tracing::info!(%user, "logged in");
+    Ok(Json(Token { token }))
+}
+
+fn bad_request(reason: &str) -> ApiRejection {
+    ApiRejection::error(StatusCode::BAD_REQUEST, reason)
+}
+
+fn wrong_signature() -> ApiRejection {
+    ApiRejection::error(StatusCode::UNAUTHORIZED, "Invalid signature")
+}
+
+fn shorten(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(200).collect()
+}

@@ -1,0 +1,112 @@
+//! What a session sends to its validator unasked: jobs, reports of cheating, and cancellations.
+
+use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::{
+    FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, StatusMetadata,
+};
+use muster_protocol::wire::muster::CancelRequest;
+use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType};
+
+use super::LIMITS;
+use super::session::{SessionEnd, ValidatorSession};
+use crate::notices::Notice;
+
+/// The longest frame, in bytes, that ComputeHorde's validators accept. They break the connection at a longer one, and would
+/// do so again after every reconnection.
+const COMPUTEHORDE_MAX_FRAME: usize = 1024 * 1024;
+
+/// The reason in a cancellation.
+const CANCELLED_BY_USER: &str = "its user no longer wants it";
+
+impl ValidatorSession {
+    /// Sends everything that is stored for the validator and due over this connection.
+    pub(super) async fn send_due(&mut self) -> Result<(), SessionEnd> {
+        let validator = self.validator();
+        let unanswered = self.services.store.unanswered(validator).await?;
+        let now = self.services.clock.now();
+        for job in self.registration.take_due(&unanswered, now) {
+            self.deliver(job).await?;
+        }
+        for (job, report) in self.services.store.reports_due(validator).await? {
+            self.session
+                .send(&FromFacilitator::Cheated(Box::new(report)))
+                .await?;
+            let now = self.services.clock.now();
+            self.services.store.report_delivered(job, now).await?;
+        }
+        let running = self.services.store.to_cancel(validator).await?;
+        self.stopping.retain(|job| running.contains(job));
+        for job in running {
+            if self.stopping.insert(job) {
+                self.send_cancel(job).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a Muster validator to stop a job. ComputeHorde's validators know no such message, so they get none.
+    pub(super) async fn send_cancel(&self, job: JobId) -> Result<(), SessionEnd> {
+        if self.session.is_muster() {
+            let cancel = CancelRequest::new(job, CANCELLED_BY_USER);
+            self.session.send(&FromFacilitator::Cancel(cancel)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends one job, unless it has ended or been answered since it was announced.
+    pub(super) async fn deliver(&mut self, job: JobId) -> Result<(), SessionEnd> {
+        let Some(stored) = self.services.store.job(job).await? else {
+            return Ok(());
+        };
+        if stored.validator != self.validator() || stored.history.len() > 1 {
+            return Ok(());
+        }
+        let size = encode(&stored.request).len();
+        let limit = self.max_frame();
+        if size > limit {
+            return self.reject_too_long(&stored.request, size, limit).await;
+        }
+        tracing::info!(%job, size, "delivering a job");
+        let frame = FromFacilitator::Job(Box::new(stored.request));
+        Ok(self.session.send(&frame).await?)
+    }
+
+    fn max_frame(&self) -> usize {
+        if self.session.is_muster() {
+            LIMITS.max_frame
+        } else {
+            COMPUTEHORDE_MAX_FRAME
+        }
+    }
+
+    /// Ends a job whose frame is longer than this validator accepts.
+    async fn reject_too_long(
+        &self,
+        request: &JobRequest,
+        size: usize,
+        limit: usize,
+    ) -> Result<(), SessionEnd> {
+        let message = format!(
+            "the job is {size} bytes long, and its validator takes {limit}; give large inputs by URL instead of inline"
+        );
+        tracing::warn!(job = %request.uuid, size, limit, "a job is too long for its validator");
+        let details = RejectionDetails {
+            rejected_by: ParticipantType::Facilitator,
+            reason: JobRejectionReason::Unknown,
+            message,
+            context: None,
+        };
+        let update = JobStatusUpdate {
+            uuid: request.uuid,
+            status: JobStatus::Rejected,
+            metadata: Some(StatusMetadata {
+                job_rejection_details: Some(details),
+                ..StatusMetadata::default()
+            }),
+        };
+        let now = self.services.clock.now();
+        self.services.store.record(self.validator(), &update, now).await?;
+        self.services.notifier.publish(Notice::Changed(request.uuid));
+        Ok(())
+    }
+}
