@@ -14,92 +14,92 @@ use muster_facilitator_core::signature::SignatureFreshness;
 
 use crate::store::JobQuota;
 
-/// Output of one job is measured each time some comes in, so it must not be endless.
+/// The largest allowed `live.log_kib`. A job's stored output is measured at each new piece, so it must be small.
 const MAX_LOG_KIB: u64 = 64 * 1024;
 
 /// The configuration of a facilitator. [`RoleConfig::COMMENTED_DEFAULT`] explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub bind: SocketAddr,
-    /// Where the bound address is written once requests are served.
+    /// The file that the bound address is written to once requests are served.
     pub ready_file: Option<PathBuf>,
-    /// `sqlite:PATH` or `postgres://…`.
+    /// The database: `sqlite:PATH` or `postgres://…`.
     pub store: String,
-    /// What users reach this facilitator by, for the links between pages.
+    /// The address at which users reach this facilitator, for links and signed URLs.
     pub public_url: Option<String>,
-    /// Validators that are served whatever the chain says.
+    /// Validators that are served also without a permit on the chain.
     pub validators: Vec<ValidatorKey>,
-    /// Who may log in; everyone if absent.
+    /// The hotkeys that may log in; every hotkey if absent.
     pub users: Option<Vec<UserKey>>,
-    /// Who may make API keys for people without a hotkey, and read the whole audit log.
+    /// The hotkeys that may create API keys for accounts without a hotkey, and read the whole audit log.
     pub administrators: Vec<UserKey>,
-    /// Where validators with a permit are read from.
+    /// The chain that validators' permits are read from.
     pub chain: ChainConfig,
-    /// How long credentials hold.
+    /// The lifetimes of credentials and signatures.
     pub auth: AuthConfig,
-    /// Files of users.
+    /// The file store.
     pub files: muster_file_store::Settings,
-    /// How much an account may ask.
+    /// The limits of accounts and addresses.
     pub limits: LimitsConfig,
-    /// How much of what running jobs say is kept.
+    /// The bounds of running jobs' stored output.
     pub live: LiveConfig,
 }
 
-/// How much an account may ask; 0 is no limit.
+/// The limits of accounts and addresses; 0 for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
     /// Requests a minute of one account.
     pub requests_per_minute: u32,
-    /// Requests a minute of one address that nobody has logged in from yet.
+    /// Requests a minute of one address to the calls that need no credentials.
     pub strangers_per_minute: u32,
-    /// Jobs of one account that have not ended.
+    /// Open jobs of one account.
     pub open_jobs: u32,
     /// Jobs of one account a day, UTC.
     pub daily_jobs: u32,
     /// Tokens of one account a day, UTC, of all models together.
     pub daily_tokens: u64,
-    /// Streams of events that one account has open.
+    /// Open event streams of one account.
     pub watchers: usize,
-    /// Seconds after which a job ends that its validator has said nothing about.
+    /// Seconds after which a job ends that its validator has not answered.
     pub unanswered_s: u64,
 }
 
-/// How much of what running jobs say is kept.
+/// The bounds of running jobs' stored output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveConfig {
-    /// KiB of output of one job.
+    /// The most output of one job, in KiB.
     pub log_kib: u64,
-    /// Pieces of output of one job.
+    /// The most pieces of output of one job.
     pub log_pieces: usize,
 }
 
-/// Where validators with a permit are read from.
+/// The chain that validators' permits are read from.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChainConfig {
-    /// The endpoint; empty for none: only the configured validators are served then.
+    /// The endpoint. If it is empty, only the configured validators are served.
     pub url: String,
-    /// The subnet.
+    /// The subnet's number on the chain.
     pub netuid: Netuid,
     /// Seconds between two readings of the metagraph.
     pub refresh_s: u64,
 }
 
-/// How long credentials hold, in seconds.
+/// The lifetimes of credentials and signatures, in seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
-    /// Of a nonce.
+    /// The lifetime of a nonce.
     pub nonce_lifetime_s: u64,
-    /// Of a token.
+    /// The lifetime of a token.
     pub token_lifetime_s: u64,
-    /// How old the signature of a job may be.
+    /// The largest age of a request's signature.
     pub signature_max_age_s: u64,
-    /// How far ahead of our clock it may lie.
+    /// The largest lead of a signature's time over this machine's clock.
     pub signature_max_ahead_s: u64,
 }
 
@@ -192,9 +192,9 @@ impl AuthConfig {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = r#"# The facilitator: the users' door.
+    const COMMENTED_DEFAULT: &'static str = r#"# The facilitator: the service that users submit jobs to.
 
-# Where to listen, for users and for validators. Port 0 takes a free one.
+# The address to listen on, for users and for validators. Port 0 takes a free one.
 bind = "127.0.0.1:8090"
 
 # A file that is written once requests are served: {"address":"127.0.0.1:8090"}.
@@ -203,63 +203,65 @@ bind = "127.0.0.1:8090"
 # Accounts, jobs and their statuses: sqlite:PATH, or postgres://USER@HOST/DATABASE.
 store = "sqlite:facilitator.db"
 
-# What users reach this facilitator by; without it the links between pages of a list are relative.
+# The address at which users and executors reach this facilitator. Without it, links between pages of a list are relative,
+# and signed URLs begin with the host of the request.
 # public_url = "https://facilitator.example.org"
 
-# Hotkeys of validators that are served whatever the chain says.
+# Hotkeys of validators that are served also without a permit on the chain.
 validators = []
 
-# Hotkeys that may log in. Without this key everyone may.
+# Hotkeys that may log in. Without this key every hotkey may.
 # users = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
 
-# Hotkeys that may make API keys for people without one, and read the whole audit log.
+# Hotkeys that may create API keys for accounts without a hotkey, and read the whole audit log.
 administrators = []
 
 [chain]
-# Validators with a permit are read from here, for example ws://127.0.0.1:9944. Empty: only those above are served.
+# The chain's endpoint, from which validators' permits are read, for example ws://127.0.0.1:9944. If it is empty, only the
+# validators above are served.
 url = ""
 netuid = 1
-# Seconds between two readings of the metagraph. If one fails, the last good one stands.
+# Seconds between two readings of the metagraph. If one fails, the last permits stay in force.
 refresh_s = 60
 
 [auth]
-# Seconds for which a nonce and a token hold.
+# Seconds until a nonce and a token expire.
 nonce_lifetime_s = 300
 token_lifetime_s = 3600
-# Seconds by which the time inside a job's signature may lie behind or ahead of this machine's clock.
+# Seconds by which the time inside a request's signature may lie behind or ahead of this machine's clock.
 signature_max_age_s = 300
 signature_max_ahead_s = 30
 
-# Files of users: inputs and outputs of jobs, reached by signed URLs below public_url.
+# Files of users: inputs and outputs of jobs, reached through signed URLs below public_url.
 [files]
-# Where their bytes lie: file:FOLDER, or any S3-compatible bucket, s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME, with
-# the credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
+# The store of their bytes: file:FOLDER, or any S3-compatible bucket, s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME,
+# with the credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
 store = "file:facilitator-files"
-# The largest file, and all files of one account together, in MiB.
+# The largest size of one file, and of all files of one account together, in MiB.
 max_file_mib = 2048
 quota_mib = 20480
-# Hours that a file is kept after its last upload, and that a signed URL holds.
+# Hours for which a file is kept after its last upload, and hours until a signed URL expires.
 keep_hours = 168
 url_hours = 24
-# Seconds between two collections of what is no longer needed.
+# Seconds between two sweeps, which delete expired files and unused objects.
 sweep_s = 600
 
-# How much may be asked; 0 is no limit. Each facilitator on a shared store counts requests for itself, jobs are counted together.
+# Limits; 0 for no limit. Facilitators on a shared store count requests separately, and jobs together.
 [limits]
-# Requests a minute of one account, and of one address that nobody has logged in from.
+# Requests a minute of one account, and of one address to the calls that need no credentials.
 requests_per_minute = 6000
 strangers_per_minute = 600
-# Jobs of one account that have not ended, and jobs a day (UTC).
+# Open jobs of one account, and jobs that it may create a day (UTC).
 open_jobs = 1000
 daily_jobs = 0
-# Tokens of one account a day (UTC) that models may take in and put out for it.
+# Tokens of one account a day (UTC), input and output of all models together.
 daily_tokens = 0
-# Streams of events that one account may have open.
+# Open event streams of one account.
 watchers = 1000
-# Seconds after which a job ends that its validator has said nothing about.
+# Seconds after which a job ends that its validator has not answered.
 unanswered_s = 3600
 
-# What running jobs say is kept for watchers that come late: the newest, and for an hour after the end.
+# The newest output of running jobs is stored for clients that connect late, until an hour after the job's end.
 [live]
 log_kib = 1024
 log_pieces = 4096

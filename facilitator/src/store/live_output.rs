@@ -1,4 +1,5 @@
-//! What running jobs say: the newest pieces of output, and how far each stage is. Bounded for each job, gone after its end.
+//! Live output: the newest pieces of a running job's output, and the progress of its stages. It is bounded for each job and
+//! deleted an hour after the job's end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,33 +16,33 @@ use sqlx::{AnyConnection, FromRow};
 use super::Store;
 use crate::config::LiveConfig;
 
-/// How long after its end a job's output may still come in, and is kept for who watches: the result has all of it.
+/// The time after a job's end in which output is still accepted and kept for event streams. The result contains all of it.
 const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 
-/// The most pieces that one look at a job's output brings.
-const PIECES_A_LOOK: i64 = 64;
+/// The most pieces that one query returns.
+const MAX_PIECES: i64 = 64;
 
-/// Something that a running job says.
+/// A message about a running job, from its validator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LiveMessage {
     /// A piece of output.
     Log(Box<LiveLog>),
-    /// How far it is.
+    /// The progress of a stage.
     Progress(LiveProgress),
 }
 
 /// A piece of output as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPiece {
-    /// Its number; a job's pieces are numbered upwards.
+    /// The sequence number; it grows within a job.
     pub seq: i64,
-    /// Where it was printed.
+    /// The stream that the program printed it to.
     pub stream: LogStream,
-    /// Where it begins in the stream.
+    /// The position in the stream, in bytes.
     pub offset: u64,
-    /// When it came in.
+    /// The time of its arrival.
     pub at: Timestamp,
-    /// The bytes.
+    /// The output itself.
     pub data: Vec<u8>,
 }
 
@@ -57,7 +58,7 @@ struct PieceRow {
 // === impl LiveMessage ===
 
 impl LiveMessage {
-    /// The job that says it.
+    /// The job that the message is about.
     pub fn job(&self) -> JobId {
         match self {
             Self::Log(log) => log.uuid,
@@ -69,37 +70,37 @@ impl LiveMessage {
 // === impl Store ===
 
 impl Store {
-    /// Keeps what jobs of `validator` say, in one transaction. What is said of another's job is passed over.
+    /// Stores messages in one transaction. A message about another validator's job is ignored.
     ///
     /// # Errors
-    /// See [`StoreError`]; nothing of it is kept then.
+    /// See [`StoreError`]; no message is stored then.
     pub async fn store_live(
         &self,
-        said: &[(ValidatorKey, LiveMessage)],
+        messages: &[(ValidatorKey, LiveMessage)],
         bounds: &LiveConfig,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut jobs: BTreeMap<JobId, Vec<&(ValidatorKey, LiveMessage)>> = BTreeMap::new();
-        for item in said {
-            jobs.entry(item.1.job()).or_default().push(item);
+        for sent in messages {
+            jobs.entry(sent.1.job()).or_default().push(sent);
         }
         let mut transaction = self.writer.begin().await?;
-        // In the order of their ids, so that two writers never wait for one another.
-        for (job, said) in jobs {
-            let Some(holder) = holder(&mut transaction, job, now).await? else {
+        // In the order of the jobs' ids, so that two writers cannot deadlock.
+        for (job, sent) in jobs {
+            let Some(holder) = validator_of_live_job(&mut transaction, job, now).await? else {
                 continue;
             };
-            let said: Vec<_> = said
+            let messages: Vec<_> = sent
                 .into_iter()
                 .filter(|(validator, _)| validator.to_string() == holder)
-                .map(|(_, said)| said)
+                .map(|(_, message)| message)
                 .collect();
-            keep(&mut transaction, job, &said, bounds, now).await?;
+            store_messages(&mut transaction, job, &messages, bounds, now).await?;
         }
         transaction.commit("keep live output").await
     }
 
-    /// A job's pieces of output after number `seq`, oldest first; not more than a few at a time.
+    /// The next pieces of a job's output after number `seq`, oldest first, at most 64.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -109,14 +110,14 @@ impl Store {
         let rows: Vec<PieceRow> = sqlx::query_as(statement)
             .bind(job.to_string())
             .bind(seq)
-            .bind(PIECES_A_LOOK)
+            .bind(MAX_PIECES)
             .fetch_all(&self.pool)
             .await
             .during("read live output")?;
         rows.into_iter().map(PieceRow::into_piece).collect()
     }
 
-    /// How far each stage of a job is, as far as that was said.
+    /// The progress of each stage of a job that has reported any.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -135,7 +136,7 @@ impl Store {
         Ok(rows.into_iter().map(event).collect())
     }
 
-    /// Forgets what jobs that ended a while ago have said.
+    /// Deletes the live output of jobs that ended more than an hour ago.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -159,8 +160,8 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Whose a job is that still may say something.
-async fn holder(
+/// The validator of a job that may still have output; `None` if there is no such job.
+async fn validator_of_live_job(
     connection: &mut AnyConnection,
     job: JobId,
     now: Timestamp,
@@ -175,25 +176,25 @@ async fn holder(
     Ok(row.map(|(validator,)| validator))
 }
 
-async fn keep(
+async fn store_messages(
     connection: &mut AnyConnection,
     job: JobId,
-    said: &[&LiveMessage],
+    messages: &[&LiveMessage],
     bounds: &LiveConfig,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let job = job.to_string();
     let mut stages: BTreeMap<&'static str, &LiveProgress> = BTreeMap::new();
     let mut next = None;
-    for said in said {
-        match said {
+    for message in messages {
+        match message {
             LiveMessage::Progress(progress) => {
                 stages.insert(progress.of.as_str(), progress);
             }
             LiveMessage::Log(log) => {
                 let seq = match next {
                     Some(seq) => seq,
-                    None => last_piece(connection, &job).await? + 1,
+                    None => last_sequence_number(connection, &job).await? + 1,
                 };
                 next = Some(seq + 1);
                 insert_piece(connection, &job, seq, log, now).await?;
@@ -217,12 +218,12 @@ async fn keep(
             .during("keep progress")?;
     }
     match next {
-        Some(_) => trim(connection, &job, bounds).await,
+        Some(_) => delete_oldest(connection, &job, bounds).await,
         None => Ok(()),
     }
 }
 
-async fn last_piece(connection: &mut AnyConnection, job: &str) -> Result<i64, StoreError> {
+async fn last_sequence_number(connection: &mut AnyConnection, job: &str) -> Result<i64, StoreError> {
     let (last,): (i64,) =
         sqlx::query_as("SELECT CAST(COALESCE(MAX(seq), 0) AS BIGINT) FROM logs WHERE job = $1")
             .bind(job)
@@ -232,7 +233,7 @@ async fn last_piece(connection: &mut AnyConnection, job: &str) -> Result<i64, St
     Ok(last)
 }
 
-/// A replica that numbers the same piece at the same moment was first; output may be dropped.
+/// Inserts a piece. If another facilitator has used the number at the same moment, the piece is dropped.
 async fn insert_piece(
     connection: &mut AnyConnection,
     job: &str,
@@ -255,8 +256,12 @@ async fn insert_piece(
     Ok(())
 }
 
-/// Drops the oldest pieces of a job that has too many.
-async fn trim(connection: &mut AnyConnection, job: &str, bounds: &LiveConfig) -> Result<(), StoreError> {
+/// Deletes the oldest pieces of a job that exceeds the bounds.
+async fn delete_oldest(
+    connection: &mut AnyConnection,
+    job: &str,
+    bounds: &LiveConfig,
+) -> Result<(), StoreError> {
     let statement = "SELECT seq, CAST(LENGTH(data) AS BIGINT) FROM logs WHERE job = $1 ORDER BY seq DESC";
     let sizes: Vec<(i64, i64)> = sqlx::query_as(statement)
         .bind(job)
@@ -266,7 +271,7 @@ async fn trim(connection: &mut AnyConnection, job: &str, bounds: &LiveConfig) ->
     let most = i64::try_from(bounds.log_kib.saturating_mul(1024)).unwrap_or(i64::MAX);
     let mut kept = 0_i64;
     let cut = sizes.iter().zip(0_usize..).find_map(|((seq, size), place)| {
-        // Base64 holds three bytes in four.
+        // The data is base64: four characters hold three bytes.
         kept = kept.saturating_add(size / 4 * 3);
         (kept > most || place >= bounds.log_pieces).then_some(*seq)
     });

@@ -1,13 +1,16 @@
-//! What must survive the process: the key of the tokens, used nonces, signs of life, jobs and their statuses.
+//! The facilitator's database: secrets, used nonces, accounts, jobs with their statuses and output, and validators.
 //!
-//! The SQL is portable; SQLite and PostgreSQL run the same statements. Whoever must be first says so with a primary key,
-//! never with a lock, so that several facilitators can share one store.
+//! The SQL is portable; SQLite and PostgreSQL run the same statements. Races are decided by primary keys, never by locks, so
+//! that several facilitators can share one store.
 
 mod api_keys;
+mod audit;
 mod jobs;
 mod live_output;
+mod quota;
 mod replica_messages;
 mod reports;
+mod usage;
 mod validators;
 
 use std::sync::Arc;
@@ -19,35 +22,37 @@ use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
 
-pub use api_keys::{Actor, AuditAction, DayUsage, JobQuota, QuotaExceeded};
+pub use audit::{Actor, AuditAction};
 pub use jobs::{
-    CancellationOutcome, JobCreation, JobListing, JobSubmission, MAX_PAGE_BYTES, Page, StoredJob,
+    CancellationOutcome, JobCreation, JobListing, JobSubmission, MAX_PAGE_BYTES, StoredJob, StoredJobPage,
     UpdateOutcome,
 };
 pub use live_output::{LiveMessage, LogPiece};
+pub use quota::{JobQuota, QuotaExceeded};
 pub use replica_messages::{ReplicaListener, ReplicaMessage};
+pub use usage::DayUsage;
 pub use validators::{AnnouncedGateway, REPLICA_BEAT, ValidatorRecord};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-/// The secret that signs nonces and tokens.
+/// The name of the secret that signs nonces and tokens.
 const TOKEN_SECRET: &str = "token";
 
-/// The secret that this facilitator's own key is made of.
+/// The name of the secret that is the seed of the facilitator's own key.
 const SIGNING_SECRET: &str = "signing";
 
 /// The facilitator's store. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
-    /// Gives turns to write, so that requests that meet share a commit.
+    /// Groups concurrent writes into one commit.
     writer: Writer,
-    /// Where it is, for the one connection that listens.
+    /// The address of the database, for the connection that listens to the other facilitators.
     url: Arc<str>,
-    /// The name of this process among those that share the store.
+    /// The id of this process among those that share the store.
     replica: Arc<str>,
-    /// Where PostgreSQL tells the others; `None` where there can be no others.
+    /// PostgreSQL's channel to the other facilitators; `None` with SQLite, where there are none.
     channel: Option<Arc<str>>,
 }
 
@@ -57,7 +62,7 @@ impl Store {
     /// Opens `url` (`sqlite:PATH` or `postgres://…`) and brings its schema up to date.
     ///
     /// # Errors
-    /// It cannot be reached, written, or is of a newer version.
+    /// The database cannot be reached or written, or its schema is of a newer version.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::over(open(url).await?).await
     }
@@ -65,14 +70,14 @@ impl Store {
     /// Brings the schema behind `pool` up to date.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// See [`Self::open`].
     pub async fn over(pool: AnyPool) -> Result<Self, StoreError> {
         migrate(&pool, &MIGRATIONS).await?;
         let options = pool.connect_options();
         let url = Arc::from(options.database_url.as_str());
         let channel = match options.database_url.scheme() {
             "sqlite" => {
-                // A store of one process: whoever held a connection before has died with it.
+                // SQLite serves one process, so every connection recorded before ended with the last process.
                 sqlx::query("UPDATE validators SET replica = ''")
                     .execute(&pool)
                     .await
@@ -90,7 +95,7 @@ impl Store {
         })
     }
 
-    /// The secret of this facilitator's tokens: `drawn` if nobody has stored one before, the same for all ever after.
+    /// The secret of the facilitator's tokens: the stored one, or `drawn`, which is then stored.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -98,7 +103,7 @@ impl Store {
         self.secret(TOKEN_SECRET, drawn).await
     }
 
-    /// The seed of this facilitator's own key: `drawn` if nobody has stored one before.
+    /// The seed of the facilitator's own key: the stored one, or `drawn`, which is then stored.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -108,7 +113,7 @@ impl Store {
             .map_err(|_| StoreError::corrupt("secrets.value", "a seed has 32 bytes"))
     }
 
-    /// A secret of this facilitator: `drawn` if nobody has stored one of that name before, the same for all ever after.
+    /// The secret with this name: the stored one, or `drawn`, which is then stored.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -127,13 +132,13 @@ impl Store {
         hex::decode(value).map_err(|error| StoreError::corrupt("secrets.value", error))
     }
 
-    /// Uses up a nonce that ends at `end`. `false` if it has been used before.
+    /// Marks a nonce that expires at `end` as used. Returns `false` if it was used before.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub async fn use_nonce(&self, nonce: &str, end: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
         let mut write = self.writer.begin().await?;
-        // A nonce past its end is refused by its own text and need not be remembered.
+        // The check of a nonce's text rejects an expired one, so the store need not remember it.
         sqlx::query("DELETE FROM used_nonces WHERE expires_at < $1")
             .bind(now.micros())
             .execute(&mut *write)
@@ -151,20 +156,20 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// How much was written in turns, and with how many commits.
+    /// The number of grouped writes and of their commits.
     pub fn tally(&self) -> Tally {
         self.writer.tally()
     }
 
-    /// Its connections, for the tables that a crate of its own keeps in the same database.
+    /// The connections, for the file store's tables in the same database.
     pub fn pool(&self) -> AnyPool {
         self.pool.clone()
     }
 
-    /// Whether the store answers at all.
+    /// Checks that the database answers.
     ///
     /// # Errors
-    /// It does not.
+    /// See [`StoreError`].
     pub async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query("SELECT 1")
             .execute(&self.pool)

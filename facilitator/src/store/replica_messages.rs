@@ -1,26 +1,26 @@
-//! Telling the other facilitators on the same PostgreSQL what has changed, and hearing it from them.
+//! Messages between the facilitators on one PostgreSQL database, by `NOTIFY` and `LISTEN`.
 //!
-//! A SQLite store belongs to one process, so there is nobody to tell.
+//! A SQLite database belongs to one process, so it has no messages.
 
 use muster_process::store::{During as _, StoreError};
 use sqlx::postgres::PgListener;
 
 use super::Store;
 
-/// PostgreSQL takes messages of less than 8000 bytes.
+/// The longest message in bytes. PostgreSQL accepts less than 8000.
 const MAX_MESSAGE: usize = 7_900;
 
-/// Hears what other facilitators tell.
+/// The connection that receives messages of the other facilitators.
 pub struct ReplicaListener {
     listener: PgListener,
 }
 
-/// What was heard.
+/// A message, or a loss of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaMessage {
-    /// One message.
+    /// A message, possibly of this facilitator itself.
     Message(String),
-    /// The connection was lost and made again: anything may have been missed.
+    /// The connection was lost and made again, so messages may have been missed.
     Gap,
 }
 
@@ -32,7 +32,7 @@ impl Store {
         self.channel.is_some()
     }
 
-    /// Tells every other facilitator these lines, each of which is one message there.
+    /// Sends lines to every other facilitator, as many in one message as fit.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -61,7 +61,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to listen; `None` where there is nobody to hear.
+    /// Starts to listen to the other facilitators; `None` with SQLite, where there are none.
     ///
     /// # Errors
     /// The server cannot be reached.
@@ -79,7 +79,7 @@ impl Store {
         Ok(Some(ReplicaListener { listener }))
     }
 
-    /// The lines of a message that another facilitator told; none if it is our own.
+    /// The lines of another facilitator's message; none if this facilitator sent it.
     pub fn lines_of_others<'a>(&self, message: &'a str) -> impl Iterator<Item = &'a str> {
         let mut lines = message.lines();
         let own = lines.next() == Some(&*self.replica);
@@ -87,7 +87,7 @@ impl Store {
     }
 }
 
-/// The channel of the stores in this schema: channels belong to a whole database.
+/// The name of the channel, with the schema's name in it, because a channel belongs to the whole database.
 pub(super) async fn channel(pool: &sqlx::AnyPool) -> Result<String, StoreError> {
     let (schema,): (String,) = sqlx::query_as("SELECT CAST(current_schema() AS TEXT)")
         .fetch_one(pool)
@@ -99,10 +99,10 @@ pub(super) async fn channel(pool: &sqlx::AnyPool) -> Result<String, StoreError> 
 // === impl ReplicaListener ===
 
 impl ReplicaListener {
-    /// The next thing that is heard.
+    /// Waits for the next message.
     ///
     /// # Errors
-    /// The server cannot be reached again.
+    /// The connection was lost, and the server cannot be reached again.
     pub async fn receive(&mut self) -> Result<ReplicaMessage, StoreError> {
         let heard = self
             .listener

@@ -1,4 +1,4 @@
-//! What users say about results: feedback, and reports of cheating on their way to the validator.
+//! Users' reports about results: feedback, and cheat reports with their delivery to the validator.
 
 use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::rest::Feedback;
@@ -7,15 +7,15 @@ use muster_protocol::wire::facilitator::CheatReport;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 
 use super::Store;
-use super::api_keys::{Actor, AuditAction, note};
+use super::audit::{Actor, AuditAction, note};
 
-/// Reports that are sent at a time.
-const REPORTS_A_LOOK: i64 = 64;
+/// The most cheat reports that one query returns.
+const MAX_REPORTS: i64 = 64;
 
 // === impl Store ===
 
 impl Store {
-    /// Keeps what a user thinks of a job's result; `false` if they have said so before.
+    /// Stores the user's feedback on a job's result. Returns `false` if there is feedback already.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -51,7 +51,7 @@ impl Store {
         Ok(true)
     }
 
-    /// What a job's user thinks of its result, if they have said so.
+    /// The user's feedback on a job's result, if there is any.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -65,7 +65,7 @@ impl Store {
             .transpose()
     }
 
-    /// Keeps a report that `validator` cheated on `job` or let it be cheated on; `false` if there is one already.
+    /// Stores a cheat report about `job` for its `validator`. Returns `false` if there is one already.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -103,7 +103,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Reports that `validator` has not been sent yet, oldest first, with the job that each is about.
+    /// The cheat reports that `validator` has not been sent yet, oldest first, each with its job.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -115,7 +115,7 @@ impl Store {
                          ORDER BY reported_at, job LIMIT $2";
         let rows: Vec<(String, String)> = sqlx::query_as(statement)
             .bind(validator.to_string())
-            .bind(REPORTS_A_LOOK)
+            .bind(MAX_REPORTS)
             .fetch_all(&self.pool)
             .await
             .during("list reports of cheating")?;
@@ -129,7 +129,7 @@ impl Store {
             .collect()
     }
 
-    /// A report has been sent. ComputeHorde answers nothing to one, so this is all that can be known.
+    /// Records that a cheat report was sent. Validators do not answer it, so its arrival is not known.
     ///
     /// # Errors
     /// See [`StoreError`].

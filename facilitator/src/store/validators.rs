@@ -1,7 +1,9 @@
-//! Validators' signs of life, and which of the facilitators that share this store holds a validator's connection.
+//! The validators' last frames, their gateways, and the replica that holds each validator: the facilitator process whose
+//! connection holds the validator's jobs.
 //!
-//! Within one facilitator [`muster_facilitator_core::connections`] decides which connection holds a validator's jobs. Between several the
-//! row in `validators` does, by the same rules: proof takes over at once, a claim only from one that is gone or silent.
+//! Within one process [`muster_facilitator_core::connections`] decides which connection holds the jobs. Between processes the
+//! row in `validators` decides by the same rules: a proven connection takes over at once, a claimed one only from a replica
+//! that is gone or silent.
 
 use std::time::Duration;
 
@@ -13,41 +15,41 @@ use muster_protocol::{Timestamp, ValidatorKey};
 
 use super::Store;
 
-/// How often a facilitator says that it lives.
+/// The interval at which a facilitator records that it is alive.
 pub const REPLICA_BEAT: Duration = Duration::from_secs(4);
 
-/// A facilitator that has not said so for this long is dead, and holds nothing.
+/// The time without such a record after which a facilitator counts as dead and holds no validator.
 const REPLICA_LOST: Duration = Duration::from_secs(15);
 
-/// What is known of a validator.
+/// The record of a validator that has connected before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValidatorRecord {
-    /// Its last sign of life.
+    /// The time of its last heartbeat.
     pub seen: Timestamp,
-    /// Whether the connection that gave it was one of Muster's.
+    /// The trust in the connection that the heartbeat came over.
     pub trust: Trust,
-    /// When it last proved itself, if it ever did.
+    /// The time at which it last proved its key, if it ever did.
     pub proven: Option<Timestamp>,
 }
 
-/// A validator's gateway, as it was announced.
+/// The gateway that a validator announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnouncedGateway {
-    /// Whose.
+    /// The validator that announced it.
     pub validator: ValidatorKey,
-    /// The validator's last sign of life.
+    /// The time of the validator's last heartbeat.
     pub seen: Timestamp,
-    /// What it said.
+    /// The announcement: the address, the models and their prices.
     pub notice: GatewayNotice,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// Notes a sign of life over a connection to this facilitator, if this one may hold the validator's jobs.
+    /// Records a heartbeat and claims the validator for this facilitator. Returns `false` if another one holds it.
     ///
-    /// `arrives` is set for the first sign over a connection: one that has proven itself takes over at that moment, from
-    /// whichever facilitator, because it is the validator itself that has come here.
+    /// `first` marks the first heartbeat over a connection. A proven connection takes the validator over at that moment from
+    /// any other facilitator, because the validator itself has moved here.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -55,7 +57,7 @@ impl Store {
         &self,
         validator: ValidatorKey,
         trust: Trust,
-        arrives: bool,
+        first: bool,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let statement = "INSERT INTO validators (hotkey, seen_at, replica, trust, proven_at) VALUES ($1, $2, $3, $4, $5) \
@@ -75,7 +77,7 @@ impl Store {
             .bind(code(trust))
             .bind(proven)
             .bind(before(now, SILENT_AFTER))
-            .bind(i64::from(arrives))
+            .bind(i64::from(first))
             .bind(before(now, REPLICA_LOST))
             .execute(&self.pool)
             .await
@@ -83,7 +85,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Whether another facilitator holds the validator's connection.
+    /// Whether another facilitator holds the validator.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -96,7 +98,7 @@ impl Store {
         Ok(row.is_some_and(|(replica,)| !replica.is_empty() && replica != *self.replica))
     }
 
-    /// The validator's last connection to this facilitator has ended.
+    /// Releases the validator, after its last connection to this facilitator has ended.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -110,7 +112,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is known of a validator; `None` if it was never here.
+    /// The record of a validator; `None` if it has never connected.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -132,7 +134,7 @@ impl Store {
         }))
     }
 
-    /// A validator says where its gateway answers.
+    /// Stores the gateway that a validator announces.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -150,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// The gateways that were announced, of the validators heard of last first.
+    /// The announced gateways, those of the most recently seen validators first.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -174,7 +176,7 @@ impl Store {
         rows.into_iter().map(read).collect()
     }
 
-    /// This facilitator lives. Those that have not said so for a day are forgotten.
+    /// Records that this facilitator is alive, and deletes the records of those that were not for a day.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -195,7 +197,7 @@ impl Store {
         Ok(())
     }
 
-    /// This facilitator holds nothing any longer: it has been told to stop.
+    /// Releases every validator of this facilitator, because it stops.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -3,7 +3,7 @@
 use muster_facilitator::config::LiveConfig;
 use muster_facilitator::store::{
     Actor, AuditAction, CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, LiveMessage,
-    Page, QuotaExceeded, Store, UpdateOutcome,
+    QuotaExceeded, Store, StoredJobPage, UpdateOutcome,
 };
 use muster_facilitator_core::account::{Account, ApiKeySecret};
 use muster_facilitator_core::connections::Trust;
@@ -317,7 +317,7 @@ async fn lists_are_the_users_own_newest_first() {
     }
 }
 
-fn listed(listed: JobListing) -> Page {
+fn listed(listed: JobListing) -> StoredJobPage {
     match listed {
         JobListing::Page(page) => page,
         JobListing::TooLong => panic!("the page is too long"),

@@ -1,53 +1,54 @@
-//! Accounts, and the API keys that open them to those who have no hotkey.
+//! Accounts, and the API keys that give access to them without a hotkey.
 
 use std::fmt;
 use std::str::FromStr;
 
 use muster_protocol::{Digest, UserKey};
 
-/// Whose jobs, keys and limits something is.
+/// The owner of jobs, API keys and limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {
-    /// Of somebody with a hotkey; it needs no set-up.
+    /// The account of a hotkey. It needs no set-up.
     Hotkey(UserKey),
-    /// Of somebody without one; an administrator has made its first API key.
+    /// An account without a hotkey. An administrator creates its first API key.
     Named(AccountName),
 }
 
-/// 1 to 32 of `a-z 0-9 . _ -`, beginning with a letter or a digit: too short to be an address, whose text is longer.
+/// The name of an account: 1 to 32 of `a-z 0-9 . _ -`, beginning with a letter or a digit. An ss58 address is longer, so
+/// no name can be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountName(String);
 
-/// A text that names no account.
+/// The text is neither an address nor an account's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an account is a hotkey's address, or 1 to 32 of a-z, 0-9, '.', '_' and '-' beginning with a letter or a digit"
 )]
 pub struct AccountError;
 
-/// By what a request was let in.
+/// The credential that a request was authenticated with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// A token of the login.
+    /// A token, which a login with the hotkey returned.
     Hotkey,
     /// An API key.
     ApiKey(KeyId),
 }
 
-/// The name of an API key, which is no secret; text form `key_` and a uuid without hyphens.
+/// The id of an API key. It is not secret. Text form: `key_` and a uuid without hyphens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(uuid::Uuid);
 
-/// A text that names no API key.
+/// The text is no id of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an API key's id is `key_` and 32 hex digits")]
 pub struct KeyIdError;
 
-/// An API key; text form `msk_` and 64 hex digits. Only [`Self::hash`] is ever stored.
+/// An API key. Text form: `msk_` and 64 hex digits. Only [`Self::hash`] is ever stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKeySecret([u8; 32]);
 
-/// What every API key begins with, so that one can be told from a token and found in places where it must not be.
+/// The beginning of every API key. It tells a key from a token, and lets scanners find leaked keys.
 const SECRET_PREFIX: &str = "msk_";
 
 // === impl Account ===
@@ -109,7 +110,7 @@ impl fmt::Display for Credential {
 }
 
 impl KeyId {
-    /// Wraps a uuid that the caller drew.
+    /// An id from a random uuid, which the caller draws.
     pub const fn from_uuid(uuid: uuid::Uuid) -> Self {
         Self(uuid)
     }
@@ -136,12 +137,12 @@ impl FromStr for KeyId {
 // === impl ApiKeySecret ===
 
 impl ApiKeySecret {
-    /// A key of 32 random bytes that the caller drew.
+    /// A key from 32 random bytes, which the caller draws.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The key that a bearer shows; `None` for a text that is no key of ours, such as a token.
+    /// Reads a key from a bearer token; `None` for any other text, such as a login's token.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(SECRET_PREFIX)?;
         let mut bytes = [0; 32];
@@ -149,12 +150,12 @@ impl ApiKeySecret {
         Some(Self(bytes))
     }
 
-    /// What is stored. 256 random bits need no salt and no slow hash: nobody can try them out.
+    /// The hash that is stored. 256 random bits need no salt and no slow hash, because they cannot be guessed.
     pub fn hash(&self) -> Digest {
         Digest::of(&[SECRET_PREFIX.as_bytes(), self.0.as_slice()].concat())
     }
 
-    /// The text, which its owner is shown once.
+    /// The key as text. Its owner sees it once.
     pub fn reveal(&self) -> String {
         format!("{SECRET_PREFIX}{}", hex::encode(self.0))
     }

@@ -1,7 +1,7 @@
-//! Nonces and tokens of the login: pure rules over an injected time.
+//! Nonces and tokens of the login. Pure: the time is an argument.
 //!
-//! A nonce is `{32 hex}:{base-62 seconds}:{signature}`. It carries its own proof that we made it and when, so asking for
-//! one costs the store nothing; that it is used once only is the store's to say.
+//! A nonce is `{32 hex}:{base-62 seconds}:{signature}`. The signature proves who issued it and when, so issuing one needs
+//! no store. The store only remembers the used ones, because a nonce is valid once.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, cryp
 use muster_protocol::{Timestamp, UserKey};
 use serde::{Deserialize, Serialize};
 
-/// How long what we issue holds.
+/// The lifetimes of nonces and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialLifetimes {
-    /// Of a nonce.
+    /// From the issue of a nonce to its expiry.
     pub nonce: Duration,
-    /// Of a token.
+    /// From the issue of a token to its expiry.
     pub token: Duration,
 }
 
-/// Why a nonce or a token could not be made: a defect of the signing library, never the user's doing.
+/// A nonce or a token cannot be signed. The signing library failed; no request causes this.
 #[derive(Debug, thiserror::Error)]
 #[error("signing a credential failed; this is the facilitator's fault")]
 pub struct IssueError(#[from] jsonwebtoken::errors::Error);
 
-/// A nonce that we did not make, or that is too old. The wire has one answer for both.
+/// The facilitator did not issue the nonce, or it has expired. The protocol has one answer for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the nonce is not one of ours, or it has expired; ask for another one")]
+#[error("the nonce was not issued here, or it has expired; ask for another one")]
 pub struct NonceRejection;
 
-/// Why a token does not name a user.
+/// The reason why a token is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRejection {
-    /// Not signed by us, or not a token at all.
-    #[error("the token is not one of ours; log in")]
+    /// It is no token, or another key signed it.
+    #[error("the token was not issued here; log in")]
     Invalid,
-    /// Ours, and over.
+    /// It was valid, and has expired.
     #[error("the token has expired; log in again")]
     Expired,
 }
@@ -46,7 +46,7 @@ struct Claims {
     exp: i64,
 }
 
-/// Makes and checks credentials with the one secret of this facilitator.
+/// Issues and checks nonces and tokens with the one secret of this facilitator.
 pub struct Issuer {
     sign: EncodingKey,
     verify: DecodingKey,
@@ -65,7 +65,7 @@ impl Issuer {
         }
     }
 
-    /// A nonce for one login, out of randomness that the caller drew.
+    /// Issues a nonce for one login, from random bytes that the caller draws.
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -75,10 +75,10 @@ impl Issuer {
         Ok(format!("{body}:{signature}"))
     }
 
-    /// When a nonce of ours ends, which is how long its use must be remembered.
+    /// Checks a nonce and returns the time of its expiry. The store must remember its use until then.
     ///
     /// # Errors
-    /// The nonce is not ours or is over.
+    /// The nonce was not issued here, or it has expired.
     pub fn check_nonce(&self, nonce: &str, now: Timestamp) -> Result<Timestamp, NonceRejection> {
         let (body, signature) = nonce.rsplit_once(':').ok_or(NonceRejection)?;
         let ours = crypto::verify(signature, &nonce_message(body), &self.verify, Algorithm::HS256);
@@ -94,7 +94,7 @@ impl Issuer {
         if now < end { Ok(end) } else { Err(NonceRejection) }
     }
 
-    /// A bearer token of `user`.
+    /// Issues a bearer token for `user`.
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -112,13 +112,13 @@ impl Issuer {
         )?)
     }
 
-    /// Whose token this is.
+    /// Checks a token and returns its user.
     ///
     /// # Errors
-    /// The token is not ours or is over.
+    /// The token was not issued here, or it has expired.
     pub fn check_token(&self, token: &str, now: Timestamp) -> Result<UserKey, TokenRejection> {
         let mut rules = Validation::new(Algorithm::HS256);
-        // The library would ask the machine's clock; the time is compared below instead.
+        // The library would use the system clock; the time is compared below instead.
         rules.validate_exp = false;
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verify, &rules)
             .map_err(|_| TokenRejection::Invalid)?
@@ -131,7 +131,7 @@ impl Issuer {
     }
 }
 
-/// The colon-led tag cannot begin a JWT's signed text, so neither credential can pass for the other.
+/// The signed bytes of a nonce. A JWT's signed text cannot begin with a colon, so neither credential can pass for the other.
 fn nonce_message(body: &str) -> Vec<u8> {
     format!(":nonce:{body}").into_bytes()
 }

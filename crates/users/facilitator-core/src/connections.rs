@@ -1,44 +1,46 @@
-//! Who gets which job when: a pure account of the validators' connections and of what went over each.
+//! The validators' connections, the jobs delivered over each, and the decision which connection holds a validator's jobs.
+//! Pure.
 //!
-//! One connection of a validator at a time holds its jobs: they go over it, and only over it are they reported on. A job is
-//! due until the validator has said anything about it. It goes over one connection once; a successor gets what is still
-//! unanswered again, and validators take a job they know as a repetition.
+//! At each moment at most one connection of a validator holds its jobs: they are delivered over it, and only it may report
+//! on them. A job is due until the validator has answered it. It is delivered over one connection once. The next holder
+//! gets the unanswered jobs again, and a validator treats a job that it knows as a repetition.
 //!
-//! ComputeHorde's greeting is the same for ever, so a newer connection may be a stranger's who has captured one. It takes
-//! nothing over from a connection that beats. Muster's validators answer a challenge and need no such patience.
+//! ComputeHorde's greeting never changes, so a third party that has captured one can open a newer connection. Such a
+//! connection takes no jobs from one that sends heartbeats. Muster's validators answer a challenge, so their newest
+//! connection takes over at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 
-/// After this long without a frame a connection may be succeeded by another one: a heartbeat a minute, and half of one more.
+/// The silence after which another connection may take over a connection's jobs: one and a half heartbeat intervals.
 pub const SILENT_AFTER: Duration = Duration::from_secs(90);
 
-/// For this long after a validator was last heard on a connection where it had proven itself, a mere claim is not enough.
+/// The time after the last frame over a proven connection during which the validator must answer a challenge.
 ///
-/// It ends, so that an operator may go back to a validator that cannot answer challenges.
+/// It ends, so that an operator can return to a validator that cannot answer challenges.
 const PROOF_DEMANDED: Duration = Duration::from_secs(24 * 3600);
 
-/// After this long without a heartbeat no further job is given to a validator (they beat every minute).
+/// The silence after which a validator gets no new jobs. Validators send a heartbeat every minute.
 const QUIET_AFTER: Duration = Duration::from_secs(180);
 
-/// After this long without a heartbeat its connection is closed.
+/// The time without a heartbeat after which a validator's connection is closed.
 const LOST_AFTER: Duration = Duration::from_secs(600);
 
-/// What a validator's last sign of life says about it.
+/// The presence of a validator, by the time of its last frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Jobs may be sent to it.
+    /// It may get new jobs.
     Selectable,
-    /// Silent for a while: no new jobs, what it holds it keeps.
+    /// Silent for a while: it gets no new jobs and keeps those that it has.
     Quiet,
-    /// Silent for so long that its connection is given up.
+    /// Silent for so long that its connection is closed.
     Lost,
 }
 
 impl Presence {
-    /// The presence at `now` of a validator that last gave a sign at `seen`.
+    /// The presence at `now` of a validator whose last frame came at `seen`.
     pub fn of(seen: Timestamp, now: Timestamp) -> Self {
         let silence = now.since(seen);
         if silence < QUIET_AFTER {
@@ -50,27 +52,27 @@ impl Presence {
         }
     }
 
-    /// When a validator that last gave a sign at `seen` is lost unless it gives another.
+    /// The time at which a validator whose last frame came at `seen` counts as lost.
     pub fn lost_at(seen: Timestamp) -> Timestamp {
         seen.plus(LOST_AFTER)
     }
 }
 
-/// How sure it is that a connection is its validator's.
+/// The evidence that a connection is its validator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trust {
-    /// It showed ComputeHorde's greeting, which never changes: whoever has captured one can show it.
+    /// ComputeHorde's greeting. It never changes, so a third party can replay it.
     Claimed,
-    /// It has answered a challenge that was drawn for this connection.
+    /// The answer to a challenge that was drawn for this connection.
     Proven,
 }
 
-/// Whether a validator's proof of `proven` is recent enough that a mere claim is not enough at `now`.
+/// Whether a proof at the time `proven` is so recent that the validator must answer a challenge at `now`.
 pub fn is_recent_proof(proven: Timestamp, now: Timestamp) -> bool {
     now.since(proven) < PROOF_DEMANDED
 }
 
-/// One connection of a validator.
+/// The number of a validator's connection, in the order of connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
@@ -82,7 +84,7 @@ struct Connection {
     delivered: BTreeSet<JobId>,
 }
 
-/// The connections of one validator, in the order in which they came, and which of them holds its jobs.
+/// The connections of one validator, in the order of connecting, and the one that holds its jobs.
 #[derive(Debug, Default)]
 struct ValidatorEntry {
     connections: Vec<Connection>,
@@ -93,7 +95,7 @@ struct ValidatorEntry {
 #[derive(Debug, Default)]
 pub struct ValidatorConnections {
     validators: BTreeMap<ValidatorKey, ValidatorEntry>,
-    /// When each validator last proved itself, or was heard on a connection where it had.
+    /// The time of each validator's last frame over a proven connection.
     proven: BTreeMap<ValidatorKey, Timestamp>,
     next: u64,
 }
@@ -101,17 +103,19 @@ pub struct ValidatorConnections {
 // === impl Connection, ValidatorEntry ===
 
 impl Connection {
-    fn beats(&self, now: Timestamp) -> bool {
+    /// Whether a frame came recently.
+    fn is_alive(&self, now: Timestamp) -> bool {
         now.since(self.heard) < SILENT_AFTER
     }
 }
 
 impl ValidatorEntry {
-    /// Decides who holds the jobs at `now`; with `proven_only` nobody who merely claims to be the validator.
+    /// Chooses the connection that holds the jobs at `now`; with `proven_only` among the proven ones.
     ///
-    /// Proof goes before a claim. Of proven connections the newest that beats holds: the validator itself has come
-    /// back. A claimed one holds until it closes or falls silent, because a newer claim may be a stranger's copy.
-    fn settle(&mut self, proven_only: bool, now: Timestamp) -> Option<ConnectionId> {
+    /// A proven connection goes before a claimed one. Of the proven ones the newest live one holds the jobs, because the
+    /// validator itself has reconnected. A claimed one holds them until it closes or falls silent, because a newer claim
+    /// may be a replayed greeting.
+    fn choose_holder(&mut self, proven_only: bool, now: Timestamp) -> Option<ConnectionId> {
         let eligible = || {
             self.connections
                 .iter()
@@ -119,10 +123,10 @@ impl ValidatorEntry {
         };
         let held = eligible().find(|connection| Some(connection.id) == self.holder);
         let best =
-            eligible().max_by_key(|connection| (connection.trust, connection.beats(now), connection.id));
-        let stays = held
-            .zip(best)
-            .filter(|(held, best)| best.trust == Trust::Claimed && (held.beats(now) || !best.beats(now)));
+            eligible().max_by_key(|connection| (connection.trust, connection.is_alive(now), connection.id));
+        let stays = held.zip(best).filter(|(held, best)| {
+            best.trust == Trust::Claimed && (held.is_alive(now) || !best.is_alive(now))
+        });
         self.holder = match stays {
             Some((held, _)) => Some(held.id),
             None => best.map(|best| best.id),
@@ -134,7 +138,7 @@ impl ValidatorEntry {
 // === impl ValidatorConnections ===
 
 impl ValidatorConnections {
-    /// A validator has connected.
+    /// Records a new connection of a validator.
     pub fn connect(&mut self, validator: ValidatorKey, trust: Trust, now: Timestamp) -> ConnectionId {
         let id = ConnectionId(self.next);
         self.next = self.next.saturating_add(1);
@@ -154,7 +158,7 @@ impl ValidatorConnections {
         id
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub fn disconnect(&mut self, validator: ValidatorKey, connection: ConnectionId) {
         if let Some(entry) = self.validators.get_mut(&validator) {
             entry.connections.retain(|open| open.id != connection);
@@ -164,7 +168,7 @@ impl ValidatorConnections {
         }
     }
 
-    /// A frame has come over a connection.
+    /// Records that a frame came over a connection.
     pub fn record_frame(&mut self, validator: ValidatorKey, connection: ConnectionId, now: Timestamp) {
         let entry = self.validators.get_mut(&validator);
         if let Some(connection) =
@@ -180,19 +184,21 @@ impl ValidatorConnections {
         }
     }
 
-    /// Whether a mere claim to be this validator is not enough: it has proven itself lately, so it can.
+    /// Whether the validator must answer a challenge, because it has answered one recently.
     pub fn demands_proof(&self, validator: ValidatorKey, now: Timestamp) -> bool {
         let proven = self.proven.get(&validator);
         proven.is_some_and(|proven| is_recent_proof(*proven, now))
     }
 
-    /// The connection that gets the validator's jobs and reports about them, if there is one.
+    /// The connection that holds the validator's jobs, if there is one.
     pub fn holder(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<ConnectionId> {
         let proven_only = self.demands_proof(validator, now);
-        self.validators.get_mut(&validator)?.settle(proven_only, now)
+        self.validators
+            .get_mut(&validator)?
+            .choose_holder(proven_only, now)
     }
 
-    /// When the connection that holds the validator's jobs was heard last, if there is one.
+    /// The time of the last frame over the connection that holds the validator's jobs, if there is one.
     pub fn last_frame_at(&mut self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
         let holder = self.holder(validator, now)?;
         let connections = &self.validators.get(&validator)?.connections;
@@ -202,7 +208,7 @@ impl ValidatorConnections {
             .map(|connection| connection.heard)
     }
 
-    /// Every open connection of the validator.
+    /// The open connections of the validator.
     pub fn connections_of(&self, validator: ValidatorKey) -> impl Iterator<Item = ConnectionId> {
         let entry = self.validators.get(&validator);
         entry
@@ -210,14 +216,13 @@ impl ValidatorConnections {
             .flat_map(|entry| entry.connections.iter().map(|connection| connection.id))
     }
 
-    /// How many validators are connected.
+    /// The number of connected validators.
     pub fn validator_count(&self) -> usize {
         self.validators.len()
     }
 
-    /// Which of the validator's unanswered jobs are to go over `connection` now, in order. They count as delivered.
-    ///
-    /// Nothing is due to a connection that does not hold the jobs.
+    /// Returns those of the validator's unanswered jobs that are due over `connection`, in order, and marks them as
+    /// delivered. Nothing is due over a connection that does not hold the jobs.
     pub fn take_due(
         &mut self,
         validator: ValidatorKey,
@@ -225,10 +230,10 @@ impl ValidatorConnections {
         unanswered: &[JobId],
         now: Timestamp,
     ) -> Vec<JobId> {
-        let Some(connection) = self.holding(validator, connection, now) else {
+        let Some(connection) = self.if_holder(validator, connection, now) else {
             return Vec::new();
         };
-        // What has been answered meanwhile need not be remembered.
+        // Answered jobs need no mark any more.
         let open: BTreeSet<_> = unanswered.iter().copied().collect();
         connection.delivered.retain(|job| open.contains(job));
         unanswered
@@ -238,7 +243,7 @@ impl ValidatorConnections {
             .collect()
     }
 
-    /// Whether this one unanswered job is to go over `connection` now. It counts as delivered.
+    /// Whether this unanswered job is due over `connection`. If it is, it is marked as delivered.
     pub fn take_if_due(
         &mut self,
         validator: ValidatorKey,
@@ -246,12 +251,12 @@ impl ValidatorConnections {
         job: JobId,
         now: Timestamp,
     ) -> bool {
-        self.holding(validator, connection, now)
+        self.if_holder(validator, connection, now)
             .is_some_and(|connection| connection.delivered.insert(job))
     }
 
     /// The connection, if it holds the validator's jobs.
-    fn holding(
+    fn if_holder(
         &mut self,
         validator: ValidatorKey,
         connection: ConnectionId,
@@ -303,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_claim_takes_nothing_from_a_connection_that_beats() {
+    fn a_second_claim_takes_nothing_from_a_live_connection() {
         let (mut connections, v) = (ValidatorConnections::default(), validator(V));
         let first = connections.connect(v, Trust::Claimed, at(0));
         let copy = connections.connect(v, Trust::Claimed, at(1));
@@ -332,11 +337,11 @@ mod tests {
         let second = connections.connect(v, Trust::Claimed, at(30));
         assert_eq!(connections.holder(v, at(89)), Some(first));
         assert_eq!(connections.holder(v, at(90)), Some(second));
-        // Once succeeded it does not come back while its successor beats.
+        // A connection that lost the jobs does not get them back while the new holder is alive.
         connections.record_frame(v, first, at(91));
         assert_eq!(connections.holder(v, at(119)), Some(second));
         assert_eq!(connections.holder(v, at(120)), Some(first));
-        // Silence alone is no reason when nobody else speaks.
+        // Silence alone costs nothing while every other connection is silent too.
         assert_eq!(connections.holder(v, at(9999)), Some(first));
     }
 
@@ -347,13 +352,13 @@ mod tests {
         assert!(!connections.demands_proof(v, at(0)));
         let real = connections.connect(v, Trust::Proven, at(1));
         assert_eq!(connections.holder(v, at(1)), Some(real));
-        // Not even when the validator is silent or away.
+        // The claim gets nothing even when the proven connection is silent or closed.
         connections.record_frame(v, copy, at(500));
         assert_eq!(connections.holder(v, at(500)), Some(real));
         connections.disconnect(v, real);
         assert_eq!(connections.holder(v, at(500)), None);
         assert!(connections.demands_proof(v, at(500)) && !connections.demands_proof(validator(2), at(500)));
-        // The validator that comes back holds at once, whatever became of its old connection.
+        // A proven connection holds the jobs at once, also beside an older one.
         let again = connections.connect(v, Trust::Proven, at(501));
         let newer = connections.connect(v, Trust::Proven, at(502));
         assert_ne!(again, newer);
@@ -412,8 +417,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever connects, speaks, leaves and asks: no connection is given a job twice, only the holder is given any,
-        /// and a claim never takes over from a proven connection nor from one that beats.
+        /// After any sequence of events no connection has been given a job twice, only the holder has been given jobs, and
+        /// a claim has never taken over from a proven connection nor from a live one.
         #[test]
         fn one_delivery_a_connection(
             actions in proptest::collection::vec((0_u8..6, 0_usize..6, 0_i64..70, any::<bool>()), 0..120)
@@ -435,7 +440,7 @@ mod tests {
                         open.push((connection, trust, secs));
                         if let Some((_, _, heard)) = open.iter().find(|(id, ..)| Some(*id) == kept) {
                             let moved = connections.holder(v, at(secs)) != kept;
-                            prop_assert!(!moved || secs - heard >= 90, "a claim displaced a connection that beats");
+                            prop_assert!(!moved || secs - heard >= 90, "a claim displaced a live connection");
                         }
                     }
                     (1, Some(at_)) => {

@@ -1,43 +1,43 @@
-//! A job's history and what its user sees of it: pure functions over what is stored.
+//! The history of a job's statuses, the check of an update against it, and the user's view of the job. Pure.
 
 use muster_protocol::rest::{JobView, StatusEntry};
 use muster_protocol::upload::{FileUpload, OutputUpload};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, MinerResponse, StatusMetadata};
 use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
 
-/// A validator that keeps inventing statuses must not fill the store.
+/// The most statuses of a job, so that a faulty validator cannot fill the store.
 const MAX_ENTRIES: usize = 64;
 
 /// One status of a job, as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistoryEntry {
-    /// How far; `unknown` for a word of a newer validator.
+    /// The status; `unknown` for a status that only a newer validator knows.
     pub status: JobStatus,
-    /// What came with it.
+    /// The metadata that the validator sent with the status.
     pub metadata: Option<StatusMetadata>,
-    /// When the facilitator took it in.
+    /// The time at which the facilitator recorded it.
     pub at: Timestamp,
 }
 
-/// Every status of a job, oldest first. The first is `sent` and is the facilitator's own.
+/// Every status of a job, oldest first. The facilitator itself adds the first, `sent`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobHistory(Vec<HistoryEntry>);
 
-/// Why an update does not become part of a job's history. Each is `job.integrity_error` on the wire.
+/// The reason why an update does not fit a job's history. The wire has one code for all: `job.integrity_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateRejection {
-    /// A repetition, for example of an update whose answer was lost.
+    /// The update repeats an earlier one, for example because its answer was lost.
     #[error("the job already has the status {0}")]
     Repeated(JobStatus),
-    /// A entry back, or past the end.
+    /// The update goes back, or comes after the end.
     #[error("a job whose status is {from} cannot become {to}")]
     Backwards {
-        /// What its user has been shown.
+        /// The status that the user has seen.
         from: JobStatus,
-        /// What the validator says.
+        /// The status of the update.
         to: JobStatus,
     },
-    /// More statuses than any job has.
+    /// The history has reached its limit.
     #[error("the job already has {MAX_ENTRIES} statuses")]
     TooMany,
 }
@@ -50,33 +50,33 @@ impl JobHistory {
         Self(entries)
     }
 
-    /// How many entries there are; the position of the next one.
+    /// The number of entries, which is the position of the next one.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none, which no stored job has.
+    /// Whether there is no entry. A stored job always has one.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The entries, oldest first, unknown ones among them.
+    /// The entries, oldest first, with those of unknown statuses.
     pub fn entries(&self) -> &[HistoryEntry] {
         &self.0
     }
 
-    /// Adds a entry that [`Self::check`] let pass.
+    /// Adds an entry that [`Self::check`] has accepted.
     pub fn push(&mut self, entry: HistoryEntry) {
         self.0.push(entry);
     }
 
     /// Whether `update` may become the next entry.
     ///
-    /// It is compared with what the user has been shown, not with the last entry: an unknown status in between must
-    /// not open a way back.
+    /// The update is compared with the status that the user has seen, not with the last entry. Otherwise an unknown status
+    /// in between would allow a step back.
     ///
     /// # Errors
-    /// Why not, in words for the validator's operator.
+    /// The reason, in words for the validator's operator.
     pub fn check(&self, update: &JobStatusUpdate) -> Result<(), UpdateRejection> {
         if self.0.len() >= MAX_ENTRIES {
             return Err(UpdateRejection::TooMany);
@@ -98,7 +98,7 @@ impl JobHistory {
         }
     }
 
-    /// The status that the user sees: the last one with a name.
+    /// The status that the user sees: the last one that is not unknown.
     pub fn visible_status(&self) -> JobStatus {
         self.visible_entries()
             .next_back()
@@ -106,7 +106,7 @@ impl JobHistory {
             .unwrap_or_default()
     }
 
-    /// The entries that the user sees. The SDK cannot read a status it does not know, so those stay in the store.
+    /// The entries that the user sees. ComputeHorde's SDK cannot read unknown statuses, so they are left out.
     fn visible_entries(&self) -> impl DoubleEndedIterator<Item = &HistoryEntry> {
         self.0.iter().filter(|entry| entry.status != JobStatus::Unknown)
     }
@@ -121,7 +121,7 @@ impl JobHistory {
     }
 }
 
-/// What its user sees of a job.
+/// The user's view of a job.
 pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHistory) -> JobView {
     let status_history: Vec<_> = history
         .visible_entries()
@@ -184,7 +184,7 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
     }
 }
 
-/// The files among the uploads; the API takes no others.
+/// The uploads of single files. The API accepts no others.
 fn file_uploads(upload: &OutputUpload) -> Vec<FileUpload> {
     match upload {
         OutputUpload::MultiUpload(multi) => multi.uploads.clone(),
@@ -194,7 +194,7 @@ fn file_uploads(upload: &OutputUpload) -> Vec<FileUpload> {
     }
 }
 
-/// What the program left: the miner's answer, or what is known of a program that failed.
+/// The program's output: the miner's response, or the output in the details of a failure.
 fn program_output(history: &JobHistory) -> MinerResponse {
     let finished = history.newest(|metadata| metadata.miner_response.clone());
     finished.unwrap_or_else(|| {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a validator sends, in whatever order, the status that the user polls never goes back.
+        /// No sequence of updates makes the status that the user sees go back.
         #[test]
         fn the_outward_status_never_goes_back(picks in proptest::collection::vec(0..JobStatus::ALL.len(), 0..200)) {
             let mut history = sent();

@@ -1,4 +1,4 @@
-//! What users send, at the door: read, bounded, and turned into the frame that its validator gets. Pure.
+//! Parses and checks the bodies of users' requests, and turns a job into the frame for its validator. Pure.
 
 use indexmap::IndexMap;
 use muster_protocol::job::{Asked, over_limits};
@@ -11,48 +11,48 @@ use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Seconds a stage may be given. Four stages together stay below the 30 days that a receipt can promise.
+/// The longest time limit of a stage, in seconds. Four stages stay below the 30 days that a receipt can promise.
 const MAX_STAGE_SECONDS: u64 = 7 * 24 * 3600;
 
-/// The longest reason that goes into an answer.
+/// The longest reason in an answer, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
-/// What is wrong with each field, as the API answers it.
+/// The reasons of the rejection by field, in the shape of the API's answer.
 pub type FieldErrors = IndexMap<&'static str, Vec<String>>;
 
-/// Why a body is no job.
+/// The reason why a body is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyRejection {
-    /// Not JSON, or too deeply nested.
+    /// The body is not JSON, or nested too deeply.
     #[error("JSON parse error: {0}")]
     NotJson(String),
-    /// JSON of another shape.
+    /// The body is JSON, but no object.
     #[error("Invalid data. Expected a JSON object.")]
     NotObject,
-    /// An object some of whose fields do not hold.
-    #[error("the job's fields are wrong: {}", .0.keys().copied().collect::<Vec<_>>().join(", "))]
+    /// Some fields of the object are wrong.
+    #[error("these fields are wrong: {}", .0.keys().copied().collect::<Vec<_>>().join(", "))]
     Fields(FieldErrors),
 }
 
-/// Reads a job.
+/// Parses a job.
 ///
 /// # Errors
-/// Everything that is wrong with it at once, by field.
+/// All reasons at once, by field.
 pub fn parse_job(body: &[u8]) -> Result<CreateJob, BodyRejection> {
     let job = parse_fields(body, FIELDS)?;
     reject_if_any(find_out_of_bounds(&job)).map(|()| job)
 }
 
-/// The longest that anything in a report of cheating may be, in bytes of JSON.
+/// The longest body of a cheat report, in bytes.
 const MAX_DETAILS: usize = 64 * 1024;
 
 /// The longest name of an API key, in characters.
 const MAX_KEY_NAME: usize = 100;
 
-/// Reads a report of cheating, and its body as it arrived, which is what was signed.
+/// Parses a cheat report. The second value is the body as it arrived, which the user has signed.
 ///
 /// # Errors
-/// Everything that is wrong with it at once, by field.
+/// All reasons at once, by field.
 pub fn parse_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejection> {
     const FIELDS: &[Field] = &[
         ("job_uuid", true, check_type::<JobId>),
@@ -77,10 +77,10 @@ pub fn parse_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejec
     reject_if_any(errors).map(|()| (report, value))
 }
 
-/// Reads what a user thinks of a result, and its body as it arrived, which is what was signed.
+/// Parses feedback on a result. The second value is the body as it arrived, which the user has signed.
 ///
 /// # Errors
-/// As [`parse_cheat_report`].
+/// See [`parse_cheat_report`].
 pub fn parse_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRejection> {
     const FIELDS: &[Field] = &[
         ("result_correctness", true, check_type::<f64>),
@@ -105,10 +105,10 @@ pub fn parse_feedback(body: &[u8]) -> Result<(Feedback, Value), BodyRejection> {
     reject_if_any(errors).map(|()| (feedback, value))
 }
 
-/// Reads the request for an API key. Whose it is to be is the caller's to judge.
+/// Parses the request for an API key. The caller decides whether the named account is allowed.
 ///
 /// # Errors
-/// As [`parse_cheat_report`].
+/// See [`parse_cheat_report`].
 pub fn parse_key_request(body: &[u8]) -> Result<CreateKey, BodyRejection> {
     const FIELDS: &[Field] = &[
         ("name", true, check_type::<String>),
@@ -140,7 +140,7 @@ fn parse_fields<T: DeserializeOwned>(body: &[u8], known: &[Field]) -> Result<T, 
     serde_json::from_slice(body).map_err(|error| diagnose(body, known, Some(&error)))
 }
 
-/// The frame for the validator. Only the user's signature and the job's new name are added.
+/// Turns a job into the frame for its validator, by adding the user's signature and the job's id.
 pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (ValidatorKey, JobRequest) {
     let volumes = job.volumes.unwrap_or_default();
     let uploads = job.uploads.unwrap_or_default();
@@ -171,7 +171,7 @@ pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (V
     (job.target_validator_hotkey, request)
 }
 
-/// Whether these bytes can be a JSON object at all: serde would also take a list of the values in order.
+/// Whether the bytes can be a JSON object. serde would also accept a list of the values in order.
 pub fn is_object(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
@@ -192,7 +192,7 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
             );
         }
     }
-    // What every validator must refuse, its user is told at once.
+    // Every validator rejects a job over these limits, so the user learns it here.
     for found in over_limits(&Asked::from(job)) {
         refuse(found.field, found.reason);
     }
@@ -205,7 +205,7 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
     }
     let details = job.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) {
-        // By them a session is attested and paid; a user's own word must not pass for a whitelist's.
+        // The terms decide how a session is attested and paid. Only the validator's whitelist may set them.
         refuse(
             "streaming_details",
             "The terms of a sealed session are the validator's to set.".to_owned(),
@@ -214,7 +214,7 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
     errors
 }
 
-/// A field, whether it must be there, and what reads it.
+/// A field: its name, whether it is required, and the function that checks its type.
 type Field = (&'static str, bool, fn(&Value) -> Result<(), serde_json::Error>);
 
 const FIELDS: &[Field] = &[
@@ -240,7 +240,7 @@ fn check_type<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Erro
     T::deserialize(value).map(drop)
 }
 
-/// serde stops at the first error and does not name its field; a user wants all of them, named.
+/// Finds every wrong field. serde stops at the first error and does not name the field.
 fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> BodyRejection {
     let object = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Object(object)) => object,
@@ -263,7 +263,7 @@ fn diagnose(body: &[u8], known: &[Field], error: Option<&serde_json::Error>) -> 
         errors.insert(field, vec![reason]);
     }
     if let Some(error) = error.filter(|_| errors.is_empty()) {
-        // A field named twice, for example.
+        // For example, a field that occurs twice.
         errors.insert("non_field_errors", vec![shorten(error)]);
     }
     BodyRejection::Fields(errors)

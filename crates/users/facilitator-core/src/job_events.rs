@@ -1,36 +1,37 @@
-//! Watching a job: where a watcher stands, and output put together as text.
+//! A job's event stream: the position of a client in it, and the output's bytes as text. Pure.
 
 use std::fmt;
 use std::str::FromStr;
 
 use muster_protocol::wire::executor::LogStream;
 
-/// How far a watcher has come: the id of an event, sent back in `Last-Event-ID`. Text form `STATUSES-LOGS`.
+/// A client's position: the id of an event, which the client sends back in `Last-Event-ID`. Text form: `STATUSES-LOGS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCursor {
-    /// Positions of the job's history that are done with.
+    /// The number of history entries that have been sent.
     pub statuses: u64,
-    /// The number of the last piece of output.
+    /// The sequence number of the last piece of output that has been sent.
     pub logs: i64,
 }
 
-/// A text that is no place in a job's events.
+/// The text is no event id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Last-Event-ID is none of this job's: two numbers joined by a hyphen are expected")]
+#[error("Last-Event-ID is not valid: two numbers joined by a hyphen are expected")]
 pub struct EventCursorError;
 
-/// Pieces of one job's outputs as text. A character that is cut in two by the end of a piece waits for the next one.
+/// Joins the pieces of one job's outputs into text. The bytes of a character that is split between two pieces wait for the
+/// second piece.
 #[derive(Debug, Default)]
 pub struct LogTextJoiner {
-    stdout: Tail,
-    stderr: Tail,
+    stdout: SplitCharacter,
+    stderr: SplitCharacter,
 }
 
 #[derive(Debug, Default)]
-struct Tail {
-    /// Where the next piece begins if nothing is missing.
+struct SplitCharacter {
+    /// The offset of the next piece if none is missing.
     next: u64,
-    /// At most three bytes.
+    /// The bytes that wait, at most three.
     cut: Vec<u8>,
 }
 
@@ -59,7 +60,7 @@ impl FromStr for EventCursor {
 // === impl LogTextJoiner ===
 
 impl LogTextJoiner {
-    /// The text of the piece that begins at `offset` of `stream`, and where that text begins.
+    /// The text of the piece at `offset` of `stream`, and the offset at which the text begins.
     pub fn join(&mut self, stream: LogStream, offset: u64, piece: &[u8]) -> (u64, String) {
         let tail = match stream {
             LogStream::Stderr => &mut self.stderr,
@@ -78,7 +79,7 @@ impl LogTextJoiner {
     }
 }
 
-/// How many bytes from the start are not the beginning of a character that is cut off by the end.
+/// The number of bytes before a character that is split by the end of `bytes`.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Ok(_) => bytes.len(),
@@ -95,7 +96,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
                     0x00..=0x7F | 0xC0 | 0xC1 | 0xF5..=0xFF => break,
                 };
                 let cut = bytes.get(at..).unwrap_or_default();
-                // Only what could still become a character waits for the rest.
+                // Only bytes that can still become a character wait for the rest.
                 let hopeful = std::str::from_utf8(cut).is_err_and(|error| error.error_len().is_none());
                 if back < length && hopeful {
                     start = at;
@@ -145,7 +146,7 @@ mod tests {
             (0, "\u{fffd}x".to_owned())
         );
         assert_eq!(joiner.join(LogStream::Stdout, 2, b"\xbcx"), (1, "żx".to_owned()));
-        // A piece is missing: what waited is of no use.
+        // A piece is missing, so the waiting bytes are dropped.
         assert_eq!(joiner.join(LogStream::Stdout, 4, b"\xf0\x9f"), (4, String::new()));
         assert_eq!(
             joiner.join(LogStream::Stdout, 90, b"b\xff"),

@@ -1,8 +1,10 @@
-//! The porter at the users' door: who is let in with what, what may be asked and how often, who holds a validator's jobs,
-//! and what a user is shown. Pure: no sockets, no store, time is an argument. `muster-facilitator` is the shell around it.
+//! The facilitator's rules: credentials, the checks of requests, the validator connection that holds a validator's jobs, and
+//! the users' view of a job. Pure: there are no sockets and no store here, and the time is an argument. `muster-facilitator`
+//! adds the IO.
 //!
-//! Reading order: [`auth`] and [`account`] (who someone is), [`signature`] and [`intake`] (what they ask), [`rate_limit`] (how
-//! often), [`connections`] (which connection gets it), [`history`], [`job_events`] and [`page`] (what is shown).
+//! Reading order: [`auth`] and [`account`] (the identity of a caller), [`signature`] and [`intake`] (the content of a request),
+//! [`rate_limit`] (the frequency of requests), [`connections`] (the delivery of jobs), [`history`], [`job_events`] and
+//! [`page`] (the answers to users).
 
 pub mod account;
 pub mod auth;

@@ -1,15 +1,15 @@
-//! Pages of a list: what a query asks for, and the links to the neighbours. Pure.
+//! Pages of a list: parsing the query, and the links to the next and the previous page. Pure.
 
 use muster_protocol::JobId;
 use muster_protocol::ids::IdError;
 
-/// Jobs on a page, if the query does not say.
+/// The results on a page if the query has no `page_size`.
 const DEFAULT_SIZE: u32 = 10;
 
-/// Jobs on a page at most.
+/// The most results on a page.
 const MAX_SIZE: u32 = 256;
 
-/// Which part of a list is asked for.
+/// The requested page of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageQuery {
     number: u64,
@@ -19,7 +19,7 @@ pub struct PageQuery {
 // === impl PageQuery ===
 
 impl PageQuery {
-    /// Reads `page` and `page_size`. An odd size is passed over, an odd page number is no page: `None`.
+    /// Parses `page` and `page_size`. A wrong size is ignored. A wrong page number is no page: `None`.
     pub fn parse(query: &[(String, String)]) -> Option<Self> {
         let value = |name: &str| {
             query
@@ -41,22 +41,22 @@ impl PageQuery {
         Some(Self { number, size })
     }
 
-    /// Jobs on this page at most.
+    /// The most results on this page.
     pub fn limit(self) -> u32 {
         self.size
     }
 
-    /// Jobs before this page.
+    /// The number of results before this page.
     pub fn offset(self) -> u64 {
         (self.number - 1).saturating_mul(u64::from(self.size))
     }
 
-    /// Whether a list of `count` has this page. The first page always exists.
+    /// Whether a list of `count` results has this page. The first page always exists.
     pub fn exists(self, count: u64) -> bool {
         self.number == 1 || self.offset() < count
     }
 
-    /// Links to the next and the previous page under `base`; `filter` is what else the query asks for.
+    /// Links to the next and the previous page under `base`. `filter` is the rest of the query.
     pub fn links(self, base: &str, filter: &str, count: u64) -> (Option<String>, Option<String>) {
         let link = |number: u64| format!("{base}?page={number}&page_size={}{filter}", self.size);
         let next =
@@ -66,22 +66,22 @@ impl PageQuery {
     }
 }
 
-/// Which jobs of the account a list is asked for.
+/// The filter of a list of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// Only these; all if empty.
+    /// Only these jobs; every job if empty.
     pub uuids: Vec<JobId>,
-    /// Only jobs with a label, of which there are none yet: no call of the API sets one.
+    /// Only jobs with a label. No call of the API sets one yet, so there are none.
     pub labelled: bool,
 }
 
-/// A query that filters by what cannot be a job's.
+/// The reason why a filter is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterRejection {
-    /// No uuid.
+    /// A value of `uuid` is no uuid.
     #[error("{0}")]
     NotUuid(IdError),
-    /// More of them than a page may hold.
+    /// The filter names more jobs than a page can hold.
     #[error("Ask for at most {MAX_SIZE} jobs at once.")]
     TooMany,
 }
@@ -89,7 +89,7 @@ pub enum FilterRejection {
 // === impl JobFilter ===
 
 impl JobFilter {
-    /// Reads `uuid`, as often as it is there, and `tag`.
+    /// Parses every `uuid`, and `tag`.
     ///
     /// # Errors
     /// See [`FilterRejection`].
@@ -113,7 +113,7 @@ impl JobFilter {
         Ok(Self { uuids, labelled })
     }
 
-    /// The same filter as part of a query, beginning with `&` if it is not empty.
+    /// The filter as part of a query. It begins with `&` unless it is empty.
     pub fn query(&self) -> String {
         self.uuids.iter().map(|uuid| format!("&uuid={uuid}")).collect()
     }

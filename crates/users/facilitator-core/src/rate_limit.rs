@@ -1,6 +1,7 @@
-//! How often someone may ask: a bucket of tokens for each, refilled evenly.
+//! Limits the rate of requests by a token bucket for each caller. Pure: the time is an argument, which is why this is not the
+//! `governor` library, whose limiters read a clock of their own.
 //!
-//! One facilitator counts for itself: replicas behind one address let through as many times more.
+//! Each facilitator counts alone: several replicas behind one address allow a multiple of the rate.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,13 +9,13 @@ use std::time::Duration;
 
 use muster_protocol::Timestamp;
 
-/// When this many are remembered, those whose bucket is full again are forgotten: they would begin with a full one.
+/// The number of buckets at which full ones are removed. A caller without a bucket starts with a full one.
 const SWEEP_AT: usize = 4096;
 
-/// The buckets of everyone who has asked lately.
+/// The buckets of the callers that have made requests recently.
 #[derive(Debug)]
 pub struct RateLimiter<K> {
-    /// Requests a minute; 0 for no limit.
+    /// Requests a minute of each caller; 0 for no limit.
     per_minute: u32,
     buckets: HashMap<K, Bucket>,
     sweep_at: usize,
@@ -22,7 +23,7 @@ pub struct RateLimiter<K> {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// In millionths of a request.
+    /// The fill level, in millionths of a request.
     level: u64,
     at: Timestamp,
 }
@@ -32,7 +33,7 @@ const ONE: u64 = 1_000_000;
 // === impl RateLimiter ===
 
 impl<K: Eq + Hash> RateLimiter<K> {
-    /// Buckets of `per_minute` requests each, all of which may come at once; 0 lets everything through.
+    /// A limiter with buckets of `per_minute` requests, which may come at once; 0 for no limit.
     pub fn new(per_minute: u32) -> Self {
         Self {
             per_minute,
@@ -41,11 +42,11 @@ impl<K: Eq + Hash> RateLimiter<K> {
         }
     }
 
-    /// Takes one request of `who` in, or says after what time there is place for one.
+    /// Counts one request of `caller`.
     ///
     /// # Errors
-    /// The time to wait; never zero.
-    pub fn take(&mut self, who: K, now: Timestamp) -> Result<(), Duration> {
+    /// The time until the next request is allowed; never zero. The request is not counted then.
+    pub fn take(&mut self, caller: K, now: Timestamp) -> Result<(), Duration> {
         if self.per_minute == 0 {
             return Ok(());
         }
@@ -54,7 +55,10 @@ impl<K: Eq + Hash> RateLimiter<K> {
         }
         let full = self.full();
         let rate = u64::from(self.per_minute);
-        let bucket = self.buckets.entry(who).or_insert(Bucket { level: full, at: now });
+        let bucket = self
+            .buckets
+            .entry(caller)
+            .or_insert(Bucket { level: full, at: now });
         bucket.level = refilled(*bucket, rate, full, now);
         bucket.at = bucket.at.max(now);
         if let Some(left) = bucket.level.checked_sub(ONE) {
@@ -105,7 +109,7 @@ mod tests {
         assert_eq!(buckets.take("a", at(400)), Err(Duration::from_millis(600)));
         assert_eq!(buckets.take("a", at(1000)), Ok(()));
         assert!(buckets.take("a", at(1000)).is_err());
-        // A clock that is set back gives nothing and takes nothing.
+        // A clock that is set back does not change the level.
         assert!(buckets.take("a", at(-5000)).is_err());
         assert_eq!(buckets.take("a", at(2000)), Ok(()));
     }
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_quiet_is_forgotten() {
+    fn full_buckets_are_removed() {
         let mut buckets = RateLimiter::new(60);
         for who in 0..SWEEP_AT {
             assert_eq!(buckets.take(who, at(0)), Ok(()));
@@ -127,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any span of time no more get through than the bucket holds and what it gains meanwhile.
+        /// In any span of time at most the bucket's size plus its gain is allowed.
         #[test]
         fn no_more_than_the_limit(per_minute in 1_u32..500, pauses in proptest::collection::vec(0_i64..3000, 1..300)) {
             let mut buckets = RateLimiter::new(per_minute);

@@ -1,4 +1,4 @@
-//! The headers that carry a user's signature, and when they are believed. Pure.
+//! The signature in a request's headers: parsing it, and checking its scope, its signatory and its age. Pure.
 
 use std::time::Duration;
 
@@ -7,60 +7,60 @@ use muster_protocol::rest::headers;
 use muster_protocol::wire::facilitator::{BittensorSignature, SignatureScope, UserSignature};
 use muster_protocol::{Signature, Timestamp, UserKey};
 
-/// How far the time inside a signature may lie from ours.
+/// The allowed distance between the time inside a signature and the facilitator's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureFreshness {
-    /// In the past: a signature that leaked is of no use later.
+    /// The limit for the past. A leaked signature becomes useless after it.
     pub max_age: Duration,
-    /// In the future: clocks differ.
+    /// The limit for the future, because clocks differ.
     pub max_ahead: Duration,
 }
 
-/// Why a request's signature is not believed.
+/// The reason why a request's signature is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureRejection {
-    /// Not signed.
+    /// A signature header is missing.
     #[error("Signature not found: the header {0} is missing")]
     Missing(&'static str),
-    /// A header that does not say what it should.
+    /// A signature header has a wrong value.
     #[error("Signature malformed: the header {header} must be {expected}")]
     Malformed {
-        /// Which.
+        /// The name of the header.
         header: &'static str,
-        /// What would do.
+        /// A description of the right value.
         expected: &'static str,
     },
-    /// Another user's.
+    /// Another user signed.
     #[error("Signature refused: it is {signatory}'s, but the token is {user}'s")]
     OtherUser {
-        /// Who signed.
+        /// The user who signed.
         signatory: UserKey,
-        /// Who logged in.
+        /// The user who is logged in.
         user: UserKey,
     },
-    /// Signed too long ago.
+    /// The signature is too old.
     #[error("Signature refused: it is {age} s old, {limit} s are allowed; sign again, and check your clock")]
     Old {
-        /// Seconds.
+        /// The age of the signature in seconds.
         age: u64,
-        /// Seconds.
+        /// The configured limit in seconds.
         limit: u64,
     },
-    /// Signed in the future.
+    /// The time inside the signature is too far in the future.
     #[error("Signature refused: its time lies {ahead} s ahead, {limit} s are allowed; check your clock")]
     Ahead {
-        /// Seconds.
+        /// The distance in seconds.
         ahead: u64,
-        /// Seconds.
+        /// The configured limit in seconds.
         limit: u64,
     },
-    /// It does not cover this body, or is not of this key.
+    /// The signature is not the signatory's signature over this body.
     #[error("Signature refused: it does not match the request's fields")]
     Wrong,
 }
 
 impl SignatureRejection {
-    /// Whether the request could not be understood, as opposed to not being believed.
+    /// Whether the headers are malformed, as opposed to a missing or wrong signature.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Malformed { .. } => true,
@@ -73,7 +73,7 @@ impl SignatureRejection {
     }
 }
 
-/// Reads the signature of a request, not yet believed.
+/// Parses the signature in a request's headers, without checking it.
 ///
 /// # Errors
 /// A header is missing or malformed.
@@ -106,10 +106,10 @@ pub fn read_headers(request: &HeaderMap) -> Result<UserSignature, SignatureRejec
     })
 }
 
-/// Whether `user` may use this signature now, for a request that is signed with `scope`.
+/// Checks that `user` may use this signature at `now` for a request that needs the scope `scope`.
 ///
 /// # Errors
-/// Another user's, another scope's, or not fresh. Whether it covers the body is checked elsewhere.
+/// The signature has another scope, is another user's, or is not fresh. The body is not checked here.
 pub fn check(
     signature: &UserSignature,
     scope: SignatureScope,

@@ -1,5 +1,5 @@
-//! How a bucket is reached: with the HTTP client and the hashes that the rest of the program has. The library's own would
-//! bring a second TLS configuration along.
+//! Connects `object_store` to the program's own HTTP client and hash functions. The library's own would bring a second TLS
+//! configuration.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use reqwest::redirect::Policy;
 use sha2::{Digest as _, Sha256};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Between two signs of life of a bucket.
+/// The longest pause between two pieces of a bucket's response.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
-/// Makes clients.
+/// Builds the HTTP clients that reach buckets.
 #[derive(Debug)]
 pub(crate) struct ReqwestConnector;
 
 #[derive(Debug)]
 struct ReqwestService(reqwest::Client);
 
-/// SHA-256 and HMAC over it; a bucket needs no more.
+/// SHA-256 and HMAC-SHA-256, which are all that buckets need.
 #[derive(Debug)]
 pub(crate) struct Sha2Provider;
 
@@ -76,7 +76,7 @@ impl HttpService for ReqwestService {
     }
 }
 
-/// Without the URL, which the caller names.
+/// Converts an error, without the URL, which the caller adds.
 fn failed(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
         HttpErrorKind::Timeout
@@ -85,7 +85,7 @@ fn failed(error: reqwest::Error) -> HttpError {
     } else if error.is_decode() {
         HttpErrorKind::Decode
     } else {
-        // Objects have names of their own, so that every request may be repeated.
+        // Each object has a unique name, so every request may be repeated.
         HttpErrorKind::Request
     };
     HttpError::new(kind, error.without_url())

@@ -1,4 +1,4 @@
-//! What can go wrong with a file, and whose fault it is.
+//! The errors of requests about files.
 
 use muster_process::Coded;
 use muster_process::store::StoreError;
@@ -9,66 +9,66 @@ use crate::range::BadPart;
 use crate::storage::StorageError;
 use crate::write_plan::WriteRejection;
 
-/// Why a request about a file failed. All but the last two are its sender's to mend.
+/// The reason why a request about a file failed. Only the last two are the facilitator's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// No such file, or one of another account: nobody is told which.
+    /// There is no such file, or it is another account's. The answer does not tell which.
     #[error("there is no such file; it may have expired")]
     NotFound,
-    /// Announced, and not uploaded yet.
+    /// The file is announced, but has no content yet.
     #[error("the file has not been uploaded yet")]
     Empty,
-    /// A name that is no name.
+    /// The name is not valid.
     #[error("a file's name has 1 to 255 characters and no control characters")]
     Name,
-    /// Larger than any file may be.
+    /// The file is larger than the configured maximum.
     #[error("a file may have at most {limit} bytes here")]
     TooLarge {
-        /// The most.
+        /// The configured maximum in bytes.
         limit: u64,
     },
-    /// The account has no room left.
+    /// The file would exceed the account's quota.
     #[error("the account's files may have {quota} bytes in all: delete some, or wait until they expire")]
     Quota {
-        /// Bytes.
+        /// The configured quota in bytes.
         quota: u64,
     },
-    /// Permission.
+    /// The signed URL does not permit the request.
     #[error(transparent)]
     Url(#[from] UrlRejection),
-    /// A header.
+    /// The header `Content-Range` is not valid.
     #[error(transparent)]
     Part(#[from] BadPart),
     /// The upload does not fit the file.
     #[error(transparent)]
     Write(#[from] WriteRejection),
-    /// Another upload of the same file has begun since, or has sent these bytes already.
+    /// A newer upload of the file has begun, or has already sent these bytes.
     #[error("another upload of this file has taken over; it is at byte {offset}")]
     Overtaken {
-        /// Where that one is.
+        /// The next byte of the newer upload.
         offset: u64,
     },
-    /// The connection broke or stalled, or the body was shorter than announced. What came is kept.
-    #[error("the upload broke off; go on at byte {offset}")]
+    /// The connection broke or stalled, or the body was shorter than announced. The received bytes are kept.
+    #[error("the upload was interrupted; continue at byte {offset}")]
     Broken {
-        /// What is durable.
+        /// The number of durable bytes.
         offset: u64,
     },
     /// The body was longer than announced.
     #[error("more bytes came than the upload announced")]
     TooMuch,
-    /// Other bytes than were promised.
+    /// The content does not have the digest that was announced.
     #[error("the content's sha256 is {found}, not {promised}; upload it again")]
     Mismatch {
-        /// By its owner.
+        /// The announced digest in hex.
         promised: String,
-        /// Computed.
+        /// The digest of the received bytes in hex.
         found: String,
     },
-    /// The metadata's store: the facilitator's fault.
+    /// The database with the metadata failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The bytes' store: the facilitator's fault.
+    /// The object store with the bytes failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
 }

@@ -1,7 +1,7 @@
-//! SignedQuery URLs: who holds one may do one thing with one file until its time is over. Pure.
+//! Signed URLs: each permits its holder to read or to write one file until it expires. Pure.
 //!
-//! SignedQuery are bytes of a fixed layout, not the text of the URL, so that a proxy that rewrites addresses breaks nothing:
-//! [`DOMAIN`], the access (1 byte: 1 read, 2 write), the file (16 bytes), the end (8 bytes, big endian, Unix seconds).
+//! The signature covers bytes of a fixed layout instead of the URL's text, so a proxy may rewrite addresses:
+//! [`DOMAIN`], the access (1 byte: 1 read, 2 write), the file (16 bytes), the expiry (8 bytes, big endian, Unix seconds).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,45 +12,45 @@ use muster_protocol::Timestamp;
 use sha2::Sha256;
 use uuid::Uuid;
 
-/// What the signed bytes begin with. Another layout gets another number.
+/// The beginning of the signed bytes. Another layout gets another version number.
 pub const DOMAIN: &[u8; 20] = b"muster file url v1\0\0";
 
-/// The name of a file: a uuid in its canonical form.
+/// The id of a file: a uuid in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(Uuid);
 
-/// A text that names no file.
+/// The text is no file id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a file id is a canonical uuid such as 11111111-2222-4333-8444-555555555555")]
 pub struct FileIdError;
 
-/// What a URL is for.
+/// The use that a URL permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// To fetch the content.
+    /// Downloading the content.
     Read,
-    /// To upload it, and to ask how far an upload has come.
+    /// Uploading the content, and reading the offset of an upload.
     Write,
 }
 
-/// One permission.
+/// The permission that a URL carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UrlGrant {
-    /// What for.
+    /// The permitted use.
     pub access: FileAccess,
-    /// Which file.
+    /// The file that it is for.
     pub file: FileId,
-    /// Until when; whole seconds.
+    /// The expiry, in whole seconds.
     pub until: Timestamp,
 }
 
-/// Why a URL permits nothing. Its holder is told which, since the signature tells nothing about the file.
+/// The reason why a URL permits nothing. The answer may tell which, because the signature reveals nothing about the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRejection {
-    /// Not signed by us for this file and this access.
-    #[error("the URL's signature is not one of ours for this file and this use")]
+    /// The facilitator did not sign the URL for this file and this use.
+    #[error("the URL's signature is not valid for this file and this use")]
     Signature,
-    /// It was.
+    /// The signature is valid, but the URL has expired.
     #[error("the URL has expired; ask the facilitator for a fresh one at /api/v1/files/ID/")]
     Expired,
 }
@@ -62,7 +62,7 @@ pub struct UrlKey(Vec<u8>);
 // === impl FileId ===
 
 impl FileId {
-    /// A file's name out of a uuid that the caller drew.
+    /// An id from a random uuid, which the caller draws.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
     }
@@ -94,7 +94,7 @@ impl FileAccess {
         }
     }
 
-    /// The last part of the URL's path.
+    /// The last segment of the URL's path.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Read => "content",
@@ -104,7 +104,7 @@ impl FileAccess {
 }
 
 impl UrlGrant {
-    /// A permission that lasts for `span`.
+    /// A permission from `now` that expires after `span`.
     pub fn lasting(access: FileAccess, file: FileId, now: Timestamp, span: Duration) -> Self {
         let until = Timestamp::from_secs(now.plus(span).secs());
         Self { access, file, until }
@@ -129,33 +129,33 @@ impl fmt::Debug for UrlKey {
 }
 
 impl UrlKey {
-    /// A key of these bytes, which every replica of a facilitator must share.
+    /// A key from these bytes. All replicas of a facilitator must use the same ones.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
         Self(secret.into())
     }
 
     fn mac(&self, grant: &UrlGrant) -> Option<Hmac<Sha256>> {
-        // HMAC takes keys of every length; a refusal would be a signature that verifies nothing.
+        // HMAC accepts keys of every length. An error would lead to a signature that never verifies.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(&grant.canonical_bytes());
         Some(mac)
     }
 
-    /// The whole URL below `base`, which ends without a slash.
+    /// The URL below `base`, which has no slash at its end.
     pub fn url(&self, base: &str, grant: &UrlGrant) -> String {
         let signature = self
             .mac(grant)
             .map(|mac| hex::encode(mac.finalize().into_bytes()))
             .unwrap_or_default();
         let (file, path, until) = (grant.file, grant.access.path(), grant.until.secs());
-        // The names are those of S3's older signatures: what caches by URL, such as an executor's, leaves them out.
+        // These are the parameters of S3's older signatures. Caches by URL, such as an executor's, leave them out of the key.
         format!("{base}/files/{file}/{path}?Expires={until}&Signature={signature}")
     }
 
-    /// Whether a request with these parameters may do it now.
+    /// Checks that a URL with these parameters permits the access at `now`.
     ///
     /// # Errors
-    /// The signature is wrong, or it was right and is over.
+    /// The signature is wrong, or the URL has expired.
     pub fn check(
         &self,
         access: FileAccess,
@@ -176,7 +176,7 @@ impl UrlKey {
         };
         let given = hex::decode(signature).map_err(|_| UrlRejection::Signature)?;
         let mac = self.mac(&grant).ok_or(UrlRejection::Signature)?;
-        // Takes the same time wherever they differ.
+        // The comparison takes constant time.
         mac.verify_slice(&given).map_err(|_| UrlRejection::Signature)?;
         if now < grant.until {
             Ok(())

@@ -1,4 +1,4 @@
-//! What a holder of a signed URL talks to: `PUT` and `HEAD` for uploads, `GET` with ranges for content.
+//! The requests to signed URLs: `PUT` and `HEAD` for uploads, `GET` with ranges for downloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +23,19 @@ use crate::range::{SentPart, Wanted};
 use crate::service::{FileService, WriteOutcome};
 use crate::write_plan::{WriteRejection, WriteRequest};
 
-/// Where the next part of an upload begins.
+/// The header with the offset of the next part of an upload.
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
-/// The size that an upload will have, where it is known.
+/// The header with the declared size of an upload.
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 
-/// How much of a body is read and thrown away after a refusal. A client that is cut off while it still sends never sees
-/// our answer.
+/// The most bytes of a rejected body that are read and discarded. A client that is cut off while it still sends never sees
+/// the answer.
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 const MAX_DISCARD_TIME: Duration = Duration::from_secs(10);
 
 type Service = Arc<FileService>;
 
-/// What a signed URL brings along.
+/// The parameters of a signed URL.
 #[derive(Debug, Deserialize)]
 struct SignedQuery {
     #[serde(rename = "Expires")]
@@ -52,7 +52,7 @@ pub fn router(service: Service) -> Router {
         .with_state(service)
 }
 
-/// Finds the file that the request's URL permits a access with.
+/// Checks the request's URL and finds its file.
 async fn find_permitted(
     service: &Service,
     access: FileAccess,
@@ -87,7 +87,7 @@ async fn upload(
         }
         Ok(WriteOutcome::Whole(content)) => Ok(created(&content)),
         Err(error) => {
-            // What has no end in sight is cut off all the same.
+            // A body that takes too long is cut off all the same.
             let _ = tokio::time::timeout(MAX_DISCARD_TIME, discard(body)).await;
             Err(error)
         }
@@ -123,7 +123,7 @@ async fn discard(mut body: BodyDataStream) {
     }
 }
 
-/// `HEAD`: how far an upload has come.
+/// `HEAD`: the offset of an upload.
 async fn offset(
     State(service): State<Service>,
     id: Result<Path<String>, PathRejection>,
@@ -173,7 +173,7 @@ async fn content(
         }
     };
     let bytes = service.read(&content, first, end).await?;
-    // What breaks now breaks the connection: the client sees that bytes are missing.
+    // A later failure breaks the connection, so the client sees that bytes are missing.
     let bytes = bytes.inspect(|piece| {
         if let Err(error) = piece {
             tracing::error!(error = %Causes(error), "a download failed");
@@ -187,7 +187,7 @@ async fn content(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/octet-stream"),
     );
-    // Nobody's browser shows a user's file as a page of ours.
+    // A browser must not show a user's file as a page of this host.
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
@@ -220,7 +220,7 @@ fn names(header: &str, tag: &str) -> bool {
         .any(|known| known == "*" || known.trim_start_matches("W/") == tag)
 }
 
-/// RFC 6266, with the name in UTF-8.
+/// The value of `Content-Disposition` (RFC 6266), with the name in UTF-8.
 fn disposition(name: &str) -> String {
     let mut encoded = String::new();
     for byte in name.bytes() {
@@ -234,7 +234,7 @@ fn disposition(name: &str) -> String {
 }
 
 impl FileError {
-    /// The status that its receiver sees.
+    /// The HTTP status of the answer.
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::NotFound | Self::Empty => StatusCode::NOT_FOUND,
@@ -262,7 +262,7 @@ impl FileError {
         }
     }
 
-    /// Where an upload goes on, if this is about that.
+    /// The offset at which the upload must continue, if the error gives one.
     pub const fn offset(&self) -> Option<u64> {
         match self {
             Self::Write(WriteRejection::OutOfOrder { offset })
@@ -285,7 +285,6 @@ impl FileError {
 }
 
 impl IntoResponse for FileError {
-    /// The operator reads the cause of what is the facilitator's fault; its user is told that it is not theirs.
     fn into_response(self) -> Response {
         let status = self.status();
         let detail = self.public_detail();

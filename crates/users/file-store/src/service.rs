@@ -1,7 +1,7 @@
-//! Files as a whole: metadata and bytes together, in an order that a process may be killed at any point of.
+//! The file store: metadata and bytes together, written in an order in which a crash at any point loses no acknowledged byte.
 //!
-//! What arrives is cut into segments of [`SEGMENT`] bytes. A segment is acknowledged, by an answer or by `Upload-Offset`,
-//! once its object is durable and its row says so; a process that dies loses what it held in memory and nothing else.
+//! An upload is cut into segments of [`SEGMENT`] bytes. A segment is acknowledged, by an answer or by `Upload-Offset`, once
+//! its object and its row are durable. A crash loses only the bytes in memory.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -21,37 +21,38 @@ use crate::settings::Settings;
 use crate::storage::{ObjectStorage, StorageError};
 use crate::write_plan::{WritePlan, WriteRequest};
 
-/// Bytes of a segment: what one upload or download holds in memory.
+/// The bytes of a segment, which is also the memory of one upload or download.
 pub const SEGMENT: usize = 8 * 1024 * 1024;
-/// A sender that sends nothing for so long is gone.
+/// The pause in a body after which its sender counts as gone.
 const STALL: Duration = Duration::from_secs(60);
-/// An object without a file may still be on its way for so long.
+/// The age before which an object without a file is not deleted, because its upload may still be running.
 const GRACE: Duration = Duration::from_secs(3_600);
+/// The longest name of a file, in characters.
 const LONGEST_NAME: usize = 255;
 
-/// What somebody announces.
+/// The announcement of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewFile {
-    /// What it is to be called.
+    /// The name that its owner gives it.
     pub name: String,
-    /// Its bytes, if they are known.
+    /// Its size in bytes, if it is known.
     pub size: Option<u64>,
-    /// Where they are not: the most that are taken.
+    /// The largest accepted size in bytes, if `size` is not known.
     pub max_size: Option<u64>,
-    /// What is uploaded is held against it.
+    /// The digest that the content must have, if it is known.
     pub sha256: Option<Digest>,
 }
 
-/// What an upload came to.
+/// The outcome of a request to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// A part; the next one begins there.
+    /// A part is durable; the next one begins at this byte.
     Part(u64),
-    /// The file is whole.
+    /// The file is complete.
     Whole(FileContent),
 }
 
-/// The file store.
+/// The file store of one facilitator.
 #[derive(Clone)]
 pub struct FileService {
     catalogue: FileCatalogue,
@@ -61,23 +62,23 @@ pub struct FileService {
     clock: SharedClock,
 }
 
-/// What an upload has at hand.
+/// The running write of one request.
 struct SegmentWriter<'a> {
     service: &'a FileService,
     file: &'a StoredFile,
     upload: Uuid,
-    /// Where the next segment begins.
+    /// The offset of the next segment.
     at: u64,
     pieces: Vec<Bytes>,
     held: usize,
-    /// Of everything so far; only where it is known from the first byte on.
+    /// The digest of everything so far; `None` if the request does not begin with the first byte.
     hasher: Option<Sha256>,
 }
 
 // === impl FileService ===
 
 impl FileService {
-    /// Joins its parts. `key` must be the same for all replicas.
+    /// A file store of these parts. All replicas must use the same `key`.
     pub fn new(
         catalogue: FileCatalogue,
         storage: ObjectStorage,
@@ -97,7 +98,7 @@ impl FileService {
     /// Announces a file of an account.
     ///
     /// # Errors
-    /// Its name, its size, the account's quota, the store.
+    /// The name or the size is not allowed, the account's quota is used up, or the store failed.
     pub async fn create(&self, account: &str, new: NewFile) -> Result<StoredFile, FileError> {
         let length = new.name.chars().count();
         if !(1..=LONGEST_NAME).contains(&length) || new.name.chars().any(char::is_control) {
@@ -135,7 +136,7 @@ impl FileService {
     /// A file of an account.
     ///
     /// # Errors
-    /// There is none, or the store failed.
+    /// The account has no such file, or the store failed.
     pub async fn show(&self, account: &str, id: FileId) -> Result<StoredFile, FileError> {
         let file = self.catalogue.file(id).await?;
         file.filter(|file| file.account == account)
@@ -150,10 +151,10 @@ impl FileService {
         Ok(self.catalogue.files_of(account, limit, offset).await?)
     }
 
-    /// Removes a file of an account; its bytes go with the next collection.
+    /// Removes a file of an account. The next sweep deletes its bytes.
     ///
     /// # Errors
-    /// There is none, or the store failed.
+    /// The account has no such file, or the store failed.
     pub async fn remove(&self, account: &str, id: FileId) -> Result<(), FileError> {
         if self.catalogue.remove(account, id).await? {
             Ok(())
@@ -162,16 +163,16 @@ impl FileService {
         }
     }
 
-    /// The URL below `base` that permits one access with one file, and when it ends.
+    /// The URL below `base` that permits the access to a file, and its expiry.
     pub fn url(&self, access: FileAccess, file: &StoredFile, base: &str) -> (String, Timestamp) {
         let grant = UrlGrant::lasting(access, file.id, self.clock.now(), self.settings.url_life());
         (self.key.url(base, &grant), grant.until)
     }
 
-    /// The file that a signed URL permits a access with.
+    /// Checks a signed URL and finds its file.
     ///
     /// # Errors
-    /// The URL permits nothing, or the file is gone.
+    /// The URL does not permit the access, or the file is gone.
     pub async fn find_permitted(
         &self,
         access: FileAccess,
@@ -183,11 +184,11 @@ impl FileService {
         self.catalogue.file(id).await?.ok_or(FileError::NotFound)
     }
 
-    /// Takes bytes in.
+    /// Writes a request's bytes to a file.
     ///
     /// # Errors
-    /// The request does not fit the file, the connection broke (what came is kept), the content is not what was promised,
-    /// another upload took over, or a store failed.
+    /// The request does not fit the file, the connection broke (the received bytes are kept), the content has another
+    /// digest than announced, another upload took over, or a store failed.
     pub async fn write<E: Display>(
         &self,
         file: &StoredFile,
@@ -196,7 +197,7 @@ impl FileService {
     ) -> Result<WriteOutcome, FileError> {
         let plan = file.state().plan(asked)?;
         let upload = match file.uploading {
-            Some((upload, _)) if !plan.anew => upload,
+            Some((upload, _)) if !plan.start_over => upload,
             Some(_) | None => {
                 let upload = Uuid::new_v4();
                 if !self.catalogue.begin_upload(file.id, upload).await? {
@@ -212,15 +213,15 @@ impl FileService {
             at: plan.start,
             pieces: Vec::new(),
             held: 0,
-            hasher: plan.anew.then(Sha256::new),
+            hasher: plan.start_over.then(Sha256::new),
         };
-        let took = writer.take(&plan, body).await;
-        if let Err(FileError::TooMuch | FileError::Quota { .. }) = &took
-            && plan.anew
+        let received = writer.receive(&plan, body).await;
+        if let Err(FileError::TooMuch | FileError::Quota { .. }) = &received
+            && plan.start_over
         {
             self.catalogue.abandon(file.id, upload).await?;
         }
-        took?;
+        received?;
         if !plan.last {
             return Ok(WriteOutcome::Part(writer.at));
         }
@@ -252,14 +253,14 @@ impl FileService {
         }
     }
 
-    /// Where the upload is that came between.
+    /// The error for an upload that another one has replaced, with the offset of the other one.
     async fn overtaken(&self, id: FileId) -> Result<FileError, FileError> {
         let file = self.catalogue.file(id).await?.ok_or(FileError::NotFound)?;
         let offset = file.state().offset();
         Ok(FileError::Overtaken { offset })
     }
 
-    /// Of an upload whose beginning another process took in.
+    /// The digest of an upload whose first bytes came with an earlier request.
     async fn digest(&self, upload: Uuid) -> Result<Digest, FileError> {
         let mut hasher = Sha256::new();
         for segment in self.catalogue.segments(upload).await? {
@@ -268,7 +269,7 @@ impl FileService {
         Ok(Digest::from_bytes(hasher.finalize().into()))
     }
 
-    /// Bytes `first..end` of a content, a segment at a time.
+    /// The bytes `first..end` of a content, one segment at a time.
     ///
     /// # Errors
     /// The metadata cannot be read.
@@ -294,10 +295,10 @@ impl FileService {
         }))
     }
 
-    /// Removes files whose time is over, and objects that no file needs; says how many of each.
+    /// Removes expired files and unused objects. Returns the numbers of both.
     ///
     /// # Errors
-    /// A store failed; the next collection goes on.
+    /// A store failed. The next sweep continues.
     pub async fn sweep(&self) -> Result<(u64, u64), FileError> {
         let now = self.clock.now();
         let expired = self.catalogue.expire(now).await?;
@@ -312,7 +313,7 @@ impl FileService {
                 return Ok((expired, removed));
             }
             for object in garbage {
-                // In this order: a row whose object is gone is looked at again, an object without a row never.
+                // The object goes first: the next sweep finds a row without an object, but never an object without a row.
                 self.storage.delete(&object).await?;
                 self.catalogue.forget(&object).await?;
                 removed += 1;
@@ -320,7 +321,7 @@ impl FileService {
         }
     }
 
-    /// Between two collections.
+    /// The pause between two sweeps.
     pub const fn sweep_every(&self) -> Duration {
         self.settings.sweep_every()
     }
@@ -329,8 +330,8 @@ impl FileService {
 // === impl SegmentWriter ===
 
 impl SegmentWriter<'_> {
-    /// Takes a body in, as far as it comes.
-    async fn take<E: Display>(
+    /// Receives a body, as far as it arrives.
+    async fn receive<E: Display>(
         &mut self,
         plan: &WritePlan,
         body: impl Stream<Item = Result<Bytes, E>>,
@@ -357,10 +358,10 @@ impl SegmentWriter<'_> {
             self.held += piece.len();
             self.pieces.push(piece);
             if self.held >= SEGMENT {
-                self.keep().await?;
+                self.flush().await?;
             }
         };
-        self.keep().await?;
+        self.flush().await?;
         if whole && plan.expected.is_none_or(|expected| expected == taken) {
             Ok(())
         } else {
@@ -368,8 +369,8 @@ impl SegmentWriter<'_> {
         }
     }
 
-    /// Makes what is held durable.
-    async fn keep(&mut self) -> Result<(), FileError> {
+    /// Makes the bytes in memory durable, as one segment.
+    async fn flush(&mut self) -> Result<(), FileError> {
         if self.held == 0 {
             return Ok(());
         }

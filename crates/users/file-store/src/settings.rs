@@ -1,4 +1,4 @@
-//! What an operator decides about files, as it stands in a configuration file.
+//! The operator's settings of the file store, as part of a configuration file.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ const MIB: u64 = 1024 * 1024;
 pub struct Settings {
     /// `file:FOLDER`, or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`.
     pub store: String,
-    /// The largest file, in MiB.
+    /// The largest size of a file, in MiB.
     pub max_file_mib: u64,
-    /// All files of an account together, in MiB.
+    /// The largest size of all files of an account together, in MiB.
     pub quota_mib: u64,
-    /// Hours that a file is kept after its last upload; before one, after it was announced.
+    /// Hours for which a file is kept after its last upload, or after its announcement if it has none.
     pub keep_hours: u64,
-    /// Hours that a signed URL holds.
+    /// Hours until a signed URL expires.
     pub url_hours: u64,
-    /// Seconds between two collections of what is no longer needed.
+    /// Seconds between two sweeps, which delete expired files and unused objects.
     pub sweep_s: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Everything that is wrong with it. `table` is its name in the configuration.
+    /// All problems of the settings. `table` is the name of their table in the configuration.
     pub fn problems(&self, table: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         if let Err(error) = StoreAddress::parse(&self.store) {
@@ -64,27 +64,27 @@ impl Settings {
         problems
     }
 
-    /// Bytes of the largest file.
+    /// The largest size of a file, in bytes.
     pub const fn max_file(&self) -> u64 {
         self.max_file_mib.saturating_mul(MIB)
     }
 
-    /// Bytes of all files of an account.
+    /// The largest size of all files of an account together, in bytes.
     pub const fn quota(&self) -> u64 {
         self.quota_mib.saturating_mul(MIB)
     }
 
-    /// How long a file is kept.
+    /// The time for which a file is kept.
     pub const fn keep(&self) -> Duration {
         Duration::from_secs(self.keep_hours.saturating_mul(3_600))
     }
 
-    /// How long a URL holds.
+    /// The time until a signed URL expires.
     pub const fn url_life(&self) -> Duration {
         Duration::from_secs(self.url_hours.saturating_mul(3_600))
     }
 
-    /// Between two collections.
+    /// The pause between two sweeps.
     pub const fn sweep_every(&self) -> Duration {
         Duration::from_secs(self.sweep_s)
     }

@@ -1,4 +1,4 @@
-//! Where bytes lie: a folder of this machine, or a bucket of any service that speaks S3.
+//! The object store: a local folder, or a bucket of any S3-compatible service.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,65 +16,65 @@ use uuid::Uuid;
 
 use crate::bucket::{ReqwestConnector, Sha2Provider};
 
-/// A bucket that does not answer is given up within this; whoever waits has time limits of their own.
+/// The longest time of retries against a bucket. It is shorter than the time limits of the clients that wait.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const RETRIES: usize = 5;
 
-/// A store's address, read.
+/// The parsed address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// A folder; made if it is missing.
+    /// A local folder, which is created if it is missing.
     Folder(PathBuf),
-    /// A bucket.
+    /// A bucket of an S3-compatible service.
     Bucket {
-        /// Its name.
+        /// The name of the bucket.
         name: String,
-        /// What all keys begin with; may be empty.
+        /// The beginning of all keys; may be empty.
         prefix: String,
-        /// The service, if it is not Amazon's own.
+        /// The service's URL; `None` for Amazon.
         endpoint: Option<String>,
-        /// Its region, if the environment does not say.
+        /// The bucket's region, if the environment does not give it.
         region: Option<String>,
     },
 }
 
-/// An address that is neither.
+/// The text is no address of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write file:FOLDER, or s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME: {0}")]
 pub struct StoreAddressError(&'static str);
 
-/// The store cannot be used.
+/// The object store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// Its address.
+    /// The address is not valid.
     #[error(transparent)]
     Address(#[from] StoreAddressError),
-    /// Its folder.
+    /// The folder cannot be created.
     #[error("cannot make the folder {}", folder.display())]
     Folder {
-        /// Which.
+        /// The folder of the address.
         folder: PathBuf,
         /// The operating system's reason.
         source: std::io::Error,
     },
-    /// What it answers, or that it does not.
+    /// An operation failed, or the store did not answer.
     #[error("the file store {place} cannot {operation}")]
     Failed {
-        /// Which store.
+        /// The address of the store.
         place: String,
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// The reason.
+        /// The library's error.
         source: object_store::Error,
     },
 }
 
-/// What a bucket asks for, where the environment does not say it.
+/// The credentials of a bucket, where they do not come from the environment.
 #[derive(Clone)]
 pub struct BucketCredentials {
-    /// `AWS_ACCESS_KEY_ID`.
+    /// The access key's id, as in `AWS_ACCESS_KEY_ID`.
     pub id: String,
-    /// `AWS_SECRET_ACCESS_KEY`.
+    /// The secret access key, as in `AWS_SECRET_ACCESS_KEY`.
     pub secret: String,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Debug for BucketCredentials {
     }
 }
 
-/// An open store. Clones share it.
+/// An open object store. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
@@ -95,10 +95,10 @@ pub struct ObjectStorage {
 // === impl StoreAddress ===
 
 impl StoreAddress {
-    /// Reads an address of a configuration.
+    /// Parses an address of a configuration.
     ///
     /// # Errors
-    /// It is neither a folder nor a bucket.
+    /// The text is neither a folder's nor a bucket's address.
     pub fn parse(text: &str) -> Result<Self, StoreAddressError> {
         if let Some(folder) = text.strip_prefix("file:") {
             let folder = folder.strip_prefix("//").unwrap_or(folder);
@@ -107,12 +107,12 @@ impl StoreAddress {
             }
             return Ok(Self::Folder(folder.into()));
         }
-        let url = Url::parse(text).map_err(|_| StoreAddressError("this is neither"))?;
+        let url = Url::parse(text).map_err(|_| StoreAddressError("this is neither of them"))?;
         if url.scheme() != "s3" {
             return Err(StoreAddressError("its scheme is neither file nor s3"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(StoreAddressError("credentials belong into the environment"));
+            return Err(StoreAddressError("credentials belong in the environment"));
         }
         let name = url.host_str().ok_or(StoreAddressError("the bucket is missing"))?;
         let (mut endpoint, mut region) = (None, None);
@@ -128,7 +128,7 @@ impl StoreAddress {
                     endpoint = Some(value.trim_end_matches('/').to_owned());
                 }
                 "region" => region = Some(value.into_owned()),
-                _ => return Err(StoreAddressError("it takes endpoint and region and nothing else")),
+                _ => return Err(StoreAddressError("the only parameters are endpoint and region")),
             }
         }
         Ok(Self::Bucket {
@@ -160,19 +160,19 @@ impl fmt::Display for StoreAddress {
 // === impl ObjectStorage ===
 
 impl ObjectStorage {
-    /// Opens the store at an address, a bucket with the credentials of the environment, and shows that it can be written,
-    /// read and deleted from.
+    /// Opens the store at an address, and checks that objects can be written, read and deleted. The credentials of a bucket
+    /// come from the environment.
     ///
     /// # Errors
-    /// One of these fails.
+    /// The address is not valid, or one of the operations failed.
     pub async fn open(address: &str) -> Result<Self, StorageError> {
         Self::open_as(address, None).await
     }
 
-    /// As [`Self::open`], with other credentials.
+    /// Opens the store as [`Self::open`] does, with these credentials.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Self::open`].
     pub async fn open_as(
         address: &str,
         credentials: Option<BucketCredentials>,
@@ -199,7 +199,7 @@ impl ObjectStorage {
                     source,
                 })?;
                 let local = LocalFileSystem::new_with_prefix(folder).map_err(failed)?;
-                // What is acknowledged survives a power cut too, as it does in a bucket.
+                // Acknowledged bytes must survive a power cut, as they do in a bucket.
                 (Arc::new(local.with_fsync(true).with_automatic_cleanup(true)), "")
             }
             StoreAddress::Bucket {
@@ -252,26 +252,26 @@ impl ObjectStorage {
         }
     }
 
-    /// Keeps an object durably. An object of that name is replaced.
+    /// Stores an object durably. An object with the same name is replaced.
     ///
     /// # Errors
-    /// The store failed; the object may be there or not.
+    /// The store failed. The object may exist or not.
     pub async fn put(&self, name: &str, pieces: Vec<Bytes>) -> Result<(), StorageError> {
         let payload: PutPayload = pieces.into_iter().collect();
         let put = self.store.put(&self.path(name), payload).await;
         put.map(drop).map_err(self.failed("be written to"))
     }
 
-    /// Bytes `range` of an object.
+    /// Reads the bytes `range` of an object.
     ///
     /// # Errors
-    /// There is no such object, it is shorter, or the store failed.
+    /// There is no such object, it is shorter than the range, or the store failed.
     pub async fn get(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         let got = self.store.get_range(&self.path(name), range).await;
         got.map_err(self.failed("be read from"))
     }
 
-    /// Deletes an object. One that is not there is as good as deleted.
+    /// Deletes an object. A missing object is no error.
     ///
     /// # Errors
     /// The store failed.

@@ -1,79 +1,79 @@
-//! What becomes of a request to write a file: a pure function of the file and of what is asked.
+//! Decides about a request to write a file. Pure.
 
 use crate::range::SentPart;
 
-/// What is known of a file when somebody wants to write it.
+/// The facts about a file that the decision needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileState {
-    /// The most that it may have.
+    /// The largest allowed size in bytes.
     pub bound: u64,
-    /// The size that its owner declared.
+    /// The size in bytes that its owner declared.
     pub declared: Option<u64>,
-    /// Bytes of an unfinished upload that are durable; `None` where none has begun.
+    /// The durable bytes of an unfinished upload; `None` if there is none.
     pub received: Option<u64>,
-    /// Bytes of the content that readers get; `None` where there is none yet.
+    /// The size of the content that readers get; `None` if there is none yet.
     pub size: Option<u64>,
 }
 
-/// What a request wants to send.
+/// The bytes that a request wants to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteRequest {
-    /// All of it. The length is unknown where the request is chunked.
+    /// The whole file. The length is unknown if the request is chunked.
     Whole(Option<u64>),
-    /// A part.
+    /// A part of the file.
     Part(SentPart),
 }
 
-/// What to do with the bytes.
+/// The plan for a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritePlan {
-    /// Forget an unfinished upload and begin anew; else go on with it.
-    pub anew: bool,
-    /// Where the first byte lies.
+    /// Whether to discard an unfinished upload and start a new one, instead of continuing it.
+    pub start_over: bool,
+    /// The offset of the first byte.
     pub start: u64,
-    /// Bytes that must come: no more, and no fewer for the request to succeed. Unknown for a chunked whole.
+    /// The exact number of bytes that the request must send; `None` for a chunked whole of unknown size.
     pub expected: Option<u64>,
-    /// The most that may come.
+    /// The most bytes that the request may send.
     pub limit: u64,
-    /// Whether the file is whole once these bytes are there.
+    /// Whether these bytes complete the file.
     pub last: bool,
 }
 
-/// Why nothing may be written.
+/// The reason why a request to write is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteRejection {
-    /// More than the file may have.
+    /// The file would exceed its largest allowed size.
     #[error("the file may have at most {bound} bytes")]
     TooLarge {
-        /// The most.
+        /// The largest allowed size in bytes.
         bound: u64,
     },
-    /// Another size than was declared.
+    /// The request has another size than the owner declared.
     #[error("the file was declared to have {declared} bytes, not {asked}")]
     OtherSize {
-        /// By its owner.
+        /// The size in bytes that the owner declared.
         declared: u64,
-        /// By this request.
+        /// The size in bytes of the request.
         asked: u64,
     },
-    /// A part that does not begin where the last one ended.
+    /// The part does not begin where the last one ended.
     #[error("parts come in order: the next one begins at byte {offset}")]
     OutOfOrder {
-        /// Where to go on.
+        /// The offset at which the next part must begin.
         offset: u64,
     },
 }
 
 impl FileState {
-    /// Where an upload goes on: what is durable of an unfinished one, else all or nothing.
+    /// The offset at which an upload continues: the durable bytes of an unfinished one, else the size of the content, else 0.
     pub fn offset(&self) -> u64 {
         self.received.or(self.size).unwrap_or_default()
     }
 
     /// Decides about a request.
     ///
-    /// A whole upload always begins anew: an executor whose connection broke sends everything again. What readers get
-    /// changes only once the new content is complete.
+    /// An upload of the whole file always starts over, because an executor whose connection broke sends everything again.
+    /// Readers get the old content until the new one is complete.
     ///
     /// # Errors
     /// See [`WriteRejection`].
@@ -81,25 +81,25 @@ impl FileState {
         match asked {
             WriteRequest::Whole(len) => {
                 if let Some(len) = len {
-                    self.fits(len)?;
+                    self.check_size(len)?;
                 }
                 Ok(WritePlan {
-                    anew: true,
+                    start_over: true,
                     start: 0,
                     expected: len.or(self.declared),
                     limit: self.declared.unwrap_or(self.bound),
                     last: true,
                 })
             }
-            WriteRequest::Part(part) => self.part(part),
+            WriteRequest::Part(part) => self.plan_part(part),
         }
     }
 
-    fn part(&self, part: SentPart) -> Result<WritePlan, WriteRejection> {
+    fn plan_part(&self, part: SentPart) -> Result<WritePlan, WriteRejection> {
         let total = part.total.or(self.declared);
         match total {
-            Some(total) => self.fits(total)?,
-            None => self.within(part.last.saturating_add(1))?,
+            Some(total) => self.check_size(total)?,
+            None => self.check_bound(part.last.saturating_add(1))?,
         }
         if total.is_some_and(|total| part.last >= total) {
             return Err(WriteRejection::OtherSize {
@@ -114,7 +114,7 @@ impl FileState {
             });
         }
         Ok(WritePlan {
-            anew: part.first == 0,
+            start_over: part.first == 0,
             start: part.first,
             expected: Some(part.len()),
             limit: part.len(),
@@ -122,14 +122,14 @@ impl FileState {
         })
     }
 
-    fn fits(&self, asked: u64) -> Result<(), WriteRejection> {
+    fn check_size(&self, asked: u64) -> Result<(), WriteRejection> {
         if let Some(declared) = self.declared.filter(|declared| *declared != asked) {
             return Err(WriteRejection::OtherSize { declared, asked });
         }
-        self.within(asked)
+        self.check_bound(asked)
     }
 
-    fn within(&self, asked: u64) -> Result<(), WriteRejection> {
+    fn check_bound(&self, asked: u64) -> Result<(), WriteRejection> {
         let bound = self.bound;
         if asked > bound {
             return Err(WriteRejection::TooLarge { bound });
@@ -156,7 +156,7 @@ mod tests {
             size: None,
         };
         let plan = declared.plan(WriteRequest::Whole(Some(10))).unwrap();
-        assert!(plan.anew && plan.last && plan.start == 0 && plan.expected == Some(10));
+        assert!(plan.start_over && plan.last && plan.start == 0 && plan.expected == Some(10));
         assert_eq!(
             declared.plan(WriteRequest::Whole(Some(9))),
             Err(WriteRejection::OtherSize {
@@ -189,9 +189,9 @@ mod tests {
             size: None,
         };
         let next = file.plan(part(4, 7, Some(10))).unwrap();
-        assert!(!next.anew && !next.last && next.start == 4 && next.limit == 4);
+        assert!(!next.start_over && !next.last && next.start == 4 && next.limit == 4);
         assert!(file.plan(part(4, 9, None)).unwrap().last, "the size was declared");
-        assert!(file.plan(part(0, 3, None)).unwrap().anew);
+        assert!(file.plan(part(0, 3, None)).unwrap().start_over);
         assert_eq!(
             file.plan(part(5, 9, None)),
             Err(WriteRejection::OutOfOrder { offset: 4 })
@@ -231,11 +231,11 @@ mod tests {
             done.plan(part(3, 4, None)),
             Err(WriteRejection::OutOfOrder { offset: 7 })
         );
-        assert!(done.plan(part(0, 4, None)).unwrap().anew);
+        assert!(done.plan(part(0, 4, None)).unwrap().start_over);
     }
 
     proptest! {
-        /// Whatever is asked, nothing is planned beyond the bound or out of order.
+        /// No plan exceeds the bound or is out of order.
         #[test]
         fn no_plan_leaves_the_bound(
             bound in 0_u64..50, declared in proptest::option::of(0_u64..50), received in proptest::option::of(0_u64..50),

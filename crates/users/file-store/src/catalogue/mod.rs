@@ -1,8 +1,8 @@
-//! What is known of files: a part of the facilitator's database. Its tables are in the facilitator's migrations, since a
-//! database has one history.
+//! The metadata of files, in tables of the facilitator's database. The facilitator's migrations create them, because a
+//! database has one sequence of migrations.
 //!
-//! A segment's row is written before its object, and marked once the object is durable. So every object that there can be
-//! has a row, and what no file refers to is found by rows alone.
+//! A segment's row is written before its object, and marked once the object is durable. So every object has a row, and
+//! unused objects are found in the database alone.
 
 use muster_process::store::{During as _, StoreError, begin, json};
 use muster_protocol::{Digest, Timestamp};
@@ -12,79 +12,79 @@ use uuid::Uuid;
 use crate::grant::FileId;
 use crate::write_plan::FileState;
 
-/// What stands in a column where there is no number.
+/// The value of a column without a number.
 const NONE: i64 = -1;
-/// Rows that one collection looks at.
+/// The most rows that one query of a sweep returns.
 const BATCH: i64 = 1_000;
 
-/// A file's metadata.
+/// The metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredFile {
-    /// Its name in URLs.
+    /// The file's id, which is part of its URLs.
     pub id: FileId,
-    /// Whose it is.
+    /// The account that owns the file.
     pub account: String,
-    /// What its owner calls it.
+    /// The name that its owner gave it.
     pub name: String,
-    /// The most bytes that it may have.
+    /// The largest allowed size in bytes.
     pub bound: u64,
-    /// The size that its owner declared.
+    /// The size in bytes that its owner declared.
     pub declared: Option<u64>,
-    /// The digest that its owner promised.
+    /// The digest that its owner announced.
     pub promised: Option<Digest>,
-    /// The unfinished upload: its name, and its durable bytes.
+    /// The unfinished upload: its id and the number of its durable bytes.
     pub uploading: Option<(Uuid, u64)>,
-    /// What readers get.
+    /// The content that readers get.
     pub content: Option<FileContent>,
-    /// When it was announced.
+    /// The time of its announcement.
     pub created_at: Timestamp,
-    /// When it goes.
+    /// The time of its deletion.
     pub expires_at: Timestamp,
 }
 
-/// A finished upload.
+/// A finished upload, which readers get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileContent {
-    /// Its name.
+    /// The id of the upload.
     pub upload: Uuid,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Of all of them.
+    /// The digest of the whole content.
     pub sha256: Digest,
 }
 
 /// A durable piece of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The object that holds it.
+    /// The name of its object.
     pub object: String,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub start: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// What became of a segment.
+/// The outcome of adding a segment to an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendOutcome {
-    /// It is part of the upload.
+    /// The segment is part of the upload.
     Appended,
-    /// The upload is no longer the file's, or goes on somewhere else.
+    /// The upload was replaced, or another request has already written this offset.
     Overtaken,
-    /// The account's quota is used up.
+    /// The segment would exceed the account's quota.
     OverQuota,
 }
 
 /// One page of an account's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileList {
-    /// How many it has.
+    /// The number of all files of the account.
     pub count: u64,
-    /// These of them, newest first.
+    /// The files of this page, newest first.
     pub files: Vec<StoredFile>,
 }
 
-/// The tables of files. Clones share their connections.
+/// The tables of files. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct FileCatalogue {
     pool: AnyPool,
@@ -117,12 +117,12 @@ struct SegmentRow {
 // === impl FileCatalogue ===
 
 impl FileCatalogue {
-    /// The tables behind `pool`, whose schema is up to date.
+    /// The tables in the database of `pool`, whose schema must be up to date.
     pub const fn new(pool: AnyPool) -> Self {
         Self { pool }
     }
 
-    /// Announces a file, if its declared bytes fit into what is left of `quota`. `false` if they do not.
+    /// Announces a file. Returns `false` if its declared bytes exceed what is left of `quota`.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -150,7 +150,7 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// One file.
+    /// The file with this id; `None` if there is none.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -195,7 +195,7 @@ impl FileCatalogue {
         })
     }
 
-    /// Makes `upload` the file's unfinished one, with nothing in it. Any other loses its claim.
+    /// Makes the empty `upload` the file's unfinished one, in place of any other. Returns `false` if the file is gone.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -209,7 +209,7 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Notes that an object is about to be made, so that it is found again if nothing comes of it.
+    /// Records an object before it is written, so that a sweep finds it if the upload fails.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -233,9 +233,9 @@ impl FileCatalogue {
         Ok(())
     }
 
-    /// Makes a durable object the next piece of an upload, unless another came first.
+    /// Makes a durable object the next segment of an upload, unless another request has written this offset.
     ///
-    /// A file whose size was declared has had its room since it was announced; any other must find it in `quota` now.
+    /// The quota of a file with a declared size was checked at its announcement. Any other file is checked here.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -282,7 +282,7 @@ impl FileCatalogue {
         Ok(AppendOutcome::Appended)
     }
 
-    /// Gives a finished upload to the file's readers. `false` if another upload took over meanwhile.
+    /// Makes a finished upload the file's content. Returns `false` if another upload has replaced it.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -306,7 +306,7 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Gives an unfinished upload up.
+    /// Discards an unfinished upload.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -322,7 +322,7 @@ impl FileCatalogue {
         Ok(())
     }
 
-    /// The durable pieces of an upload, in order.
+    /// The durable segments of an upload, in order.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -342,7 +342,7 @@ impl FileCatalogue {
         Ok(rows.into_iter().map(segment).collect())
     }
 
-    /// Removes an account's file; its bytes go with the next collection. `false` if there is none.
+    /// Removes an account's file. A sweep deletes its bytes later. Returns `false` if the account has no such file.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -356,7 +356,7 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Removes every file whose time is over, and says how many.
+    /// Removes every expired file, and returns their number.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -369,7 +369,7 @@ impl FileCatalogue {
         Ok(done.rows_affected())
     }
 
-    /// Objects that were begun before `before` and belong to no upload of any file, or never became durable.
+    /// Objects from before `before` that never became durable, or that belong to no file.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -385,7 +385,7 @@ impl FileCatalogue {
         Ok(rows.into_iter().map(|(object,)| object).collect())
     }
 
-    /// Forgets an object that has been deleted.
+    /// Deletes the row of a deleted object.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -402,7 +402,7 @@ impl FileCatalogue {
 // === impl StoredFile, FileRow ===
 
 impl StoredFile {
-    /// What decisions about uploads need to know.
+    /// The facts that decisions about uploads need.
     pub fn state(&self) -> FileState {
         FileState {
             bound: self.bound,
