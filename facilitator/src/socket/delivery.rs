@@ -1,4 +1,4 @@
-//! What a session sends to its validator unasked: jobs, reports of cheating, and cancellations.
+//! The messages that a session sends on its own: jobs, cheat reports and cancellations.
 
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{

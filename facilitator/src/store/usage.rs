@@ -15,11 +15,11 @@ pub struct DayUsage {
     pub day: i64,
     /// The model's id.
     pub model: String,
-    /// Answered requests.
+    /// The number of answered requests.
     pub requests: u64,
-    /// Tokens of the requests.
+    /// The tokens of the requests together.
     pub input_tokens: u64,
-    /// Tokens of the answers.
+    /// The tokens of the answers together.
     pub output_tokens: u64,
 }
 

@@ -26,7 +26,7 @@ pub struct StoredJobPage {
 /// A page of jobs, unless it is too long.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobListing {
-    /// The page.
+    /// The requested page.
     Page(StoredJobPage),
     /// The page would be longer than [`MAX_PAGE_BYTES`].
     TooLong,

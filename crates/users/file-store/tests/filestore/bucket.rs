@@ -1,4 +1,4 @@
-//! The same over a bucket, as a server that nobody here wrote speaks S3 (moto).
+//! The file store over a bucket of an independent S3 server (moto).
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 use crate::support::{MIB, MIGRATIONS, Store, noise};
 
-/// Starts the server, makes a bucket, says where it is, and how many objects it holds whenever it is asked.
+/// Starts the server, creates a bucket, prints the address, and prints the number of objects for each line of input.
 const SCRIPT: &str = r#"
 import sys, boto3
 from moto.server import ThreadedMotoServer
@@ -27,7 +27,7 @@ print(f"http://{host}:{port}", flush=True)
 for line in sys.stdin:
     print(s3.list_objects_v2(Bucket="jobs", Prefix="users/").get("KeyCount"), flush=True)
 "#;
-/// Python imports for a while where all processors are busy.
+/// The time for the start of Python on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Bucket {

@@ -1,4 +1,4 @@
-//! What holders of signed URLs can do, and what they cannot.
+//! The requests to signed URLs: uploads, downloads, and rejected requests.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn a_whole_upload_comes_back_whole_and_in_ranges() {
         assert_eq!(store.content(&file).await, content);
 
         let tag = format!("\"{}\"", Digest::of(&content).hex());
-        // Across the border of two segments.
+        // A range across the border of two segments.
         let part = store.get(&file, &[("range", "bytes=8388600-8388619")]).await;
         assert_eq!(part.status(), 206);
         assert_eq!(
@@ -96,7 +96,7 @@ async fn what_came_before_a_connection_broke_need_not_be_sent_again() {
         socket.write_all(&content[..17 << 20]).await.unwrap();
         socket.shutdown().await.unwrap();
         let mut said = Vec::new();
-        // The answer, or a reset: it does not matter which.
+        // The client gets the answer or a reset; both are fine.
         let _ = socket.read_to_end(&mut said).await;
         let asking = async {
             loop {
@@ -130,10 +130,10 @@ async fn another_content_than_promised_is_refused_and_may_be_sent_again() {
         assert_eq!(store.get(&file, &[]).await.status(), 404);
         assert_eq!(store.offset(&file).await, 0);
         assert_eq!(store.put(&file, content.clone()).await.status(), 201);
-        // Also in parts, where the beginning is hashed once more.
+        // The digest is also checked for an upload in parts, whose beginning is hashed again.
         assert_eq!(store.part(&file, &content[..50], 0, "100").await.status(), 202);
         assert_eq!(store.part(&file, &[0; 50], 50, "100").await.status(), 422);
-        assert_eq!(store.content(&file).await, content, "what was whole stays");
+        assert_eq!(store.content(&file).await, content, "the complete content stays");
     }
 }
 
@@ -178,7 +178,7 @@ async fn sizes_are_bounded_one_by_one_and_together() {
         assert!(matches!(full, Err(FileError::Quota { .. })), "{full:?}");
         assert!(store.service.create("bob", new(11 * MIB)).await.is_ok());
 
-        // Ten MiB are left; an output of unknown size may have those and no more.
+        // Ten MiB of the quota are left for an output of unknown size.
         let output = store.output().await;
         let answer = store.put(&output, vec![7; 12 << 20]).await;
         assert_eq!(answer.status(), 413);
@@ -206,7 +206,7 @@ async fn a_url_permits_one_thing_with_one_file_for_a_while() {
         let write = store.url(FileAccess::Write, &file);
         let (_, query) = read.split_once('?').unwrap();
         let refused = [
-            // The signature of one for the other.
+            // A signature of another use.
             format!("{}/files/{}/upload?{query}", store.base, file.id),
             format!("{}/files/{}/content?{query}", store.base, other.id),
             format!("{}/files/{}/content", store.base, file.id),
@@ -240,7 +240,7 @@ async fn of_two_uploads_at_once_one_is_told_that_it_was_overtaken() {
     for store in each().await {
         let file = store.announce(2_000, None).await;
         assert_eq!(store.part(&file, &[1; 1_000], 0, "2000").await.status(), 202);
-        // Somebody else begins from the beginning.
+        // Another client starts the upload again.
         assert_eq!(store.part(&file, &[2; 500], 0, "2000").await.status(), 202);
         let late = store.part(&file, &[1; 1_000], 1_000, "2000").await;
         assert_eq!((late.status().as_u16(), offset_of(&late)), (409, 500));

@@ -12,7 +12,7 @@ use reqwest::{Client, Response};
 use sqlx::migrate::Migrator;
 use tempfile::TempDir;
 
-/// A database has one history, and it is the facilitator's.
+/// The facilitator's migrations, which create the tables of files.
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("../../../facilitator/migrations");
 
 pub(crate) const MIB: u64 = 1024 * 1024;
@@ -28,7 +28,7 @@ pub(crate) struct Store {
     tasks: Tasks,
 }
 
-/// Settings that a test fills within moments.
+/// Settings with small limits.
 pub(crate) fn small() -> Settings {
     Settings {
         max_file_mib: 40,
@@ -39,7 +39,7 @@ pub(crate) fn small() -> Settings {
     }
 }
 
-/// A store on each database engine, over a folder.
+/// A file store over a folder, on each available database engine.
 pub(crate) async fn each() -> Vec<Store> {
     let mut each = Vec::new();
     for tables in stores(&MIGRATIONS).await.unwrap() {
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// A file of `//Alice`'s with a declared size.
+    /// Announces a file of `alice` with a declared size.
     pub(crate) async fn announce(&self, size: u64, sha256: Option<Digest>) -> StoredFile {
         let new = NewFile {
             name: "data.bin".to_owned(),
@@ -90,7 +90,7 @@ impl Store {
         self.service.create("alice", new).await.unwrap()
     }
 
-    /// An output whose size nobody knows.
+    /// Announces an output of unknown size.
     pub(crate) async fn output(&self) -> StoredFile {
         let new = NewFile {
             name: "out.bin".to_owned(),
@@ -115,7 +115,7 @@ impl Store {
         request.send().await.unwrap()
     }
 
-    /// `Upload-Offset`, as `HEAD` tells it.
+    /// `Upload-Offset` in the answer to `HEAD`.
     pub(crate) async fn offset(&self, file: &StoredFile) -> u64 {
         let answer = self
             .http
@@ -141,7 +141,7 @@ impl Store {
         answer.bytes().await.unwrap().to_vec()
     }
 
-    /// Objects that lie in the folder.
+    /// The number of objects in the folder.
     pub(crate) fn objects(&self) -> usize {
         fn below(folder: &std::path::Path) -> usize {
             let entries = std::fs::read_dir(folder).unwrap().flatten();
@@ -167,7 +167,7 @@ pub(crate) fn offset_of(answer: &Response) -> u64 {
     offset.to_str().unwrap().parse().unwrap()
 }
 
-/// Bytes in which every part is recognised.
+/// Pseudo-random bytes, so that no two parts are equal.
 pub(crate) fn noise(len: u64) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     (0..len)

@@ -1,4 +1,4 @@
-//! What is no longer needed goes, and nothing else.
+//! Sweeps delete expired files and unused objects, and nothing else.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ async fn a_deleted_and_a_replaced_content_go_after_a_while() {
     }
 }
 
-/// A process that died between making an object and saying so leaves a row by which the object is found.
+/// A process that crashed between writing an object and marking it as durable leaves a row, by which a sweep finds the
+/// object.
 #[tokio::test]
 async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
     for store in each().await {
@@ -78,7 +79,7 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
         store.clock.advance(HOUR + Duration::from_secs(1));
         assert_eq!(store.service.sweep().await.unwrap(), (0, 2));
         assert_eq!(store.objects(), 1);
-        assert_eq!(store.offset(&file).await, 5, "what was acknowledged stays");
+        assert_eq!(store.offset(&file).await, 5, "acknowledged bytes stay");
         assert_eq!(store.part(&file, b"56789", 5, "10").await.status(), 201);
         assert_eq!(store.content(&file).await, b"0123456789");
     }

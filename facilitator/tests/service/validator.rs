@@ -17,7 +17,7 @@ pub(crate) struct Validator {
 }
 
 impl Validator {
-    /// Connects without saying who it is.
+    /// Connects without authenticating.
     pub(crate) async fn dial(facilitator: &Facilitator) -> Self {
         let limits = Limits::facilitator();
         let socket = muster_websocket::connect(&facilitator.socket_url(), &limits)
@@ -26,13 +26,13 @@ impl Validator {
         Self { socket }
     }
 
-    /// Connects as `//name` and is accepted.
+    /// Connects as `//name`, which must be accepted.
     pub(crate) async fn connect(facilitator: &Facilitator, name: &str) -> Self {
         let mut validator = Self::dial(facilitator).await;
         let before = facilitator.validators().await;
         let answer = validator.authenticate(name).await;
         assert_eq!(answer.status, ResponseStatus::Success, "{answer:?}");
-        // The sign of life that makes it selectable is stored just after the answer.
+        // The heartbeat that makes the validator selectable is stored just after the response.
         validator.settle().await;
         assert!(facilitator.validators().await >= before.max(1));
         validator
@@ -58,7 +58,7 @@ impl Validator {
         self.response().await
     }
 
-    /// The challenge that answers a greeting.
+    /// Receives the challenge that answers a greeting.
     pub(crate) async fn challenge(&mut self) -> Challenge {
         match self.receive().await {
             FromFacilitator::Challenge(challenge) => challenge,
@@ -71,9 +71,9 @@ impl Validator {
         }
     }
 
-    /// Waits until the session has dealt with everything before: a second authentication is answered in turn.
+    /// Waits until the session has handled every earlier message, by a second authentication, which is answered in turn.
     ///
-    /// Jobs that arrive first are not lost: it must be called before any can be there.
+    /// It must be called before any job can arrive.
     async fn settle(&mut self) {
         let auth = facilitator_auth(&key("Nobody"));
         self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
@@ -93,7 +93,7 @@ impl Validator {
         assert!(jobs.is_empty(), "use `connect_to_jobs` where jobs are waiting");
     }
 
-    /// Connects as `//name`, to whom `count` jobs are delivered at once.
+    /// Connects as `//name`, and receives the `count` jobs that wait for it.
     pub(crate) async fn connect_to_jobs(
         facilitator: &Facilitator,
         name: &str,
@@ -122,7 +122,7 @@ impl Validator {
             .unwrap()
     }
 
-    /// The next message, however long it takes; `None` once the socket is closed.
+    /// The next message, without a time limit; `None` once the socket is closed.
     pub(crate) async fn next(&mut self) -> Option<FromFacilitator> {
         let frame = self.socket.recv().await.unwrap()?;
         Some(decode(&frame).unwrap())
@@ -156,7 +156,7 @@ impl Validator {
         }
     }
 
-    /// The job that it is told to stop.
+    /// Receives the cancellation of a job.
     pub(crate) async fn cancelled(&mut self) -> JobId {
         match self.receive().await {
             FromFacilitator::Cancel(cancel) => cancel.uuid,
@@ -169,7 +169,7 @@ impl Validator {
         }
     }
 
-    /// The report of cheating that it is sent.
+    /// Receives a cheat report.
     pub(crate) async fn cheated(&mut self) -> CheatReport {
         match self.receive().await {
             FromFacilitator::Cheated(report) => *report,
@@ -182,7 +182,7 @@ impl Validator {
         }
     }
 
-    /// Reports a status; the type of the error if it is not taken.
+    /// Reports a status. The error is the type in the response.
     pub(crate) async fn report(&mut self, uuid: JobId, status: JobStatus) -> Result<(), String> {
         self.report_with(uuid, status, None).await
     }
@@ -207,12 +207,12 @@ impl Validator {
         }
     }
 
-    /// Nothing has been sent to it: the next frame answers a question asked now.
+    /// Checks that nothing was sent to the validator: the next frame answers a message sent now.
     pub(crate) async fn is_idle(&mut self) {
         self.settle().await;
     }
 
-    /// Waits for the end and says its code.
+    /// Waits for the close frame and returns its code.
     pub(crate) async fn closed(&mut self) -> u16 {
         while self.frame().await.is_some() {}
         self.socket.closed().expect("closed without a close frame").code

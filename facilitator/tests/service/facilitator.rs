@@ -11,15 +11,15 @@ use muster_process::{SharedClock, SystemClock, Tasks, ready};
 use muster_protocol::ValidatorKey;
 use tempfile::TempDir;
 
-/// How long a condition may take to come true on a busy machine.
+/// The time in which a condition must come true, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A key of the scripted cast: `//User`, `//Validator` and so on.
+/// The key of a scripted party: `//User`, `//Validator` and so on.
 pub(crate) fn key(name: &str) -> Keypair {
     Keypair::from_uri(&format!("//{name}")).unwrap()
 }
 
-/// The validator of that name.
+/// The key of the scripted validator with this name.
 pub(crate) fn validator_key(name: &str) -> ValidatorKey {
     ValidatorKey(key(name).hotkey())
 }
@@ -78,7 +78,7 @@ impl Facilitator {
         }
     }
 
-    /// Stops it as a signal would.
+    /// Stops the facilitator as a signal would.
     pub(crate) async fn stop(self) -> (Config, SharedClock, TempDir) {
         self.tasks.shutdown();
         self.tasks.wait(SOON).await.unwrap();
@@ -87,9 +87,15 @@ impl Facilitator {
         (self.config, self.clock, self.folder)
     }
 
-    /// Stops it and starts another one over the same store.
+    /// Stops the facilitator and starts another one over the same store.
     pub(crate) async fn restart(self) -> Self {
-        let (config, clock, folder) = self.stop().await;
+        self.restart_with(|_| {}).await
+    }
+
+    /// Restarts with a changed configuration.
+    pub(crate) async fn restart_with(self, change: impl FnOnce(&mut Config)) -> Self {
+        let (mut config, clock, folder) = self.stop().await;
+        change(&mut config);
         Self::boot(config, clock, folder).await
     }
 
@@ -101,12 +107,12 @@ impl Facilitator {
         format!("ws://{}/ws/v0/", self.address)
     }
 
-    /// Unix nanoseconds by the facilitator's clock.
+    /// The time of the facilitator's clock in Unix nanoseconds.
     pub(crate) fn now_ns(&self) -> i64 {
         self.clock.now().micros() * 1000
     }
 
-    /// How many validators it counts as connected.
+    /// The number of connected validators, as `/health` reports it.
     pub(crate) async fn validators(&self) -> u64 {
         let health: serde_json::Value = reqwest::get(self.url("/health"))
             .await
@@ -118,7 +124,7 @@ impl Facilitator {
     }
 }
 
-/// Asks again until there is an answer.
+/// Calls `ask` until it returns a value.
 pub(crate) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {

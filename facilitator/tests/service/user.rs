@@ -64,7 +64,7 @@ impl User {
         }
     }
 
-    /// The same user at a facilitator that has moved.
+    /// The same user at a restarted facilitator.
     pub(crate) fn at(mut self, facilitator: &Facilitator) -> Self {
         self.base = facilitator.url("");
         self
@@ -127,7 +127,7 @@ impl User {
             .await
     }
 
-    /// A job that must be taken in.
+    /// Submits a job that must be accepted.
     pub(crate) async fn create(&self, body: &Value, timestamp_ns: i64) -> JobView {
         let answer = self.submit(body, timestamp_ns).await;
         assert_eq!(answer.status(), StatusCode::CREATED);
@@ -141,7 +141,7 @@ impl User {
     }
 }
 
-/// One login, whatever comes of it.
+/// One login, successful or not.
 pub(crate) async fn attempt(facilitator: &Facilitator, http: &reqwest::Client, keys: &Keypair) -> Response {
     let nonce = nonce(facilitator, http).await;
     let signature = keys.sign(nonce.as_bytes()).to_bare_hex();
@@ -169,8 +169,8 @@ pub(crate) async fn login_with(facilitator: &Facilitator, http: &reqwest::Client
         .unwrap()
 }
 
-/// Status and JSON body of an answer.
-pub(crate) async fn said(answer: Response) -> (u16, Value) {
+/// The status and the JSON body of an answer.
+pub(crate) async fn read_json(answer: Response) -> (u16, Value) {
     let status = answer.status().as_u16();
     (status, answer.json().await.unwrap())
 }

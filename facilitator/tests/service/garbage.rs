@@ -1,4 +1,4 @@
-//! Seeded garbage at every entrance: always a reason, never an error of the server's.
+//! Seeded garbage in bodies, headers and frames: the answer is always a reason, never a server error.
 
 use muster_protocol::rest::headers;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::facilitator::{Facilitator, validator_key};
 use crate::user::{User, job_for, login_with, signature_headers};
 use crate::validator::Validator;
 
-/// SplitMix64: small, seeded, the same everywhere.
+/// SplitMix64, a small random generator with the same output on every platform.
 struct Seeded(u64);
 
 impl Seeded {
@@ -23,7 +23,7 @@ impl Seeded {
         usize::try_from(self.next() % u64::try_from(bound.max(1)).unwrap()).unwrap()
     }
 
-    /// A few bytes changed, removed or doubled.
+    /// Changes, removes or inserts a few bytes.
     fn mangle(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = bytes.to_vec();
         for _ in 0..=self.below(4) {
@@ -43,7 +43,7 @@ impl Seeded {
         out
     }
 
-    /// One value of an object replaced by one of another type.
+    /// Replaces one value of an object by one of another type.
     fn retype(&mut self, object: &Value) -> Value {
         let mut object = object.clone();
         let odd = [
@@ -102,7 +102,7 @@ async fn no_body_and_no_header_is_ever_the_servers_fault() {
         let mut odd = good.clone();
         let at = seeded.below(odd.len());
         let text = seeded.mangle(odd[at].1.as_bytes());
-        // Only what can stand in a header at all.
+        // A header can contain visible ASCII only.
         odd[at].1 = text
             .iter()
             .filter(|byte| (b' '..=b'~').contains(*byte))
@@ -138,7 +138,7 @@ async fn no_frame_ends_a_validators_session() {
             _ => seeded.retype(&update).to_string(),
         };
         validator.socket.send(frame.clone()).await.unwrap();
-        // Only a heartbeat goes without an answer, and none of these becomes one.
+        // Every frame but a heartbeat is answered, and none of these becomes a heartbeat.
         assert_eq!(validator.response().await.errors.len(), 1, "{frame}");
     }
     validator.is_idle().await;

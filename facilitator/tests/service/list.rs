@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, validator_key};
-use crate::user::{User, job_for, said};
+use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
 async fn page(user: &User, query: &str) -> (u16, Value) {
-    said(user.get(&format!("/api/v1/jobs/{query}")).send().await.unwrap()).await
+    read_json(user.get(&format!("/api/v1/jobs/{query}")).send().await.unwrap()).await
 }
 
 #[tokio::test]

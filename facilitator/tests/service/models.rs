@@ -1,4 +1,4 @@
-//! OpenAI's routes: who gets in, what the gateway hears, what is counted.
+//! OpenAI's interface: admission, the requests that gateways receive, and the count of usage.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::facilitator::{Facilitator, key, until, validator_key};
-use crate::user::{User, said};
+use crate::user::{User, read_json};
 use crate::validator::Validator;
 
 const ANSWER: &str = concat!(
@@ -27,7 +27,7 @@ const ANSWER: &str = concat!(
     "data: [DONE]\n\n\n: muster-proof QUJD\n",
 );
 
-/// A gateway that keeps what it hears.
+/// A scripted gateway that records its requests.
 #[derive(Clone, Default)]
 struct Gateway {
     heard: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
@@ -74,7 +74,7 @@ fn notice(url: &str) -> ToFacilitator {
 
 async fn announced(user: &User) {
     until(async || {
-        let list = said(user.get("/v1/models").send().await.unwrap()).await.1;
+        let list = read_json(user.get("/v1/models").send().await.unwrap()).await.1;
         (list["data"][0]["id"] == "org/tiny").then_some(())
     })
     .await;
@@ -91,12 +91,12 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
     assert_eq!(
-        said(user.get("/v1/models").send().await.unwrap()).await.1["data"],
+        read_json(user.get("/v1/models").send().await.unwrap()).await.1["data"],
         json!([])
     );
     validator.say(&notice(&url)).await;
     announced(&user).await;
-    let one = said(user.get("/v1/models/org/tiny").send().await.unwrap())
+    let one = read_json(user.get("/v1/models/org/tiny").send().await.unwrap())
         .await
         .1;
     assert_eq!(
@@ -135,13 +135,15 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
         token.signature()
     ));
     assert_eq!(stated.audience, ValidatorKey(key("Validator").hotkey()));
-    let health = said(reqwest::get(facilitator.url("/health")).await.unwrap())
+    let health = read_json(reqwest::get(facilitator.url("/health")).await.unwrap())
         .await
         .1;
     assert_eq!(health["hotkey"], json!(stated.facilitator));
 
     until(async || {
-        let usage = said(user.get("/api/v1/usage/").send().await.unwrap()).await.1;
+        let usage = read_json(user.get("/api/v1/usage/").send().await.unwrap())
+            .await
+            .1;
         let one = &usage["results"][0];
         let counted = (
             &one["model"],
@@ -164,7 +166,7 @@ async fn every_refusal_has_openais_shape() {
     let user = User::login(&facilitator, "User").await;
     let chat = "/v1/chat/completions";
     let code = async |answer: reqwest::Response| {
-        let (status, body) = said(answer).await;
+        let (status, body) = read_json(answer).await;
         assert!(body["error"]["message"].is_string(), "{body}");
         (status, body["error"]["code"].as_str().unwrap().to_owned())
     };
@@ -228,7 +230,7 @@ async fn every_refusal_has_openais_shape() {
         );
     }
     assert!(gateway.heard().is_empty(), "none of it went any further");
-    // The last tokens of the day may be exceeded by one answer, and then it is over.
+    // One answer may exceed the daily tokens; the next request is rejected.
     let answer = user.send(Method::POST, chat, Some(&ask())).await;
     assert_eq!(answer.text().await.unwrap(), ANSWER);
     let over = until(async || {
@@ -243,7 +245,7 @@ async fn every_refusal_has_openais_shape() {
 async fn a_revoked_key_opens_nothing_and_pages_of_any_origin_may_ask() {
     let facilitator = Facilitator::start().await;
     let user = User::login(&facilitator, "User").await;
-    let made = said(
+    let made = read_json(
         user.send(Method::POST, "/api/v1/keys/", Some(&json!({"name": "k"})))
             .await,
     )
@@ -253,7 +255,7 @@ async fn a_revoked_key_opens_nothing_and_pages_of_any_origin_may_ask() {
     assert_eq!(holder.get("/v1/models").send().await.unwrap().status(), 200);
     let path = format!("/api/v1/keys/{}/", made["id"].as_str().unwrap());
     user.send(Method::DELETE, &path, None).await;
-    let (status, body) = said(holder.get("/v1/models").send().await.unwrap()).await;
+    let (status, body) = read_json(holder.get("/v1/models").send().await.unwrap()).await;
     assert_eq!(
         (status, &body["error"]["type"]),
         (401, &json!("authentication_error"))
@@ -279,12 +281,12 @@ async fn a_mere_claim_to_be_a_validator_announces_nothing() {
     let facilitator = Facilitator::start().await;
     let (_, url) = Gateway::open().await;
     let user = User::login(&facilitator, "User").await;
-    // ComputeHorde's greeting, which anyone may have captured.
+    // ComputeHorde's greeting, which a third party may have captured.
     let (mut socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
         .await
         .unwrap();
     let auth = ToFacilitator::V0AuthenticationRequest(muster_identity::facilitator_auth(&key("Validator")));
-    // The last one is answered, and so everything before it has been read.
+    // The last frame is answered, so every earlier one has been handled.
     for message in [&auth, &notice(&url), &auth] {
         socket.send(Message::text(encode(message))).await.unwrap();
     }
@@ -292,7 +294,7 @@ async fn a_mere_claim_to_be_a_validator_announces_nothing() {
         socket.next().await.unwrap().unwrap();
     }
     assert_eq!(
-        said(user.get("/v1/models").send().await.unwrap()).await.1["data"],
+        read_json(user.get("/v1/models").send().await.unwrap()).await.1["data"],
         json!([])
     );
 }

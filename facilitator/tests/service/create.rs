@@ -1,4 +1,4 @@
-//! Jobs at the door: what is taken, what is refused and how, and what a repetition does.
+//! Submitting jobs: accepted ones, rejected ones with their reasons, and repeated requests.
 
 use muster_protocol::rest::headers;
 use muster_protocol::{JobStatus, Signature};
@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, validator_key};
-use crate::user::{User, job_for, said, signature_headers};
+use crate::user::{User, job_for, read_json, signature_headers};
 use crate::validator::Validator;
 
 const SECOND: i64 = 1_000_000_000;
@@ -43,7 +43,7 @@ async fn what_the_sdk_posts_becomes_a_job_that_only_its_user_sees() {
     assert_eq!(user.job(job.uuid).await, job);
 
     let stranger = User::login(&facilitator, "Other").await;
-    let answer = said(
+    let answer = read_json(
         stranger
             .get(&format!("/api/v1/jobs/{}/", job.uuid))
             .send()
@@ -135,7 +135,7 @@ async fn every_bad_signature_is_refused_with_a_reason() {
         cases.push((name, replaced(&good, name, None), 401));
     }
     for (case, headers, status) in cases {
-        let answer = said(user.post(bytes.clone(), &headers).await).await;
+        let answer = read_json(user.post(bytes.clone(), &headers).await).await;
         assert_eq!(answer.0, status, "{case}: {answer:?}");
         let reason = answer.1["detail"].as_str().unwrap();
         assert!(reason.starts_with("Signature "), "{case}: {reason}");
@@ -151,18 +151,18 @@ async fn a_repeated_request_is_the_same_job() {
     let body = job_for(validator_key("Validator"));
     let bytes = serde_json::to_vec(&body).unwrap();
     let headers = signature_headers(&user.sign(&body, facilitator.now_ns()));
-    let first = said(user.post(bytes.clone(), &headers).await).await;
+    let first = read_json(user.post(bytes.clone(), &headers).await).await;
     let delivered = validator.job().await;
     let (again, third) = tokio::join!(
         user.post(bytes.clone(), &headers),
         user.post(bytes.clone(), &headers)
     );
-    assert_eq!(said(again).await, first);
-    assert_eq!(said(third).await, first);
+    assert_eq!(read_json(again).await, first);
+    assert_eq!(read_json(third).await, first);
     assert_eq!((first.0, &first.1["uuid"]), (201, &json!(delivered.uuid)));
     validator.is_idle().await;
 
-    // A new signature over the same fields is a new job, and so is the same job of another time.
+    // A new signature over the same fields creates a new job.
     let second = user.create(&body, facilitator.now_ns()).await;
     assert_ne!(second.uuid, delivered.uuid);
 }
@@ -179,7 +179,7 @@ async fn requests_that_race_make_one_job() {
     let (a, b, c, d) = tokio::join!(post(), post(), post(), post());
     let mut uuids = Vec::new();
     for answer in [a, b, c, d] {
-        let (status, job) = said(answer).await;
+        let (status, job) = read_json(answer).await;
         assert_eq!(status, 201);
         uuids.push(job["uuid"].clone());
     }
@@ -193,7 +193,7 @@ async fn a_validator_that_is_not_there_cannot_be_selected() {
     let facilitator = Facilitator::start().await;
     let user = User::login(&facilitator, "User").await;
     for name in ["Validator", "Stranger"] {
-        let answer = said(
+        let answer = read_json(
             user.submit(&job_for(validator_key(name)), facilitator.now_ns())
                 .await,
         )
@@ -208,11 +208,11 @@ async fn bodies_that_are_no_job_are_refused_by_field_size_and_kind() {
     let user = User::login(&facilitator, "User").await;
     let headers = signature_headers(&user.sign(&job_for(validator_key("Validator")), facilitator.now_ns()));
 
-    let fields = said(user.post(b"{\"args\": null}".to_vec(), &headers).await).await;
+    let fields = read_json(user.post(b"{\"args\": null}".to_vec(), &headers).await).await;
     assert_eq!(fields.0, 400);
     assert_eq!(fields.1["docker_image"], json!(["This field is required."]));
     assert_eq!(fields.1["args"], json!(["This field may not be null."]));
-    let broken = said(user.post(b"{".to_vec(), &headers).await).await;
+    let broken = read_json(user.post(b"{".to_vec(), &headers).await).await;
     assert_eq!(broken.0, 400);
     assert!(
         broken.1["detail"]
@@ -221,7 +221,7 @@ async fn bodies_that_are_no_job_are_refused_by_field_size_and_kind() {
             .starts_with("JSON parse error")
     );
 
-    let large = said(user.post(vec![b' '; 16 * 1024 * 1024 + 1], &headers).await).await;
+    let large = read_json(user.post(vec![b' '; 16 * 1024 * 1024 + 1], &headers).await).await;
     assert_eq!(large.0, 413);
     assert!(
         large.1["detail"].as_str().unwrap().contains("16777216"),
@@ -237,5 +237,5 @@ async fn bodies_that_are_no_job_are_refused_by_field_size_and_kind() {
     for (name, value) in &headers {
         plain = plain.header(*name, value);
     }
-    assert_eq!(said(plain.send().await.unwrap()).await.0, 415);
+    assert_eq!(read_json(plain.send().await.unwrap()).await.0, 415);
 }

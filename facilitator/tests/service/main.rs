@@ -19,6 +19,8 @@ mod login;
 #[cfg(test)]
 mod models;
 #[cfg(test)]
+mod rejections;
+#[cfg(test)]
 mod reports;
 #[cfg(test)]
 mod schema;

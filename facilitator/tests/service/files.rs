@@ -1,11 +1,11 @@
-//! Files through the door: announced, uploaded by URL, listed, kept from others, deleted.
+//! Files: announcing, uploading by URL, listing, access of other accounts, and deleting.
 
 use muster_protocol::Digest;
 use muster_protocol::rest::{FilePage, FileView};
 use serde_json::{Value, json};
 
 use crate::facilitator::Facilitator;
-use crate::user::{User, said};
+use crate::user::{User, read_json};
 
 const FILES: &str = "/api/v1/files/";
 
@@ -15,7 +15,7 @@ async fn announce(facilitator: &Facilitator, user: &User, body: &Value) -> (u16,
         .post(facilitator.url(FILES))
         .bearer_auth(&user.token)
         .json(body);
-    said(request.send().await.unwrap()).await
+    read_json(request.send().await.unwrap()).await
 }
 
 async fn announced(facilitator: &Facilitator, user: &User, body: &Value) -> FileView {
@@ -37,7 +37,7 @@ async fn a_file_is_announced_uploaded_shown_and_deleted_by_its_owner_only() {
     )
     .await;
     assert!(!file.complete && file.received == 0 && file.size == Some(7));
-    // Whoever has the URL needs no token.
+    // A signed URL needs no token.
     let stranger = reqwest::Client::new();
     let put = stranger
         .put(&file.upload_url)

@@ -9,10 +9,10 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, SOON, until, validator_key};
-use crate::user::{User, job_for, said};
+use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
-/// One event as it came.
+/// One event of a stream.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) id: String,
@@ -109,7 +109,7 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
     validator.report(job, JobStatus::Accepted).await.unwrap();
     let accepted = events.next().await.unwrap();
     assert_eq!(status(&accepted), JobStatus::Accepted);
-    // A character that two pieces share ("ż" is c5 bc) comes whole.
+    // A character that is split between two pieces ("ż" is c5 bc) arrives whole.
     log(&mut validator, job, 0, "acU=").await;
     let event = events.next().await.unwrap();
     let said: LogEvent = serde_json::from_value(event.data).unwrap();
@@ -131,7 +131,7 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
     );
     drop(events);
 
-    // What is said while nobody watches is there later, and the last words come before the end.
+    // Output that arrives without a client is stored, and the last output comes before the end.
     log(&mut validator, job, 4, "eWVz").await;
     validator.report(job, JobStatus::Completed).await.unwrap();
     let resumed = Events::follow(&user, job, Some("2-2")).await.rest().await;
@@ -142,7 +142,7 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
     let whole = Events::follow(&user, job, None).await.rest().await;
     assert_eq!(whole.len(), 3 + 1 + 3);
 
-    // Somebody who has seen the end is told not to come back.
+    // A client that has seen the end is told not to reconnect.
     let path = format!("/api/v1/jobs/{job}/events/");
     let done = user
         .get(&path)
@@ -174,7 +174,7 @@ async fn what_is_said_of_another_validators_job_is_passed_over() {
         .uuid;
     validator.job().await;
     log(&mut other, job, 0, "bGll").await;
-    // Words of both go through the same keeper, in order.
+    // The messages of both validators are stored in order by the same task.
     other.is_idle().await;
     log(&mut validator, job, 0, "eWVz").await;
     validator.report(job, JobStatus::Failed).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_watcher_goes_when_the_facilitator_stops_and_an_account_has_so_many() 
     let mut events = Events::follow(&user, job, None).await;
     events.next().await.unwrap();
     let path = format!("/api/v1/jobs/{job}/events/");
-    assert_eq!(said(user.get(&path).send().await.unwrap()).await.0, 429);
+    assert_eq!(read_json(user.get(&path).send().await.unwrap()).await.0, 429);
     drop(events);
     until(async || (user.get(&path).send().await.unwrap().status() == StatusCode::OK).then_some(())).await;
     let events = until(async || {
@@ -216,7 +216,7 @@ async fn a_watcher_goes_when_the_facilitator_stops_and_an_account_has_so_many() 
 
 async fn cancel(user: &User, job: JobId) -> (u16, Value) {
     let path = format!("/api/v1/jobs/{job}/cancel/");
-    said(user.send(reqwest::Method::POST, &path, None).await).await
+    read_json(user.send(reqwest::Method::POST, &path, None).await).await
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn a_job_that_nobody_has_taken_ends_at_once_and_its_validator_is_told() {
     assert_eq!(
         validator.cancelled().await,
         job,
-        "whoever works on it is told again"
+        "a validator that works on it is told again"
     );
     assert_eq!(user.job(job).await.last_status(), JobStatus::Rejected);
 }
@@ -286,7 +286,7 @@ async fn a_running_job_is_stopped_by_its_validator_also_after_it_was_away() {
     );
 }
 
-/// A validator of ComputeHorde's: nothing of ours on its side of the upgrade.
+/// A ComputeHorde validator: it does not send Muster's header in the upgrade request.
 #[tokio::test]
 async fn nothing_of_ours_reaches_a_computehorde_validator_and_its_jobs_cannot_be_stopped() {
     use futures_util::SinkExt as _;
@@ -325,7 +325,7 @@ async fn nothing_of_ours_reaches_a_computehorde_validator_and_its_jobs_cannot_be
         answer["detail"].as_str().unwrap().contains("time limits"),
         "{answer}"
     );
-    // The next frame answers the next question: nothing came in between.
+    // The next frame answers the next update, so no other frame came in between.
     let update = update.to_string().replace("accepted", "completed");
     socket.send(Message::text(update)).await.unwrap();
     let answer = socket.next().await.unwrap().unwrap().into_text().unwrap();

@@ -1,4 +1,4 @@
-//! The store's rules, on every engine that is at hand.
+//! The store's rules, on every available database engine.
 
 use muster_facilitator::config::LiveConfig;
 use muster_facilitator::store::{
@@ -41,7 +41,7 @@ fn job(name: &str, timestamp_ns: i64) -> Verified<JobRequest> {
     signed(name, timestamp_ns, job_for(validator_key("Validator")))
 }
 
-/// A job of `//User` with an inline input of so many bytes.
+/// A job of `//User` with an inline input of `bytes` bytes.
 fn job_with(timestamp_ns: i64, bytes: usize) -> Verified<JobRequest> {
     let mut body = job_for(validator_key("Validator"));
     body["volumes"][0]["contents"] = serde_json::json!("A".repeat(bytes));
@@ -84,12 +84,12 @@ fn account(name: &str) -> Account {
     Account::Hotkey(UserKey(key(name).hotkey()))
 }
 
-/// The user of a job, as they would be let in.
+/// The actor that submits a job of this user.
 fn actor(job: &JobRequest) -> Actor {
     Actor::user(job.signature.signatory)
 }
 
-/// Stores a job without any limits.
+/// Stores a job without quotas.
 async fn create(store: &Store, validator: ValidatorKey, job: &Verified<JobRequest>, now: Timestamp) -> JobId {
     match submit(store, validator, job, None, JobQuota::NONE, now).await {
         JobCreation::New => job.uuid,
@@ -150,7 +150,7 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
         a.beat(at(0)).await.unwrap();
         b.beat(at(0)).await.unwrap();
         assert!(a.claim_validator(v, Trust::Claimed, true, at(0)).await.unwrap());
-        // A claim elsewhere takes nothing over from one that beats, and is not believed about jobs.
+        // A claimed connection to another replica takes nothing over from a live one, and may not report on jobs.
         let job = job("User", 1);
         create(&a, v, &job, at(0)).await;
         assert!(!b.claim_validator(v, Trust::Claimed, true, at(1)).await.unwrap());
@@ -160,7 +160,7 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
             UpdateOutcome::HeldElsewhere
         );
         assert!(b.is_held_elsewhere(v).await.unwrap() && !a.is_held_elsewhere(v).await.unwrap());
-        // Proof does, when it arrives, and only then.
+        // A proven connection takes over, at its first heartbeat only.
         assert!(b.claim_validator(v, Trust::Proven, true, at(2)).await.unwrap());
         assert!(!a.claim_validator(v, Trust::Claimed, false, at(3)).await.unwrap());
         assert_eq!(
@@ -173,7 +173,7 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
         );
         assert!(a.claim_validator(v, Trust::Proven, true, at(4)).await.unwrap());
         assert!(!b.claim_validator(v, Trust::Proven, false, at(5)).await.unwrap());
-        // One that is gone holds nothing: it said so, it stopped beating, or its connection fell silent.
+        // A replica holds nothing after it has released, stopped recording that it is alive, or heard nothing for long.
         a.release(v).await.unwrap();
         assert!(b.claim_validator(v, Trust::Proven, false, at(6)).await.unwrap());
         a.beat(at(20)).await.unwrap();
@@ -208,7 +208,7 @@ async fn a_signature_names_one_job_and_what_is_stored_comes_back_whole() {
         assert_eq!(create(&store, validator, &again, at(1)).await, first.uuid);
         assert_eq!(store.job(again.uuid).await.unwrap(), None);
 
-        // A second process sees the same.
+        // A second process reads the same.
         let other = Store::open(&test.url).await.unwrap();
         let stored = other.job(first.uuid).await.unwrap().unwrap();
         assert_eq!(stored.request, *first);
@@ -252,7 +252,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
             record(JobStatus::Received).await,
             UpdateOutcome::Rejected(UpdateRejection::Backwards { .. })
         ));
-        // Unknown statuses are kept, but not without end.
+        // Unknown statuses are stored, up to the limit.
         for n in 0..100 {
             let mut odd = update(job.uuid, JobStatus::Unknown);
             odd.metadata = Some(muster_protocol::wire::decode(&format!("{{\"n\":\"\\u0000{n}\"}}")).unwrap());
@@ -348,7 +348,7 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
             assert_eq!(volume.volumes, [VolumePart::Inline(expected)]);
         }
 
-        // Results count as well: five of them are more than a page may hold.
+        // Results count too: five of them are more than a page may hold.
         let result: StatusMetadata =
             muster_protocol::wire::decode(&format!("{{\"n\":\"{}\"}}", "x".repeat(13 << 20))).unwrap();
         for n in 2..7 {
@@ -426,7 +426,7 @@ async fn quotas_hold_against_requests_that_race() {
             made,
             JobCreation::New | JobCreation::QuotaExceeded(QuotaExceeded::Open)
         )));
-        // A repetition is no new job, whatever the quota.
+        // A repeated request creates no job, so the quota does not matter.
         let known = jobs
             .iter()
             .zip(&made)
@@ -617,7 +617,7 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
         assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
 
         let said: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
-        store.store_live(&said, &bounds, at(1)).await.unwrap();
+        store.store_live(&read_json, &bounds, at(1)).await.unwrap();
         let pieces = store.log_pieces(job.uuid, 0).await.unwrap();
         let offsets: Vec<_> = pieces.iter().map(|piece| piece.offset).collect();
         assert_eq!(offsets, [12, 15, 18, 21, 24], "{}", test.engine);

@@ -1,4 +1,4 @@
-//! Validators: who is let in, what is delivered when, and what their reports do.
+//! Validators' sessions: authentication, delivery of jobs, and status updates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ async fn a_job_reaches_its_validator_as_it_was_signed_and_its_result_comes_back(
     assert_eq!(job.env.keys().collect::<Vec<_>>(), ["B", "A"]);
     assert!(verify_job(&job).is_ok());
 
-    // Another validator neither gets it nor may speak of it.
+    // Another validator neither receives the job nor may report on it.
     assert_eq!(
         other.report(job.uuid, JobStatus::Completed).await,
         Err("job.not_found".to_owned())
@@ -121,7 +121,7 @@ async fn bad_frames_are_answered_and_the_connection_stays() {
         validator.socket.send(frame.to_owned()).await.unwrap();
         assert_eq!(validator.response().await.errors[0].r#type, kind, "{frame}");
     }
-    // A heartbeat is not answered; the next answer is of the next question.
+    // A heartbeat is not answered; the next response answers the next message.
     validator
         .say(&decode(r#"{"message_type":"V0Heartbeat"}"#).unwrap())
         .await;
@@ -154,7 +154,7 @@ async fn a_job_waits_for_its_validator_and_comes_again_until_it_is_answered() {
     drop(Validator::connect(&facilitator, "Validator").await);
     until(async || (facilitator.validators().await == 0).then_some(())).await;
 
-    // It was here a moment ago, so it may still be given a job.
+    // The validator was connected a moment ago, so it may still get a job.
     let first = user.create(&body, facilitator.now_ns()).await.uuid;
     let second = user.create(&body, facilitator.now_ns()).await.uuid;
     let (mut validator, jobs) = Validator::connect_to_jobs(&facilitator, "Validator", 2).await;
@@ -175,7 +175,7 @@ async fn a_job_waits_for_its_validator_and_comes_again_until_it_is_answered() {
     validator.report(second, JobStatus::Rejected).await.unwrap();
     validator.report(first, JobStatus::Failed).await.unwrap();
 
-    // The token and the history have survived as well.
+    // The token and the history survive the restart too.
     let user = user.at(&facilitator);
     let history = user.job(first).await.status_history;
     let words: Vec<_> = history.iter().map(|entry| entry.status).collect();
@@ -198,7 +198,7 @@ async fn a_validator_that_comes_back_holds_its_jobs_at_once() {
     let elsewhere = Err("auth.another_connection".to_owned());
     assert_eq!(old.report(first, JobStatus::Received).await, elsewhere);
 
-    // When the newer one goes, the older one takes over.
+    // When the newer connection closes, the older one takes over.
     new.socket.close(1000, "bye").await;
     assert_eq!(old.job().await.uuid, first);
     assert_eq!(old.report(first, JobStatus::Received).await, Ok(()));
@@ -217,11 +217,11 @@ async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
         .uuid;
     validator.job().await;
 
-    // Shown as it was captured, it is refused.
+    // The captured greeting is rejected.
     let mut plain = Plain::dial(&facilitator).await;
     assert_eq!(plain.greet("Validator").await, "auth.signature_invalid");
 
-    // Shown by who pretends to be Muster, it is challenged; another connection's answer is no answer to that.
+    // With Muster's header it is challenged, and another connection's answer to a challenge is not accepted.
     let greeting = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key("Validator")));
     let mut elsewhere = Validator::dial(&facilitator).await;
     elsewhere.say(&greeting).await;
@@ -263,7 +263,7 @@ async fn a_second_claim_takes_nothing_from_a_computehorde_validator_that_beats()
     assert_eq!(user.job(uuid).await.last_status(), JobStatus::Sent);
     assert_eq!(real.report(uuid, "received").await, "success");
 
-    // Once it is silent for longer than a heartbeat can be late, the other one succeeds it.
+    // After one and a half heartbeat intervals of silence the other connection takes over.
     let second = user.create(&body, facilitator.now_ns()).await.uuid;
     assert_eq!(real.next().await["uuid"], json!(second));
     clock.advance(Duration::from_secs(90));
@@ -285,14 +285,14 @@ async fn a_strangers_first_frames_are_bounded_and_a_binary_one_is_answered() {
     let mut long = Plain::dial(&facilitator).await;
     let frame = Message::text(format!("[{}0]", "0,".repeat(1 << 20)));
     drop(long.socket.send(frame).await);
-    // It is cut off, and may see the close or only the end of the connection.
+    // The connection is cut off; the client sees a close frame or only the end.
     let end = tokio::time::timeout(SOON, long.socket.next()).await.unwrap();
     assert!(
         matches!(end, None | Some(Err(_) | Ok(Message::Close(_)))),
         "{end:?}"
     );
 
-    // Places are few, but given back.
+    // Permits of unauthenticated connections are few, but returned.
     let mut waiting = Vec::new();
     let refused = loop {
         match tokio_tungstenite::connect_async(facilitator.socket_url()).await {
@@ -370,7 +370,7 @@ async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ev
         "{details}"
     );
 
-    // The next one is delivered over the same connection.
+    // The next job is delivered over the same connection.
     let short = user
         .create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
@@ -379,7 +379,7 @@ async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ev
 
 type Raw = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
 
-/// A validator of ComputeHorde's, or whoever has its greeting: it does not show our header.
+/// A ComputeHorde validator, or a third party with its greeting: it does not send Muster's header.
 struct Plain {
     socket: Raw,
 }
@@ -392,7 +392,7 @@ impl Plain {
         Self { socket }
     }
 
-    /// Shows the greeting of `//name`; the type of the error, or `success`.
+    /// Sends the greeting of `//name`. Returns the type of the error, or `success`.
     async fn greet(&mut self, name: &str) -> String {
         let auth = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key(name)));
         self.send(&encode(&auth)).await;
@@ -406,7 +406,7 @@ impl Plain {
         self.answer().await
     }
 
-    /// Beats, and waits until everything before has been dealt with.
+    /// Sends a heartbeat, and waits until every earlier message has been handled.
     async fn settle(&mut self) {
         self.send(r#"{"message_type":"V0Heartbeat"}"#).await;
         assert_eq!(self.greet("Nobody").await, "auth.already_authenticated");

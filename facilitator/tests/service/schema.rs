@@ -1,4 +1,4 @@
-//! Our OpenAPI document, and whether we do what it says: asked by schemathesis, which nobody here wrote.
+//! Checks the API against its OpenAPI document with schemathesis, an independent tool.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::facilitator::{Facilitator, validator_key};
-use crate::user::{User, job_for, said};
+use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
-/// A Python that has schemathesis.
+/// The Python interpreter that has schemathesis.
 const VARIABLE: &str = "MUSTER_TEST_SCHEMATHESIS_PYTHON";
 
-/// Requests of each kind for each call; more find no more here, and cost seconds.
+/// The number of requests of each kind for each call. More of them found nothing new and cost seconds.
 const EXAMPLES: &str = "40";
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
     let key = user
         .send(Method::POST, "/api/v1/keys/", Some(&json!({"name": "tester"})))
         .await;
-    let (_, key) = said(key).await;
+    let (_, key) = read_json(key).await;
     user.create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
         .arg(facilitator.url("/api/schema"))
         .args(["--url", &facilitator.url("")])
         .args(["--header", &format!("Authorization: Bearer {}", key["key"].as_str().unwrap())])
-        // A stream has no end to wait for, and a key that is revoked on the way would be the tester's own.
+        // An event stream does not end, and revoking a key could revoke the one that the tool uses.
         .args(["--exclude-path-regex", "/events/$"])
         .args(["--exclude-method", "DELETE"])
         .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,unsupported_method,ignored_auth"])
@@ -90,13 +90,13 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}\n{}",
+        "{read_json}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("passed"), "{said}");
+    assert!(said.contains("passed"), "{read_json}");
 }
 
-/// Jobs that the tester makes are taken, and nothing is done with them.
+/// Accepts the jobs that the tool submits, and does nothing with them.
 async fn drain(validator: &mut Validator) {
     while validator.next().await.is_some() {}
 }

@@ -1,4 +1,4 @@
-//! What users say about results: feedback and reports of cheating.
+//! Users' reports about results: feedback and cheat reports.
 
 use muster_identity::{sign_request, verify_cheat_report};
 use muster_protocol::JobId;
@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, validator_key};
-use crate::user::{User, job_for, said, signature_headers};
+use crate::user::{User, job_for, read_json, signature_headers};
 use crate::validator::Validator;
 
 struct Stage {
@@ -54,7 +54,7 @@ impl Stage {
             };
             request = request.header(name, value);
         }
-        said(request.send().await.unwrap()).await
+        read_json(request.send().await.unwrap()).await
     }
 
     async fn report(&self, body: &Value) -> (u16, Value) {
@@ -68,7 +68,7 @@ impl Stage {
     }
 }
 
-/// Defects 1 and 2 of ComputeHorde's: its reports never verify, and one without details is malformed.
+/// ComputeHorde has two defects here: its cheat reports never verify, and one without details is malformed.
 #[tokio::test]
 async fn a_report_of_cheating_verifies_at_the_validator_with_details_and_without() {
     for details in [Some(json!({"why": "ż", "n": [1, 2.5]})), Some(Value::Null), None] {
@@ -147,7 +147,7 @@ async fn reports_about_others_jobs_and_false_signatures_are_refused() {
     assert_eq!(stage.send(Method::POST, path, &body, Some(&other)).await.0, 401);
     let old = sign_request(&stage.user.keys, &body, stage.now() - 400_000_000_000);
     assert_eq!(stage.send(Method::POST, path, &body, Some(&old)).await.0, 401);
-    // What ComputeHorde's validator would have had signed is the user's word as well.
+    // A signature over the object that ComputeHorde's validator expects is accepted too.
     let now = stage.now();
     let object = UserSignature {
         signature: stage.user.keys.sign(&full_request_object_digest(now, &body)),
@@ -177,5 +177,5 @@ async fn feedback_is_given_once_and_read_back() {
     assert_eq!(put(&json!({"result_correctness": 1})).await.0, 409);
     assert_eq!(stage.send(Method::GET, &path, &body, None).await, (200, body));
     let other = User::login(&stage.facilitator, "Other").await;
-    assert_eq!(said(other.get(&path).send().await.unwrap()).await.0, 404);
+    assert_eq!(read_json(other.get(&path).send().await.unwrap()).await.0, 404);
 }

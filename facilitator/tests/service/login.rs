@@ -8,7 +8,7 @@ use muster_protocol::UserKey;
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, key};
-use crate::user::{User, attempt, login_with, nonce, said};
+use crate::user::{User, attempt, login_with, nonce, read_json};
 
 fn error(reason: &str) -> Value {
     json!({"error": reason})
@@ -48,21 +48,21 @@ async fn each_way_to_fail_has_its_own_answer() {
             "Invalid signature",
         ),
     ] {
-        let answer = said(login_with(&facilitator, &http, &body).await).await;
+        let answer = read_json(login_with(&facilitator, &http, &body).await).await;
         assert_eq!(answer, (status, error(reason)), "{body}");
     }
     for body in [json!([]), json!({"hotkey": 1}), json!("x")] {
-        let (status, answer) = said(login_with(&facilitator, &http, &body).await).await;
+        let (status, answer) = read_json(login_with(&facilitator, &http, &body).await).await;
         assert_eq!(status, 400);
         assert!(
             answer["error"].as_str().unwrap().starts_with("Invalid JSON"),
             "{answer}"
         );
     }
-    // None of these has used the nonce up; the login does.
+    // None of these requests has used up the nonce; the login does.
     let body = json!({"hotkey": who, "signature": good, "nonce": nonce});
     assert_eq!(login_with(&facilitator, &http, &body).await.status(), 200);
-    let again = said(login_with(&facilitator, &http, &body).await).await;
+    let again = read_json(login_with(&facilitator, &http, &body).await).await;
     assert_eq!(again, (400, error("Nonce expired or not found")));
 }
 
@@ -76,14 +76,14 @@ async fn nonces_and_tokens_end() {
     clock.advance(Duration::from_secs(300));
     let signature = keys.sign(nonce.as_bytes()).to_bare_hex();
     let body = json!({"hotkey": keys.hotkey(), "signature": signature, "nonce": nonce});
-    let late = said(login_with(&facilitator, &http, &body).await).await;
+    let late = read_json(login_with(&facilitator, &http, &body).await).await;
     assert_eq!(late, (400, error("Invalid nonce")));
 
     let user = User::login(&facilitator, "User").await;
     clock.advance(Duration::from_secs(3599));
     assert_eq!(user.get("/api/v1/jobs/").send().await.unwrap().status(), 200);
     clock.advance(Duration::from_secs(1));
-    let over = said(user.get("/api/v1/jobs/").send().await.unwrap()).await;
+    let over = read_json(user.get("/api/v1/jobs/").send().await.unwrap()).await;
     assert_eq!(over, (401, json!({"detail": "Token expired."})));
 }
 
@@ -91,7 +91,7 @@ async fn nonces_and_tokens_end() {
 async fn the_api_needs_a_token() {
     let facilitator = Facilitator::start().await;
     let http = reqwest::Client::new();
-    let nothing = said(http.get(facilitator.url("/api/v1/jobs/")).send().await.unwrap()).await;
+    let nothing = read_json(http.get(facilitator.url("/api/v1/jobs/")).send().await.unwrap()).await;
     assert_eq!(
         nothing,
         (
@@ -103,7 +103,7 @@ async fn the_api_needs_a_token() {
         let request = http
             .get(facilitator.url("/api/v1/jobs/"))
             .header("authorization", header);
-        let answer = said(request.send().await.unwrap()).await;
+        let answer = read_json(request.send().await.unwrap()).await;
         assert_eq!(answer, (401, json!({"detail": "Invalid token."})), "{header}");
     }
 }
@@ -117,7 +117,7 @@ async fn a_list_of_users_keeps_everyone_else_out() {
     .await;
     User::login(&facilitator, "User").await;
     let http = reqwest::Client::new();
-    let other = said(attempt(&facilitator, &http, &key("Other")).await).await;
+    let other = read_json(attempt(&facilitator, &http, &key("Other")).await).await;
     assert_eq!(other, (400, error("Hotkey not allowed")));
 }
 
@@ -126,12 +126,12 @@ async fn addresses_and_methods_that_do_not_exist_are_answered_in_json() {
     let facilitator = Facilitator::start().await;
     let http = reqwest::Client::new();
     for path in ["/", "/nothing", "/api/v1/jobs", "/auth/nonce/", "/%ff", "/../etc"] {
-        let answer = said(http.get(facilitator.url(path)).send().await.unwrap()).await;
+        let answer = read_json(http.get(facilitator.url(path)).send().await.unwrap()).await;
         assert_eq!(answer, (404, json!({"detail": "Not found."})), "{path}");
     }
-    let wrong = said(http.delete(facilitator.url("/auth/nonce")).send().await.unwrap()).await;
+    let wrong = read_json(http.delete(facilitator.url("/auth/nonce")).send().await.unwrap()).await;
     assert_eq!(wrong, (405, json!({"detail": "Method \"DELETE\" not allowed."})));
-    let health = said(http.get(facilitator.url("/health")).send().await.unwrap()).await;
+    let health = read_json(http.get(facilitator.url("/health")).send().await.unwrap()).await;
     assert_eq!(
         (health.0, &health.1["status"], &health.1["validators"]),
         (200, &json!("ok"), &json!(0))

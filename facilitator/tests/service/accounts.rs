@@ -1,4 +1,4 @@
-//! API keys, who may make them, limits, and the log of who did what.
+//! API keys, administrators, limits, and the audit log.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, key, validator_key};
-use crate::user::{User, job_for, said};
+use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
 async fn make_key(user: &User, body: &Value) -> (u16, Value) {
-    said(user.send(Method::POST, "/api/v1/keys/", Some(body)).await).await
+    read_json(user.send(Method::POST, "/api/v1/keys/", Some(body)).await).await
 }
 
 #[tokio::test]
@@ -26,11 +26,11 @@ async fn a_key_does_what_a_token_does_until_it_is_revoked() {
     assert_eq!(made["account"], json!(user.keys.hotkey()));
     let secret = made["key"].as_str().unwrap().to_owned();
     assert!(secret.starts_with("msk_") && secret.len() == 68);
-    let listed = said(user.get("/api/v1/keys/").send().await.unwrap()).await.1;
+    let listed = read_json(user.get("/api/v1/keys/").send().await.unwrap()).await.1;
     assert_eq!(listed["results"][0]["id"], made["id"]);
     assert!(!listed.to_string().contains(&secret), "a key is shown once");
 
-    // A job made with it needs no signature: the facilitator signs, and the validator can check it.
+    // A job submitted with an API key needs no signature: the facilitator signs, and the validator can check that.
     let holder = user.with_token(&secret);
     let body = job_for(validator_key("Validator"));
     let answer = holder
@@ -48,7 +48,7 @@ async fn a_key_does_what_a_token_does_until_it_is_revoked() {
         .unwrap();
     assert_eq!(json!(delivered.signature.signatory), health["hotkey"]);
     assert_eq!(user.job(job.uuid).await.uuid, job.uuid, "it is the owner's job");
-    // One who signs all the same must be the owner.
+    // A signature sent with an API key must be the owner's.
     assert_eq!(
         holder.submit(&body, facilitator.now_ns()).await.status(),
         StatusCode::CREATED
@@ -74,7 +74,7 @@ async fn a_key_does_what_a_token_does_until_it_is_revoked() {
         user.send(Method::DELETE, &path, None).await.status(),
         StatusCode::NOT_FOUND
     );
-    let (status, answer) = said(holder.get("/api/v1/jobs/").send().await.unwrap()).await;
+    let (status, answer) = read_json(holder.get("/api/v1/jobs/").send().await.unwrap()).await;
     assert_eq!(
         (
             status,
@@ -119,7 +119,7 @@ async fn an_administrator_lets_people_without_a_hotkey_in() {
         .unwrap();
     assert_eq!(hidden.status(), StatusCode::NOT_FOUND);
 
-    // An API key is no administrator's, whoever's account it opens.
+    // No API key administers, not even one of an administrator's account.
     let (_, own) = make_key(&admin, &json!({"name": "own"})).await;
     let by_key = admin.with_token(own["key"].as_str().unwrap());
     assert_eq!(
@@ -138,7 +138,9 @@ async fn an_administrator_lets_people_without_a_hotkey_in() {
     );
     assert_eq!(make_key(&admin, &json!({"name": ""})).await.0, 400);
 
-    let log = said(admin.get("/api/v1/audit/").send().await.unwrap()).await.1;
+    let log = read_json(admin.get("/api/v1/audit/").send().await.unwrap())
+        .await
+        .1;
     let lines: Vec<_> = log["results"]
         .as_array()
         .unwrap()
@@ -160,7 +162,7 @@ async fn an_administrator_lets_people_without_a_hotkey_in() {
             ("login", &admin_name),
         ]
     );
-    let own_log = said(alice.get("/api/v1/audit/?page_size=1").send().await.unwrap())
+    let own_log = read_json(alice.get("/api/v1/audit/?page_size=1").send().await.unwrap())
         .await
         .1;
     assert_eq!(
@@ -231,7 +233,7 @@ async fn a_client_may_name_its_requests() {
     let body = job_for(validator_key("Validator"));
     let post = async |name: &str| {
         let request = holder.request(Method::POST, "/api/v1/job-docker/", Some(&body));
-        said(request.header("Idempotency-Key", name).send().await.unwrap()).await
+        read_json(request.header("Idempotency-Key", name).send().await.unwrap()).await
     };
     let first = post("one").await;
     let delivered = validator.job().await;

@@ -1,4 +1,4 @@
-//! The official ComputeHorde SDK against us, with a scripted validator behind.
+//! The official ComputeHorde SDK against the facilitator, with a scripted validator.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use tokio::process::Command;
 use crate::facilitator::{Facilitator, validator_key};
 use crate::validator::Validator;
 
-/// A Python that has compute-horde-sdk.
+/// The Python interpreter that has compute-horde-sdk.
 const VARIABLE: &str = "MUSTER_TEST_SDK_PYTHON";
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn the_official_sdk_runs_a_job_until_it_is_complete() {
     }
 }
 
-/// Takes one job, checks it, and completes it.
+/// Receives one job, checks it, and completes it.
 async fn answer(validator: &mut Validator, unset: bool) {
     let job = validator.job().await;
     assert!(verify_job(&job).is_ok());
@@ -106,7 +106,7 @@ async fn answer(validator: &mut Validator, unset: bool) {
         .unwrap();
 }
 
-/// What the scripted validator saw while the SDK was at work.
+/// The messages that the scripted validator received from the SDK's calls.
 #[derive(Default)]
 struct Seen {
     jobs: Vec<JobRequest>,
@@ -200,7 +200,7 @@ async fn every_public_method_of_the_official_sdk() {
     assert_eq!(seen.reports[1].details, None);
 }
 
-/// Does with each job what its first argument says.
+/// Reports for each job the statuses that its first argument names.
 async fn serve(validator: &mut Validator, seen: &mut Seen) {
     while let Some(message) = validator.next().await {
         match message {
