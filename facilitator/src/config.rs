@@ -203,8 +203,8 @@ bind = "127.0.0.1:8090"
 # Accounts, jobs and their statuses: sqlite:PATH, or postgres://USER@HOST/DATABASE.
 store = "sqlite:facilitator.db"
 
-# The address at which users and executors reach this facilitator. Without it, links between pages of a list are relative,
-# and signed URLs begin with the host of the request.
+# The address at which users and executors reach this facilitator. Without it, links between pages of a list are
+# relative, and signed URLs begin with the host of the request.
 # public_url = "https://facilitator.example.org"
 
 # Hotkeys of validators that are served also without a permit on the chain.
@@ -217,8 +217,8 @@ validators = []
 administrators = []
 
 [chain]
-# The chain's endpoint, from which validators' permits are read, for example ws://127.0.0.1:9944. If it is empty, only the
-# validators above are served.
+# The chain's endpoint, from which validators' permits are read, for example ws://127.0.0.1:9944. If it is empty, only
+# the validators above are served.
 url = ""
 netuid = 1
 # Seconds between two readings of the metagraph. If one fails, the last permits stay in force.
@@ -234,8 +234,9 @@ signature_max_ahead_s = 30
 
 # Files of users: inputs and outputs of jobs, reached through signed URLs below public_url.
 [files]
-# The store of their bytes: file:FOLDER, or any S3-compatible bucket, s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME,
-# with the credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
+# The store of their bytes: file:FOLDER, or any S3-compatible bucket,
+# s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME, with the credentials in AWS_ACCESS_KEY_ID and
+# AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
 store = "file:facilitator-files"
 # The largest size of one file, and of all files of one account together, in MiB.
 max_file_mib = 2048

@@ -1,10 +1,10 @@
-//! The facilitator: the service that users talk to. It takes signed jobs over HTTP, hands them to validators over websockets
-//! that the validators opened, and shows users the statuses and results. It never writes to the chain and never talks to a
-//! miner.
+//! The facilitator: the service that users talk to. It takes signed jobs over HTTP, hands them to validators over
+//! websockets that the validators opened, and shows users the statuses and results. It never writes to the chain and
+//! never talks to a miner.
 //!
-//! `muster-facilitator-core` contains the rules, without IO. [`store`] makes everything durable. `rest` answers users, `socket`
-//! serves validators' sessions, and `state` gives each of them the services that it needs. `notices`, `live_output`,
-//! `replicas` and `sweep` are the work between requests.
+//! `muster-facilitator-core` contains the rules, without IO. [`store`] makes everything durable. `rest` answers
+//! users, `socket` serves validators' sessions, and `state` gives each of them the services that it needs. `notices`,
+//! `live_output`, `replicas` and `sweep` are the work between requests.
 
 mod access_policy;
 mod allowlist;

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use crate::job_watchers::JobWatchers;
 use crate::validator_sessions::ValidatorSessions;
 
-/// The most notices that wait to be sent to the other facilitators. Losing one delays the others by a few seconds, since
-/// they also check the store periodically.
+/// The most notices that wait to be sent to the other facilitators. Losing one delays the others by a few seconds,
+/// since they also check the store periodically.
 const MAX_QUEUED: usize = 65_536;
 
 /// A change of stored data, made here or by another facilitator on the same store.
@@ -78,8 +78,8 @@ impl FromStr for Notice {
 // === impl Notifier ===
 
 impl Notifier {
-    /// A notifier of this process, and the queue of notices for the other facilitators if `shared` says that there may be
-    /// any.
+    /// A notifier of this process, and the queue of notices for the other facilitators if `shared` says that there
+    /// may be any.
     pub(crate) fn new(
         sessions: Arc<ValidatorSessions>,
         watchers: Arc<JobWatchers>,

@@ -1,5 +1,5 @@
-//! Work for a store that several facilitators share: sending notices to the others, receiving theirs, and recording that
-//! this facilitator is alive.
+//! Work for a store that several facilitators share: sending notices to the others, receiving theirs, and recording
+//! that this facilitator is alive.
 
 use std::time::Duration;
 

@@ -53,7 +53,8 @@ async fn end_unanswered_jobs(store: &Store, notifier: &Notifier, limit: Duration
     }
 }
 
-/// Starts collecting expired files and unused objects, until the process stops. A collection that has begun is finished.
+/// Starts collecting expired files and unused objects, until the process stops. A collection that has begun is
+/// finished.
 pub(crate) fn start_file_sweep(files: Arc<FileService>, tasks: &Tasks, clock: SharedClock) {
     let stop = tasks.token();
     tasks.spawn("sweep files", async move {

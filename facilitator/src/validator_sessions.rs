@@ -1,5 +1,5 @@
-//! The registry of validators' sessions in this process: which connection holds a validator's jobs, and what each session
-//! has to do. [`ValidatorConnections`] decides; this module wakes the sessions.
+//! The registry of validators' sessions in this process: which connection holds a validator's jobs, and what each
+//! session has to do. [`ValidatorConnections`] decides; this module wakes the sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl ValidatorSessions {
         registry.add_work(validator, |work| work.cancel.push(job));
     }
 
-    /// The time of the last frame over the connection of this process that holds the validator's jobs; `None` without one.
+    /// The time of the last frame over the connection of this process that holds the validator's jobs; `None` without
+    /// one.
     pub(crate) fn last_frame_at(&self, validator: ValidatorKey, now: Timestamp) -> Option<Timestamp> {
         self.registry.lock().connections.last_frame_at(validator, now)
     }

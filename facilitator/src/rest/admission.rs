@@ -1,4 +1,5 @@
-//! Admission to the REST API: the account behind a token or an API key, and the request rates of accounts and addresses.
+//! Admission to the REST API: the account behind a token or an API key, and the request rates of accounts and
+//! addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

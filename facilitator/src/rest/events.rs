@@ -43,10 +43,10 @@ pub(crate) struct EventService {
     pub(crate) stop: CancellationToken,
 }
 
-/// Follows a job: events `status` (as in the job's history), `log` and `progress`. The stream ends after the last status.
+/// Follows a job: events `status` (as in the job's history), `log` and `progress`.
 ///
-/// Each event has an id; `Last-Event-ID` resumes after it. A job without further events answers 204, which tells an event
-/// source not to reconnect.
+/// The stream ends after the last status. Each event has an id; `Last-Event-ID` resumes after it. A job without further
+/// events answers 204, which tells an event source not to reconnect.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/events/", tag = "jobs", security(("bearer" = [])),
     params(
         ("uuid" = String, Path, format = "uuid", description = "The job"),

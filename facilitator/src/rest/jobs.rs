@@ -133,8 +133,9 @@ pub(super) async fn show(
     Ok(Json(view(&own)))
 }
 
-/// Cancels a job. A job that no validator has answered ends at once. Otherwise its validator stops it and reports the last
-/// status.
+/// Cancels a job.
+///
+/// A job that no validator has answered ends at once. Otherwise its validator stops it and reports the last status.
 #[utoipa::path(post, path = "/api/v1/jobs/{uuid}/cancel/", tag = "jobs", security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
     responses((status = 202, body = JobView), ApiRejection))]

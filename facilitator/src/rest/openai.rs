@@ -1,7 +1,7 @@
 //! `/v1/*`: OpenAI's interface, forwarded to the gateway of a validator; and `/api/v1/usage/`.
 //!
-//! The facilitator checks the API key or token and the account's quota. The request goes to the gateway unchanged, under a
-//! pseudonym of the account, and the answer is passed on as it arrives.
+//! The facilitator checks the API key or token and the account's quota. The request goes to the gateway unchanged,
+//! under a pseudonym of the account, and the answer is passed on as it arrives.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,8 +11,8 @@ use super::LIMITS;
 use super::session::{SessionEnd, ValidatorSession};
 use crate::notices::Notice;
 
-/// The longest frame, in bytes, that ComputeHorde's validators accept. They break the connection at a longer one, and would
-/// do so again after every reconnection.
+/// The longest frame, in bytes, that ComputeHorde's validators accept. They break the connection at a longer one, and
+/// would do so again after every reconnection.
 const COMPUTEHORDE_MAX_FRAME: usize = 1024 * 1024;
 
 /// The reason in a cancellation.

@@ -39,7 +39,8 @@ pub(super) async fn greet(
     Some((greeting.accept(ValidatorPeer(key)), trust))
 }
 
-/// Whether the validator must answer a challenge, because this process or the store remembers a recent proof of its key.
+/// Whether the validator must answer a challenge, because this process or the store remembers a recent proof of its
+/// key.
 async fn demands_proof(services: &SessionServices, key: ValidatorKey) -> bool {
     let now = services.clock.now();
     if services.sessions.demands_proof(key, now) {

@@ -1,5 +1,5 @@
-//! `/ws/v0/`: the websocket of validators. [`greeting`] authenticates a validator, [`session`] then exchanges messages with
-//! it, [`delivery`] sends it jobs, and [`frames`] reads and answers its frames.
+//! `/ws/v0/`: the websocket of validators. [`greeting`] authenticates a validator, [`session`] then exchanges
+//! messages with it, [`delivery`] sends it jobs, and [`frames`] reads and answers its frames.
 
 mod delivery;
 mod frames;

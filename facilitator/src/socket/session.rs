@@ -25,8 +25,8 @@ const CLOSE_POLICY: u16 = 1008;
 /// Close code: a failure of the facilitator. The validator reconnects and repeats what was not answered.
 const CLOSE_INTERNAL: u16 = 1011;
 
-/// The interval at which a session checks a shared store without a notice: notices of other facilitators may be lost, and
-/// a connection that another facilitator held may have ended with it.
+/// The interval at which a session checks a shared store without a notice: notices of other facilitators may be lost,
+/// and a connection that another facilitator held may have ended with it.
 const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 
 /// A session with an authenticated validator.
@@ -262,8 +262,8 @@ impl ValidatorSession {
         Ok(())
     }
 
-    /// Records the address of the validator's gateway. Users' prompts go there, so only a proven connection that holds the
-    /// validator's jobs may set it.
+    /// Records the address of the validator's gateway. Users' prompts go there, so only a proven connection that
+    /// holds the validator's jobs may set it.
     async fn record_gateway(&mut self, notice: GatewayNotice) -> Result<(), SessionEnd> {
         let allowed = match self.trust {
             Trust::Proven => self.still_holds_jobs().await?,

@@ -1,5 +1,5 @@
-//! Live output: the newest pieces of a running job's output, and the progress of its stages. It is bounded for each job and
-//! deleted an hour after the job's end.
+//! Live output: the newest pieces of a running job's output, and the progress of its stages. It is bounded for each
+//! job and deleted an hour after the job's end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use sqlx::{AnyConnection, FromRow};
 use super::Store;
 use crate::config::LiveConfig;
 
-/// The time after a job's end in which output is still accepted and kept for event streams. The result contains all of it.
+/// The time after a job's end in which output is still accepted and kept for event streams. The result contains all
+/// of it.
 const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 
 /// The most pieces that one query returns.

@@ -1,7 +1,7 @@
 //! The facilitator's database: secrets, used nonces, accounts, jobs with their statuses and output, and validators.
 //!
-//! The SQL is portable; SQLite and PostgreSQL run the same statements. Races are decided by primary keys, never by locks, so
-//! that several facilitators can share one store.
+//! The SQL is portable; SQLite and PostgreSQL run the same statements. Races are decided by primary keys, never by
+//! locks, so that several facilitators can share one store.
 
 mod api_keys;
 mod audit;

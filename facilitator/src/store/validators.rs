@@ -1,9 +1,9 @@
-//! The validators' last frames, their gateways, and the replica that holds each validator: the facilitator process whose
-//! connection holds the validator's jobs.
+//! The validators' last frames, their gateways, and the replica that holds each validator: the facilitator process
+//! whose connection holds the validator's jobs.
 //!
-//! Within one process [`muster_facilitator_core::connections`] decides which connection holds the jobs. Between processes the
-//! row in `validators` decides by the same rules: a proven connection takes over at once, a claimed one only from a replica
-//! that is gone or silent.
+//! Within one process [`muster_facilitator_core::connections`] decides which connection holds the jobs. Between
+//! processes the row in `validators` decides by the same rules: a proven connection takes over at once, a claimed one
+//! only from a replica that is gone or silent.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub struct AnnouncedGateway {
 impl Store {
     /// Records a heartbeat and claims the validator for this facilitator. Returns `false` if another one holds it.
     ///
-    /// `first` marks the first heartbeat over a connection. A proven connection takes the validator over at that moment from
-    /// any other facilitator, because the validator itself has moved here.
+    /// `first` marks the first heartbeat over a connection. A proven connection takes the validator over at that
+    /// moment from any other facilitator, because the validator itself has moved here.
     ///
     /// # Errors
     /// See [`StoreError`].

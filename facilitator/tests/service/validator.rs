@@ -71,7 +71,8 @@ impl Validator {
         }
     }
 
-    /// Waits until the session has handled every earlier message, by a second authentication, which is answered in turn.
+    /// Waits until the session has handled every earlier message, by a second authentication, which is answered in
+    /// turn.
     ///
     /// It must be called before any job can arrive.
     async fn settle(&mut self) {

@@ -14,8 +14,8 @@ pub enum Account {
     Named(AccountName),
 }
 
-/// The name of an account: 1 to 32 of `a-z 0-9 . _ -`, beginning with a letter or a digit. An ss58 address is longer, so
-/// no name can be one.
+/// The name of an account: 1 to 32 of `a-z 0-9 . _ -`, beginning with a letter or a digit. An ss58 address is longer,
+/// so no name can be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountName(String);
 

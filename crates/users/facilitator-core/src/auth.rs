@@ -1,7 +1,7 @@
 //! Nonces and tokens of the login. Pure: the time is an argument.
 //!
-//! A nonce is `{32 hex}:{base-62 seconds}:{signature}`. The signature proves who issued it and when, so issuing one needs
-//! no store. The store only remembers the used ones, because a nonce is valid once.
+//! A nonce is `{32 hex}:{base-62 seconds}:{signature}`. The signature proves who issued it and when, so issuing one
+//! needs no store. The store only remembers the used ones, because a nonce is valid once.
 
 use std::time::Duration;
 
@@ -131,7 +131,8 @@ impl Issuer {
     }
 }
 
-/// The signed bytes of a nonce. A JWT's signed text cannot begin with a colon, so neither credential can pass for the other.
+/// The signed bytes of a nonce. A JWT's signed text cannot begin with a colon, so neither credential can pass for the
+/// other.
 fn nonce_message(body: &str) -> Vec<u8> {
     format!(":nonce:{body}").into_bytes()
 }

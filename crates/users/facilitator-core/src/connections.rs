@@ -1,9 +1,9 @@
-//! The validators' connections, the jobs delivered over each, and the decision which connection holds a validator's jobs.
-//! Pure.
+//! The validators' connections, the jobs delivered over each, and the decision which connection holds a validator's
+//! jobs. Pure.
 //!
-//! At each moment at most one connection of a validator holds its jobs: they are delivered over it, and only it may report
-//! on them. A job is due until the validator has answered it. It is delivered over one connection once. The next holder
-//! gets the unanswered jobs again, and a validator treats a job that it knows as a repetition.
+//! At each moment at most one connection of a validator holds its jobs: they are delivered over it, and only it may
+//! report on them. A job is due until the validator has answered it. It is delivered over one connection once. The
+//! next holder gets the unanswered jobs again, and a validator treats a job that it knows as a repetition.
 //!
 //! ComputeHorde's greeting never changes, so a third party that has captured one can open a newer connection. Such a
 //! connection takes no jobs from one that sends heartbeats. Muster's validators answer a challenge, so their newest
@@ -112,9 +112,9 @@ impl Connection {
 impl ValidatorEntry {
     /// Chooses the connection that holds the jobs at `now`; with `proven_only` among the proven ones.
     ///
-    /// A proven connection goes before a claimed one. Of the proven ones the newest live one holds the jobs, because the
-    /// validator itself has reconnected. A claimed one holds them until it closes or falls silent, because a newer claim
-    /// may be a replayed greeting.
+    /// A proven connection goes before a claimed one. Of the proven ones the newest live one holds the jobs, because
+    /// the validator itself has reconnected. A claimed one holds them until it closes or falls silent, because a
+    /// newer claim may be a replayed greeting.
     fn choose_holder(&mut self, proven_only: bool, now: Timestamp) -> Option<ConnectionId> {
         let eligible = || {
             self.connections
@@ -417,8 +417,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of events no connection has been given a job twice, only the holder has been given jobs, and
-        /// a claim has never taken over from a proven connection nor from a live one.
+        /// After any sequence of events no connection has been given a job twice, only the holder has been given
+        /// jobs, and a claim has never taken over from a proven connection nor from a live one.
         #[test]
         fn one_delivery_a_connection(
             actions in proptest::collection::vec((0_u8..6, 0_usize..6, 0_i64..70, any::<bool>()), 0..120)

@@ -72,8 +72,8 @@ impl JobHistory {
 
     /// Whether `update` may become the next entry.
     ///
-    /// The update is compared with the status that the user has seen, not with the last entry. Otherwise an unknown status
-    /// in between would allow a step back.
+    /// The update is compared with the status that the user has seen, not with the last entry. Otherwise an unknown
+    /// status in between would allow a step back.
     ///
     /// # Errors
     /// The reason, in words for the validator's operator.

@@ -19,8 +19,8 @@ pub struct EventCursor {
 #[error("Last-Event-ID is not valid: two numbers joined by a hyphen are expected")]
 pub struct EventCursorError;
 
-/// Joins the pieces of one job's outputs into text. The bytes of a character that is split between two pieces wait for the
-/// second piece.
+/// Joins the pieces of one job's outputs into text. The bytes of a character that is split between two pieces wait
+/// for the second piece.
 #[derive(Debug, Default)]
 pub struct LogTextJoiner {
     stdout: SplitCharacter,

@@ -1,5 +1,5 @@
-//! Limits the rate of requests by a token bucket for each caller. Pure: the time is an argument, which is why this is not the
-//! `governor` library, whose limiters read a clock of their own.
+//! Limits the rate of requests by a token bucket for each caller. Pure: the time is an argument, which is why this is
+//! not the `governor` library, whose limiters read a clock of their own.
 //!
 //! Each facilitator counts alone: several replicas behind one address allow a multiple of the rate.
 

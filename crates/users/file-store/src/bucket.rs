@@ -1,5 +1,5 @@
-//! Connects `object_store` to the program's own HTTP client and hash functions. The library's own would bring a second TLS
-//! configuration.
+//! Connects `object_store` to the program's own HTTP client and hash functions. The library's own would bring a
+//! second TLS configuration.
 
 use std::pin::Pin;
 use std::time::Duration;

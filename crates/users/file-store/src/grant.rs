@@ -1,7 +1,8 @@
 //! Signed URLs: each permits its holder to read or to write one file until it expires. Pure.
 //!
 //! The signature covers bytes of a fixed layout instead of the URL's text, so a proxy may rewrite addresses:
-//! [`DOMAIN`], the access (1 byte: 1 read, 2 write), the file (16 bytes), the expiry (8 bytes, big endian, Unix seconds).
+//! [`DOMAIN`], the access (1 byte: 1 read, 2 write), the file (16 bytes), the expiry (8 bytes, big endian, Unix
+//! seconds).
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,7 +45,8 @@ pub struct UrlGrant {
     pub until: Timestamp,
 }
 
-/// The reason why a URL permits nothing. The answer may tell which, because the signature reveals nothing about the file.
+/// The reason why a URL permits nothing. The answer may tell which, because the signature reveals nothing about the
+/// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRejection {
     /// The facilitator did not sign the URL for this file and this use.
@@ -148,7 +150,8 @@ impl UrlKey {
             .map(|mac| hex::encode(mac.finalize().into_bytes()))
             .unwrap_or_default();
         let (file, path, until) = (grant.file, grant.access.path(), grant.until.secs());
-        // These are the parameters of S3's older signatures. Caches by URL, such as an executor's, leave them out of the key.
+        // These are the parameters of S3's older signatures. Caches by URL, such as an executor's, leave them out of
+        // the key.
         format!("{base}/files/{file}/{path}?Expires={until}&Signature={signature}")
     }
 

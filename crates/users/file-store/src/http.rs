@@ -28,8 +28,8 @@ const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
 /// The header with the declared size of an upload.
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 
-/// The most bytes of a rejected body that are read and discarded. A client that is cut off while it still sends never sees
-/// the answer.
+/// The most bytes of a rejected body that are read and discarded. A client that is cut off while it still sends never
+/// sees the answer.
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 const MAX_DISCARD_TIME: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,8 @@
-//! The file store: metadata and bytes together, written in an order in which a crash at any point loses no acknowledged byte.
+//! The file store: metadata and bytes together, written in an order in which a crash at any point loses no
+//! acknowledged byte.
 //!
-//! An upload is cut into segments of [`SEGMENT`] bytes. A segment is acknowledged, by an answer or by `Upload-Offset`, once
-//! its object and its row are durable. A crash loses only the bytes in memory.
+//! An upload is cut into segments of [`SEGMENT`] bytes. A segment is acknowledged, by an answer or by
+//! `Upload-Offset`, once its object and its row are durable. A crash loses only the bytes in memory.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -313,7 +314,8 @@ impl FileService {
                 return Ok((expired, removed));
             }
             for object in garbage {
-                // The object goes first: the next sweep finds a row without an object, but never an object without a row.
+                // The object goes first: the next sweep finds a row without an object, but never an object without a
+                // row.
                 self.storage.delete(&object).await?;
                 self.catalogue.forget(&object).await?;
                 removed += 1;

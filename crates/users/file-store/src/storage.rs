@@ -160,8 +160,8 @@ impl fmt::Display for StoreAddress {
 // === impl ObjectStorage ===
 
 impl ObjectStorage {
-    /// Opens the store at an address, and checks that objects can be written, read and deleted. The credentials of a bucket
-    /// come from the environment.
+    /// Opens the store at an address, and checks that objects can be written, read and deleted. The credentials of a
+    /// bucket come from the environment.
     ///
     /// # Errors
     /// The address is not valid, or one of the operations failed.

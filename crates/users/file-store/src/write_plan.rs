@@ -65,15 +65,16 @@ pub enum WriteRejection {
 }
 
 impl FileState {
-    /// The offset at which an upload continues: the durable bytes of an unfinished one, else the size of the content, else 0.
+    /// The offset at which an upload continues: the durable bytes of an unfinished one, else the size of the content,
+    /// else 0.
     pub fn offset(&self) -> u64 {
         self.received.or(self.size).unwrap_or_default()
     }
 
     /// Decides about a request.
     ///
-    /// An upload of the whole file always starts over, because an executor whose connection broke sends everything again.
-    /// Readers get the old content until the new one is complete.
+    /// An upload of the whole file always starts over, because an executor whose connection broke sends everything
+    /// again. Readers get the old content until the new one is complete.
     ///
     /// # Errors
     /// See [`WriteRejection`].

@@ -35,8 +35,8 @@ pub enum JobListing {
 /// The most bytes of a page: requests without inline contents, and results.
 pub const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Requests longer than this, in bytes, are read one at a time, so that a page never holds the inline inputs of all its jobs
-/// in memory.
+/// Requests longer than this, in bytes, are read one at a time, so that a page never holds the inline inputs of all
+/// its jobs in memory.
 const MAX_LISTED_REQUEST: i64 = 64 * 1024;
 
 // === impl Store ===

@@ -81,8 +81,8 @@ struct StatusRow {
 }
 
 impl Store {
-    /// Stores a job with its first status, `sent`, unless the same signature, or the same `Idempotency-Key` of the account, has
-    /// created one already.
+    /// Stores a job with its first status, `sent`, unless the same signature, or the same `Idempotency-Key` of the
+    /// account, has created one already.
     ///
     /// # Errors
     /// See [`StoreError`].
