@@ -12,6 +12,7 @@ mod login;
 pub(crate) mod openai;
 mod rejection;
 pub(crate) mod reports;
+mod usage;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::audit))
-        .routes(routes!(openai::usage))
+        .routes(routes!(usage::usage))
         .routes(routes!(files::list, files::create))
         .routes(routes!(files::show, files::remove))
         .split_for_parts();

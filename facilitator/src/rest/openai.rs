@@ -1,4 +1,4 @@
-//! `/v1/*`: OpenAI's interface, forwarded to the gateway of a validator; and `/api/v1/usage/`.
+//! `/v1/*`: OpenAI's interface, forwarded to the gateway of a validator.
 //!
 //! The facilitator checks the API key or token and the account's quota. The request goes to the gateway unchanged,
 //! under a pseudonym of the account, and the answer is passed on as it arrives.
@@ -24,14 +24,12 @@ use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, ValidatorKey};
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
-use super::admission::{Admission, Caller};
+use super::admission::Admission;
 use super::rejection::ApiRejection;
 use crate::allowlist::Allowlist;
-use crate::store::{AnnouncedGateway, DayUsage, Store};
+use crate::store::{AnnouncedGateway, Store};
 
 /// The largest request, in bytes. Gateways accept less.
 const MAX_BODY: usize = 16 * 1024 * 1024;
@@ -46,8 +44,6 @@ const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-stainless-helper-method, x-stainless-async, x-stainless-read-timeout",
 );
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("x-request-id, muster-proof, retry-after");
-/// The most rows of usage in an answer.
-const USAGE_ROWS: i64 = 1_000;
 /// Seconds of a day.
 const DAY_S: i64 = 86_400;
 
@@ -361,24 +357,6 @@ async fn try_forward_proof(service: &ModelService, request: Request) -> Result<R
         }
     }
     Err(last)
-}
-
-/// An account's use of models.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct UsageList {
-    /// One entry a day and model, the newest days first.
-    results: Vec<DayUsage>,
-}
-
-/// Lists the tokens and requests that the account has used, by day and model.
-#[utoipa::path(get, path = "/api/v1/usage/", tag = "models", security(("bearer" = [])),
-    responses((status = 200, body = UsageList), ApiRejection))]
-pub(super) async fn usage(
-    State(service): State<Arc<ModelService>>,
-    caller: Caller,
-) -> Result<Json<UsageList>, ApiRejection> {
-    let results = service.store.usage_of(caller.account(), USAGE_ROWS).await?;
-    Ok(Json(UsageList { results }))
 }
 
 #[cfg(test)]

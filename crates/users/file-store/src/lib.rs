@@ -14,6 +14,7 @@ pub mod error;
 pub mod grant;
 pub mod http;
 pub mod range;
+mod segment_writer;
 pub mod service;
 pub mod settings;
 pub mod storage;

@@ -1,11 +1,10 @@
 //! The file store: metadata and bytes together, written in an order in which a crash at any point loses no
 //! acknowledged byte.
 //!
-//! An upload is cut into segments of [`SEGMENT`] bytes. A segment is acknowledged, by an answer or by
+//! An upload is cut into segments of 8 MiB. A segment is acknowledged, by an answer or by
 //! `Upload-Offset`, once its object and its row are durable. A crash loses only the bytes in memory.
 
 use std::fmt::Display;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,17 +14,14 @@ use muster_protocol::{Digest, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::catalogue::{AppendOutcome, FileCatalogue, FileContent, FileList, Segment, StoredFile};
+use crate::catalogue::{FileCatalogue, FileContent, FileList, StoredFile};
 use crate::error::FileError;
 use crate::grant::{FileAccess, FileId, UrlGrant, UrlKey};
+use crate::segment_writer::{SegmentWriter, overtaken};
 use crate::settings::Settings;
 use crate::storage::{ObjectStorage, StorageError};
-use crate::write_plan::{WritePlan, WriteRequest};
+use crate::write_plan::WriteRequest;
 
-/// The bytes of a segment, which is also the memory of one upload or download.
-pub const SEGMENT: usize = 8 * 1024 * 1024;
-/// The pause in a body after which its sender counts as gone.
-const STALL: Duration = Duration::from_secs(60);
 /// The age before which an object without a file is not deleted, because its upload may still be running.
 const GRACE: Duration = Duration::from_secs(3_600);
 /// The longest name of a file, in characters.
@@ -61,19 +57,6 @@ pub struct FileService {
     key: UrlKey,
     settings: Settings,
     clock: SharedClock,
-}
-
-/// The running write of one request.
-struct SegmentWriter<'a> {
-    service: &'a FileService,
-    file: &'a StoredFile,
-    upload: Uuid,
-    /// The offset of the next segment.
-    at: u64,
-    pieces: Vec<Bytes>,
-    held: usize,
-    /// The digest of everything so far; `None` if the request does not begin with the first byte.
-    hasher: Option<Sha256>,
 }
 
 // === impl FileService ===
@@ -193,10 +176,10 @@ impl FileService {
     pub async fn write<E: Display>(
         &self,
         file: &StoredFile,
-        asked: WriteRequest,
+        request: WriteRequest,
         body: impl Stream<Item = Result<Bytes, E>>,
     ) -> Result<WriteOutcome, FileError> {
-        let plan = file.state().plan(asked)?;
+        let plan = file.state().plan(request)?;
         let upload = match file.uploading {
             Some((upload, _)) if !plan.start_over => upload,
             Some(_) | None => {
@@ -208,7 +191,10 @@ impl FileService {
             }
         };
         let mut writer = SegmentWriter {
-            service: self,
+            catalogue: &self.catalogue,
+            storage: &self.storage,
+            clock: &self.clock,
+            quota: self.settings.quota(),
             file,
             upload,
             at: plan.start,
@@ -250,15 +236,8 @@ impl FileService {
         if self.catalogue.publish(file.id, content, expires_at).await? {
             Ok(WriteOutcome::Whole(content))
         } else {
-            Err(self.overtaken(file.id).await?)
+            Err(overtaken(&self.catalogue, file.id).await?)
         }
-    }
-
-    /// The error for an upload that another one has replaced, with the offset of the other one.
-    async fn overtaken(&self, id: FileId) -> Result<FileError, FileError> {
-        let file = self.catalogue.file(id).await?.ok_or(FileError::NotFound)?;
-        let offset = file.state().offset();
-        Ok(FileError::Overtaken { offset })
     }
 
     /// The digest of an upload whose first bytes came with an earlier request.
@@ -326,86 +305,5 @@ impl FileService {
     /// The pause between two sweeps.
     pub const fn sweep_every(&self) -> Duration {
         self.settings.sweep_every()
-    }
-}
-
-// === impl SegmentWriter ===
-
-impl SegmentWriter<'_> {
-    /// Receives a body, as far as it arrives.
-    async fn receive<E: Display>(
-        &mut self,
-        plan: &WritePlan,
-        body: impl Stream<Item = Result<Bytes, E>>,
-    ) -> Result<(), FileError> {
-        let mut body = pin!(body);
-        let mut taken: u64 = 0;
-        let whole = loop {
-            let piece = match tokio::time::timeout(STALL, body.next()).await {
-                Ok(Some(Ok(piece))) => piece,
-                Ok(None) => break true,
-                Ok(Some(Err(error))) => {
-                    tracing::debug!(file = %self.file.id, %error, "an upload broke off");
-                    break false;
-                }
-                Err(_) => {
-                    tracing::debug!(file = %self.file.id, "an upload stalled");
-                    break false;
-                }
-            };
-            taken = taken.saturating_add(piece.len() as u64);
-            if taken > plan.limit {
-                return Err(FileError::TooMuch);
-            }
-            self.held += piece.len();
-            self.pieces.push(piece);
-            if self.held >= SEGMENT {
-                self.flush().await?;
-            }
-        };
-        self.flush().await?;
-        if whole && plan.expected.is_none_or(|expected| expected == taken) {
-            Ok(())
-        } else {
-            Err(FileError::Broken { offset: self.at })
-        }
-    }
-
-    /// Makes the bytes in memory durable, as one segment.
-    async fn flush(&mut self) -> Result<(), FileError> {
-        if self.held == 0 {
-            return Ok(());
-        }
-        let pieces = std::mem::take(&mut self.pieces);
-        let segment = Segment {
-            object: format!("{}/{:016x}-{}", self.upload, self.at, Uuid::new_v4().simple()),
-            start: self.at,
-            len: std::mem::take(&mut self.held) as u64,
-        };
-        if let Some(hasher) = &mut self.hasher {
-            for piece in &pieces {
-                hasher.update(piece);
-            }
-        }
-        let FileService {
-            catalogue,
-            storage,
-            settings,
-            clock,
-            ..
-        } = self.service;
-        catalogue
-            .note_object(self.upload, &segment.object, segment.start, clock.now())
-            .await?;
-        storage.put(&segment.object, pieces).await?;
-        let quota = settings.quota();
-        match catalogue.append(self.file, self.upload, &segment, quota).await? {
-            AppendOutcome::Appended => {
-                self.at += segment.len;
-                Ok(())
-            }
-            AppendOutcome::Overtaken => Err(self.service.overtaken(self.file.id).await?),
-            AppendOutcome::OverQuota => Err(FileError::Quota { quota }),
-        }
     }
 }

@@ -2,9 +2,11 @@
 //! database has one sequence of migrations.
 //!
 //! A segment's row is written before its object, and marked once the object is durable. So every object has a row, and
-//! unused objects are found in the database alone.
+//! unused objects are found in the database alone. [`uploads`] changes a file's upload and its segments.
 
-use muster_process::store::{During as _, StoreError, begin, json};
+mod uploads;
+
+use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::{Digest, Timestamp};
 use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;
@@ -107,13 +109,6 @@ struct FileRow {
     expires_at: i64,
 }
 
-#[derive(FromRow)]
-struct SegmentRow {
-    object: String,
-    start_at: i64,
-    length: i64,
-}
-
 // === impl FileCatalogue ===
 
 impl FileCatalogue {
@@ -193,153 +188,6 @@ impl FileCatalogue {
             count: unsigned(count),
             files,
         })
-    }
-
-    /// Makes the empty `upload` the file's unfinished one, in place of any other. Returns `false` if the file is gone.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn begin_upload(&self, id: FileId, upload: Uuid) -> Result<bool, StoreError> {
-        let done = sqlx::query("UPDATE files SET uploading = $2, received = 0 WHERE id = $1")
-            .bind(id.to_string())
-            .bind(upload.to_string())
-            .execute(&self.pool)
-            .await
-            .during("begin an upload")?;
-        Ok(done.rows_affected() == 1)
-    }
-
-    /// Records an object before it is written, so that a sweep finds it if the upload fails.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn note_object(
-        &self,
-        upload: Uuid,
-        object: &str,
-        start: u64,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let statement = "INSERT INTO file_segments (object, upload, start_at, length, durable, created_at) \
-                         VALUES ($1, $2, $3, 0, 0, $4)";
-        sqlx::query(statement)
-            .bind(object)
-            .bind(upload.to_string())
-            .bind(signed(start))
-            .bind(now.micros())
-            .execute(&self.pool)
-            .await
-            .during("note a segment")?;
-        Ok(())
-    }
-
-    /// Makes a durable object the next segment of an upload, unless another request has written this offset.
-    ///
-    /// The quota of a file with a declared size was checked at its announcement. Any other file is checked here.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn append(
-        &self,
-        file: &StoredFile,
-        upload: Uuid,
-        segment: &Segment,
-        quota: u64,
-    ) -> Result<AppendOutcome, StoreError> {
-        let mut transaction = begin(&self.pool).await?;
-        let statement = "UPDATE files SET received = received + $4, \
-                         held = CASE WHEN received + $4 > held THEN received + $4 ELSE held END \
-                         WHERE id = $1 AND uploading = $2 AND received = $3";
-        let done = sqlx::query(statement)
-            .bind(file.id.to_string())
-            .bind(upload.to_string())
-            .bind(signed(segment.start))
-            .bind(signed(segment.len))
-            .execute(&mut *transaction)
-            .await
-            .during("take a segment in")?;
-        if done.rows_affected() != 1 {
-            return Ok(AppendOutcome::Overtaken);
-        }
-        if file.declared.is_none() {
-            let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
-            let (held,): (i64,) = sqlx::query_as(statement)
-                .bind(file.account.as_str())
-                .fetch_one(&mut *transaction)
-                .await
-                .during("add an account's files up")?;
-            if unsigned(held) > quota {
-                return Ok(AppendOutcome::OverQuota);
-            }
-        }
-        sqlx::query("UPDATE file_segments SET durable = 1, length = $2 WHERE object = $1")
-            .bind(segment.object.as_str())
-            .bind(signed(segment.len))
-            .execute(&mut *transaction)
-            .await
-            .during("take a segment in")?;
-        transaction.commit().await.during("take a segment in")?;
-        Ok(AppendOutcome::Appended)
-    }
-
-    /// Makes a finished upload the file's content. Returns `false` if another upload has replaced it.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn publish(
-        &self,
-        id: FileId,
-        content: FileContent,
-        expires_at: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let statement = "UPDATE files SET content = uploading, size = received, sha256 = $4, uploading = '', received = 0, \
-                         held = $3, expires_at = $5 WHERE id = $1 AND uploading = $2 AND received = $3";
-        let done = sqlx::query(statement)
-            .bind(id.to_string())
-            .bind(content.upload.to_string())
-            .bind(signed(content.size))
-            .bind(content.sha256.hex())
-            .bind(expires_at.micros())
-            .execute(&self.pool)
-            .await
-            .during("finish an upload")?;
-        Ok(done.rows_affected() == 1)
-    }
-
-    /// Discards an unfinished upload.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn abandon(&self, id: FileId, upload: Uuid) -> Result<(), StoreError> {
-        let statement = "UPDATE files SET uploading = '', received = 0, held = CASE WHEN declared > 0 AND declared > size \
-                         THEN declared WHEN size > 0 THEN size ELSE 0 END WHERE id = $1 AND uploading = $2";
-        sqlx::query(statement)
-            .bind(id.to_string())
-            .bind(upload.to_string())
-            .execute(&self.pool)
-            .await
-            .during("give an upload up")?;
-        Ok(())
-    }
-
-    /// The durable segments of an upload, in order.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn segments(&self, upload: Uuid) -> Result<Vec<Segment>, StoreError> {
-        let statement = "SELECT object, start_at, length FROM file_segments WHERE upload = $1 AND durable = 1 \
-                         ORDER BY start_at";
-        let rows: Vec<SegmentRow> = sqlx::query_as(statement)
-            .bind(upload.to_string())
-            .fetch_all(&self.pool)
-            .await
-            .during("read a file's segments")?;
-        let segment = |row: SegmentRow| Segment {
-            object: row.object,
-            start: unsigned(row.start_at),
-            len: unsigned(row.length),
-        };
-        Ok(rows.into_iter().map(segment).collect())
     }
 
     /// Removes an account's file. A sweep deletes its bytes later. Returns `false` if the account has no such file.

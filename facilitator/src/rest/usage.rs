@@ -1,0 +1,34 @@
+//! `/api/v1/usage/`: an account's use of models.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::admission::Caller;
+use super::openai::ModelService;
+use super::rejection::ApiRejection;
+use crate::store::DayUsage;
+
+/// The most rows of usage in an answer.
+const USAGE_ROWS: i64 = 1_000;
+
+/// An account's use of models.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct UsageList {
+    /// One entry a day and model, the newest days first.
+    results: Vec<DayUsage>,
+}
+
+/// Lists the tokens and requests that the account has used, by day and model.
+#[utoipa::path(get, path = "/api/v1/usage/", tag = "models", security(("bearer" = [])),
+    responses((status = 200, body = UsageList), ApiRejection))]
+pub(super) async fn usage(
+    State(service): State<Arc<ModelService>>,
+    caller: Caller,
+) -> Result<Json<UsageList>, ApiRejection> {
+    let results = service.store.usage_of(caller.account(), USAGE_ROWS).await?;
+    Ok(Json(UsageList { results }))
+}
