@@ -17,7 +17,7 @@ use crate::storage::ObjectStorage;
 use crate::write_plan::WritePlan;
 
 /// The bytes of a segment, which is also the memory of one upload or download.
-pub const SEGMENT: usize = 8 * 1024 * 1024;
+const SEGMENT: usize = 8 * 1024 * 1024;
 /// The pause in a body after which its sender counts as gone.
 const STALL: Duration = Duration::from_secs(60);
 
