@@ -112,14 +112,14 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
     // A character that is split between two pieces ("ż" is c5 bc) arrives whole.
     log(&mut validator, job, 0, "acU=").await;
     let event = events.next().await.unwrap();
-    let said: LogEvent = serde_json::from_value(event.data).unwrap();
+    let piece: LogEvent = serde_json::from_value(event.data).unwrap();
     assert_eq!(
-        (said.text.as_str(), said.offset, event.id.as_str()),
+        (piece.text.as_str(), piece.offset, event.id.as_str()),
         ("i", 0, "2-1")
     );
     log(&mut validator, job, 2, "vHg=").await;
-    let said: LogEvent = serde_json::from_value(events.next().await.unwrap().data).unwrap();
-    assert_eq!((said.text.as_str(), said.offset), ("żx", 1));
+    let piece: LogEvent = serde_json::from_value(events.next().await.unwrap().data).unwrap();
+    assert_eq!((piece.text.as_str(), piece.offset), ("żx", 1));
     let progress =
         json!({"message_type": "MusterJobProgress", "uuid": job, "of": "download", "done": 3, "total": 4});
     validator.socket.send(progress.to_string()).await.unwrap();
@@ -179,8 +179,8 @@ async fn what_is_said_of_another_validators_job_is_passed_over() {
     log(&mut validator, job, 0, "eWVz").await;
     validator.report(job, JobStatus::Failed).await.unwrap();
     let events = Events::follow(&user, job, None).await.rest().await;
-    let said: Vec<_> = events.iter().filter(|event| event.name == "log").collect();
-    assert_eq!((said.len(), &said[0].data["text"]), (1, &json!("yes")));
+    let logs: Vec<_> = events.iter().filter(|event| event.name == "log").collect();
+    assert_eq!((logs.len(), &logs[0].data["text"]), (1, &json!("yes")));
 }
 
 #[tokio::test]

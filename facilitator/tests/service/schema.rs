@@ -87,13 +87,13 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
         output = command.output() => output.unwrap(),
         () = drain(&mut validator) => panic!("the facilitator left"),
     };
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{read_json}\n{}",
+        "{printed}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("passed"), "{read_json}");
+    assert!(printed.contains("passed"), "{printed}");
 }
 
 /// Accepts the jobs that the tool submits, and does nothing with them.

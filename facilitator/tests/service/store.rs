@@ -616,8 +616,8 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
         store.store_live(&foreign, &bounds, at(1)).await.unwrap();
         assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
 
-        let said: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
-        store.store_live(&read_json, &bounds, at(1)).await.unwrap();
+        let messages: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
+        store.store_live(&messages, &bounds, at(1)).await.unwrap();
         let pieces = store.log_pieces(job.uuid, 0).await.unwrap();
         let offsets: Vec<_> = pieces.iter().map(|piece| piece.offset).collect();
         assert_eq!(offsets, [12, 15, 18, 21, 24], "{}", test.engine);

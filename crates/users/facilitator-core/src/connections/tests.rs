@@ -1,3 +1,5 @@
+//! The choice of the connection that holds the jobs, and the delivery over it.
+
 use super::*;
 use muster_protocol::Hotkey;
 use proptest::prelude::*;

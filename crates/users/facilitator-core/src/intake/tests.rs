@@ -1,3 +1,5 @@
+//! Accepted bodies, and the reasons for rejecting others.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
