@@ -2,7 +2,7 @@
 //! receipts, scores the miners by them and sets weights on the chain.
 //!
 //! The decisions are pure: `muster-routing` (is a job admitted, which miner gets it, which one next), the job machine
-//! of `muster-protocol` (how an attempt goes on), `muster-scoring` (which miner earned what), [`weights::cycle`] (when
+//! of `muster-protocol` (how an attempt goes on), `muster-scoring` (which miner earned what), `weights::cycle` (when
 //! weights are due). The code around them is thin. The [`store`] lies between the parts: a fact that is not stored has
 //! not happened, so a validator may be killed at any point.
 //!
@@ -29,11 +29,11 @@
 //!
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
-//! gateway, challenges of its grading) enter at [`intake::own_jobs`] and take the same way from there, without an
+//! gateway, challenges of its grading) enter at `intake::own_jobs` and take the same way from there, without an
 //! outbox.
 //!
-//! Beside it, [`weights`] follows the chain, scores each cycle and sets weights, [`receipt_gatherer`] reads other
-//! validators' receipts, and [`status`] serves the operator's view. [`state::ValidatorState`] holds what every part
+//! Beside it, `weights` follows the chain, scores each cycle and sets weights, `receipt_gatherer` reads other
+//! validators' receipts, and `status` serves the operator's view. `state::ValidatorState` holds what every part
 //! needs.
 
 pub mod chain;

@@ -64,7 +64,7 @@ impl ReceiptGatherer {
             }
         };
         let config = &self.state.config.receipts;
-        let mut cursors = self.state.store.pages_read().await?;
+        let mut cursors = self.state.store.page_cursors().await?;
         let mut block_times = self.gate.subscribe();
         for round in 0_u64.. {
             // Before the chain has told its rules, the cycle of a receipt is not known.

@@ -60,7 +60,7 @@ fn spec(netuid: Netuid, commit_reveal: bool) -> Value {
 async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::Result<()> {
     let (store, now) = (Store::open(url).await?, SystemClock::new().now());
     let head = client.metagraph(netuid).await?.block;
-    store.for_chain(&client.genesis(), head, now).await?;
+    store.note_chain(&client.genesis(), head, now).await?;
     let job = JobId::from_uuid(Uuid::from_u128(1));
     let frame = json!({
         "signature": {

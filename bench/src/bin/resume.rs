@@ -122,7 +122,7 @@ fn killed(mut child: Child) -> anyhow::Result<()> {
 /// Writes the store that a killed validator leaves: every job on a miner, its program running.
 async fn fill(folder: &Path, count: u128) -> anyhow::Result<()> {
     let pool = open(&config(folder).store).await?;
-    let store = Store::over(pool.clone()).await?;
+    let store = Store::with_pool(pool.clone()).await?;
     let keypair = Keypair::from_uri("//Validator")?;
     let miner = MinerKey(Hotkey::from_bytes([7; 32]));
     let now = SystemClock::new().now();

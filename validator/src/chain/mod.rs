@@ -1,4 +1,4 @@
-//! The chain as a validator uses it: the [`Chain`] trait, its one real implementation [`Subnet`], and [`SubnetView`],
+//! The chain as a validator uses it: the [`Chain`] trait, its one real implementation [`Subnet`], and `SubnetView`,
 //! the last good reading of the subnet.
 //!
 //! The trait exists for tests of failures that an honest chain does not show on demand.

@@ -69,7 +69,7 @@ impl Host for GradingBackend {
     fn backed(&self, job: JobId) -> BoxFuture<'_, bool> {
         let state = &self.jobs.state;
         Box::pin(async move {
-            match state.store.refusal_is_backed(job).await {
+            match state.store.is_refusal_backed(job).await {
                 Ok(backed) => backed,
                 Err(error) => {
                     state.fail(error);

@@ -67,7 +67,7 @@ impl JobIntake {
                     }
                 }
             }
-            Admission::Refuse(_) | Admission::Repeat => state.store.seen(id, &request.signature).await?,
+            Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
         };
         match decide(&request, is_signed, seen, &users, own_key) {
             // `Admit` cannot come here: the store knows the job, or its signature.

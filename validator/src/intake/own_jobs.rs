@@ -67,7 +67,7 @@ impl OwnJobIntake {
 /// Calls off the session jobs of an earlier process, before any job is resumed: only that process had the keys that
 /// their endpoints let in.
 pub(crate) async fn cancel_earlier_sessions(state: &ValidatorState) -> Result<(), StoreError> {
-    for job in state.store.open_own().await? {
+    for job in state.store.open_own_jobs().await? {
         state.store.cancel(job, "the gateway was started anew").await?;
     }
     Ok(())

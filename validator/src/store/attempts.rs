@@ -12,7 +12,10 @@ use muster_routing::{Decision, Mark};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, text_of, time, unsigned};
+use super::{
+    Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, time_column,
+    to_unsigned,
+};
 
 /// One attempt of a job, on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,12 +173,12 @@ impl Store {
         .bind(job.to_string())
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read a job's routes"))?;
+        .map_err(query_error("read a job's routes"))?;
         let read = |row| {
             Ok(RouteView {
                 ordinal: ordinal(row)?,
-                decided_at: time(row, "decided_at")?,
-                decision: json(row, "decision")?,
+                decided_at: time_column(row, "decided_at")?,
+                decision: parse_json(row, "decision")?,
             })
         };
         rows.iter().map(read).collect()
@@ -195,18 +198,18 @@ impl Store {
         .bind(started.micros())
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read what miners did lately"))?;
+        .map_err(query_error("read what miners did lately"))?;
         let group = |row| {
             let word: Option<String> = column(row, "mark")?;
             let started: i64 = column(row, "started_s")?;
             let ended: Option<i64> = column(row, "ended_s")?;
             let mark = word.as_deref().and_then(Mark::from_word).unwrap_or(Mark::Clean);
             Ok(AttemptGroup {
-                miner: parsed(row, "miner")?,
-                class: parsed(row, "class")?,
+                miner: parse_column(row, "miner")?,
+                class: parse_column(row, "class")?,
                 started_at: Timestamp::from_secs(started),
                 ended: ended.map(|at| (Timestamp::from_secs(at), mark)),
-                count: unsigned(column(row, "alike")?),
+                count: to_unsigned(column(row, "alike")?),
             })
         };
         rows.iter().map(group).collect()
@@ -219,7 +222,7 @@ impl Store {
         .bind(job.to_string())
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the attempts of a job"))?;
+        .map_err(query_error("read the attempts of a job"))?;
         rows.iter().map(read).collect()
     }
 
@@ -234,7 +237,7 @@ impl Store {
         .bind(attempt.to_string())
         .fetch_optional(&self.pool)
         .await
-        .map_err(failed("read an attempt"))?;
+        .map_err(query_error("read an attempt"))?;
         row.as_ref().map(read).transpose()
     }
 }
@@ -279,18 +282,18 @@ impl Draft<'_> {
 }
 
 fn ordinal(row: &AnyRow) -> Result<u32> {
-    Ok(u32::try_from(unsigned(column(row, "ordinal")?)).unwrap_or(u32::MAX))
+    Ok(u32::try_from(to_unsigned(column(row, "ordinal")?)).unwrap_or(u32::MAX))
 }
 
 pub(super) fn read(row: &AnyRow) -> Result<StoredAttempt> {
-    let uid = u16::try_from(unsigned(column(row, "uid")?)).map_err(|error| corrupt("uid", &error))?;
+    let uid = u16::try_from(to_unsigned(column(row, "uid")?)).map_err(|error| corrupt("uid", &error))?;
     Ok(StoredAttempt {
-        id: parsed(row, "attempt_id")?,
+        id: parse_column(row, "attempt_id")?,
         ordinal: ordinal(row)?,
-        miner: parsed(row, "miner")?,
+        miner: parse_column(row, "miner")?,
         uid: Uid(uid),
-        address: parsed(row, "address")?,
-        machine: json(row, "machine")?,
-        started_at: time(row, "started_at")?,
+        address: parse_column(row, "address")?,
+        machine: parse_json(row, "machine")?,
+        started_at: time_column(row, "started_at")?,
     })
 }

@@ -6,7 +6,10 @@ use muster_scoring::Scores;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Result, Store, column, corrupt, failed, json, json_option, signed, text_of, time, unsigned};
+use super::{
+    Result, Store, column, corrupt, parse_json, parse_json_option, query_error, text_of, time_column,
+    to_signed, to_unsigned,
+};
 use crate::weights::cycle::CycleProgress;
 
 /// The state of a scored cycle.
@@ -99,28 +102,28 @@ impl Store {
             "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at, chain, reveal) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING",
         )
-        .bind(signed(cycle.last_block))
-        .bind(signed(cycle.first_block))
-        .bind(signed(cycle.number))
+        .bind(to_signed(cycle.last_block))
+        .bind(to_signed(cycle.first_block))
+        .bind(to_signed(cycle.number))
         .bind(cycle.state.as_str())
         .bind(text_of(&cycle.scores))
         .bind(text_of(&cycle.weights))
         .bind(cycle.error.clone())
-        .bind(signed(cycle.at_block))
+        .bind(to_signed(cycle.at_block))
         .bind(cycle.changed_at.micros())
         .bind(self.chain().genesis)
         .bind(cycle.reveal.as_ref().map(text_of))
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         sqlx::query(
             "UPDATE cycles SET state = 'missed' WHERE state = 'expired' AND last_block < $1 AND chain = $2",
         )
-        .bind(signed(cycle.last_block))
+        .bind(to_signed(cycle.last_block))
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await?;
         Ok(done.rows_affected() > 0)
     }
@@ -142,11 +145,11 @@ impl Store {
         )
         .bind(text_of(&weights))
         .bind(reveal.map(text_of))
-        .bind(signed(last_block))
+        .bind(to_signed(last_block))
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await
     }
 
@@ -170,14 +173,14 @@ impl Store {
         .bind(cycle.state.as_str())
         .bind(cycle.reveal.as_ref().map(text_of))
         .bind(cycle.error.clone())
-        .bind(signed(at.0))
+        .bind(to_signed(at.0))
         .bind(now.micros())
-        .bind(signed(cycle.last_block))
+        .bind(to_signed(cycle.last_block))
         .bind(from.as_str())
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await
     }
 
@@ -194,7 +197,7 @@ impl Store {
         .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the cycles of a state"))?;
+        .map_err(query_error("read the cycles of a state"))?;
         rows.iter().map(read).collect()
     }
 
@@ -217,13 +220,13 @@ impl Store {
         )
         .bind(state.as_str())
         .bind(error.map(str::to_owned))
-        .bind(signed(at.0))
+        .bind(to_signed(at.0))
         .bind(now.micros())
-        .bind(signed(last_block))
+        .bind(to_signed(last_block))
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await
     }
 
@@ -238,11 +241,11 @@ impl Store {
             "UPDATE cycles SET state = 'missed', changed_at = $1 WHERE state = 'pending' AND last_block < $2 AND chain = $3",
         )
         .bind(now.micros())
-        .bind(signed(first.0))
+        .bind(to_signed(first.0))
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await?;
         Ok(done.rows_affected())
     }
@@ -258,9 +261,9 @@ impl Store {
         .bind(self.chain().genesis)
         .fetch_one(&self.pool)
         .await
-        .map_err(failed("read the cycles"))?;
+        .map_err(query_error("read the cycles"))?;
         let last: Option<i64> = column(&row, "last")?;
-        Ok(last.map(|last| BlockNumber(unsigned(last))))
+        Ok(last.map(|last| BlockNumber(to_unsigned(last))))
     }
 
     /// The last block whose work was scored, whatever the state of the weights.
@@ -272,9 +275,9 @@ impl Store {
             .bind(self.chain().genesis)
             .fetch_one(&self.pool)
             .await
-            .map_err(failed("read the cycles"))?;
+            .map_err(query_error("read the cycles"))?;
         let last: Option<i64> = column(&row, "last")?;
-        Ok(last.map(|last| BlockNumber(unsigned(last))))
+        Ok(last.map(|last| BlockNumber(to_unsigned(last))))
     }
 
     /// The cycle that ended with this block, if it was scored.
@@ -286,11 +289,11 @@ impl Store {
             "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
              WHERE last_block = $1 AND chain = $2",
         )
-        .bind(signed(last_block.0))
+        .bind(to_signed(last_block.0))
         .bind(self.chain().genesis)
         .fetch_optional(&self.pool)
         .await
-        .map_err(failed("read a cycle"))?;
+        .map_err(query_error("read a cycle"))?;
         row.as_ref().map(read).transpose()
     }
 
@@ -307,7 +310,7 @@ impl Store {
         .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the cycles"))?;
+        .map_err(query_error("read the cycles"))?;
         rows.iter().map(read).collect()
     }
 }
@@ -316,15 +319,15 @@ fn read(row: &AnyRow) -> Result<StoredCycle> {
     let state: String = column(row, "state")?;
     let known = CycleState::ALL.into_iter().find(|known| known.as_str() == state);
     Ok(StoredCycle {
-        number: unsigned(column(row, "number")?),
-        first_block: unsigned(column(row, "first_block")?),
-        last_block: unsigned(column(row, "last_block")?),
+        number: to_unsigned(column(row, "number")?),
+        first_block: to_unsigned(column(row, "first_block")?),
+        last_block: to_unsigned(column(row, "last_block")?),
         state: known.ok_or_else(|| corrupt("state", &state))?,
-        scores: json(row, "scores")?,
-        weights: json(row, "weights")?,
-        reveal: json_option(row, "reveal")?,
+        scores: parse_json(row, "scores")?,
+        weights: parse_json(row, "weights")?,
+        reveal: parse_json_option(row, "reveal")?,
         error: column(row, "error")?,
-        at_block: unsigned(column(row, "at_block")?),
-        changed_at: time(row, "changed_at")?,
+        at_block: to_unsigned(column(row, "at_block")?),
+        changed_at: time_column(row, "changed_at")?,
     })
 }

@@ -12,7 +12,10 @@ use muster_receipts::{Cursor, Key, Refusal, Refused, key_of};
 use muster_scoring::Paid;
 use serde::Serialize;
 
-use super::{Result, Store, column, failed, json, json_option, parsed, signed, text_of, time, unsigned};
+use super::{
+    Result, Store, column, parse_column, parse_json, parse_json_option, query_error, text_of, time_column,
+    to_signed, to_unsigned,
+};
 
 /// How long gathered receipts and routing decisions are kept. Longer than the age up to which a receipt is accepted, or
 /// a receipt would count twice.
@@ -53,19 +56,19 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn pages_read(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, Cursor>>> {
+    pub async fn page_cursors(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, Cursor>>> {
         let rows = sqlx::query("SELECT miner, page, next_byte, settled FROM pages_read")
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("read how far receipt pages were read"))?;
+            .map_err(query_error("read how far receipt pages were read"))?;
         let mut pages = BTreeMap::<MinerKey, BTreeMap<i64, Cursor>>::new();
         for row in &rows {
             let cursor = Cursor {
-                offset: unsigned(column(row, "next_byte")?),
+                offset: to_unsigned(column(row, "next_byte")?),
                 settled: column::<i64>(row, "settled")? != 0,
             };
             pages
-                .entry(parsed(row, "miner")?)
+                .entry(parse_column(row, "miner")?)
                 .or_default()
                 .insert(column(row, "page")?, cursor);
         }
@@ -80,7 +83,7 @@ impl Store {
         const OPERATION: &str = "look receipts up";
         let mut known = BTreeMap::new();
         // One connection for all of them: hundreds of small queries, each by the primary key.
-        let mut connection = self.pool.acquire().await.map_err(failed(OPERATION))?;
+        let mut connection = self.pool.acquire().await.map_err(query_error(OPERATION))?;
         for receipt in receipts {
             let key = key_of(receipt);
             let row = sqlx::query(
@@ -91,9 +94,9 @@ impl Store {
             .bind(key.2.as_str())
             .fetch_optional(&mut *connection)
             .await
-            .map_err(failed(OPERATION))?;
+            .map_err(query_error(OPERATION))?;
             if let Some(row) = row {
-                known.insert(key, parsed(&row, "digest")?);
+                known.insert(key, parse_column(&row, "digest")?);
             }
         }
         Ok(known)
@@ -126,7 +129,7 @@ impl Store {
                 .bind(text_of(payload))
                 .execute(&mut *transaction.tx)
                 .await
-                .map_err(failed(OPERATION))?;
+                .map_err(query_error(OPERATION))?;
             }
             sqlx::query(
                 "INSERT INTO gathered (validator, attempt_id, kind, miner, payload, digest, validator_signature, \
@@ -143,12 +146,12 @@ impl Store {
             .bind(receipt.miner_signature.to_prefixed_hex())
             .bind(payload.timestamp().micros())
             .bind(chain.clone())
-            .bind(signed(block.0))
+            .bind(to_signed(block.0))
             .execute(&mut *transaction.tx)
             .await
-            .map_err(failed(OPERATION))?;
+            .map_err(query_error(OPERATION))?;
         }
-        for (why, (count, example)) in counted(&page.refused) {
+        for (why, (count, example)) in count_refusals(&page.refused) {
             sqlx::query(
                 "INSERT INTO refused_receipts (miner, reason, refused, last_at, example) VALUES ($1, $2, $3, $4, $5) \
                  ON CONFLICT (miner, reason) DO UPDATE SET refused = refused_receipts.refused + excluded.refused, \
@@ -161,7 +164,7 @@ impl Store {
             .bind(example.to_owned())
             .execute(&mut *transaction.tx)
             .await
-            .map_err(failed(OPERATION))?;
+            .map_err(query_error(OPERATION))?;
         }
         sqlx::query(
             "INSERT INTO pages_read (miner, page, next_byte, settled) VALUES ($1, $2, $3, $4) \
@@ -169,11 +172,11 @@ impl Store {
         )
         .bind(page.miner.to_string())
         .bind(page.page)
-        .bind(signed(page.cursor.offset))
+        .bind(to_signed(page.cursor.offset))
         .bind(i64::from(page.cursor.settled))
         .execute(&mut *transaction.tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         transaction.commit(OPERATION).await
     }
 
@@ -195,7 +198,7 @@ impl Store {
                 .bind(bound)
                 .execute(&mut *transaction.tx)
                 .await
-                .map_err(failed(OPERATION))?;
+                .map_err(query_error(OPERATION))?;
         }
         transaction.commit(OPERATION).await
     }
@@ -212,13 +215,13 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read what was refused"))?;
+        .map_err(query_error("read what was refused"))?;
         let view = |row| {
             Ok(RefusedView {
-                miner: parsed(row, "miner")?,
+                miner: parse_column(row, "miner")?,
                 reason: column(row, "reason")?,
-                refused: unsigned(column(row, "refused")?),
-                last_at: time(row, "last_at")?,
+                refused: to_unsigned(column(row, "refused")?),
+                last_at: time_column(row, "last_at")?,
                 example: column(row, "example")?,
             })
         };
@@ -233,8 +236,8 @@ impl Store {
         let row = sqlx::query("SELECT COUNT(*) AS kept FROM gathered")
             .fetch_one(&self.pool)
             .await
-            .map_err(failed("count gathered receipts"))?;
-        column(&row, "kept").map(unsigned)
+            .map_err(query_error("count gathered receipts"))?;
+        column(&row, "kept").map(to_unsigned)
     }
 
     pub(super) async fn others_finished_between(
@@ -250,20 +253,20 @@ impl Store {
              ORDER BY f.block, f.validator, f.attempt_id",
         )
         .bind(ReceiptKind::Finished.as_str())
-        .bind(signed(first.0))
-        .bind(signed(last.0))
+        .bind(to_signed(first.0))
+        .bind(to_signed(last.0))
         .bind(self.chain().genesis)
         .bind(ReceiptKind::Started.as_str())
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the receipts of a cycle"))?;
+        .map_err(query_error("read the receipts of a cycle"))?;
         let paid = |row| {
-            let class = match json_option(row, "start")? {
+            let class = match parse_json_option(row, "start")? {
                 Some(ReceiptPayload::Started(started)) => Some(started.executor_class),
                 Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => None,
             };
             Ok(Paid {
-                receipt: json(row, "payload")?,
+                receipt: parse_json(row, "payload")?,
                 class,
             })
         };
@@ -271,7 +274,7 @@ impl Store {
     }
 }
 
-fn counted(refused: &[Refusal]) -> BTreeMap<Refused, (i64, &str)> {
+fn count_refusals(refused: &[Refusal]) -> BTreeMap<Refused, (i64, &str)> {
     let mut counted = BTreeMap::<Refused, (i64, &str)>::new();
     for refusal in refused {
         let entry = counted.entry(refusal.why).or_default();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::attempts::StoredAttempt;
-use super::{Result, Store, column, failed, parsed, time, time_option};
+use super::{Result, Store, column, parse_column, query_error, time_column, time_column_option};
 
 /// A job as the operator sees it.
 #[derive(Clone, Debug, Serialize)]
@@ -112,10 +112,10 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("list jobs"))?;
+        .map_err(query_error("list jobs"))?;
         let mut jobs = Vec::with_capacity(rows.len());
         for row in &rows {
-            let job = parsed(row, "job_id")?;
+            let job = parse_column(row, "job_id")?;
             let status: String = column(row, "status")?;
             // One at a time, since results are large.
             let outcome = self.outcome(job).await?;
@@ -124,8 +124,8 @@ impl Store {
                 status: JobStatus::from_wire(&status),
                 fault: outcome.as_ref().map(fault_of),
                 outcome: outcome.as_ref().map(OutcomeView::from),
-                created_at: time(row, "created_at")?,
-                closed_at: time_option(row, "closed_at")?,
+                created_at: time_column(row, "created_at")?,
+                closed_at: time_column_option(row, "closed_at")?,
                 attempts: self.attempt_views(job).await?,
             });
         }

@@ -7,7 +7,10 @@ use muster_routing::Mark;
 use muster_routing::admission::Seen;
 
 use super::attempts::{NewAttempt, StoredAttempt};
-use super::{Draft, Result, Store, column, corrupt, failed, json_option, parsed, text_of, time_option};
+use super::{
+    Draft, Result, Store, column, corrupt, parse_column, parse_json_option, query_error, text_of,
+    time_column_option,
+};
 
 /// A stored job.
 #[derive(Clone, Debug)]
@@ -34,13 +37,13 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn seen(&self, job: JobId, signature: &UserSignature) -> Result<Seen> {
+    pub async fn find_seen(&self, job: JobId, signature: &UserSignature) -> Result<Seen> {
         const OPERATION: &str = "look a job up";
         let known = sqlx::query("SELECT job_id FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed(OPERATION))?;
+            .map_err(query_error(OPERATION))?;
         if known.is_some() {
             return Ok(Seen::Job);
         }
@@ -49,7 +52,7 @@ impl Store {
             .bind(signature.timestamp_ns)
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed(OPERATION))?;
+            .map_err(query_error(OPERATION))?;
         Ok(if used.is_some() {
             Seen::Signature
         } else {
@@ -90,7 +93,7 @@ impl Store {
             return Ok(JobAdmission::New);
         }
         Ok(JobAdmission::Known(
-            self.seen(request.uuid, &request.signature).await?,
+            self.find_seen(request.uuid, &request.signature).await?,
         ))
     }
 
@@ -113,12 +116,12 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn open_own(&self) -> Result<Vec<JobId>> {
+    pub async fn open_own_jobs(&self) -> Result<Vec<JobId>> {
         let rows = sqlx::query("SELECT job_id FROM jobs WHERE closed_at IS NULL AND own = 1 ORDER BY job_id")
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("list the open jobs of one's own"))?;
-        rows.iter().map(|row| parsed(row, "job_id")).collect()
+            .map_err(query_error("list the open jobs of one's own"))?;
+        rows.iter().map(|row| parse_column(row, "job_id")).collect()
     }
 
     /// Stores a refused job, closed from the beginning. A job that is known stays as it is.
@@ -158,8 +161,8 @@ impl Store {
         let rows = sqlx::query("SELECT job_id FROM jobs WHERE closed_at IS NULL ORDER BY created_at, job_id")
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("list the open jobs"))?;
-        rows.iter().map(|row| parsed(row, "job_id")).collect()
+            .map_err(query_error("list the open jobs"))?;
+        rows.iter().map(|row| parse_column(row, "job_id")).collect()
     }
 
     /// Stores that a job was called off, so that no further attempt begins. Returns `false` if the job has ended, is
@@ -186,7 +189,7 @@ impl Store {
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed("read a job's status"))?;
+            .map_err(query_error("read a job's status"))?;
         let status = row.map(|row| column::<String>(&row, "status")).transpose()?;
         Ok(status.map(|status| JobStatus::from_wire(&status)))
     }
@@ -200,11 +203,11 @@ impl Store {
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed("read a job"))?;
+            .map_err(query_error("read a job"))?;
         let Some(row) = row else { return Ok(None) };
         let frame: String = column(&row, "request")?;
         let request = serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?;
-        let closed = time_option(&row, "closed_at")?.is_some();
+        let closed = time_column_option(&row, "closed_at")?.is_some();
         Ok(Some(StoredJob {
             request,
             closed,
@@ -228,7 +231,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn refusal_is_backed(&self, job: JobId) -> Result<bool> {
+    pub async fn is_refusal_backed(&self, job: JobId) -> Result<bool> {
         let Some(Outcome::Rejected(details)) = self.outcome(job).await? else {
             return Ok(false);
         };
@@ -236,7 +239,7 @@ impl Store {
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed("read the mark of a refusal"))?;
+            .map_err(query_error("read the mark of a refusal"))?;
         let mark: Option<String> = row.map_or(Ok(None), |row| column(&row, "mark"))?;
         Ok(details.reason == JobRejectionReason::Busy && mark.as_deref() == Some(Mark::Clean.as_str()))
     }
@@ -246,8 +249,8 @@ impl Store {
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed("read how a job ended"))?;
-        row.map_or(Ok(None), |row| json_option(&row, "outcome"))
+            .map_err(query_error("read how a job ended"))?;
+        row.map_or(Ok(None), |row| parse_json_option(&row, "outcome"))
     }
 
     /// Stores a user's report of cheating. A repeated report changes nothing.

@@ -83,30 +83,30 @@ struct Transaction {
 }
 
 impl Store {
-    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`). See [`Self::for_chain`].
+    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`). See [`Self::note_chain`].
     ///
     /// # Errors
     /// The database does not open or does not migrate.
     pub async fn open(url: &str) -> Result<Self> {
-        Self::over(open(url).await?).await
+        Self::with_pool(open(url).await?).await
     }
 
     /// Migrates and uses a pool that is open already.
     ///
     /// # Errors
     /// The database does not migrate.
-    pub async fn over(pool: AnyPool) -> Result<Self> {
+    pub async fn with_pool(pool: AnyPool) -> Result<Self> {
         migrate(&pool, &MIGRATIONS).await?;
         let epoch = take_over(&pool).await?;
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
             .await
-            .map_err(failed("read the outbox"))?;
+            .map_err(query_error("read the outbox"))?;
         let last = column(&row, "last")?;
         let row = sqlx::query("SELECT genesis FROM chains ORDER BY seen_at DESC LIMIT 1")
             .fetch_optional(&pool)
             .await
-            .map_err(failed("read which chain was seen last"))?;
+            .map_err(query_error("read which chain was seen last"))?;
         let genesis = row.map(|row| column(&row, "genesis")).transpose()?;
         let chain = ChainIdentity {
             genesis: genesis.unwrap_or_default(),
@@ -129,7 +129,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn for_chain(&self, genesis: &str, head: BlockNumber, now: Timestamp) -> Result<()> {
+    pub async fn note_chain(&self, genesis: &str, head: BlockNumber, now: Timestamp) -> Result<()> {
         self.write("note which chain answers", |draft| {
             draft.script.add(
                 "INSERT INTO chains (genesis, seen_at) VALUES ($1, $2) \
@@ -224,13 +224,13 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
     )
     .execute(&mut *tx)
     .await
-    .map_err(failed(OPERATION))?;
+    .map_err(query_error(OPERATION))?;
     let row = sqlx::query("SELECT epoch FROM owner WHERE one = 1")
         .fetch_one(&mut *tx)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
     let epoch = column(&row, "epoch")?;
-    tx.commit().await.map_err(failed(OPERATION))?;
+    tx.commit().await.map_err(query_error(OPERATION))?;
     Ok(epoch)
 }
 
@@ -253,7 +253,7 @@ impl Transaction {
     }
 }
 
-fn failed(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+fn query_error(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
     move |source| StoreError::Query { operation, source }
 }
 
@@ -269,7 +269,7 @@ fn corrupt(column: &'static str, reason: &dyn std::fmt::Display) -> StoreError {
 }
 
 /// Reads a value through its text form.
-fn parsed<T>(row: &AnyRow, name: &'static str) -> Result<T>
+fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
@@ -279,23 +279,23 @@ where
 }
 
 /// Reads a value that was stored as JSON.
-fn json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
+fn parse_json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
     let text: String = column(row, name)?;
     serde_json::from_str(&text).map_err(|error| corrupt(name, &error))
 }
 
 /// Reads a value that was stored as JSON, or NULL.
-fn json_option<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<Option<T>> {
+fn parse_json_option<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<Option<T>> {
     let text: Option<String> = column(row, name)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(name, &error)))
         .transpose()
 }
 
-fn time(row: &AnyRow, name: &'static str) -> Result<Timestamp> {
+fn time_column(row: &AnyRow, name: &'static str) -> Result<Timestamp> {
     column(row, name).map(Timestamp::from_micros)
 }
 
-fn time_option(row: &AnyRow, name: &'static str) -> Result<Option<Timestamp>> {
+fn time_column_option(row: &AnyRow, name: &'static str) -> Result<Option<Timestamp>> {
     let micros: Option<i64> = column(row, name)?;
     Ok(micros.map(Timestamp::from_micros))
 }
@@ -306,10 +306,10 @@ fn text_of<T: Serialize>(value: &T) -> String {
 }
 
 /// A number as the database stores it; numbers beyond `i64::MAX` do not occur.
-fn signed(number: u64) -> i64 {
+fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unsigned(number: i64) -> u64 {
+fn to_unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

@@ -9,7 +9,7 @@ use muster_protocol::wire::facilitator::JobRequest;
 use sqlx::any::AnyRow;
 
 use super::attempts::{self, StoredAttempt};
-use super::{Result, Store, column, corrupt, failed, parsed, receipts};
+use super::{Result, Store, column, corrupt, parse_column, query_error, receipts};
 
 /// A job that has not ended, with all that a driver needs to resume it.
 #[derive(Clone, Debug)]
@@ -63,9 +63,15 @@ impl Store {
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id",
         );
         Ok(OpenPage {
-            jobs: jobs.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
-            attempts: attempts.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
-            receipts: receipts.fetch_all(&self.pool).await.map_err(failed(OPERATION))?,
+            jobs: jobs.fetch_all(&self.pool).await.map_err(query_error(OPERATION))?,
+            attempts: attempts
+                .fetch_all(&self.pool)
+                .await
+                .map_err(query_error(OPERATION))?,
+            receipts: receipts
+                .fetch_all(&self.pool)
+                .await
+                .map_err(query_error(OPERATION))?,
         })
     }
 }
@@ -116,7 +122,7 @@ impl OpenPage {
             }
         }
         for row in &self.receipts {
-            let attempt: AttemptId = parsed(row, "attempt_id")?;
+            let attempt: AttemptId = parse_column(row, "attempt_id")?;
             if let Some(open) = owners.get(&attempt).and_then(|at| jobs.get_mut(*at))
                 && open.attempts.last().is_some_and(|last| last.id == attempt)
             {

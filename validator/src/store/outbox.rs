@@ -7,7 +7,9 @@ use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use tokio::sync::watch;
 
-use super::{Draft, Result, Store, column, failed, json_option, parsed, text_of, unsigned};
+use super::{
+    Draft, Result, Store, column, parse_column, parse_json_option, query_error, text_of, to_unsigned,
+};
 
 /// Metadata of more characters than this is a job's result, and is read by itself.
 const LONG_METADATA: i64 = 64 * 1024;
@@ -35,15 +37,15 @@ impl Store {
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&self.pool)
         .await
-        .map_err(failed(OPERATION))?;
+        .map_err(query_error(OPERATION))?;
         let mut updates = Vec::with_capacity(rows.len());
         for row in &rows {
             let status: String = column(row, "status")?;
             let mut update = StatusUpdate {
                 sequence: column(row, "sequence")?,
-                job: parsed(row, "job_id")?,
+                job: parse_column(row, "job_id")?,
                 status: JobStatus::from_wire(&status),
-                metadata: json_option(row, "metadata")?,
+                metadata: parse_json_option(row, "metadata")?,
             };
             let long: i64 = column(row, "is_long")?;
             if long == 0 {
@@ -57,8 +59,8 @@ impl Store {
                 .bind(update.sequence)
                 .fetch_one(&self.pool)
                 .await
-                .map_err(failed(OPERATION))?;
-            update.metadata = json_option(&row, "metadata")?;
+                .map_err(query_error(OPERATION))?;
+            update.metadata = parse_json_option(&row, "metadata")?;
             updates.push(update);
             break;
         }
@@ -72,7 +74,7 @@ impl Store {
     /// The database fails.
     pub async fn acknowledge(&self, answers: &[Acknowledgement], now: Timestamp) -> Result<()> {
         self.write("acknowledge a status update", |draft| {
-            for (first, last, answer) in runs(answers) {
+            for (first, last, answer) in group_answers(answers) {
                 draft.script.add(
                     "UPDATE outbox SET acknowledged_at = $1, answer = $2, \
                      metadata = CASE WHEN status IN ($3, $4, $5, $6) THEN NULL ELSE metadata END \
@@ -120,8 +122,8 @@ impl Store {
         let row = sqlx::query("SELECT COUNT(*) AS waiting FROM outbox WHERE acknowledged_at IS NULL")
             .fetch_one(&self.pool)
             .await
-            .map_err(failed("read the outbox"))?;
-        column(&row, "waiting").map(unsigned)
+            .map_err(query_error("read the outbox"))?;
+        column(&row, "waiting").map(to_unsigned)
     }
 }
 
@@ -139,7 +141,7 @@ fn barred_predecessors(status: JobStatus) -> String {
 }
 
 /// Groups equal answers to consecutive updates: the first and the last number, and the answer.
-fn runs(answers: &[Acknowledgement]) -> Vec<(i64, i64, &Option<String>)> {
+fn group_answers(answers: &[Acknowledgement]) -> Vec<(i64, i64, &Option<String>)> {
     let mut runs: Vec<(i64, i64, &Option<String>)> = Vec::new();
     for (sequence, answer) in answers {
         match runs.last_mut() {

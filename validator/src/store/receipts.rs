@@ -8,7 +8,10 @@ use muster_scoring::{Paid, Streamed};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Draft, Result, Store, column, corrupt, failed, json, parsed, signed, text_of, unsigned};
+use super::{
+    Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, to_signed,
+    to_unsigned,
+};
 
 /// The stored block of a receipt that was issued before the chain answered.
 const NO_BLOCK: i64 = -1;
@@ -50,7 +53,7 @@ impl Store {
         .bind(attempt.to_string())
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read receipts"))?;
+        .map_err(query_error("read receipts"))?;
         let mut receipts = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
         receipts.sort_by_key(IssuedReceipt::kind);
         Ok(receipts)
@@ -97,7 +100,7 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read receipts"))?;
+        .map_err(query_error("read receipts"))?;
         let view = |row| {
             let receipt = read(row)?;
             Ok(ReceiptView {
@@ -128,17 +131,17 @@ impl Store {
     pub async fn streamed_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Streamed>> {
         let rows = sqlx::query(STREAMED)
             .bind(ReceiptKind::Finished.as_str())
-            .bind(signed(first.0))
-            .bind(signed(last.0))
+            .bind(to_signed(first.0))
+            .bind(to_signed(last.0))
             .bind(self.chain().genesis)
             .fetch_all(&self.pool)
             .await
-            .map_err(failed("read what the sessions of a cycle answered"))?;
+            .map_err(query_error("read what the sessions of a cycle answered"))?;
         let streamed = |row| {
-            let number = |name| column(row, name).map(unsigned);
+            let number = |name| column(row, name).map(to_unsigned);
             Ok(Streamed {
-                attempt: parsed(row, "attempt_id")?,
-                miner: parsed(row, "miner")?,
+                attempt: parse_column(row, "attempt_id")?,
+                miner: parse_column(row, "miner")?,
                 proven: number("proven")?,
                 unproven: number("unproven")?,
                 input_tokens: number("input")?,
@@ -156,16 +159,16 @@ impl Store {
              WHERE r.kind = $1 AND r.block >= $2 AND r.block <= $3 AND r.chain = $4 ORDER BY r.block, r.attempt_id",
         )
         .bind(ReceiptKind::Finished.as_str())
-        .bind(signed(first.0))
-        .bind(signed(last.0))
+        .bind(to_signed(first.0))
+        .bind(to_signed(last.0))
         .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
-        .map_err(failed("read the receipts of a cycle"))?;
+        .map_err(query_error("read the receipts of a cycle"))?;
         let paid = |row| {
             let class: Option<String> = column(row, "class")?;
             Ok(Paid {
-                receipt: json(row, "payload")?,
+                receipt: parse_json(row, "payload")?,
                 class: class.and_then(|class| class.parse::<ExecutorClass>().ok()),
             })
         };
@@ -179,7 +182,7 @@ impl Draft<'_> {
     pub(super) fn put_receipt(&mut self, receipt: &IssuedReceipt, block: Option<BlockNumber>) {
         let block = block
             .or(self.chain.head)
-            .map_or(NO_BLOCK, |block| signed(block.0));
+            .map_or(NO_BLOCK, |block| to_signed(block.0));
         let payload = &receipt.offered.payload;
         let written: Timestamp = payload.timestamp();
         self.script.add(
@@ -202,7 +205,7 @@ impl Draft<'_> {
     pub(super) fn place_receipts(&mut self, genesis: &str, head: BlockNumber) {
         self.script.add(
             "UPDATE receipts SET block = $1, chain = $2 WHERE block = $3 AND (chain = $2 OR chain = '')",
-            [signed(head.0).into(), genesis.into(), NO_BLOCK.into()],
+            [to_signed(head.0).into(), genesis.into(), NO_BLOCK.into()],
         );
     }
 }
@@ -213,7 +216,7 @@ pub(super) fn read(row: &AnyRow) -> Result<IssuedReceipt> {
     let theirs: Option<String> = column(row, "miner_signature")?;
     Ok(IssuedReceipt {
         offered: OfferedReceipt {
-            payload: json(row, "payload")?,
+            payload: parse_json(row, "payload")?,
             validator_signature: signature("validator_signature", &ours)?,
         },
         miner_signature: theirs

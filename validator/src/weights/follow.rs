@@ -81,7 +81,10 @@ impl WeightSetter {
             let genesis = subnet.genesis().await?;
             let metagraph = subnet.metagraph().await?;
             let now = self.state.clock.now();
-            self.state.store.for_chain(&genesis, metagraph.block, now).await?;
+            self.state
+                .store
+                .note_chain(&genesis, metagraph.block, now)
+                .await?;
             tracing::info!(genesis, block = %metagraph.block, "the chain answers");
             self.state.subnet.note_first_metagraph(metagraph).await;
         }

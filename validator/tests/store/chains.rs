@@ -24,14 +24,14 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             changed_at: NOW(1),
         };
         assert!(store.begin_cycle(&cycle).await.unwrap());
-        let other = Store::over(test.pool.clone()).await.unwrap();
+        let other = Store::with_pool(test.pool.clone()).await.unwrap();
         assert_eq!(
             other.settled_through().await.unwrap(),
             Some(BlockNumber(21)),
             "the last chain is meant until one answers"
         );
         other
-            .for_chain("another chain", BlockNumber(30), NOW(2))
+            .note_chain("another chain", BlockNumber(30), NOW(2))
             .await
             .unwrap();
         assert_eq!(other.settled_through().await.unwrap(), None);
@@ -60,11 +60,11 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
             let (first, last) = (BlockNumber(0), BlockNumber(u64::MAX));
             store.finished_between(first, last).await.unwrap().len()
         };
-        let store = Store::over(test.pool.clone()).await.unwrap();
+        let store = Store::with_pool(test.pool.clone()).await.unwrap();
         store.keep_receipt(&receipt(1), None).await.unwrap();
         assert_eq!(all(&store).await, 0);
         store
-            .for_chain("another chain", BlockNumber(5), NOW(2))
+            .note_chain("another chain", BlockNumber(5), NOW(2))
             .await
             .unwrap();
         assert_eq!(
@@ -73,9 +73,9 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
             "it was written for the chain that was known"
         );
 
-        let store = Store::over(test.pool.clone()).await.unwrap();
+        let store = Store::with_pool(test.pool.clone()).await.unwrap();
         store.keep_receipt(&receipt(2), None).await.unwrap();
-        store.for_chain("chain", BlockNumber(7), NOW(3)).await.unwrap();
+        store.note_chain("chain", BlockNumber(7), NOW(3)).await.unwrap();
         // A writer that read the head before the chain answered.
         store.keep_receipt(&receipt(3), None).await.unwrap();
         let at = async |block| {
@@ -87,7 +87,7 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
         };
         assert_eq!((at(7).await, all(&store).await), (2, 2), "{}", test.engine);
         store
-            .for_chain("another chain", BlockNumber(9), NOW(4))
+            .note_chain("another chain", BlockNumber(9), NOW(4))
             .await
             .unwrap();
         assert_eq!((at(9).await, all(&store).await), (1, 1), "{}", test.engine);

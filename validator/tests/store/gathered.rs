@@ -98,7 +98,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             known.keys().copied().collect::<BTreeSet<_>>(),
             keys.into_iter().collect()
         );
-        let pages = store.pages_read().await.unwrap();
+        let pages = store.page_cursors().await.unwrap();
         assert_eq!(
             pages[&miner][&5],
             Cursor {
@@ -134,6 +134,6 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             .await
             .unwrap();
         assert_eq!(store.gathered_count().await.unwrap(), 0);
-        assert!(store.pages_read().await.unwrap().is_empty());
+        assert!(store.page_cursors().await.unwrap().is_empty());
     }
 }

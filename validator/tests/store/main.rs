@@ -67,8 +67,8 @@ fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
 async fn each() -> Vec<(TestStore, Store)> {
     let mut all = Vec::new();
     for test in stores(&MIGRATIONS).await.unwrap() {
-        let store = Store::over(test.pool.clone()).await.unwrap();
-        store.for_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
+        let store = Store::with_pool(test.pool.clone()).await.unwrap();
+        store.note_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
         all.push((test, store));
     }
     all
@@ -168,7 +168,7 @@ async fn a_job_and_a_signature_are_taken_once() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         assert_eq!(
-            store.seen(one.uuid, &one.signature).await.unwrap(),
+            store.find_seen(one.uuid, &one.signature).await.unwrap(),
             Seen::Never,
             "{}",
             test.engine
@@ -182,9 +182,12 @@ async fn a_job_and_a_signature_are_taken_once() {
             JobAdmission::Known(Seen::Job)
         );
         let (two, frame_two) = request(job(2), 5);
-        assert_eq!(store.seen(one.uuid, &one.signature).await.unwrap(), Seen::Job);
         assert_eq!(
-            store.seen(two.uuid, &two.signature).await.unwrap(),
+            store.find_seen(one.uuid, &one.signature).await.unwrap(),
+            Seen::Job
+        );
+        assert_eq!(
+            store.find_seen(two.uuid, &two.signature).await.unwrap(),
             Seen::Signature
         );
         assert_eq!(
@@ -444,13 +447,13 @@ async fn a_job_of_ones_own_is_told_to_nobody() {
         let (request, frame) = request(job(1), 5);
         assert!(store.admit_own(&request, &frame, NOW(10)).await.unwrap());
         assert!(!store.admit_own(&request, &frame, NOW(11)).await.unwrap());
-        assert_eq!(store.open_own().await.unwrap(), [job(1)]);
+        assert_eq!(store.open_own_jobs().await.unwrap(), [job(1)]);
         let end = Outcome::cancelled(JobStage::Execution, "nobody used it");
         store
             .close_job(job(1), &end, &end.metadata(), NOW(12))
             .await
             .unwrap();
-        assert_eq!(store.open_own().await.unwrap(), []);
+        assert_eq!(store.open_own_jobs().await.unwrap(), []);
         assert_eq!(store.last_status(job(1)).await.unwrap(), Some(end.status()));
         assert!(store.next_updates(None, 1).await.unwrap().is_empty());
         assert_eq!(store.updates_waiting().await.unwrap(), 0);

@@ -2,7 +2,7 @@
 //! and reconnects whenever the connection is lost.
 //!
 //! Status updates are sent in order, and the facilitator answers them in order, so an answer needs no id. A Muster
-//! facilitator is sent up to [`WINDOW`] updates before it has answered the first; any other facilitator is sent one at
+//! facilitator is sent up to 64 updates before it has answered the first; any other facilitator is sent one at
 //! a time. An update without an answer is sent again over the next connection.
 //!
 //! The reader never waits for the writer, which often blocks on the store: an incoming job is taken at once. Jobs are
