@@ -138,7 +138,7 @@ async fn a_miner_that_never_comes_back_is_lost_and_left_out_for_a_while() {
     world.facilitator.submit(&one).await;
     let mut session = miner.accept().await;
     bring_to(Stage::VolumesReady, &mut world, &mut session).await;
-    miner.door.close();
+    miner.server.close();
     drop(session);
 
     let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
@@ -168,7 +168,7 @@ async fn a_miner_that_never_comes_back_is_lost_and_left_out_for_a_while() {
 async fn a_miner_that_cannot_be_reached_is_replaced_by_another() {
     let gone = Miner::open("//Gone").await;
     let mut there = Miner::open("//There").await;
-    gone.door.close();
+    gone.server.close();
     let mut world = World::timed(&[&gone, &there]).await;
     // A second of the moved clock is short in real time, and a connected peer needs time to answer.
     world.config.timing.dial_s = 60;

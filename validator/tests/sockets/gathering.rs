@@ -68,7 +68,7 @@ fn write(miner: &Miner, at: Timestamp, receipts: &[Receipt]) {
     for receipt in receipts {
         let mut line = serde_json::to_vec(receipt).unwrap();
         line.push(b'\n');
-        miner.door.write(&page, &line);
+        miner.server.write(&page, &line);
     }
 }
 
@@ -214,11 +214,11 @@ async fn pages_are_caught_up_on_and_read_once_also_across_a_restart() {
     let at = world.test_clock.now();
     let line = serde_json::to_vec(&about(&other.keypair, &miner.keypair, 6, "1.000000", at)[1]).unwrap();
     let page = format!("{}.jsonl", muster_protocol::receipt::page_of(at));
-    miner.door.write(&page, &line[..40]);
+    miner.server.write(&page, &line[..40]);
     world.start();
     world.facilitator.accept().await;
-    miner.door.write(&page, &line[40..]);
-    miner.door.write(&page, b"\n");
+    miner.server.write(&page, &line[40..]);
+    miner.server.write(&page, b"\n");
     let state = gathered(&world, 9).await;
     assert_eq!(
         state["refused"].as_array().unwrap().len(),

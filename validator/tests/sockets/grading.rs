@@ -14,7 +14,7 @@ use muster_protocol::{Digest, ExecutorClass, ImageId, MinerKey};
 use muster_session_pool::Service;
 use serde_json::json;
 
-use crate::support::fleet::{Fate, Fleet};
+use crate::support::fleet::{Behaviour, Fleet};
 use crate::support::miner::Miner;
 use crate::support::{World, within};
 
@@ -87,7 +87,7 @@ async fn a_miner_that_does_not_say_what_it_has_gets_a_zero_with_its_reason_and_n
     let (talks, leaving_key) = (Fleet::new(&talking.keypair), leaving.key());
     let leaves = async {
         loop {
-            drop(leaving.door.next().await);
+            drop(leaving.server.next().await);
         }
     };
     let file = tokio::select! {
@@ -126,15 +126,15 @@ async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_
     let mut world = grading(&[&miner, &other]).await;
     begin(&mut world).await;
     let (fleet, others) = (Fleet::new(&miner.keypair), Fleet::new(&other.keypair));
-    let fates = [
-        Fate::Honest,
-        Fate::LeavesBarrier,
-        Fate::LeavesChallenged,
-        Fate::LeavesCommitted,
-        Fate::Smaller,
-        Fate::Last,
+    let behaviours = [
+        Behaviour::Honest,
+        Behaviour::LeavesBarrier,
+        Behaviour::LeavesChallenged,
+        Behaviour::LeavesCommitted,
+        Behaviour::Smaller,
+        Behaviour::Last,
     ];
-    fleet.expect(&fates);
+    fleet.expect(&behaviours);
     let (honest, key) = (other.key(), miner.key());
     let left = async {
         let failed = |state: &serde_json::Value| {
@@ -154,21 +154,21 @@ async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_
     assert_eq!(file.judgements.len(), 8);
     let mut came = 0;
     for (job, judgement) in by_job(&file) {
-        let Some(fate) = fleet.fate(&job) else {
+        let Some(behaviour) = fleet.behaviour(&job) else {
             assert!(matches!(judgement, Judgement::Proven { .. }), "{judgement}");
             continue;
         };
         came += 1;
-        let named = match fate {
-            Fate::Honest | Fate::Last => matches!(judgement, Judgement::Proven { .. }),
-            Fate::LeavesBarrier => {
+        let named = match behaviour {
+            Behaviour::Honest | Behaviour::Last => matches!(judgement, Judgement::Proven { .. }),
+            Behaviour::LeavesBarrier => {
                 matches!(why(&judgement), Why::VanishedAtBarrier { said } if said.contains("its machine is gone"))
             }
-            Fate::LeavesChallenged => matches!(why(&judgement), Why::Gone { .. }),
-            Fate::LeavesCommitted => *why(&judgement) == Why::VanishedAfterCommitment,
-            Fate::Smaller => matches!(why(&judgement), Why::WrongOpening { .. }),
+            Behaviour::LeavesChallenged => matches!(why(&judgement), Why::Gone { .. }),
+            Behaviour::LeavesCommitted => *why(&judgement) == Why::VanishedAfterCommitment,
+            Behaviour::Smaller => matches!(why(&judgement), Why::WrongOpening { .. }),
         };
-        assert!(named, "{fate:?}: {judgement}");
+        assert!(named, "{behaviour:?}: {judgement}");
     }
     assert_eq!(came, 6);
     assert_eq!(
@@ -188,7 +188,7 @@ fn service() -> Service {
 
 /// Proves all three executors of a miner, lets one of them, which behaves as given, serve a session of the validator's,
 /// and challenges all of them again. Returns the second batch, and the job of the session.
-async fn with_a_session(fate: Fate) -> (BatchFile, String) {
+async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = grading(&[&miner]).await;
     world.config.gateway = Settings {
@@ -210,7 +210,7 @@ async fn with_a_session(fate: Fate) -> (BatchFile, String) {
             (first.judgements.len(), first.judgements.iter().all(proven)),
             (3, true)
         );
-        fleet.expect(&[fate]);
+        fleet.expect(&[behaviour]);
         let ask = reqwest::Client::new()
             .post(format!("{}/v1/chat/completions", notice.url.unwrap()))
             .bearer_auth("key")
@@ -229,7 +229,10 @@ async fn with_a_session(fate: Fate) -> (BatchFile, String) {
         panic!("one session serves: {:?}", file.head.serving)
     };
     let job = serving.job.to_string();
-    assert_eq!((file.judgements.len(), fleet.fate(&job)), (3, Some(fate)));
+    assert_eq!(
+        (file.judgements.len(), fleet.behaviour(&job)),
+        (3, Some(behaviour))
+    );
     for (other, judgement) in by_job(&file) {
         assert_eq!(
             matches!(judgement, Judgement::Proven { .. }),
@@ -242,21 +245,21 @@ async fn with_a_session(fate: Fate) -> (BatchFile, String) {
 
 #[tokio::test]
 async fn an_executor_that_serves_is_challenged_in_its_session_while_the_others_are_leased() {
-    let (file, job) = with_a_session(Fate::Honest).await;
+    let (file, job) = with_a_session(Behaviour::Honest).await;
     let judgement = &by_job(&file)[&job];
     assert!(matches!(judgement, Judgement::Serving { .. }), "{judgement}");
 }
 
 #[tokio::test]
 async fn weak_hardware_behind_a_session_is_found_out() {
-    let (file, job) = with_a_session(Fate::Smaller).await;
+    let (file, job) = with_a_session(Behaviour::Smaller).await;
     let judgement = &by_job(&file)[&job];
     assert!(matches!(why(judgement), Why::WrongOpening { .. }), "{judgement}");
 }
 
 #[tokio::test]
 async fn a_session_that_goes_away_when_it_is_challenged_is_a_zero() {
-    let (file, job) = with_a_session(Fate::LeavesCommitted).await;
+    let (file, job) = with_a_session(Behaviour::LeavesCommitted).await;
     let judgement = &by_job(&file)[&job];
     assert_eq!(*why(judgement), Why::VanishedAfterCommitment);
 }

@@ -3,7 +3,7 @@
 
 use crate::support::World;
 use crate::support::facilitator::{Facilitator, job};
-use crate::support::miner::{Memory, Miner, Session};
+use crate::support::miner::{Miner, MinerMemory, Session};
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
 use tokio::task::yield_now;
@@ -13,20 +13,20 @@ const KILLED_AFTER: std::ops::Range<u32> = 1..15;
 
 /// The frames that the facilitator and the miner have seen.
 #[derive(Default)]
-struct Story {
+struct ObservedJob {
     frames: u32,
     statuses: Vec<JobStatus>,
     end: Option<JobStatusUpdate>,
 }
 
-impl Story {
+impl ObservedJob {
     /// Goes on until the job has ended for its user or `frames` have passed.
     async fn go_on(
         &mut self,
         facilitator: &mut Facilitator,
         miner: &mut Miner,
         session: &mut Option<Session>,
-        memory: &mut Memory,
+        memory: &mut MinerMemory,
         frames: u32,
     ) {
         while self.end.is_none() && self.frames < frames {
@@ -70,7 +70,7 @@ impl Story {
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
-            | ToFacilitator::MusterGateway(_)) => panic!("not in this story: {other:?}"),
+            | ToFacilitator::MusterGateway(_)) => panic!("not expected here: {other:?}"),
         }
     }
 }
@@ -78,13 +78,13 @@ impl Story {
 async fn one_job_and_one_death(frames: u32, yields: u32) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
-    let (mut story, mut memory, mut session) = (Story::default(), Memory::default(), None);
+    let (mut observed, mut memory, mut session) = (ObservedJob::default(), MinerMemory::default(), None);
     let job: JobRequest = job("//User", 1);
 
     world.start_mortal();
     world.facilitator.accept().await;
     world.facilitator.submit(&job).await;
-    story
+    observed
         .go_on(
             &mut world.facilitator,
             &mut miner,
@@ -102,10 +102,10 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
 
     world.start_mortal();
     world.facilitator.accept().await;
-    if story.end.is_none() {
+    if observed.end.is_none() {
         // A facilitator that has seen no end submits the job again.
         world.facilitator.submit(&job).await;
-        story
+        observed
             .go_on(
                 &mut world.facilitator,
                 &mut miner,
@@ -117,12 +117,12 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
     }
     let what = format!(
         "killed after {frames} frames and {yields} turns: {:?}",
-        story.statuses
+        observed.statuses
     );
-    let end = story.end.expect("an end");
+    let end = observed.end.expect("an end");
     assert_eq!(end.status, JobStatus::Completed, "{what}: {end:?}");
     assert_eq!(memory.runs, 1, "{what}");
-    assert!(story.statuses.contains(&JobStatus::Received), "{what}");
+    assert!(observed.statuses.contains(&JobStatus::Received), "{what}");
     let state = world.state().await;
     assert_eq!(state["jobs"][0]["status"], "completed", "{what}");
     assert_eq!(

@@ -50,7 +50,7 @@ struct Rules {
     commits: Vec<(u64, u64, Vec<u8>)>,
     /// The number of commits so far.
     committed: usize,
-    /// Whether the next call is taken but answered with an error that leaves its fate open.
+    /// Whether the next call is taken but answered with an error that leaves open whether it was.
     vague: bool,
 }
 
@@ -71,7 +71,7 @@ impl TestChain {
         };
         let mut neurons = vec![neuron(0, validator.hotkey(), None)];
         for (at, miner) in miners.iter().enumerate() {
-            neurons.push(neuron(at + 1, miner.keypair.hotkey(), Some(miner.door.address)));
+            neurons.push(neuron(at + 1, miner.keypair.hotkey(), Some(miner.server.address)));
         }
         let metagraph = Metagraph {
             block: BlockNumber(1),
@@ -182,7 +182,7 @@ impl TestChain {
     pub(crate) fn announce(&self, miner: &Miner) {
         for neuron in &mut self.rules().metagraph.neurons {
             if neuron.hotkey == miner.keypair.hotkey() {
-                neuron.axon = Some(miner.door.address);
+                neuron.axon = Some(miner.server.address);
             }
         }
     }

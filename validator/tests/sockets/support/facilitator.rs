@@ -9,11 +9,11 @@ use muster_websocket::Socket;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::door::Door;
+use super::server::TestServer;
 use super::within;
 
 pub(crate) struct Facilitator {
-    door: Door,
+    server: TestServer,
     socket: Option<Socket>,
 }
 
@@ -44,19 +44,19 @@ pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> JobRequest {
 impl Facilitator {
     pub(crate) async fn open() -> Self {
         Self {
-            door: Door::open().await,
+            server: TestServer::open().await,
             socket: None,
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("ws://{}/ws/v0/", self.door.address)
+        format!("ws://{}/ws/v0/", self.server.address)
     }
 
     /// Takes a connection and challenges its greeting, without accepting the validator.
     pub(crate) async fn connected(&mut self) {
         let auth = loop {
-            let (path, socket) = self.door.next().await;
+            let (path, socket) = self.server.next().await;
             assert_eq!(path, "/ws/v0/");
             self.socket = Some(socket);
             match self.hear().await {
@@ -84,8 +84,8 @@ impl Facilitator {
 
     /// Takes a connection as ComputeHorde's facilitator does, without showing that it is Muster.
     pub(crate) async fn accept_plainly(&mut self) {
-        self.door.be_plain();
-        self.socket = Some(self.door.next().await.1);
+        self.server.be_plain();
+        self.socket = Some(self.server.next().await.1);
         let greeting = self.receive().await;
         assert!(
             matches!(greeting, ToFacilitator::V0AuthenticationRequest(_)),

@@ -37,7 +37,7 @@ const CAPS: Caps = Caps {
 
 /// The behaviour of an executor, in a batch or in a session that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Behaviour {
     Honest,
     /// Honest, and reaches the barrier only after the executors that leave it have left.
     Last,
@@ -53,16 +53,16 @@ pub(crate) enum Fate {
 
 /// A miner's executors. Clones are the same ones.
 #[derive(Clone)]
-pub(crate) struct Fleet(Arc<Shared>);
+pub(crate) struct Fleet(Arc<FleetState>);
 
-struct Shared {
+struct FleetState {
     miner: Keypair,
     tasks: Tasks,
     clock: SharedClock,
     /// The behaviour of the executors that are leased next.
-    fates: Mutex<VecDeque<Fate>>,
+    behaviours: Mutex<VecDeque<Behaviour>>,
     /// The leased executors by job.
-    leased: Mutex<BTreeMap<JobId, Fate>>,
+    leased: Mutex<BTreeMap<JobId, Behaviour>>,
     endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
     /// Whether the executors that leave the barrier have left.
     left: watch::Sender<bool>,
@@ -70,11 +70,11 @@ struct Shared {
 
 impl Fleet {
     pub(crate) fn new(miner: &Keypair) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(FleetState {
             miner: miner.clone(),
             tasks: Tasks::new(),
             clock: Arc::new(SystemClock::new()),
-            fates: Mutex::default(),
+            behaviours: Mutex::default(),
             leased: Mutex::default(),
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
@@ -82,12 +82,12 @@ impl Fleet {
     }
 
     /// Sets the behaviour of the executors that are leased next, one after the other; those after them are honest.
-    pub(crate) fn expect(&self, fates: &[Fate]) {
-        *self.0.fates.lock().unwrap() = fates.iter().copied().collect();
+    pub(crate) fn expect(&self, behaviours: &[Behaviour]) {
+        *self.0.behaviours.lock().unwrap() = behaviours.iter().copied().collect();
     }
 
     /// The behaviour of a job's executor.
-    pub(crate) fn fate(&self, job: &str) -> Option<Fate> {
+    pub(crate) fn behaviour(&self, job: &str) -> Option<Behaviour> {
         let leased = self.0.leased.lock().unwrap();
         leased.get(&job.parse::<JobId>().unwrap()).copied()
     }
@@ -152,20 +152,25 @@ impl Fleet {
         validator: ValidatorKey,
         mouth: &mpsc::UnboundedSender<FromMiner>,
     ) {
-        let shared = &self.0;
-        let fate = shared.fates.lock().unwrap().pop_front().unwrap_or(Fate::Honest);
+        let fleet_state = &self.0;
+        let behaviour = fleet_state
+            .behaviours
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(Behaviour::Honest);
         let terms = offer.streaming_details.as_ref().unwrap().muster.as_ref().unwrap();
         let job = terms.job.unwrap();
-        shared.leased.lock().unwrap().insert(job, fate);
+        fleet_state.leased.lock().unwrap().insert(job, behaviour);
         let (seen, mut looked_at) = watch::channel(false);
-        let ready = self.open(offer, validator, job, fate, seen).await;
-        if fate == Fate::Last {
-            let mut left = shared.left.subscribe();
+        let ready = self.open(offer, validator, job, behaviour, seen).await;
+        if behaviour == Behaviour::Last {
+            let mut left = fleet_state.left.subscribe();
             left.wait_for(|left| *left).await.unwrap();
         }
         let attempt = offer.job_uuid;
         let _ = mouth.send(FromMiner::V0StreamingJobReadyRequest(ready));
-        if fate == Fate::LeavesBarrier {
+        if behaviour == Behaviour::LeavesBarrier {
             looked_at.wait_for(|looked| *looked).await.unwrap();
             let _ = mouth.send(Session::horde_failure(attempt, "its machine is gone"));
         }
@@ -177,23 +182,23 @@ impl Fleet {
         offer: &InitialJobRequest,
         validator: ValidatorKey,
         job: JobId,
-        fate: Fate,
+        behaviour: Behaviour,
         seen: watch::Sender<bool>,
     ) -> StreamingJobReady {
-        let shared = &self.0;
+        let fleet_state = &self.0;
         let details = offer.streaming_details.as_ref().unwrap();
         let terms = details.muster.as_ref().unwrap();
         let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let client = certificate::digest_of_pem(&details.public_key).unwrap();
-        let (key, now) = (Keypair::generate(), shared.clock.now());
+        let (key, now) = (Keypair::generate(), fleet_state.clock.now());
         let stated = Attestation {
             session: SessionId(Uuid::new_v4()),
             session_key: key.hotkey(),
             job,
             attempt: offer.job_uuid,
-            miner: MinerKey(shared.miner.hotkey()),
+            miner: MinerKey(fleet_state.miner.hotkey()),
             audience: validator,
             server_certificate: server.identity.fingerprint(),
             client_certificate: client,
@@ -209,30 +214,36 @@ impl Fleet {
             not_before: now,
             not_after: now.plus(std::time::Duration::from_secs(3_600)),
         };
-        let envelope = Envelope::new(&stated, |bytes| shared.miner.sign(bytes));
-        let sealer = Sealer::new(key, envelope, Arc::clone(&shared.clock)).unwrap();
+        let envelope = Envelope::new(&stated, |bytes| fleet_state.miner.sign(bytes));
+        let sealer = Sealer::new(key, envelope, Arc::clone(&fleet_state.clock)).unwrap();
         let limits = Limits::default();
-        let prover = self.prover(job, fate, seen).await;
+        let prover = self.prover(job, behaviour, seen).await;
         // Terms with a grader mean a session that serves a model.
         let (upstream, beside) = match terms.grader {
             None => (prover, None),
             Some(_) => (
                 self.engine().await,
-                Some(Arc::new(Stands(prover)) as Arc<dyn Beside>),
+                Some(Arc::new(ProverBeside(prover)) as Arc<dyn Beside>),
             ),
         };
-        let seal = Seal::with(sealer, upstream, beside, limits, shared.tasks.clone());
+        let seal = Seal::with(sealer, upstream, beside, limits, fleet_state.tasks.clone());
         let endpoint = Endpoint::open(
             listener,
             &server.identity,
             client,
             seal,
-            Arc::clone(&shared.clock),
+            Arc::clone(&fleet_state.clock),
         )
         .unwrap();
-        shared.endpoints.lock().unwrap().insert(job, endpoint);
+        fleet_state.endpoints.lock().unwrap().insert(job, endpoint);
         let ip = address.ip().to_string();
-        let signature = sign_streaming_ready(&shared.miner, offer.job_uuid, &ip, address.port(), &server.pem);
+        let signature = sign_streaming_ready(
+            &fleet_state.miner,
+            offer.job_uuid,
+            &ip,
+            address.port(),
+            &server.pem,
+        );
         StreamingJobReady {
             job_uuid: offer.job_uuid,
             executor_token: None,
@@ -243,20 +254,20 @@ impl Fleet {
         }
     }
 
-    async fn prover(&self, job: JobId, fate: Fate, seen: watch::Sender<bool>) -> Upstream {
+    async fn prover(&self, job: JobId, behaviour: Behaviour, seen: watch::Sender<bool>) -> Upstream {
         let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
-        let prover: Box<dyn Prover + Send> = match fate {
-            Fate::Smaller => Box::new(Smaller::new(prover)),
-            Fate::Honest
-            | Fate::Last
-            | Fate::LeavesBarrier
-            | Fate::LeavesChallenged
-            | Fate::LeavesCommitted => Box::new(prover),
+        let prover: Box<dyn Prover + Send> = match behaviour {
+            Behaviour::Smaller => Box::new(Smaller::new(prover)),
+            Behaviour::Honest
+            | Behaviour::Last
+            | Behaviour::LeavesBarrier
+            | Behaviour::LeavesChallenged
+            | Behaviour::LeavesCommitted => Box::new(prover),
         };
-        let state = Proving {
+        let state = ProverState {
             fleet: self.clone(),
             job,
-            fate,
+            behaviour,
             seen,
             prover: Arc::new(Mutex::new((Executor::new(CAPS), prover))),
         };
@@ -291,31 +302,31 @@ impl Fleet {
     }
 }
 
-struct Proving {
+struct ProverState {
     fleet: Fleet,
     job: JobId,
-    fate: Fate,
+    behaviour: Behaviour,
     seen: watch::Sender<bool>,
     prover: Arc<Mutex<(Executor, Box<dyn Prover + Send>)>>,
 }
 
-async fn health(State(proving): State<Arc<Proving>>) -> &'static str {
-    proving.seen.send_replace(true);
+async fn health(State(prover_state): State<Arc<ProverState>>) -> &'static str {
+    prover_state.seen.send_replace(true);
     "well"
 }
 
-async fn grade(State(proving): State<Arc<Proving>>, message: Bytes) -> Response {
+async fn grade(State(prover_state): State<Arc<ProverState>>, message: Bytes) -> Response {
     let kind = message[1];
-    let leaves = match proving.fate {
-        Fate::LeavesChallenged => kind == Kind::Challenge as u8,
-        Fate::LeavesCommitted => kind == Kind::Draw as u8,
-        Fate::Honest | Fate::Last | Fate::Smaller | Fate::LeavesBarrier => false,
+    let leaves = match prover_state.behaviour {
+        Behaviour::LeavesChallenged => kind == Kind::Challenge as u8,
+        Behaviour::LeavesCommitted => kind == Kind::Draw as u8,
+        Behaviour::Honest | Behaviour::Last | Behaviour::Smaller | Behaviour::LeavesBarrier => false,
     };
     if leaves {
-        proving.fleet.burn(proving.job);
+        prover_state.fleet.burn(prover_state.job);
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    let prover = Arc::clone(&proving.prover);
+    let prover = Arc::clone(&prover_state.prover);
     let answering = tokio::task::spawn_blocking(move || {
         let mut state = prover.lock().unwrap();
         let (executor, prover) = &mut *state;
@@ -336,9 +347,9 @@ async fn grade(State(proving): State<Arc<Proving>>, message: Bytes) -> Response 
 }
 
 /// A prover beside an engine.
-struct Stands(Upstream);
+struct ProverBeside(Upstream);
 
-impl Beside for Stands {
+impl Beside for ProverBeside {
     fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
         Box::pin(ready(Ok(self.0.clone())))
     }

@@ -22,9 +22,9 @@ use muster_protocol::{
 use muster_websocket::Socket;
 use serde_json::json;
 
-pub(crate) use memory::Memory;
+pub(crate) use memory::MinerMemory;
 
-use super::door::Door;
+use super::server::TestServer;
 use super::within;
 
 /// A time after that of every clock in the tests.
@@ -32,7 +32,7 @@ const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
 
 pub(crate) struct Miner {
     pub(crate) keypair: Keypair,
-    pub(crate) door: Door,
+    pub(crate) server: TestServer,
 }
 
 /// A connection from the validator.
@@ -60,7 +60,7 @@ impl Miner {
     pub(crate) async fn open(uri: &str) -> Self {
         Self {
             keypair: Keypair::from_uri(uri).unwrap(),
-            door: Door::open().await,
+            server: TestServer::open().await,
         }
     }
 
@@ -76,7 +76,7 @@ impl Miner {
     /// Accepts a connection, checks the greeting and announces so many executors.
     pub(crate) async fn accept_with(&mut self, executors: u32) -> Session {
         let (mut session, validator, auth) = loop {
-            let (path, socket) = self.door.next().await;
+            let (path, socket) = self.server.next().await;
             let validator: ValidatorKey = path
                 .strip_prefix("/v0.1/validator_interface/")
                 .unwrap()

@@ -4,10 +4,10 @@
 //! defect reaches, and moves the clock where time matters.
 
 pub(crate) mod chain;
-pub(crate) mod door;
 pub(crate) mod facilitator;
 pub(crate) mod fleet;
 pub(crate) mod miner;
+pub(crate) mod server;
 
 use std::future::Future;
 use std::net::SocketAddr;

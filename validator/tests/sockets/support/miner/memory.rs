@@ -7,7 +7,7 @@ use super::Session;
 
 /// The state of a miner with one job.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct MinerMemory {
     accepted: Option<AttemptId>,
     done: bool,
     /// How often the program was run.
@@ -16,7 +16,7 @@ pub(crate) struct Memory {
 
 impl Session {
     /// Handles one message as a miner does that has one executor and keeps its state over reconnections.
-    pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut Memory) {
+    pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut MinerMemory) {
         match message {
             ToMiner::V0InitialJobRequest(offer) => {
                 let id = offer.job_uuid;
@@ -54,12 +54,12 @@ impl Session {
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)) => panic!("not in this story: {other:?}"),
+            | ToMiner::MusterSessionSealed(_)) => panic!("not expected here: {other:?}"),
         }
     }
 
     /// Reports its state again, as a miner does when a validator reconnects.
-    pub(crate) async fn remind(&mut self, memory: &Memory) {
+    pub(crate) async fn remind(&mut self, memory: &MinerMemory) {
         match memory.accepted {
             Some(id) if memory.done => self.finished(id).await,
             Some(id) => {

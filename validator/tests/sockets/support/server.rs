@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::within;
 
 /// Listens on a port of its own until it is dropped or closed.
-pub(crate) struct Door {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     sockets: mpsc::UnboundedReceiver<(String, Socket)>,
     tasks: Tasks,
@@ -29,7 +29,7 @@ pub(crate) struct Door {
 type Pages = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 #[derive(Clone)]
-struct Bell {
+struct ServerState {
     sockets: mpsc::UnboundedSender<(String, Socket)>,
     tasks: Tasks,
     pages: Pages,
@@ -42,25 +42,25 @@ const LIMITS: Limits = Limits {
     ..Limits::miner()
 };
 
-impl Door {
+impl TestServer {
     pub(crate) async fn open() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, sockets) = mpsc::unbounded_channel();
         let tasks = Tasks::new();
         let (pages, plain) = (Pages::default(), Arc::<AtomicBool>::default());
-        let bell = Bell {
+        let server = ServerState {
             sockets: sender,
             tasks: tasks.clone(),
             pages: Arc::clone(&pages),
             plain: Arc::clone(&plain),
         };
         let service = Router::new()
-            .fallback(ring)
-            .with_state(bell)
+            .fallback(upgrade)
+            .with_state(server)
             .into_make_service_with_connect_info::<SocketAddr>();
         let stop = tasks.token();
-        drop(tasks.spawn("door", async move {
+        drop(tasks.spawn("server", async move {
             tokio::select! {
                 served = async { axum::serve(listener, service).await } => served.unwrap(),
                 () = stop.cancelled() => {}
@@ -90,7 +90,7 @@ impl Door {
     pub(crate) async fn next(&mut self) -> (String, Socket) {
         within("a connection", self.sockets.recv())
             .await
-            .expect("the door is open")
+            .expect("the server is open")
     }
 
     /// Refuses connections from here on.
@@ -99,34 +99,34 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-async fn ring(
-    State(bell): State<Bell>,
+async fn upgrade(
+    State(server): State<ServerState>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
     let path = request.uri().path().to_owned();
     if let Some(name) = path.strip_prefix("/receipts/") {
-        return page(&bell, name, &request);
+        return page(&server, name, &request);
     }
-    let sockets = bell.sockets.clone();
-    let answer = server::upgrade(request, peer, &LIMITS, &bell.tasks, move |socket| async move {
+    let sockets = server.sockets.clone();
+    let answer = server::upgrade(request, peer, &LIMITS, &server.tasks, move |socket| async move {
         let _ = sockets.send((path, socket));
     });
     let mut answer = answer.map(Body::new);
-    if bell.plain.load(Ordering::Relaxed) {
+    if server.plain.load(Ordering::Relaxed) {
         answer.headers_mut().remove(MUSTER_PROTOCOL_HEADER);
     }
     answer
 }
 
 /// A page from the requested byte on, as ComputeHorde's miners serve it.
-fn page(bell: &Bell, name: &str, request: &Request) -> Response {
+fn page(server: &ServerState, name: &str, request: &Request) -> Response {
     let answer = |status: u16, range: Option<String>, bytes: Vec<u8>| {
         let mut answer = Response::builder().status(status);
         if let Some(range) = range {
@@ -134,7 +134,7 @@ fn page(bell: &Bell, name: &str, request: &Request) -> Response {
         }
         answer.body(Body::from(bytes)).unwrap()
     };
-    let pages = bell.pages.lock().unwrap();
+    let pages = server.pages.lock().unwrap();
     let Some(bytes) = pages.get(name) else {
         return answer(404, None, vec![]);
     };
