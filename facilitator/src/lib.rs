@@ -144,7 +144,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         // A client that never finishes its request must not block the stop.
         () = overdue => Ok(()),
     };
-    store.leave().await?;
+    store.release_all().await?;
     served
 }
 

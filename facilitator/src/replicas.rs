@@ -77,7 +77,7 @@ async fn listen(store: &Store, notifier: &Notifier) -> Result<(), StoreError> {
 
 async fn record_life(store: Store, clock: SharedClock) {
     loop {
-        if let Err(error) = store.beat(clock.now()).await {
+        if let Err(error) = store.record_alive(clock.now()).await {
             tracing::warn!(error = %Causes(&error), "cannot record that this facilitator is alive; others may take its validators over");
         }
         clock.sleep(REPLICA_BEAT).await;

@@ -29,7 +29,7 @@ pub(crate) fn start_job_sweep(
             if let Some(limit) = unanswered {
                 end_unanswered_jobs(&store, &notifier, limit, now).await;
             }
-            if let Err(error) = store.forget_live(now).await {
+            if let Err(error) = store.delete_old_live(now).await {
                 tracing::warn!(error = %Causes(&error), "cannot delete old live output");
             }
             clock.sleep(JOB_SWEEP).await;
@@ -65,7 +65,7 @@ pub(crate) fn start_file_sweep(files: Arc<FileService>, tasks: &Tasks, clock: Sh
                 Err(error) => tracing::error!(error = %Causes(&error), "cannot collect files"),
             }
             tokio::select! {
-                () = clock.sleep(files.sweep_every()) => {}
+                () = clock.sleep(files.sweep_interval()) => {}
                 () = stop.cancelled() => return,
             }
         }

@@ -139,7 +139,7 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
         let store = Store::open(&old.url).await.unwrap();
         let alice = ALICE.parse().unwrap();
         let listed = store
-            .jobs_of(
+            .list_jobs(
                 &alice,
                 &muster_facilitator_core::page::JobFilter::default(),
                 10,
@@ -169,7 +169,7 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
         let base = 1_769_000_000_000_000;
         assert_eq!(ended, [(0,), (0,), (base + 23,), (base + 14,)]);
         assert_eq!(
-            store.unanswered(page.jobs[0].validator).await.unwrap(),
+            store.unanswered_jobs(page.jobs[0].validator).await.unwrap(),
             [page.jobs[3].request.uuid]
         );
     }

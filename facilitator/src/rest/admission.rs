@@ -65,7 +65,7 @@ impl Admission {
             .ok_or_else(|| reject("Invalid token."))?;
         match ApiKeySecret::parse(bearer) {
             Some(secret) => {
-                let owner = self.store.key_owner(&secret).await?;
+                let owner = self.store.find_key_owner(&secret).await?;
                 let (account, id) =
                     owner.ok_or_else(|| reject("Invalid API key: it is unknown or has been revoked."))?;
                 Ok(Actor {

@@ -21,7 +21,7 @@ pub(super) async fn validator_of_own_job(
     caller: &Caller,
     job: JobId,
 ) -> Result<Option<ValidatorKey>, StoreError> {
-    let owner = store.owner(job).await?;
+    let owner = store.find_owner(job).await?;
     Ok(owner
         .filter(|(account, _)| account == caller.account())
         .map(|(_, validator)| validator))

@@ -91,7 +91,7 @@ pub(super) async fn create(
             JobCreation::QuotaExceeded(exceeded) => return Err(exceeded.into()),
         }
     } else {
-        let existing = service.store.repeated(submission).await?;
+        let existing = service.store.find_repeated(submission).await?;
         existing.ok_or_else(|| ApiRejection::list("Could not select Validator"))?
     };
     let stored = service
@@ -198,7 +198,7 @@ pub(super) async fn list(
     let filter = JobFilter::parse(&query).map_err(|error| ApiRejection::field("uuid", &error.to_string()))?;
     let listing = service
         .store
-        .jobs_of(caller.account(), &filter, page.limit(), page.offset())
+        .list_jobs(caller.account(), &filter, page.limit(), page.offset())
         .await?;
     let found = match listing {
         JobListing::Page(found) => found,

@@ -84,7 +84,7 @@ pub(super) async fn list(
     State(service): State<Arc<KeyService>>,
     caller: Caller,
 ) -> Result<Json<KeyList>, ApiRejection> {
-    let results = service.store.keys_of(caller.account()).await?;
+    let results = service.store.list_keys(caller.account()).await?;
     Ok(Json(KeyList { results }))
 }
 

@@ -29,6 +29,6 @@ pub(super) async fn usage(
     State(service): State<Arc<ModelService>>,
     caller: Caller,
 ) -> Result<Json<UsageList>, ApiRejection> {
-    let results = service.store.usage_of(caller.account(), USAGE_ROWS).await?;
+    let results = service.store.list_usage(caller.account(), USAGE_ROWS).await?;
     Ok(Json(UsageList { results }))
 }

@@ -22,19 +22,19 @@ impl ValidatorSession {
     /// Sends everything that is stored for the validator and due over this connection.
     pub(super) async fn send_due(&mut self) -> Result<(), SessionEnd> {
         let validator = self.validator();
-        let unanswered = self.services.store.unanswered(validator).await?;
+        let unanswered = self.services.store.unanswered_jobs(validator).await?;
         let now = self.services.clock.now();
         for job in self.registration.take_due(&unanswered, now) {
             self.deliver(job).await?;
         }
-        for (job, report) in self.services.store.reports_due(validator).await? {
+        for (job, report) in self.services.store.due_reports(validator).await? {
             self.session
                 .send(&FromFacilitator::Cheated(Box::new(report)))
                 .await?;
             let now = self.services.clock.now();
-            self.services.store.report_delivered(job, now).await?;
+            self.services.store.mark_report_delivered(job, now).await?;
         }
-        let running = self.services.store.to_cancel(validator).await?;
+        let running = self.services.store.jobs_to_cancel(validator).await?;
         self.stopping.retain(|job| running.contains(job));
         for job in running {
             if self.stopping.insert(job) {

@@ -73,7 +73,7 @@ pub(super) fn read(frame: &str) -> Result<ToFacilitator, MalformedFrame> {
         reason,
     };
     if !is_object(frame) {
-        return Err(malformed("a message is a json object".to_owned()));
+        return Err(malformed("a message is a JSON object".to_owned()));
     }
     decode::<ToFacilitator>(frame).map_err(|error| malformed(error.reason))
 }
@@ -113,7 +113,7 @@ fn kind_of(frame: &str) -> &'static str {
 pub(super) fn binary_frame_response() -> Response {
     MalformedFrame {
         kind: "json_invalid",
-        reason: "a message is a text frame, this one is binary".to_owned(),
+        reason: "a message is a text frame, but this one is binary".to_owned(),
     }
     .response()
 }
@@ -161,8 +161,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             if serves(key) {
                 GreetingVerdict::Accepted(key)
             } else {
-                let help =
-                    "a validator needs a permit in the subnet, or a place in the facilitator's configuration";
+                let help = "a validator needs a permit in the subnet, or an entry in the facilitator's configuration";
                 let msg = format!("validator {key} is not served here");
                 GreetingVerdict::Rejected(
                     Response::error("auth.validator_not_found", msg, help),
@@ -217,8 +216,10 @@ fn not_authenticated(help: &str) -> GreetingVerdict {
 pub(super) fn proof_demanded(key: ValidatorKey) -> Response {
     Response::error(
         "auth.signature_invalid",
-        format!("validator {key} has proven itself here lately, so its greeting alone is not enough"),
-        "connect as a Muster validator and answer the challenge, or wait a day since it last did",
+        format!(
+            "validator {key} has answered a challenge here recently, so its greeting alone is not enough"
+        ),
+        "connect as a Muster validator and answer the challenge, or wait for a day after the last proven connection",
     )
 }
 
@@ -227,7 +228,7 @@ pub(super) fn not_the_holder() -> Response {
     Response::error(
         "auth.another_connection",
         "another connection of this validator holds its jobs; only that one may report on them",
-        "close the other connection; one that is silent for 90 seconds is succeeded by this one",
+        "close the other connection; after 90 seconds of its silence this one takes over",
     )
 }
 
@@ -253,7 +254,7 @@ pub(super) fn update_response(outcome: &UpdateOutcome) -> Response {
         UpdateOutcome::Rejected(rejection) => Response::error(
             "job.integrity_error",
             rejection.to_string(),
-            "an update that was answered before needs no repetition",
+            "do not repeat an update that was answered",
         ),
     }
 }

@@ -8,7 +8,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::Store;
-use super::audit::{Actor, AuditAction, note};
+use super::audit::{Actor, AuditAction, write_audit_entry};
 
 /// The most valid API keys of an account.
 const MAX_KEYS: i64 = 1000;
@@ -58,7 +58,7 @@ impl Store {
             .execute(&mut *transaction)
             .await
             .during("store an API key")?;
-        note(&mut transaction, actor, AuditAction::KeyCreated, &id, now).await?;
+        write_audit_entry(&mut transaction, actor, AuditAction::KeyCreated, &id, now).await?;
         transaction.commit("store an API key").await?;
         Ok(Some(ApiKey {
             id,
@@ -73,7 +73,10 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn key_owner(&self, secret: &ApiKeySecret) -> Result<Option<(Account, KeyId)>, StoreError> {
+    pub async fn find_key_owner(
+        &self,
+        secret: &ApiKeySecret,
+    ) -> Result<Option<(Account, KeyId)>, StoreError> {
         let row: Option<(String, String)> =
             sqlx::query_as("SELECT account, id FROM api_keys WHERE hash = $1 AND revoked_at = 0")
                 .bind(secret.hash().hex())
@@ -93,7 +96,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn keys_of(&self, account: &Account) -> Result<Vec<ApiKey>, StoreError> {
+    pub async fn list_keys(&self, account: &Account) -> Result<Vec<ApiKey>, StoreError> {
         let statement = "SELECT id, account, name, created_at FROM api_keys WHERE account = $1 AND revoked_at = 0 \
                          ORDER BY created_at DESC, id DESC";
         let rows: Vec<KeyRow> = sqlx::query_as(statement)
@@ -129,7 +132,7 @@ impl Store {
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        note(
+        write_audit_entry(
             &mut transaction,
             actor,
             AuditAction::KeyRevoked,

@@ -89,7 +89,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut connection = self.pool.acquire().await.during("write the audit log")?;
-        note(&mut connection, actor, action, subject, now).await
+        write_audit_entry(&mut connection, actor, action, subject, now).await
     }
 
     /// One page of the audit log, newest first, of one account or of all. The first value is the number of all entries.
@@ -138,7 +138,7 @@ impl Store {
 }
 
 /// Writes one entry of the audit log in the transaction of the action itself.
-pub(super) async fn note(
+pub(super) async fn write_audit_entry(
     connection: &mut AnyConnection,
     actor: &Actor,
     action: AuditAction,

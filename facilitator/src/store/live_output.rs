@@ -98,7 +98,7 @@ impl Store {
                 .collect();
             store_messages(&mut transaction, job, &messages, bounds, now).await?;
         }
-        transaction.commit("keep live output").await
+        transaction.commit("store live output").await
     }
 
     /// The next pieces of a job's output after number `seq`, oldest first, at most 64.
@@ -141,7 +141,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn forget_live(&self, now: Timestamp) -> Result<(), StoreError> {
+    pub async fn delete_old_live(&self, now: Timestamp) -> Result<(), StoreError> {
         let before = now.micros().saturating_sub(micros(KEPT_AFTER_END));
         for statement in [
             "DELETE FROM logs WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.uuid = logs.job AND ended_at > 0 AND ended_at < $1)",
@@ -151,7 +151,7 @@ impl Store {
                 .bind(before)
                 .execute(&self.pool)
                 .await
-                .during("forget live output")?;
+                .during("delete old live output")?;
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ async fn validator_of_live_job(
         .bind(now.micros().saturating_sub(micros(KEPT_AFTER_END)))
         .fetch_optional(connection)
         .await
-        .during("look for a job that says something")?;
+        .during("look for a live job's validator")?;
     Ok(row.map(|(validator,)| validator))
 }
 
@@ -216,7 +216,7 @@ async fn store_messages(
             )
             .execute(&mut *connection)
             .await
-            .during("keep progress")?;
+            .during("store progress")?;
     }
     match next {
         Some(_) => delete_oldest(connection, &job, bounds).await,
@@ -253,7 +253,7 @@ async fn insert_piece(
         .bind(STANDARD.encode(log.data.as_bytes()))
         .execute(connection)
         .await
-        .during("keep live output")?;
+        .during("store live output")?;
     Ok(())
 }
 
@@ -282,7 +282,7 @@ async fn delete_oldest(
             .bind(cut)
             .execute(connection)
             .await
-            .during("drop old live output")?;
+            .during("delete old live output")?;
     }
     Ok(())
 }

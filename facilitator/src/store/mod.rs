@@ -81,7 +81,7 @@ impl Store {
                 sqlx::query("UPDATE validators SET replica = ''")
                     .execute(&pool)
                     .await
-                    .during("take the validators over")?;
+                    .during("take over the validators")?;
                 None
             }
             _ => Some(Arc::from(replica_messages::channel(&pool).await?)),
@@ -143,7 +143,7 @@ impl Store {
             .bind(now.micros())
             .execute(&mut *write)
             .await
-            .during("forget old nonces")?;
+            .during("delete expired nonces")?;
         let done = sqlx::query(
             "INSERT INTO used_nonces (nonce, expires_at) VALUES ($1, $2) ON CONFLICT (nonce) DO NOTHING",
         )

@@ -56,7 +56,7 @@ impl Store {
                 .bind(message)
                 .execute(&self.pool)
                 .await
-                .during("tell the other facilitators")?;
+                .during("send notices to the other facilitators")?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ pub(super) async fn channel(pool: &sqlx::AnyPool) -> Result<String, StoreError> 
     let (schema,): (String,) = sqlx::query_as("SELECT CAST(current_schema() AS TEXT)")
         .fetch_one(pool)
         .await
-        .during("name the schema")?;
+        .during("read the schema's name")?;
     Ok(format!("muster_facilitator_{schema}").chars().take(63).collect())
 }
 

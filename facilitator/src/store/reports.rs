@@ -7,7 +7,7 @@ use muster_protocol::wire::facilitator::CheatReport;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 
 use super::Store;
-use super::audit::{Actor, AuditAction, note};
+use super::audit::{Actor, AuditAction, write_audit_entry};
 
 /// The most cheat reports that one query returns.
 const MAX_REPORTS: i64 = 64;
@@ -39,7 +39,7 @@ impl Store {
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        note(
+        write_audit_entry(
             &mut transaction,
             actor,
             AuditAction::FeedbackGiven,
@@ -87,11 +87,11 @@ impl Store {
             .bind(now.micros())
             .execute(&mut *transaction)
             .await
-            .during("store a report of cheating")?;
+            .during("store a cheat report")?;
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        note(
+        write_audit_entry(
             &mut transaction,
             actor,
             AuditAction::CheatReported,
@@ -99,7 +99,7 @@ impl Store {
             now,
         )
         .await?;
-        transaction.commit("store a report of cheating").await?;
+        transaction.commit("store a cheat report").await?;
         Ok(true)
     }
 
@@ -107,7 +107,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn reports_due(
+    pub async fn due_reports(
         &self,
         validator: ValidatorKey,
     ) -> Result<Vec<(JobId, CheatReport)>, StoreError> {
@@ -118,7 +118,7 @@ impl Store {
             .bind(MAX_REPORTS)
             .fetch_all(&self.pool)
             .await
-            .during("list reports of cheating")?;
+            .during("list cheat reports")?;
         rows.into_iter()
             .map(|(job, report)| {
                 Ok((
@@ -133,13 +133,13 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn report_delivered(&self, job: JobId, now: Timestamp) -> Result<(), StoreError> {
+    pub async fn mark_report_delivered(&self, job: JobId, now: Timestamp) -> Result<(), StoreError> {
         sqlx::query("UPDATE cheat_reports SET delivered_at = $1 WHERE job = $2 AND delivered_at = 0")
             .bind(now.micros())
             .bind(job.to_string())
             .execute(&self.pool)
             .await
-            .during("note a delivered report")?;
+            .during("record a delivered report")?;
         Ok(())
     }
 }

@@ -53,7 +53,7 @@ impl Store {
         .bind(signed(tokens.1))
         .execute(&self.pool)
         .await
-        .during("count what was used")?;
+        .during("count usage")?;
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Store {
         .bind(day(now))
         .fetch_one(&self.pool)
         .await
-        .during("add up what was used today")?;
+        .during("sum up today's usage")?;
         Ok(u64::try_from(row.0).unwrap_or(0))
     }
 
@@ -78,7 +78,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn usage_of(&self, account: &Account, rows: i64) -> Result<Vec<DayUsage>, StoreError> {
+    pub async fn list_usage(&self, account: &Account, rows: i64) -> Result<Vec<DayUsage>, StoreError> {
         let rows: Vec<(i64, String, i64, i64, i64)> = sqlx::query_as(
             "SELECT day, model, requests, input_tokens, output_tokens FROM model_usage WHERE account = $1 \
              ORDER BY day DESC, model LIMIT $2",
@@ -87,7 +87,7 @@ impl Store {
         .bind(rows)
         .fetch_all(&self.pool)
         .await
-        .during("list what was used")?;
+        .during("list usage")?;
         let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
         let read = |(day, model, requests, input, output)| DayUsage {
             day,

@@ -81,7 +81,7 @@ impl Store {
             .bind(before(now, REPLICA_LOST))
             .execute(&self.pool)
             .await
-            .during("note a heartbeat")?;
+            .during("record a heartbeat")?;
         Ok(done.rows_affected() > 0)
     }
 
@@ -94,7 +94,7 @@ impl Store {
             .bind(validator.to_string())
             .fetch_optional(&self.pool)
             .await
-            .during("look for who holds a validator")?;
+            .during("look for the holder of a validator")?;
         Ok(row.is_some_and(|(replica,)| !replica.is_empty() && replica != *self.replica))
     }
 
@@ -122,7 +122,7 @@ impl Store {
                 .bind(validator.to_string())
                 .fetch_optional(&self.pool)
                 .await
-                .during("read a heartbeat")?;
+                .during("read the record of a validator")?;
         Ok(row.map(|(seen, trust, proven)| ValidatorRecord {
             seen: Timestamp::from_micros(seen),
             trust: if trust == code(Trust::Proven) {
@@ -148,7 +148,7 @@ impl Store {
             .bind(validator.to_string())
             .execute(&self.pool)
             .await
-            .during("note where a gateway answers")?;
+            .during("store a gateway")?;
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn beat(&self, now: Timestamp) -> Result<(), StoreError> {
+    pub async fn record_alive(&self, now: Timestamp) -> Result<(), StoreError> {
         let statement = "INSERT INTO replicas (id, beat_at) VALUES ($1, $2) \
                          ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at";
         sqlx::query(statement)
@@ -188,12 +188,12 @@ impl Store {
             .bind(now.micros())
             .execute(&self.pool)
             .await
-            .during("say that this facilitator lives")?;
+            .during("record that this facilitator is alive")?;
         sqlx::query("DELETE FROM replicas WHERE beat_at < $1")
             .bind(before(now, Duration::from_secs(24 * 3600)))
             .execute(&self.pool)
             .await
-            .during("forget facilitators that are gone")?;
+            .during("delete the records of facilitators that are gone")?;
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn leave(&self) -> Result<(), StoreError> {
+    pub async fn release_all(&self) -> Result<(), StoreError> {
         for statement in [
             "UPDATE validators SET replica = '' WHERE replica = $1",
             "DELETE FROM replicas WHERE id = $1",
@@ -210,7 +210,7 @@ impl Store {
                 .bind(self.replica.as_ref())
                 .execute(&self.pool)
                 .await
-                .during("take leave of the other facilitators")?;
+                .during("release the validators")?;
         }
         Ok(())
     }

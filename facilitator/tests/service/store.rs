@@ -147,8 +147,8 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
     for (test, a) in engines().await {
         let b = Store::open(&test.url).await.unwrap();
         let v = validator_key("Validator");
-        a.beat(at(0)).await.unwrap();
-        b.beat(at(0)).await.unwrap();
+        a.record_alive(at(0)).await.unwrap();
+        b.record_alive(at(0)).await.unwrap();
         assert!(a.claim_validator(v, Trust::Claimed, true, at(0)).await.unwrap());
         // A claimed connection to another replica takes nothing over from a live one, and may not report on jobs.
         let job = job("User", 1);
@@ -176,21 +176,21 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
         // A replica holds nothing after it has released, stopped recording that it is alive, or heard nothing for long.
         a.release(v).await.unwrap();
         assert!(b.claim_validator(v, Trust::Proven, false, at(6)).await.unwrap());
-        a.beat(at(20)).await.unwrap();
+        a.record_alive(at(20)).await.unwrap();
         assert!(
             a.claim_validator(v, Trust::Claimed, false, at(20)).await.unwrap(),
             "{}",
             test.engine
         );
-        b.beat(at(30)).await.unwrap();
-        a.beat(at(110)).await.unwrap();
-        b.beat(at(110)).await.unwrap();
+        b.record_alive(at(30)).await.unwrap();
+        a.record_alive(at(110)).await.unwrap();
+        b.record_alive(at(110)).await.unwrap();
         assert!(
             b.claim_validator(v, Trust::Claimed, false, at(111))
                 .await
                 .unwrap()
         );
-        b.leave().await.unwrap();
+        b.release_all().await.unwrap();
         assert!(!a.is_held_elsewhere(v).await.unwrap());
     }
 }
@@ -200,7 +200,7 @@ async fn a_signature_names_one_job_and_what_is_stored_comes_back_whole() {
     for (test, store) in engines().await {
         let validator = validator_key("Validator");
         let first = job("User", 1);
-        assert_eq!(store.job_of(&first.signature).await.unwrap(), None);
+        assert_eq!(store.find_job_by_signature(&first.signature).await.unwrap(), None);
         assert_eq!(create(&store, validator, &first, at(0)).await, first.uuid);
         let mut again = first.clone().into_inner();
         again.uuid = JobId::from_uuid(uuid::Uuid::new_v4());
@@ -227,7 +227,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
         let validator = validator_key("Validator");
         let job = job("User", 1);
         create(&store, validator, &job, at(0)).await;
-        assert_eq!(store.unanswered(validator).await.unwrap(), [job.uuid]);
+        assert_eq!(store.unanswered_jobs(validator).await.unwrap(), [job.uuid]);
         let stranger = store
             .record(
                 validator_key("Other"),
@@ -236,7 +236,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
             )
             .await;
         assert_eq!(stranger.unwrap(), UpdateOutcome::NoSuchJob);
-        assert_eq!(store.unanswered(validator).await.unwrap(), [job.uuid]);
+        assert_eq!(store.unanswered_jobs(validator).await.unwrap(), [job.uuid]);
 
         let record = async |status| {
             store
@@ -245,7 +245,7 @@ async fn updates_are_taken_from_the_holder_in_order_only() {
                 .unwrap()
         };
         assert_eq!(record(JobStatus::Accepted).await, UpdateOutcome::Recorded);
-        assert!(store.unanswered(validator).await.unwrap().is_empty());
+        assert!(store.unanswered_jobs(validator).await.unwrap().is_empty());
         let repeated = UpdateOutcome::Rejected(UpdateRejection::Repeated(JobStatus::Accepted));
         assert_eq!(record(JobStatus::Accepted).await, repeated);
         assert!(matches!(
@@ -300,14 +300,14 @@ async fn lists_are_the_users_own_newest_first() {
         create(&store, validator_key("Validator"), &job("Other", 1), at(1)).await;
         made.reverse();
         let user = account("User");
-        let page = listed(store.jobs_of(&user, &JobFilter::default(), 3, 3).await.unwrap());
+        let page = listed(store.list_jobs(&user, &JobFilter::default(), 3, 3).await.unwrap());
         let uuids: Vec<_> = page.jobs.iter().map(|job| job.request.uuid).collect();
         assert_eq!((page.count, uuids.as_slice()), (7, &made[3..6]));
         assert!(page.jobs.iter().all(|job| job.history.len() == 1));
         assert!(
             listed(
                 store
-                    .jobs_of(&user, &JobFilter::default(), 3, u64::MAX)
+                    .list_jobs(&user, &JobFilter::default(), 3, u64::MAX)
                     .await
                     .unwrap()
             )
@@ -335,7 +335,12 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
             let stored = store.job(job.uuid).await.unwrap().unwrap();
             assert_eq!(stored.request, *job, "the job's own page is whole");
         }
-        let page = listed(store.jobs_of(&user, &JobFilter::default(), 10, 0).await.unwrap());
+        let page = listed(
+            store
+                .list_jobs(&user, &JobFilter::default(), 10, 0)
+                .await
+                .unwrap(),
+        );
         assert_eq!(page.jobs.len(), 2);
         for job in &page.jobs {
             let Some(Volume::MultiVolume(volume)) = &job.request.volume else {
@@ -362,11 +367,14 @@ async fn a_page_leaves_inline_inputs_out_and_has_a_length() {
             );
         }
         assert_eq!(
-            store.jobs_of(&user, &JobFilter::default(), 10, 0).await.unwrap(),
+            store
+                .list_jobs(&user, &JobFilter::default(), 10, 0)
+                .await
+                .unwrap(),
             JobListing::TooLong
         );
         assert_eq!(
-            listed(store.jobs_of(&user, &JobFilter::default(), 4, 0).await.unwrap())
+            listed(store.list_jobs(&user, &JobFilter::default(), 4, 0).await.unwrap())
                 .jobs
                 .len(),
             4
@@ -385,13 +393,13 @@ async fn a_filter_finds_the_accounts_own_jobs_only() {
             uuids: vec![mine.uuid, other.uuid],
             labelled: false,
         };
-        let page = listed(store.jobs_of(&account("User"), &filter, 10, 0).await.unwrap());
+        let page = listed(store.list_jobs(&account("User"), &filter, 10, 0).await.unwrap());
         assert_eq!((page.count, page.jobs[0].request.uuid), (1, mine.uuid));
         let labelled = JobFilter {
             labelled: true,
             ..JobFilter::default()
         };
-        let none = listed(store.jobs_of(&account("User"), &labelled, 10, 0).await.unwrap());
+        let none = listed(store.list_jobs(&account("User"), &labelled, 10, 0).await.unwrap());
         assert_eq!(none.count, 0);
     }
 }
@@ -497,8 +505,8 @@ async fn a_job_is_cancelled_at_once_or_through_its_validator() {
         );
         let late = CancellationOutcome::TooLate(JobStatus::Completed);
         assert_eq!(store.cancel(&user, over.uuid, at(2)).await.unwrap(), late);
-        assert!(store.unanswered(validator).await.unwrap().is_empty());
-        assert_eq!(store.to_cancel(validator).await.unwrap(), [running.uuid]);
+        assert!(store.unanswered_jobs(validator).await.unwrap().is_empty());
+        assert_eq!(store.jobs_to_cancel(validator).await.unwrap(), [running.uuid]);
         assert!(
             store.is_cancelled(fresh.uuid).await.unwrap() && !store.is_cancelled(over.uuid).await.unwrap()
         );
@@ -506,7 +514,7 @@ async fn a_job_is_cancelled_at_once_or_through_its_validator() {
             .record(validator, &update(running.uuid, JobStatus::Failed), at(4))
             .await
             .unwrap();
-        assert!(store.to_cancel(validator).await.unwrap().is_empty());
+        assert!(store.jobs_to_cancel(validator).await.unwrap().is_empty());
         let (count, log) = store.audit_log(Some(&user.account), 10, 0).await.unwrap();
         let cancelled: Vec<_> = log
             .iter()
@@ -537,7 +545,7 @@ async fn a_job_that_nobody_takes_ends() {
         assert!(store.expire(at(40), at(101)).await.unwrap().is_empty());
         let history = store.job(old.uuid).await.unwrap().unwrap().history;
         assert_eq!(history.visible_status(), JobStatus::Rejected);
-        assert_eq!(store.unanswered(validator).await.unwrap(), [new.uuid]);
+        assert_eq!(store.unanswered_jobs(validator).await.unwrap(), [new.uuid]);
     }
 }
 
@@ -561,9 +569,9 @@ async fn keys_open_their_account_until_they_are_revoked_and_are_stored_as_hashes
             .unwrap()
             .unwrap();
         assert_eq!(made.key.as_deref(), Some(one.reveal().as_str()));
-        let (account, id) = store.key_owner(&one).await.unwrap().unwrap();
+        let (account, id) = store.find_key_owner(&one).await.unwrap().unwrap();
         assert_eq!((&account, id.to_string()), (&alice, made.id.clone()));
-        let listed = store.keys_of(&alice).await.unwrap();
+        let listed = store.list_keys(&alice).await.unwrap();
         assert_eq!((listed.len(), listed[0].key.as_deref()), (1, None));
         let (hashes,): (String,) = sqlx::query_as("SELECT hash FROM api_keys WHERE name = 'laptop'")
             .fetch_one(&test.pool)
@@ -581,9 +589,9 @@ async fn keys_open_their_account_until_they_are_revoked_and_are_stored_as_hashes
         );
         assert!(store.revoke_key(&user, None, id, at(2)).await.unwrap());
         assert!(!store.revoke_key(&user, None, id, at(3)).await.unwrap());
-        assert_eq!(store.key_owner(&one).await.unwrap(), None);
-        assert!(store.keys_of(&alice).await.unwrap().is_empty());
-        assert!(store.key_owner(&two).await.unwrap().is_some());
+        assert_eq!(store.find_key_owner(&one).await.unwrap(), None);
+        assert!(store.list_keys(&alice).await.unwrap().is_empty());
+        assert!(store.find_key_owner(&two).await.unwrap().is_some());
         store.audit(&user, AuditAction::Login, "", at(3)).await.unwrap();
         let (count, log) = store.audit_log(None, 2, 0).await.unwrap();
         let actions: Vec<_> = log.iter().map(|entry| entry.action.as_str()).collect();
@@ -645,9 +653,9 @@ async fn what_a_job_says_is_its_validators_word_and_bounded() {
             .record(validator, &update(job.uuid, JobStatus::Completed), at(3))
             .await
             .unwrap();
-        store.forget_live(at(3000)).await.unwrap();
+        store.delete_old_live(at(3000)).await.unwrap();
         assert_eq!(store.log_pieces(job.uuid, 0).await.unwrap().len(), 1);
-        store.forget_live(at(3604)).await.unwrap();
+        store.delete_old_live(at(3604)).await.unwrap();
         assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
     }
 }

@@ -107,7 +107,7 @@ impl FileAccess {
 
 impl UrlGrant {
     /// A permission from `now` that expires after `span`.
-    pub fn lasting(access: FileAccess, file: FileId, now: Timestamp, span: Duration) -> Self {
+    pub fn expiring_after(access: FileAccess, file: FileId, now: Timestamp, span: Duration) -> Self {
         let until = Timestamp::from_secs(now.plus(span).secs());
         Self { access, file, until }
     }

@@ -99,7 +99,7 @@ impl SegmentWriter<'_> {
             }
         }
         self.catalogue
-            .note_object(self.upload, &segment.object, segment.start, self.clock.now())
+            .record_object(self.upload, &segment.object, segment.start, self.clock.now())
             .await?;
         self.storage.put(&segment.object, pieces).await?;
         let quota = self.quota;
@@ -109,14 +109,14 @@ impl SegmentWriter<'_> {
                 self.at += segment.len;
                 Ok(())
             }
-            AppendOutcome::Overtaken => Err(overtaken(self.catalogue, self.file.id).await?),
+            AppendOutcome::Overtaken => Err(overtaken_error(self.catalogue, self.file.id).await?),
             AppendOutcome::OverQuota => Err(FileError::Quota { quota }),
         }
     }
 }
 
 /// The error for an upload that another one has replaced, with the offset of the other one.
-pub(crate) async fn overtaken(catalogue: &FileCatalogue, id: FileId) -> Result<FileError, FileError> {
+pub(crate) async fn overtaken_error(catalogue: &FileCatalogue, id: FileId) -> Result<FileError, FileError> {
     let file = catalogue.file(id).await?.ok_or(FileError::NotFound)?;
     let offset = file.state().offset();
     Ok(FileError::Overtaken { offset })

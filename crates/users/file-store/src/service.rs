@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::catalogue::{FileCatalogue, FileContent, FileList, StoredFile};
 use crate::error::FileError;
 use crate::grant::{FileAccess, FileId, UrlGrant, UrlKey};
-use crate::segment_writer::{SegmentWriter, overtaken};
+use crate::segment_writer::{SegmentWriter, overtaken_error};
 use crate::settings::Settings;
 use crate::storage::{ObjectStorage, StorageError};
 use crate::write_plan::WriteRequest;
@@ -108,7 +108,7 @@ impl FileService {
             uploading: None,
             content: None,
             created_at: now,
-            expires_at: now.plus(self.settings.keep()),
+            expires_at: now.plus(self.settings.retention()),
         };
         if self.catalogue.create(&file, quota).await? {
             Ok(file)
@@ -132,7 +132,7 @@ impl FileService {
     /// # Errors
     /// The store failed.
     pub async fn list(&self, account: &str, limit: u32, offset: u64) -> Result<FileList, FileError> {
-        Ok(self.catalogue.files_of(account, limit, offset).await?)
+        Ok(self.catalogue.list_files(account, limit, offset).await?)
     }
 
     /// Removes a file of an account. The next sweep deletes its bytes.
@@ -149,7 +149,7 @@ impl FileService {
 
     /// The URL below `base` that permits the access to a file, and its expiry.
     pub fn url(&self, access: FileAccess, file: &StoredFile, base: &str) -> (String, Timestamp) {
-        let grant = UrlGrant::lasting(access, file.id, self.clock.now(), self.settings.url_life());
+        let grant = UrlGrant::expiring_after(access, file.id, self.clock.now(), self.settings.url_lifetime());
         (self.key.url(base, &grant), grant.until)
     }
 
@@ -232,11 +232,11 @@ impl FileService {
                 found: content.sha256.hex(),
             });
         }
-        let expires_at = self.clock.now().plus(self.settings.keep());
+        let expires_at = self.clock.now().plus(self.settings.retention());
         if self.catalogue.publish(file.id, content, expires_at).await? {
             Ok(WriteOutcome::Whole(content))
         } else {
-            Err(overtaken(&self.catalogue, file.id).await?)
+            Err(overtaken_error(&self.catalogue, file.id).await?)
         }
     }
 
@@ -296,14 +296,14 @@ impl FileService {
                 // The object goes first: the next sweep finds a row without an object, but never an object without a
                 // row.
                 self.storage.delete(&object).await?;
-                self.catalogue.forget(&object).await?;
+                self.catalogue.delete_object_row(&object).await?;
                 removed += 1;
             }
         }
     }
 
     /// The pause between two sweeps.
-    pub const fn sweep_every(&self) -> Duration {
-        self.settings.sweep_every()
+    pub const fn sweep_interval(&self) -> Duration {
+        self.settings.sweep_interval()
     }
 }

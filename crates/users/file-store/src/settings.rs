@@ -75,17 +75,17 @@ impl Settings {
     }
 
     /// The time for which a file is kept.
-    pub const fn keep(&self) -> Duration {
+    pub const fn retention(&self) -> Duration {
         Duration::from_secs(self.keep_hours.saturating_mul(3_600))
     }
 
     /// The time until a signed URL expires.
-    pub const fn url_life(&self) -> Duration {
+    pub const fn url_lifetime(&self) -> Duration {
         Duration::from_secs(self.url_hours.saturating_mul(3_600))
     }
 
     /// The pause between two sweeps.
-    pub const fn sweep_every(&self) -> Duration {
+    pub const fn sweep_interval(&self) -> Duration {
         Duration::from_secs(self.sweep_s)
     }
 }

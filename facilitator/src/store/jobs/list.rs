@@ -46,7 +46,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn jobs_of(
+    pub async fn list_jobs(
         &self,
         account: &Account,
         filter: &JobFilter,

@@ -13,7 +13,7 @@ use muster_protocol::{JobId, JobStatus, Timestamp, ValidatorKey};
 use sqlx::{AnyConnection, AssertSqlSafe, FromRow};
 
 use super::Store;
-use super::audit::{Actor, AuditAction, note};
+use super::audit::{Actor, AuditAction, write_audit_entry};
 use super::quota::{JobQuota, QuotaExceeded, count_job};
 
 pub use list::{JobListing, MAX_PAGE_BYTES, StoredJobPage};
@@ -106,7 +106,7 @@ impl Store {
             .during("store a job")?;
         if done.rows_affected() == 0 {
             drop(transaction);
-            let known = self.repeated(job).await?;
+            let known = self.find_repeated(job).await?;
             let vanished = || StoreError::corrupt("jobs", "a job vanished after it was stored");
             return known.map(JobCreation::Existing).ok_or_else(vanished);
         }
@@ -120,7 +120,7 @@ impl Store {
         };
         append(&mut transaction, request.uuid, 0, &sent).await?;
         let subject = request.uuid.to_string();
-        note(
+        write_audit_entry(
             &mut transaction,
             job.actor,
             AuditAction::JobCreated,
@@ -136,8 +136,8 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn repeated(&self, job: JobSubmission<'_>) -> Result<Option<JobId>, StoreError> {
-        if let Some(known) = self.job_of(&job.request.signature).await? {
+    pub async fn find_repeated(&self, job: JobSubmission<'_>) -> Result<Option<JobId>, StoreError> {
+        if let Some(known) = self.find_job_by_signature(&job.request.signature).await? {
             return Ok(Some(known));
         }
         let Some(name) = job.idempotency else {
@@ -157,7 +157,10 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn job_of(&self, signature: &UserSignature) -> Result<Option<JobId>, StoreError> {
+    pub async fn find_job_by_signature(
+        &self,
+        signature: &UserSignature,
+    ) -> Result<Option<JobId>, StoreError> {
         let statement = "SELECT uuid FROM jobs WHERE user_key = $1 AND timestamp_ns = $2 AND signature = $3";
         let row: Option<(String,)> = sqlx::query_as(statement)
             .bind(signature.signatory.to_string())
@@ -189,7 +192,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn owner(&self, uuid: JobId) -> Result<Option<(Account, ValidatorKey)>, StoreError> {
+    pub async fn find_owner(&self, uuid: JobId) -> Result<Option<(Account, ValidatorKey)>, StoreError> {
         let row: Option<(String, String)> =
             sqlx::query_as("SELECT account, validator FROM jobs WHERE uuid = $1")
                 .bind(uuid.to_string())
@@ -209,7 +212,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn unanswered(&self, validator: ValidatorKey) -> Result<Vec<JobId>, StoreError> {
+    pub async fn unanswered_jobs(&self, validator: ValidatorKey) -> Result<Vec<JobId>, StoreError> {
         let statement =
             "SELECT uuid FROM jobs WHERE validator = $1 AND answered = 0 ORDER BY created_at, uuid";
         let rows: Vec<(String,)> = sqlx::query_as(statement)
@@ -226,7 +229,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn to_cancel(&self, validator: ValidatorKey) -> Result<Vec<JobId>, StoreError> {
+    pub async fn jobs_to_cancel(&self, validator: ValidatorKey) -> Result<Vec<JobId>, StoreError> {
         let statement = "SELECT uuid FROM jobs WHERE validator = $1 AND ended_at = 0 AND cancelled_at > 0 ORDER BY cancelled_at, uuid";
         let rows: Vec<(String,)> = sqlx::query_as(statement)
             .bind(validator.to_string())
@@ -247,7 +250,7 @@ impl Store {
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
-            .during("look whether a job is cancelled")?;
+            .during("read whether a job is cancelled")?;
         Ok(row.is_some_and(|(at,)| at > 0))
     }
 

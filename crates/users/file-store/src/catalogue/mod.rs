@@ -164,7 +164,7 @@ impl FileCatalogue {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn files_of(&self, account: &str, limit: u32, offset: u64) -> Result<FileList, StoreError> {
+    pub async fn list_files(&self, account: &str, limit: u32, offset: u64) -> Result<FileList, StoreError> {
         let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM files WHERE account = $1")
             .bind(account)
             .fetch_one(&self.pool)
@@ -213,7 +213,7 @@ impl FileCatalogue {
             .bind(now.micros())
             .execute(&self.pool)
             .await
-            .during("delete old files")?;
+            .during("delete expired files")?;
         Ok(done.rows_affected())
     }
 
@@ -229,7 +229,7 @@ impl FileCatalogue {
             .bind(BATCH)
             .fetch_all(&self.pool)
             .await
-            .during("look for objects without a file")?;
+            .during("look for unused objects")?;
         Ok(rows.into_iter().map(|(object,)| object).collect())
     }
 
@@ -237,12 +237,12 @@ impl FileCatalogue {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn forget(&self, object: &str) -> Result<(), StoreError> {
+    pub async fn delete_object_row(&self, object: &str) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM file_segments WHERE object = $1")
             .bind(object)
             .execute(&self.pool)
             .await
-            .during("forget an object")?;
+            .during("delete an object's row")?;
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ impl FileCatalogue {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn note_object(
+    pub async fn record_object(
         &self,
         upload: Uuid,
         object: &str,
@@ -52,7 +52,7 @@ impl FileCatalogue {
             .bind(now.micros())
             .execute(&self.pool)
             .await
-            .during("note a segment")?;
+            .during("record a segment")?;
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl FileCatalogue {
             .bind(signed(segment.len))
             .execute(&mut *transaction)
             .await
-            .during("take a segment in")?;
+            .during("add a segment")?;
         if done.rows_affected() != 1 {
             return Ok(AppendOutcome::Overtaken);
         }
@@ -90,7 +90,7 @@ impl FileCatalogue {
                 .bind(file.account.as_str())
                 .fetch_one(&mut *transaction)
                 .await
-                .during("add an account's files up")?;
+                .during("sum up an account's files")?;
             if unsigned(held) > quota {
                 return Ok(AppendOutcome::OverQuota);
             }
@@ -100,8 +100,8 @@ impl FileCatalogue {
             .bind(signed(segment.len))
             .execute(&mut *transaction)
             .await
-            .during("take a segment in")?;
-        transaction.commit().await.during("take a segment in")?;
+            .during("add a segment")?;
+        transaction.commit().await.during("add a segment")?;
         Ok(AppendOutcome::Appended)
     }
 
@@ -141,7 +141,7 @@ impl FileCatalogue {
             .bind(upload.to_string())
             .execute(&self.pool)
             .await
-            .during("give an upload up")?;
+            .during("discard an upload")?;
         Ok(())
     }
 

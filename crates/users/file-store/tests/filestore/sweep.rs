@@ -69,11 +69,11 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
             .0;
         let object = format!("{upload}/dead");
         let now = file.created_at;
-        catalogue.note_object(upload, &object, 5, now).await.unwrap();
+        catalogue.record_object(upload, &object, 5, now).await.unwrap();
         let folder = store.folder.path().join("files").join(upload.to_string());
         std::fs::write(folder.join("dead"), "56").unwrap();
         catalogue
-            .note_object(Uuid::new_v4(), "never made", 0, now)
+            .record_object(Uuid::new_v4(), "never made", 0, now)
             .await
             .unwrap();
         store.clock.advance(HOUR + Duration::from_secs(1));
