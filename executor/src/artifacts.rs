@@ -31,7 +31,7 @@ pub struct Artifacts {
     pub unread: usize,
 }
 
-/// What was found at a path of the artifacts folder.
+/// The entry at a path of the artifacts folder.
 enum ArtifactEntry {
     Contents(Vec<u8>),
     Folder,

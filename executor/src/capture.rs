@@ -1,4 +1,4 @@
-//! What a job prints, captured within fixed memory.
+//! The printed output of a job, captured within fixed memory.
 //!
 //! Output is taken from the streams attached before the container starts: nothing is lost to a rotating log file, and
 //! the engine keeps no copy. A fixed amount of memory holds the beginning and the end, however much a job prints.

@@ -44,7 +44,7 @@ const LEAST_MEMORY: i64 = 512 << 20;
 /// Bytes of shared memory and of each tmpfs: a grader needs neither.
 const SCRATCH: i64 = 16 << 20;
 
-/// What a co-grader is started with.
+/// The facts with which a co-grader is started.
 pub(crate) struct CoGraderSpec {
     pub(crate) engine: Engine,
     pub(crate) config: Arc<Config>,
@@ -325,7 +325,7 @@ fn make_writable(folder: &PathBuf) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o777))
 }
 
-/// What a grader may use, from what its session may use. It shares all the session's processors, because challenges
+/// The allowance of a grader, from that of its session. It shares all the session's processors, because challenges
 /// measure their speed.
 fn grader_allowance(session: Allowance) -> Allowance {
     let scratch = session.shm.min(SCRATCH);

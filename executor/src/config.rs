@@ -44,7 +44,7 @@ pub struct Config {
     pub stop_grace_s: u64,
     /// The OCI runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: String,
-    /// What a job may use, unless `class` says otherwise.
+    /// The limits of a job, unless `class` says otherwise.
     pub limits: Limits,
     /// Limits of single classes.
     pub class: IndexMap<ExecutorClass, Limits>,
@@ -93,7 +93,7 @@ impl Config {
         self.class.get(&class).copied().unwrap_or(self.limits)
     }
 
-    /// What a job of a class made of an image may do on this machine.
+    /// The policy for a job of this class and image on this machine.
     pub fn policy(&self, class: ExecutorClass, image: ImageId, machine: MachineSize) -> Policy {
         let limits = self.limits_of(class);
         Policy {

@@ -1,4 +1,4 @@
-//! What the attempts of one process share, and what the steps of one attempt share.
+//! Shared state: that of the attempts of one process, and that of the steps of one attempt.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::engine_cache::EngineCache;
 use crate::live_updates::LiveUpdates;
 use crate::warm::WarmPool;
 
-/// What the attempts of one process share.
+/// Shared by the attempts of one process.
 #[derive(Clone)]
 pub(crate) struct ProcessContext {
     pub(crate) config: Arc<Config>,
@@ -25,7 +25,7 @@ pub(crate) struct ProcessContext {
     pub(crate) tasks: Tasks,
 }
 
-/// What the steps of one attempt share.
+/// Shared by the steps of one attempt.
 #[derive(Clone)]
 pub(crate) struct AttemptContext {
     pub(crate) process: ProcessContext,

@@ -39,7 +39,7 @@ pub enum Error {
     /// This machine is not fit to run jobs. The miner has been told.
     #[error("executor: {message}")]
     Unfit {
-        /// What this machine lacks.
+        /// The description of the failure, as the miner got it.
         message: String,
         /// The code whose page says what to do.
         code: ErrorCode,

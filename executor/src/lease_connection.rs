@@ -42,7 +42,7 @@ pub(crate) fn lease_url(miner_address: &str, token: &ExecutorToken) -> String {
     )
 }
 
-/// What came from the miner.
+/// A message from the miner, or an error of the connection.
 #[derive(Debug)]
 pub(crate) enum Received {
     Message(ToMiner),

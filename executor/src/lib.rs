@@ -53,7 +53,7 @@ pub use muster_containers::{Engine, EngineError, ImageArchive, ImageContent, Ima
 /// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a miner passes on the command line of the executor that it starts.
+/// The arguments that a miner passes to the executor that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     /// `ws://host:port` of the miner.

@@ -29,7 +29,7 @@ const LARGEST_RESULT: usize = {
 };
 const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
 
-/// What is known of an attempt when it ends.
+/// The facts of an attempt that has ended.
 #[derive(Clone, Debug)]
 pub struct AttemptReport {
     /// The id of the attempt.
@@ -38,7 +38,7 @@ pub struct AttemptReport {
     pub image: Option<String>,
     /// The content that the name stood for, if the image was prepared.
     pub ran: Option<JobImage>,
-    /// What the job printed so far.
+    /// Everything that the job printed.
     pub printed: PrintedOutput,
     /// The job's small files, as far as they could be read.
     pub artifacts: Artifacts,

@@ -46,7 +46,7 @@ pub struct JobContainer<'a> {
     pub image: &'a LocalImage,
     /// The home folder of the image's user, if the image keeps nothing there.
     pub bare_home: Option<&'a str>,
-    /// What the job may do.
+    /// The rights of the job.
     pub policy: Policy,
     /// The UUIDs of the GPUs that were claimed for it.
     pub gpus: &'a [String],

@@ -51,7 +51,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Asks a Muster miner for its attestation, and receives it.
 pub(crate) type Attester = (Sender<Miner>, oneshot::Receiver<SessionSealed>);
 
-/// What a session is opened with.
+/// The facts with which a session is opened.
 pub(crate) struct SessionSetup {
     pub(crate) engine: Engine,
     /// The name of the job's container.

@@ -1,6 +1,8 @@
 //! The steps that an attempt consists of: preparing the image, placing the inputs, collecting the outputs. Each step
 //! ends soon after it is called off.
 
+mod collect;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use muster_containers::home::bare_home;
 use muster_containers::images::Resolved;
 use muster_containers::sandbox::RunAs;
 use muster_job_data::volumes::{UnpackLimits, only_one};
-use muster_job_data::{Fetcher, UploadError, Uploaded, Uploader, VolumeError};
+use muster_job_data::{Fetcher, UploadError, Uploader, VolumeError};
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_protocol::job::Fault;
@@ -16,18 +18,16 @@ use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
-use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::artifacts::Artifacts;
+pub(crate) use self::collect::{CollectedOutputs, collect_outputs};
 use crate::attempt_state::{AttemptFailure, StreamingMode};
-use crate::capture::{STDERR_FILE, STDOUT_FILE};
 use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
 use crate::engine::Engine;
 use crate::gpu::ClaimedGpus;
-use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder, container_name, labels, wants_gpu};
+use crate::sandbox::{container_name, labels, wants_gpu};
 use crate::warm::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
 use crate::{gpu, images, specs};
@@ -49,7 +49,7 @@ pub(crate) struct RequestedJob {
     pub(crate) offer: Box<InitialJobRequest>,
     pub(crate) job: JobRequest,
     pub(crate) engine: Engine,
-    pub(crate) image: PreparedImage,
+    pub(crate) image: Box<PreparedImage>,
 }
 
 /// A job that can run: its folders, inputs and GPUs are there.
@@ -68,15 +68,6 @@ pub(crate) struct PlacedJob {
     template: Option<WarmTemplate>,
     /// `None` for a job without GPUs.
     pub(crate) gpus: Option<ClaimedGpus>,
-}
-
-/// What is left of a job whose program has ended.
-#[derive(Debug)]
-pub(crate) struct CollectedOutputs {
-    pub(crate) artifacts: Artifacts,
-    pub(crate) uploaded: Uploaded,
-    /// This machine, in ComputeHorde's field names.
-    pub(crate) specs: Value,
 }
 
 // === impl PreparedImage ===
@@ -154,7 +145,7 @@ pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode>
 pub(crate) async fn prepare_image(
     context: AttemptContext,
     image: Option<String>,
-) -> Result<(Engine, Option<PreparedImage>), AttemptFailure> {
+) -> Result<(Engine, Option<Box<PreparedImage>>), AttemptFailure> {
     let (config, clock) = (context.config(), context.clock());
     let engine = context
         .process
@@ -175,7 +166,7 @@ pub(crate) async fn prepare_image(
     };
     let progress = context.live.progress_sink(ProgressOf::ImagePull);
     let resolved = images::prepare(&engine, &config.images, &name, &progress, clock).await?;
-    Ok((engine, Some(PreparedImage { name, resolved })))
+    Ok((engine, Some(Box::new(PreparedImage { name, resolved }))))
 }
 
 /// Makes the job's folders and puts its inputs there. Rejects here a job that could only fail later.
@@ -329,59 +320,6 @@ fn make_folders(
         workspace.write_script(script).map_err(|error| unfit(&error))?;
     }
     Ok((workspace, gpus))
-}
-
-/// Collects the job's artifacts and this machine's specs; uploads the job's outputs first if it `ended_well`.
-pub(crate) async fn collect_outputs(
-    request: Arc<RequestedJob>,
-    folders: JobFolders,
-    ended_well: bool,
-    context: AttemptContext,
-) -> Result<CollectedOutputs, AttemptFailure> {
-    let config = context.config();
-    let uploaded = match request.job.output_upload.as_ref().filter(|_| ended_well) {
-        Some(upload) => {
-            link_printed(&folders);
-            let uploader = Uploader::new(&config.transfer)
-                .map_err(|error| unfit(&error))?
-                .telling(context.live.progress_sink(ProgressOf::Upload));
-            let uploading = uploader.upload(upload, &folders.output, &context.called_off);
-            uploading.await.map_err(|error| upload_failed(&error))?
-        }
-        None => Uploaded::default(),
-    };
-    let max_total = config.artifacts.max_total_mib.saturating_mul(1 << 20);
-    let work = move || {
-        let artifacts = match artifacts_dir(&request.job) {
-            Ok(Some(dir)) => Artifacts::collect(artifacts_folder(&folders, &dir), &dir, max_total),
-            // A path that cannot be one was rejected before the job ran.
-            Ok(None) | Err(_) => Ok(Artifacts::default()),
-        };
-        let artifacts = artifacts.map_err(|error| {
-            let message = format!("the job's artifacts cannot be read: {error}");
-            AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, message)
-        })?;
-        Ok(CollectedOutputs {
-            artifacts,
-            uploaded,
-            specs: specs::gather(&folders.root),
-        })
-    };
-    spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(unfit(&error)))
-}
-
-/// Puts what the job printed among its outputs, where ComputeHorde's users look for it. A file of the job's own by that
-/// name stays as it is.
-fn link_printed(folders: &JobFolders) {
-    for name in [STDOUT_FILE, STDERR_FILE] {
-        let (kept, output) = (folders.logs.join(name), folders.output.join(name));
-        // A link to the same file: no copy, and no link of the job's is followed.
-        if let Err(error) = std::fs::hard_link(&kept, &output) {
-            tracing::debug!(%error, name, "the job's printed output was not added to its outputs");
-        }
-    }
 }
 
 fn volume_failed(error: &VolumeError) -> AttemptFailure {

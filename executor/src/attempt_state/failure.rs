@@ -23,14 +23,14 @@ pub struct AttemptFailure {
 /// Which of the two messages reports a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// `V0JobFailedRequest`.
+    /// Reported by `V0JobFailedRequest`: the job's own failure.
     Job {
         /// The reason field of the message.
         reason: JobFailureReason,
         /// The program's exit code, if it ended.
         exit_code: Option<i64>,
     },
-    /// `V0HordeFailedRequest`, with its reason field.
+    /// Reported by `V0HordeFailedRequest`, with its reason field: the subnet's failure.
     Horde(HordeFailureReason),
 }
 

@@ -249,7 +249,11 @@ fn a_session_ends_with_its_time_and_is_a_success() {
         attempt.apply(Event::SessionOpened, at(50)),
         [Effect::ReportSession]
     );
-    assert_eq!(attempt.deadline(), at(150), "what starting took is not its time");
+    assert_eq!(
+        attempt.deadline(),
+        at(150),
+        "the time to start does not count as its own"
+    );
     assert_eq!(attempt.apply(Event::Tick, at(150)), [Effect::CloseSession]);
     assert_eq!(
         attempt.apply(Event::SessionClosed, at(151)),

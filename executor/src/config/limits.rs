@@ -1,4 +1,4 @@
-//! What one job may use of its machine.
+//! The limits of one job on its machine.
 
 use muster_containers::sandbox::{Allowance, Root, RunAs};
 use muster_process::config::Problem;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 const MIB: u64 = 1024 * 1024;
 
-/// What one job may use. Set by the operator, for all classes or for one.
+/// The limits of one job. The operator sets them, for all classes or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -20,8 +20,8 @@ pub struct Limits {
     pub tmpfs_mib: u64,
     /// Processes and threads.
     pub pids: i64,
-    /// What the job may write into `/volume`, `/output` and its artifacts together, in MiB; the same again for a
-    /// writable root.
+    /// MiB that the job may write into `/volume`, `/output` and its artifacts together, and again into a writable
+    /// root.
     pub disk_mib: u64,
     /// Whether the job may write into its root file system, in a layer that is removed with its container.
     pub writable_root: bool,
@@ -29,7 +29,7 @@ pub struct Limits {
     pub run_as: RunAs,
 }
 
-/// What a job may do, by its class, its image and the machine.
+/// The rights of a job, by its class, its image and the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Resources that the job may use.
@@ -43,7 +43,7 @@ pub struct Policy {
 /// The size of this machine, as far as limits depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineSize {
-    /// Processors.
+    /// How many processors this process may use, at least 1.
     pub cpus: u64,
     /// Memory in bytes.
     pub memory: u64,

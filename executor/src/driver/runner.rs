@@ -34,11 +34,11 @@ use crate::warm::encode_program;
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) enum StepResult {
     /// The engine answers; the image is there, if one was named.
-    ImageReady(Engine, Option<PreparedImage>),
+    ImageReady(Engine, Option<Box<PreparedImage>>),
     /// Inputs are in place.
     Placed(Box<PlacedJob>),
     /// The program has ended.
@@ -210,7 +210,7 @@ impl StepRunner {
         };
         let (attested, answer) = oneshot::channel();
         let attester = self.muster.clone().map(|miner| (miner, answer));
-        let setup = self.session_setup(&placed.job, details.clone(), attester);
+        let setup = self.session_setup(&placed.job, StreamingDetails::clone(details), attester);
         placed.session = SessionStage::Opening(Some(attested));
         let end = self.end_session.clone();
         self.begin_until_called_off(async move {

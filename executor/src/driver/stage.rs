@@ -30,7 +30,7 @@ pub(super) struct PreparedOffer {
     pub(super) offer: Box<InitialJobRequest>,
     pub(super) engine: Engine,
     /// The image of the offer or of the request, if either named one.
-    pub(super) image: Option<PreparedImage>,
+    pub(super) image: Option<Box<PreparedImage>>,
 }
 
 /// A job from its inputs to its outputs.
@@ -45,7 +45,7 @@ pub(super) struct PlacedStage {
 pub(super) enum SessionStage {
     /// The job does not answer requests while it runs.
     NotStreaming,
-    Unopened(StreamingDetails),
+    Unopened(Box<StreamingDetails>),
     /// The sender passes the miner's attestation on to the step that opens the session. It is `None` once it was used.
     Opening(Option<oneshot::Sender<SessionSealed>>),
     Open(Box<OpenSession>),
@@ -55,7 +55,7 @@ pub(super) enum SessionStage {
 
 impl AttemptStage {
     /// The stage after the engine answered.
-    pub(super) fn with_image(self, engine: Engine, image: Option<PreparedImage>) -> Self {
+    pub(super) fn with_image(self, engine: Engine, image: Option<Box<PreparedImage>>) -> Self {
         let offer = match self {
             Self::Offered(offer) => offer,
             Self::Prepared(prepared) => prepared.offer,
@@ -94,7 +94,7 @@ impl AttemptStage {
     /// The stage of a job whose inputs are in place.
     pub(super) fn of_placed(job: PlacedJob) -> Self {
         let session = match &job.request.offer.streaming_details {
-            Some(details) => SessionStage::Unopened(details.clone()),
+            Some(details) => SessionStage::Unopened(Box::new(details.clone())),
             None => SessionStage::NotStreaming,
         };
         Self::Placed(Box::new(PlacedStage {
@@ -120,8 +120,8 @@ impl AttemptStage {
     pub(super) fn image(&self) -> Option<&PreparedImage> {
         match self {
             Self::AwaitingOffer | Self::Offered(_) => None,
-            Self::Prepared(prepared) => prepared.image.as_ref(),
-            Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &request.image),
+            Self::Prepared(prepared) => prepared.image.as_deref(),
+            Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &*request.image),
         }
     }
 

@@ -35,7 +35,7 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// The close code of a miner that does not admit this executor.
 const POLICY: u16 = 1_008;
 
-/// What the connections of a persistent executor share.
+/// Shared by the connections of a persistent executor.
 pub(super) struct PersistentExecutor {
     pub(super) process: ProcessContext,
     /// The images that the miner wants to be on this machine.

@@ -1,4 +1,4 @@
-//! What a sandbox gives a job and denies it, read from the request to the engine.
+//! Rights that a sandbox gives a job and denies it, read from the request to the engine.
 
 use std::collections::BTreeSet;
 
@@ -265,7 +265,7 @@ fn a_gpu_is_given_to_gpu_classes_only() {
             assert_eq!(
                 request.device_ids,
                 Some(vec!["GPU-a".to_owned()]),
-                "what it claimed, no other"
+                "the claimed GPUs, and no others"
             );
         }
     }

@@ -15,7 +15,7 @@ use crate::sandbox::{JobContainer, JobFolders, labels};
 /// Where a warm container has the program that holds it.
 const HOLD: &str = "/.muster-hold";
 
-/// What two jobs must have in common to be served by containers made alike: everything but the program, its variables
+/// The traits that two jobs must share to be served by containers made alike: everything but the program, its variables
 /// and where the folders lie.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ContainerShape(ContainerCreateBody);

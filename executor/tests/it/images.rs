@@ -6,7 +6,7 @@ use muster_executor::{Engine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
 use serde_json::{Value, json};
 
-use crate::persistent::Place;
+use crate::persistent::EnrolledExecutor;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};
@@ -57,7 +57,7 @@ async fn forget(engine: &Engine, id: ImageId) {
 }
 
 /// Runs the job for a Muster miner and returns all messages.
-async fn told(lease: &Lease, image: &str) -> Vec<Value> {
+async fn run_job(lease: &Lease, image: &str) -> Vec<Value> {
     let miner = FakeMiner::muster().await;
     let (executor, mut wire) = lease.start(&miner).await;
     let job = Job {
@@ -65,19 +65,19 @@ async fn told(lease: &Lease, image: &str) -> Vec<Value> {
         ..Job::new(&["probe", "print", "0"])
     };
     wire.send(&lease.offer(&job)).await;
-    let mut heard = Vec::new();
+    let mut messages = Vec::new();
     while let Some(message) = wire.recv().await {
         if message["message_type"] == "V0ExecutorReadyRequest" {
             wire.send(&lease.request(&job)).await;
         }
-        heard.push(message);
+        messages.push(message);
     }
     executor.join().await.unwrap().unwrap();
-    heard
+    messages
 }
 
-fn of<'a>(heard: &'a [Value], kind: &str) -> Option<&'a Value> {
-    heard.iter().find(|message| message["message_type"] == kind)
+fn of<'a>(messages: &'a [Value], kind: &str) -> Option<&'a Value> {
+    messages.iter().find(|message| message["message_type"] == kind)
 }
 
 #[tokio::test]
@@ -89,15 +89,15 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     let registry = Registry::start(false).await.unwrap();
     let (name, archive) = published(&engine, &registry, None).await;
     let lease = Lease::new();
-    let heard = told(&lease, &name).await;
-    let finished = of(&heard, "V0JobFinishedRequest").unwrap_or_else(|| panic!("{heard:#?}"));
+    let messages = run_job(&lease, &name).await;
+    let finished = of(&messages, "V0JobFinishedRequest").unwrap_or_else(|| panic!("{messages:#?}"));
     assert_eq!(finished["docker_process_stdout"], "end\n");
-    let pulled = heard
+    let pulled = messages
         .iter()
         .find(|message| message["message_type"] == "MusterJobProgress" && message["of"] == "image_pull");
-    let pulled = pulled.unwrap_or_else(|| panic!("its way was not told: {heard:#?}"));
+    let pulled = pulled.unwrap_or_else(|| panic!("its progress was not sent: {messages:#?}"));
     assert!(pulled["done"].as_u64().unwrap() > 0, "{pulled}");
-    let image = &of(&heard, "V0JobFinishedRequest").unwrap()["image"];
+    let image = &of(&messages, "V0JobFinishedRequest").unwrap()["image"];
     assert_eq!(
         (&image["name"], &image["id"]),
         (&json!(name), &json!(archive.id)),
@@ -110,9 +110,9 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
 
     let pinned = format!("{}@{manifest}", name.rsplit_once(':').unwrap().0);
     let lease = Lease::new();
-    let heard = told(&lease, &pinned).await;
-    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
-    let image = &of(&heard, "V0JobFinishedRequest").unwrap()["image"];
+    let messages = run_job(&lease, &pinned).await;
+    assert!(of(&messages, "V0JobFinishedRequest").is_some(), "{messages:#?}");
+    let image = &of(&messages, "V0JobFinishedRequest").unwrap()["image"];
     assert_eq!(
         (&image["id"], &image["manifest"]),
         (&json!(archive.id), &json!(manifest))
@@ -121,10 +121,10 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     // No job uses it now: as there is no room for it, it is removed after the next job.
     let mut lease = Lease::new();
     lease.config.images.keep_mib = 0;
-    let heard = told(&lease, &pinned).await;
-    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
+    let messages = run_job(&lease, &pinned).await;
+    assert!(of(&messages, "V0JobFinishedRequest").is_some(), "{messages:#?}");
     let left = engine.image(&archive.id.to_string()).await.unwrap();
-    assert_eq!(left, None, "what nobody uses makes room");
+    assert_eq!(left, None, "an unused image makes room");
 }
 
 #[tokio::test]
@@ -137,11 +137,11 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     let registry = Registry::start(false).await.unwrap();
     let (name, archive) = published(&engine, &registry, None).await;
     let of_place = Lease::new();
-    let mut place = Place::open(&of_place, 1).await;
-    let mut line = place.comes().await;
+    let mut enrolled = EnrolledExecutor::open(&of_place, 1).await;
+    let mut connection = enrolled.next_connection().await;
     let listed = |image: ImageId| json!({"image": image, "reference": name, "class": "always_on.test", "model": "tiny"});
     let notice = json!({"message_type": "MusterWhitelist", "images": [listed(archive.id)]});
-    line.say(&notice).await;
+    connection.send(&notice).await;
     until("the image is kept", || async {
         let used = muster_containers::lease::used(&of_place.config.images.cache_dir).unwrap();
         used.iter().any(|used| used.image == archive.id)
@@ -156,10 +156,10 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
         image: archive.id.to_string(),
         ..Job::new(&["probe", "print", "0"])
     };
-    line.lend(&lease, &job).await;
-    let finished = line.until("V0JobFinishedRequest").await.pop().unwrap();
+    connection.lease_job(&lease, &job).await;
+    let finished = connection.until("V0JobFinishedRequest").await.pop().unwrap();
     assert_eq!(finished["docker_process_stdout"], "end\n", "{finished}");
-    place.stop().await;
+    enrolled.stop().await;
     forget(&engine, archive.id).await;
 }
 
@@ -176,9 +176,9 @@ async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
         if let Some(password) = wrong {
             lease.config.images.registries = [(registry.address(), login(password))].into();
         }
-        let heard = told(&lease, &name).await;
-        let failed = of(&heard, "V0HordeFailedRequest").unwrap_or_else(|| panic!("{heard:#?}"));
-        assert_eq!(of(&heard, "V0ExecutorReadyRequest"), None);
+        let messages = run_job(&lease, &name).await;
+        let failed = of(&messages, "V0HordeFailedRequest").unwrap_or_else(|| panic!("{messages:#?}"));
+        assert_eq!(of(&messages, "V0ExecutorReadyRequest"), None);
         assert_eq!(
             (
                 &failed["context"]["code"],
@@ -197,8 +197,8 @@ async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
     }
     let mut lease = Lease::new();
     lease.config.images.registries = [(registry.address(), login(PASSWORD))].into();
-    let heard = told(&lease, &name).await;
-    assert!(of(&heard, "V0JobFinishedRequest").is_some(), "{heard:#?}");
+    let messages = run_job(&lease, &name).await;
+    assert!(of(&messages, "V0JobFinishedRequest").is_some(), "{messages:#?}");
     forget(&engine, archive.id).await;
 }
 

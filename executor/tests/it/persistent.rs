@@ -24,9 +24,9 @@ use base64::engine::general_purpose::STANDARD;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Passes every connection on to the test.
-struct Hall(mpsc::UnboundedSender<Socket>);
+struct ConnectionQueue(mpsc::UnboundedSender<Socket>);
 
-impl Callers for Hall {
+impl Callers for ConnectionQueue {
     async fn admits(&self, _certificate: Digest) -> bool {
         true
     }
@@ -36,14 +36,14 @@ impl Callers for Hall {
     }
 }
 
-pub(crate) struct Place {
+pub(crate) struct EnrolledExecutor {
     sockets: mpsc::UnboundedReceiver<Socket>,
     tasks: Tasks,
     executor: Task<Result<(), Error>>,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
+impl EnrolledExecutor {
     /// An enrolled executor with the settings of `lease`, and its miner.
     pub(crate) async fn open(lease: &Lease, capacity: u32) -> Self {
         tls::install_provider();
@@ -60,14 +60,14 @@ impl Place {
         config.persistent.membership = folder.path().join("membership.json");
         config.persistent.capacity = capacity;
         membership.keep(&config.persistent.membership).unwrap();
-        let (hall, sockets) = mpsc::unbounded_channel();
+        let (queue, sockets) = mpsc::unbounded_channel();
         let server = tls::server(&identity).unwrap();
-        let hall = Arc::new(Hall(hall));
+        let queue = Arc::new(ConnectionQueue(queue));
         let listening = listen(
             listener,
             server,
             Limits::miner(),
-            hall,
+            queue,
             tasks.clone(),
             clock.clone(),
             tasks.token(),
@@ -83,11 +83,11 @@ impl Place {
     }
 
     /// The next connection, after its first message.
-    pub(crate) async fn comes(&mut self) -> Line {
+    pub(crate) async fn next_connection(&mut self) -> ExecutorConnection {
         let socket = timeout(PATIENCE, self.sockets.recv()).await.unwrap().unwrap();
-        let mut line = Line(socket);
-        assert_eq!(line.hear().await["message_type"], "MusterExecutorHello");
-        line
+        let mut connection = ExecutorConnection(socket);
+        assert_eq!(connection.recv().await["message_type"], "MusterExecutorHello");
+        connection
     }
 
     pub(crate) async fn stop(self) {
@@ -96,40 +96,40 @@ impl Place {
     }
 }
 
-pub(crate) struct Line(Socket);
+pub(crate) struct ExecutorConnection(Socket);
 
-impl Line {
-    pub(crate) async fn say(&mut self, message: &Value) {
+impl ExecutorConnection {
+    pub(crate) async fn send(&mut self, message: &Value) {
         self.0.send(message.to_string()).await.unwrap();
     }
 
-    async fn hear(&mut self) -> Value {
+    async fn recv(&mut self) -> Value {
         let frame = timeout(PATIENCE, self.0.recv()).await.expect("silence").unwrap();
         serde_json::from_str(&frame.expect("the executor left")).unwrap()
     }
 
     /// All messages up to one of this kind, without the metrics of the machine.
     pub(crate) async fn until(&mut self, kind: &str) -> Vec<Value> {
-        let mut heard = Vec::new();
+        let mut messages = Vec::new();
         loop {
-            let message = self.hear().await;
+            let message = self.recv().await;
             if message["message_type"] == "MusterExecutorMetrics" {
                 assert!(message["memory_total"].as_u64().unwrap() > 0, "{message}");
                 continue;
             }
             let last = message["message_type"] == kind;
-            heard.push(message);
+            messages.push(message);
             if last {
-                return heard;
+                return messages;
             }
         }
     }
 
     /// Leases it a job, up to the moment when the program runs.
-    pub(crate) async fn lend(&mut self, lease: &Lease, job: &Job) {
-        self.say(&lease.offer(job)).await;
+    pub(crate) async fn lease_job(&mut self, lease: &Lease, job: &Job) {
+        self.send(&lease.offer(job)).await;
         self.until("V0ExecutorReadyRequest").await;
-        self.say(&lease.request(job)).await;
+        self.send(&lease.request(job)).await;
         self.until("V0VolumesReadyRequest").await;
     }
 }
@@ -138,89 +138,101 @@ impl Line {
 async fn one_lease_after_another_with_output_told_as_it_comes() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
-    let place_of = Lease::new();
-    let mut place = Place::open(&place_of, 1).await;
-    let mut line = place.comes().await;
+    let lease = Lease::new();
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let mut connection = enrolled.next_connection().await;
     for _ in 0..2 {
         let lease = Lease::new();
-        line.lend(&lease, &Job::new(&["probe", "print", "100000"])).await;
-        let heard = line.until("MusterLeaseOver").await;
+        connection
+            .lease_job(&lease, &Job::new(&["probe", "print", "100000"]))
+            .await;
+        let messages = connection.until("MusterLeaseOver").await;
         let of = |kind: &'static str| {
-            heard
+            messages
                 .iter()
                 .filter(move |message| message["message_type"] == kind)
         };
         let finished = of("V0JobFinishedRequest").next().unwrap();
         let stdout = finished["docker_process_stdout"].as_str().unwrap();
-        let mut told = 0;
+        let mut sent = 0;
         for log in of("MusterJobLog") {
             let data = STANDARD.decode(log["data"].as_str().unwrap()).unwrap();
-            assert_eq!((&log["offset"], &log["stream"]), (&json!(told), &json!("stdout")));
-            assert!(stdout.as_bytes()[told..].starts_with(&data));
-            told += data.len();
+            assert_eq!((&log["offset"], &log["stream"]), (&json!(sent), &json!("stdout")));
+            assert!(stdout.as_bytes()[sent..].starts_with(&data));
+            sent += data.len();
         }
-        assert!(told > 0, "{heard:?}");
+        assert!(sent > 0, "{messages:?}");
         lease.assert_clean(&engine).await;
     }
-    place.stop().await;
-    place_of.assert_clean(&engine).await;
+    enrolled.stop().await;
+    lease.assert_clean(&engine).await;
 }
 
 #[tokio::test]
 async fn several_at_once_and_one_is_cancelled() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
-    let place_of = Lease::new();
-    let mut place = Place::open(&place_of, 2).await;
-    let mut line = place.comes().await;
+    let lease = Lease::new();
+    let mut enrolled = EnrolledExecutor::open(&lease, 2).await;
+    let mut connection = enrolled.next_connection().await;
     let (long, short) = (Lease::new(), Lease::new());
-    line.lend(&long, &Job::new(&["probe", "sleep", "3600"])).await;
-    line.lend(&short, &Job::new(&["probe", "exit", "3"])).await;
-    let heard = line.until("MusterLeaseOver").await;
-    let failed = heard
+    connection
+        .lease_job(&long, &Job::new(&["probe", "sleep", "3600"]))
+        .await;
+    connection
+        .lease_job(&short, &Job::new(&["probe", "exit", "3"]))
+        .await;
+    let messages = connection.until("MusterLeaseOver").await;
+    let failed = messages
         .iter()
         .find(|message| message["message_type"] == "V0JobFailedRequest")
         .unwrap();
     assert_eq!(failed["docker_process_exit_status"], 3);
     assert_eq!(failed["job_uuid"], json!(short.token.attempt()));
     let job_uuid = json!(long.token.attempt());
-    line.say(&json!({"message_type": "MusterCancelJob", "job_uuid": job_uuid, "reason": "enough"}))
+    connection
+        .send(&json!({"message_type": "MusterCancelJob", "job_uuid": job_uuid, "reason": "enough"}))
         .await;
-    let over = line.until("MusterLeaseOver").await.pop().unwrap();
+    let over = connection.until("MusterLeaseOver").await.pop().unwrap();
     assert_eq!(over["job_uuid"], job_uuid);
     long.assert_clean(&engine).await;
-    place.stop().await;
+    enrolled.stop().await;
 }
 
 #[tokio::test]
 async fn a_lost_miner_loses_its_job_and_is_dialled_again() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
-    let place_of = Lease::new();
-    let mut place = Place::open(&place_of, 1).await;
-    let mut line = place.comes().await;
     let lease = Lease::new();
-    line.lend(&lease, &Job::new(&["probe", "sleep", "3600"])).await;
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let mut connection = enrolled.next_connection().await;
+    let lease = Lease::new();
+    connection
+        .lease_job(&lease, &Job::new(&["probe", "sleep", "3600"]))
+        .await;
     lease.container_appears(&engine).await;
-    drop(line);
-    let mut line = place.comes().await;
+    drop(connection);
+    let mut connection = enrolled.next_connection().await;
     // It connects again only after everything of the old connection was removed.
     lease.assert_clean(&engine).await;
     let lease = Lease::new();
-    line.lend(&lease, &Job::new(&["probe", "print", "0"])).await;
-    line.until("V0JobFinishedRequest").await;
-    place.stop().await;
+    connection
+        .lease_job(&lease, &Job::new(&["probe", "print", "0"]))
+        .await;
+    connection.until("V0JobFinishedRequest").await;
+    enrolled.stop().await;
 }
 
 #[tokio::test]
 async fn an_executor_that_is_turned_away_says_so_and_stops() {
-    let place_of = Lease::new();
-    let mut place = Place::open(&place_of, 1).await;
-    let line = place.comes().await;
-    line.0
+    let lease = Lease::new();
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let connection = enrolled.next_connection().await;
+    connection
+        .0
         .close(1008, "the operator removed it from the registry")
         .await;
-    let error = timeout(PATIENCE, place.executor.join())
+    let error = timeout(PATIENCE, enrolled.executor.join())
         .await
         .unwrap()
         .unwrap()
@@ -233,14 +245,14 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     let Some(engine) = engine().await else { return };
     let id = image::load(&engine).await.id;
     let lease = Lease::new();
-    let mut place = Place::open(&lease, 1).await;
-    let mut line = place.comes().await;
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let mut connection = enrolled.next_connection().await;
     let used = || muster_containers::lease::used(&lease.config.images.cache_dir).unwrap();
     assert_eq!(used().len(), 0);
     let listed = |image: Digest, reference: Option<&str>| json!({"image": image, "reference": reference, "class": "always_on.test", "model": "tiny"});
     let forged = listed(Digest::of(b"another"), Some("muster/no-such-image:1"));
     let notice = json!({"message_type": "MusterWhitelist", "images": [forged, listed(id.0, None)]});
-    line.say(&notice).await;
+    connection.send(&notice).await;
     let kept = async {
         while used().is_empty() {
             tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
@@ -249,5 +261,5 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     timeout(PATIENCE, kept).await.unwrap();
     assert_eq!(used()[0].image, id);
     assert_eq!(used().len(), 1);
-    place.stop().await;
+    enrolled.stop().await;
 }

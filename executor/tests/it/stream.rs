@@ -203,8 +203,8 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
     assert_eq!(stated.client_certificate, own.identity.fingerprint());
 
     let question = r#"{"messages":[{"role":"user","content":"what is to muster?"}]}"#;
-    let (said, proof) = session.ask("/v1/chat/completions", question).await;
-    assert!(said.starts_with(b"data: {"), "{said:?}");
+    let (body, proof) = session.ask("/v1/chat/completions", question).await;
+    assert!(body.starts_with(b"data: {"), "{body:?}");
     assert_eq!((proof.end, proof.sequence), (StreamEnd::Completed, 0));
     // The text scheme hashes the text of an answer and not its framing.
     let words = Digest::of(b"A force is called up.");
@@ -230,9 +230,9 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
 
     let close = session.client.close(0).await.unwrap().close;
     session.ledger.close(&close, muster_identity::verify).unwrap();
-    let told = session.ends(&lease, &engine).await;
-    assert_eq!(told, close.statement().unwrap(), "there is one last word");
-    assert_eq!(told.responses, 4);
+    let closed = session.ends(&lease, &engine).await;
+    assert_eq!(closed, close.statement().unwrap(), "there is one signed close");
+    assert_eq!(closed.responses, 4);
 }
 
 #[tokio::test]
@@ -247,8 +247,8 @@ async fn a_session_whose_time_is_over_or_that_nobody_asks_anything_closes_itself
         ..socket_job(&image)
     };
     let mut session = serve(&lease, &job, &own, &sealed(&lease, &job, &own, &image)).await;
-    let (said, proof) = session.ask("/endless", "").await;
-    assert!(said.starts_with(b"data: 1\n\n\n: muster-proof "), "{said:?}");
+    let (body, proof) = session.ask("/endless", "").await;
+    assert!(body.starts_with(b"data: 1\n\n\n: muster-proof "), "{body:?}");
     assert_eq!(proof.end, StreamEnd::SessionClosed);
     assert_eq!(session.ends(&lease, &engine).await.responses, 1);
     // No request comes.
@@ -289,8 +289,8 @@ async fn a_direct_job_on_a_port_of_its_loopback_serves_its_user_whatever_the_min
     let health = client.send(get("/health")).await.unwrap();
     assert_eq!(health.status(), 200);
     let chat = client.send(get("/v1/chat/completions")).await.unwrap();
-    let said = chat.into_body().collect().await.unwrap().to_bytes();
-    assert!(said.windows(6).any(|window| window == b"[DONE]"), "{said:?}");
+    let body = chat.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.windows(6).any(|window| window == b"[DONE]"), "{body:?}");
     let goodbye = client.send(get("/terminate")).await.unwrap();
     goodbye.into_body().collect().await.unwrap();
     wire.expect("V0ExecutionDoneRequest").await;
@@ -419,8 +419,8 @@ async fn computehordes_sdk_talks_to_a_direct_job_with_the_certificate_it_makes()
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(user.stdout.take().unwrap()).lines();
-    let first: Value = serde_json::from_str(&told.next_line().await.unwrap().unwrap()).unwrap();
+    let mut lines = BufReader::new(user.stdout.take().unwrap()).lines();
+    let first: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
 
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let job = Job {
@@ -439,7 +439,7 @@ async fn computehordes_sdk_talks_to_a_direct_job_with_the_certificate_it_makes()
     let line = format!("{}\n", json!({"url": url, "certificate": ready["public_key"]}));
     let mut input = user.stdin.take().unwrap();
     input.write_all(line.as_bytes()).await.unwrap();
-    let report = told
+    let report = lines
         .next_line()
         .await
         .unwrap()

@@ -5,12 +5,12 @@ use std::path::Path;
 use muster_executor::{Engine, ImageContent, ImageFile};
 use serde_json::{Value, json};
 
-use crate::persistent::{Line, Place};
+use crate::persistent::{EnrolledExecutor, ExecutorConnection};
 use crate::support::lease::{Job, Lease};
 use crate::support::{engine, image, until};
 
 /// An executor that keeps one container warm.
-fn warm_place() -> Lease {
+fn warm_lease() -> Lease {
     let mut lease = Lease::new();
     lease.config.persistent.warm.holder = image::static_program("muster-hold", "muster-hold");
     lease
@@ -51,20 +51,20 @@ async fn runs(name: &str) -> bool {
 }
 
 /// Leases one job and returns its last report.
-async fn lent(line: &mut Line, job: &Job, artifacts: &Value) -> Value {
+async fn run_leased(connection: &mut ExecutorConnection, job: &Job, artifacts: &Value) -> Value {
     let lease = Lease::new();
     let job = Job {
         artifacts_dir: artifacts.clone(),
         ..job.clone()
     };
-    line.lend(&lease, &job).await;
-    let heard = line.until("MusterLeaseOver").await;
+    connection.lease_job(&lease, &job).await;
+    let messages = connection.until("MusterLeaseOver").await;
     let ends = [
         "V0JobFinishedRequest",
         "V0JobFailedRequest",
         "V0HordeFailedRequest",
     ];
-    let last = heard
+    let last = messages
         .into_iter()
         .find(|message| ends.contains(&message["message_type"].as_str().unwrap()));
     last.unwrap()
@@ -74,20 +74,20 @@ async fn lent(line: &mut Line, job: &Job, artifacts: &Value) -> Value {
 async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_gets_it_again() {
     let Some(engine) = engine().await else { return };
     image::load(&engine).await;
-    let place_of = warm_place();
-    let work_dir = place_of.config.work_dir.clone();
-    let mut place = Place::open(&place_of, 1).await;
-    let mut line = place.comes().await;
+    let lease = warm_lease();
+    let work_dir = lease.config.work_dir.clone();
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let mut connection = enrolled.next_connection().await;
     let none = Value::Null;
     let seen = |message: &Value| -> Value {
         serde_json::from_str(message["docker_process_stdout"].as_str().unwrap()).unwrap()
     };
     let surroundings = Job::new(&["probe", "surroundings"]);
 
-    let cold = lent(&mut line, &surroundings, &none).await;
+    let cold = run_leased(&mut connection, &surroundings, &none).await;
     let first = one_waits(&engine, &work_dir, "").await;
     // The job runs in a container of its own, and a warm one waits meanwhile.
-    let warm = lent(&mut line, &surroundings, &none).await;
+    let warm = run_leased(&mut connection, &surroundings, &none).await;
     assert_eq!(
         seen(&cold),
         seen(&warm),
@@ -97,19 +97,19 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
     assert!(!runs(&first).await, "it went with its job");
 
     // Another program in the same image has the same shape.
-    let failed = lent(&mut line, &Job::new(&["probe", "exit", "3"]), &none).await;
+    let failed = run_leased(&mut connection, &Job::new(&["probe", "exit", "3"]), &none).await;
     assert_eq!(failed["docker_process_exit_status"], 3, "{failed:#}");
     assert_eq!(failed["docker_process_stderr"], "as I was told\n");
     let third = one_waits(&engine, &work_dir, &second).await;
     assert!(!runs(&second).await);
 
     // A job with other folders does not get this container, and the one made for the next such job replaces it.
-    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    let words = run_leased(&mut connection, &Job::new(&["words"]), &json!("/artifacts")).await;
     assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");
     let fourth = one_waits(&engine, &work_dir, &third).await;
     assert!(!runs(&third).await, "one at most");
     assert_eq!(waiting(&engine, &work_dir).await, [fourth.as_str()]);
-    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    let words = run_leased(&mut connection, &Job::new(&["words"]), &json!("/artifacts")).await;
     assert!(
         words["artifacts"]["/artifacts/words.json"].is_string(),
         "{words:#}"
@@ -118,12 +118,12 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
 
     // A warm container that is gone when its job comes does no harm.
     engine.remove(&fifth).await.unwrap();
-    let words = lent(&mut line, &Job::new(&["words"]), &json!("/artifacts")).await;
+    let words = run_leased(&mut connection, &Job::new(&["words"]), &json!("/artifacts")).await;
     assert_eq!(words["message_type"], "V0JobFinishedRequest", "{words:#}");
 
     one_waits(&engine, &work_dir, &fifth).await;
-    place.stop().await;
-    place_of.assert_clean(&engine).await;
+    enrolled.stop().await;
+    lease.assert_clean(&engine).await;
 }
 
 #[tokio::test]
@@ -142,18 +142,18 @@ async fn a_program_that_is_not_there_is_named_as_ever() {
     };
     let archive = muster_executor::ImageArchive::new(&content).unwrap();
     engine.load(archive.bytes).await.unwrap();
-    let place_of = warm_place();
-    let mut place = Place::open(&place_of, 1).await;
-    let mut line = place.comes().await;
+    let lease = warm_lease();
+    let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
+    let mut connection = enrolled.next_connection().await;
     let job = Job {
         image: content.tag.clone(),
         ..Job::new(&[])
     };
     for warm in [false, true] {
         if warm {
-            one_waits(&engine, &place_of.config.work_dir, "").await;
+            one_waits(&engine, &lease.config.work_dir, "").await;
         }
-        let failed = lent(&mut line, &job, &Value::Null).await;
+        let failed = run_leased(&mut connection, &job, &Value::Null).await;
         assert_eq!(failed["docker_process_exit_status"], 127, "{failed:#}");
         assert_eq!(failed["docker_process_stderr"], "", "{failed:#}");
         let message = failed["message"].as_str().unwrap().to_lowercase();
@@ -162,7 +162,7 @@ async fn a_program_that_is_not_there_is_named_as_ever() {
             "{failed:#}"
         );
     }
-    place.stop().await;
-    place_of.assert_clean(&engine).await;
+    enrolled.stop().await;
+    lease.assert_clean(&engine).await;
     image::forget(&content.tag).await;
 }

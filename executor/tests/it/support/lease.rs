@@ -115,7 +115,7 @@ impl Lease {
         })
     }
 
-    /// `V0JobRequest`.
+    /// `V0JobRequest` as a Python miner relays it.
     pub(crate) fn request(&self, job: &Job) -> Value {
         json!({
             "message_type": "V0JobRequest",

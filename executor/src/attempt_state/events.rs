@@ -1,0 +1,90 @@
+//! The events that the state machine takes and the effects that it returns.
+
+use super::{AttemptFailure, OfferTerms, ProgramExit};
+
+/// An event in the life of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The miner offered the job.
+    Offered(OfferTerms),
+    /// The image is there.
+    ImageReady,
+    /// The rest of the request arrived.
+    Requested {
+        /// The image that the request names is the one that is there.
+        image_ready: bool,
+    },
+    /// Inputs are in place.
+    VolumesReady,
+    /// The program has ended, or could not be started.
+    Exited(ProgramExit),
+    /// The job wrote more than this many bytes.
+    DiskFull(u64),
+    /// The program answers, and its session is open.
+    SessionOpened,
+    /// The session is over, and its close is signed.
+    SessionClosed,
+    /// Outputs are collected.
+    Collected,
+    /// A piece of work failed.
+    Failed(AttemptFailure),
+    /// The miner no longer wants the job, or this executor cannot go on with it.
+    Abandoned(Abandonment),
+    /// Time has passed.
+    Tick,
+}
+
+/// The next work of the driver. Effects are carried out in the order in which they are returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Look for the image, and load it if it is missing.
+    PrepareImage,
+    /// Tell the miner that the executor is ready.
+    ReportReady,
+    /// Put the inputs in place.
+    PlaceVolumes,
+    /// Tell the miner that the inputs are in place.
+    ReportVolumesReady,
+    /// Create and start the container.
+    Run,
+    /// Wait until the program answers, and open its session.
+    OpenSession,
+    /// Tell the miner where the session listens.
+    ReportSession,
+    /// Close the session.
+    CloseSession,
+    /// Ask the container to stop; kill it after its grace.
+    Stop,
+    /// Tell the miner that the program has ended.
+    ReportExecutionDone,
+    /// Collect the outputs.
+    Collect,
+    /// Tell the miner how the attempt ended, remove everything, and leave.
+    Conclude(Conclusion),
+}
+
+/// How an attempt ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// The job succeeded.
+    Finished,
+    /// The job failed, and the miner is told.
+    Failed(AttemptFailure),
+    /// The attempt ends without a report.
+    Abandoned(Abandonment),
+}
+
+/// Why an attempt ends without a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Abandonment {
+    /// `MusterCancelJob` arrived, with this reason.
+    Cancelled(String),
+    /// The miner's socket closed or broke.
+    MinerLost(String),
+    /// The miner does not know this lease.
+    Refused(String),
+    /// The miner offered no job within the startup limit.
+    NoOffer,
+    /// This process was told to stop.
+    ShutDown,
+}
