@@ -1,7 +1,7 @@
-//! Says where the driver's libraries lie, and compiles the kernels for this processor where tests want them.
+//! Sets the search path for the driver's libraries, and compiles the kernels for the processor if tests need them.
 
-/// Where NVIDIA's container toolkit puts the driver's libraries. As RPATH, not RUNPATH: the driver loads others by name, and those are
-/// looked for there as well.
+/// The folders into which NVIDIA's container toolkit puts the driver's libraries. Set as RPATH, not RUNPATH, because
+/// RPATH is also used for libraries that the driver loads by name.
 const DRIVER: &str = "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64";
 
 fn main() {
@@ -11,7 +11,7 @@ fn main() {
     emulator();
 }
 
-/// The emulator for tests of the prover, and the driver around it for tests of the program.
+/// Builds the emulator for tests of the prover, and a driver around it for tests of the program.
 #[cfg(feature = "emulator")]
 fn emulator() {
     let mut build = cc::Build::new();

@@ -8,19 +8,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use muster_grading::course::{Course, Shape, Trial};
 use muster_grading::evidence::BatchFile;
-use muster_grading::floors::FloorsFile;
+use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::{Judgement, Why};
-use muster_grading::plan::Seat;
+use muster_grading::plan::Participant;
 use muster_grading::replay::replay;
-use muster_grading::trial_result::{Tried, judge};
+use muster_grading::thresholds::ThresholdsFile;
+use muster_grading::trial_result::{TrialResult, judge_participant};
+use muster_hardware_proof::conversation::{
+    ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorAction,
+    ValidatorConversation, ValidatorInput,
+};
 use muster_hardware_proof::grade::MachineRuns;
-use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
-use muster_hardware_proof::prover::{CpuProver, Prover, ProverError, Unwatched, all_cores, perform};
-use muster_hardware_proof::session::{Action, Caps, Command, Executor, Input, Refusal, Validator};
-use muster_hardware_proof::spec::Numbers;
-use muster_hardware_proof::{Engine, Evidence, Measured, Verdict};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::prover::{
+    CpuProver, NoObserver, Prover, ProverError, available_threads, perform_task,
+};
+use muster_hardware_proof::spec::NumberFormat;
+use muster_hardware_proof::{Evidence, InstructionSet, Measurement, ProofVerdict};
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -37,7 +42,7 @@ const MAX_FILE: u64 = 4 << 30;
 /// A class whose floor is this many times what a short probe showed is not tried in full.
 const HOPELESS: u64 = 2;
 /// What is proven here may take this much memory.
-const CAPS: Caps = Caps {
+const CAPS: ProverLimits = ProverLimits {
     log2_n: 16,
     memory_bytes: 1 << 40,
     work: 4_096,
@@ -89,7 +94,7 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = muster_grading::plan::draw(
+    let plan = muster_grading::plan::draw_batch(
         &file.head.hash,
         file.head.validator,
         &file.head.announced,
@@ -98,7 +103,7 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
     let id = hex::encode(plan.id.0);
     print::line(format_args!("batch {id} of block {}", file.head.block));
     let executors = plan
-        .seats
+        .participants
         .iter()
         .map(|seat| (seat.miner, seat.class.to_string(), seat.index.to_string()));
     let silent = file.head.silent.iter();
@@ -219,20 +224,20 @@ async fn again(args: GradeReplay) -> Result<ExitCode> {
     let name = args.file.display();
     let file = read(&args.file)?;
     let judging =
-        tokio::task::spawn_blocking(move || replay(&file, Engine::best(), &muster_identity::verify));
+        tokio::task::spawn_blocking(move || replay(&file, InstructionSet::best(), &muster_identity::verify));
     let replayed = judging.await.context("the verifier has a defect")?;
     let replayed = replayed.with_context(|| format!("{name} is no evidence of a batch"))?;
     let holds = replayed.differences.is_empty();
     if args.json {
         let judged: Vec<_> = replayed
-            .judged
+            .judgements
             .iter()
             .map(|(place, judgement)| json!({ "place": place, "judgement": judgement }))
             .collect();
         let told = json!({ "holds": holds, "judged": judged, "differences": replayed.differences });
         print::line(format_args!("{told:#}"));
     } else {
-        for (place, judgement) in &replayed.judged {
+        for (place, judgement) in &replayed.judgements {
             print::line(format_args!("executor {place}: {judgement}"));
         }
         for difference in &replayed.differences {
@@ -284,7 +289,7 @@ async fn own(args: GradeSelf) -> Result<ExitCode> {
         .map_or_else(|| ExecutorClass::ALL.to_vec(), |class| vec![class]);
     let whole = args.class.is_some();
     let running = tokio::task::spawn_blocking(move || {
-        let mut prover = CpuProver::new(Engine::best(), all_cores());
+        let mut prover = CpuProver::new(InstructionSet::best(), available_threads());
         let probe = if whole { None } else { Some(probe(&mut prover)?) };
         let mut found = Vec::new();
         for class in classes {
@@ -316,18 +321,18 @@ async fn write_floors(path: PathBuf, class: ExecutorClass, args: GradeSelf) -> R
     // Before anything is run for a file that cannot be added to.
     let mut floors = match std::fs::read_to_string(&path) {
         Ok(text) => {
-            FloorsFile::parse(&text).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?
+            ThresholdsFile::parse(&text).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => FloorsFile::default(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ThresholdsFile::default(),
         Err(error) => return Err(anyhow!(error).context(format!("cannot read {name}")).into()),
     };
     let machine = match args.machine {
         Some(machine) => machine,
         None => host_name().context("this machine has no host name: say --machine NAME")?,
     };
-    let course = floors.course(class).context("the class has no floors")?;
+    let course = floors.grade_spec(class).context("the class has no floors")?;
     let running = tokio::task::spawn_blocking(move || {
-        let mut prover = CpuProver::new(Engine::best(), all_cores());
+        let mut prover = CpuProver::new(InstructionSet::best(), available_threads());
         let mut runs = MachineRuns {
             machine,
             ..MachineRuns::default()
@@ -335,8 +340,8 @@ async fn write_floors(path: PathBuf, class: ExecutorClass, args: GradeSelf) -> R
         for _ in 0..args.runs {
             for (number, tried) in tried_here(&mut prover, &course)?.iter().enumerate() {
                 match tried.verdict {
-                    Verdict::Passed(measured) => note(&mut runs, &measured),
-                    Verdict::Zero(reason) => {
+                    ProofVerdict::Passed(measured) => note(&mut runs, &measured),
+                    ProofVerdict::Zero(reason) => {
                         bail!(
                             "trial {number} of the course of {class} did not pass here, so nothing is written: {reason}"
                         )
@@ -348,34 +353,34 @@ async fn write_floors(path: PathBuf, class: ExecutorClass, args: GradeSelf) -> R
     });
     let runs = running.await.context("the prover has a defect")??;
     let told = json!(runs);
-    floors.add(class, runs);
+    floors.add_runs(class, runs);
     let text = floors.to_text();
     // What was measured may contradict what a file may hold: nobody is left with one that cannot be read.
-    FloorsFile::parse(&text).map_err(|error| anyhow!("{name} would not be usable: {error}"))?;
+    ThresholdsFile::parse(&text).map_err(|error| anyhow!("{name} would not be usable: {error}"))?;
     let draft = path.with_extension("part");
     std::fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;
     std::fs::rename(&draft, &path).with_context(|| format!("cannot write {name}"))?;
     if args.json {
         print::line(format_args!("{told:#}"));
     } else {
-        print::line(format_args!("{name}: {class}: {}", floors.standing(class)));
+        print::line(format_args!("{name}: {class}: {}", floors.describe(class)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn note(runs: &mut MachineRuns, measured: &Measured) {
+fn note(runs: &mut MachineRuns, measured: &Measurement) {
     match measured {
-        Measured::Chain {
-            numbers: Numbers::Int8,
+        Measurement::Matmul {
+            numbers: NumberFormat::Int8,
             rate,
             ..
         } => runs.int8.push(*rate),
-        Measured::Chain {
-            numbers: Numbers::Fp16,
+        Measurement::Matmul {
+            numbers: NumberFormat::Fp16,
             rate,
             ..
         } => runs.fp16.push(*rate),
-        Measured::Walk { rate, .. } => runs.bandwidth.push(*rate),
+        Measurement::Walk { rate, .. } => runs.bandwidth.push(*rate),
     }
 }
 
@@ -387,8 +392,8 @@ fn host_name() -> Option<String> {
 
 /// A class whose floors are far beyond the probe is not tried: its course would take hours here.
 fn of_class(prover: &mut CpuProver, class: ExecutorClass, probe: Option<u64>) -> anyhow::Result<Own> {
-    let course = Course::of(class).context("the class has no floors")?;
-    let floor = course.floors.least.int8;
+    let course = GradeSpec::for_class(class).context("the class has no floors")?;
+    let floor = course.thresholds.least.int8;
     if let Some(rate) = probe.filter(|rate| rate.saturating_mul(HOPELESS) < floor) {
         let said = format!(
             "int8 is about {rate}, the class asks for {floor} (a probe; --class {class} runs the whole course)"
@@ -410,15 +415,15 @@ fn of_class(prover: &mut CpuProver, class: ExecutorClass, probe: Option<u64>) ->
 }
 
 /// The validator's own judgement of this machine.
-fn course_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Judgement> {
+fn course_here(prover: &mut CpuProver, course: &GradeSpec) -> anyhow::Result<Judgement> {
     let tried = tried_here(prover, course)?;
-    let marks = [(0, tried.iter().map(|tried| tried.facts).collect())].into();
-    Ok(judge(0, course, &tried, &marks))
+    let marks = [(0, tried.iter().map(|tried| tried.fingerprint).collect())].into();
+    Ok(judge_participant(0, course, &tried, &marks))
 }
 
 /// The validator's own machines and course, with this machine's prover at the other end of a function call.
-fn tried_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Vec<Tried>> {
-    let seat = Seat {
+fn tried_here(prover: &mut CpuProver, course: &GradeSpec) -> anyhow::Result<Vec<TrialResult>> {
+    let seat = Participant {
         miner: MinerKey(Hotkey::from_bytes([0; 32])),
         class: course.class(),
         index: 0,
@@ -426,11 +431,11 @@ fn tried_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Vec<Tri
     let mut tried = Vec::new();
     for (number, trial) in course.trials.iter().enumerate() {
         let evidence = converse(prover, &seat, trial)?;
-        let mut one = Tried::judge(number, &evidence.0, evidence.1, Engine::best());
-        if matches!(one.verdict, Verdict::Zero(reason) if !reason.is_wrong()) {
+        let mut one = TrialResult::from_evidence(number, &evidence.0, evidence.1, InstructionSet::best());
+        if matches!(one.verdict, ProofVerdict::Zero(reason) if !reason.is_wrong()) {
             let (again, trouble) = converse(prover, &seat, trial)?;
             tried.push(one);
-            one = Tried::judge(number, &again, trouble, Engine::best());
+            one = TrialResult::from_evidence(number, &again, trouble, InstructionSet::best());
         }
         tried.push(one);
     }
@@ -440,60 +445,62 @@ fn tried_here(prover: &mut CpuProver, course: &Course) -> anyhow::Result<Vec<Tri
 /// One conversation, every message timed; and why the prover could not go on, if it could not.
 fn converse(
     prover: &mut CpuProver,
-    seat: &Seat,
+    seat: &Participant,
     trial: &Trial,
 ) -> anyhow::Result<(Evidence, Option<String>)> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce)?;
-    let identity = Identity {
+    let identity = ChallengeIdentity {
         batch: BatchId([0; 16]),
-        executor: seat.name(),
-        nonce: Nonce(nonce),
+        executor: seat.executor_name(),
+        nonce: ChallengeNonce(nonce),
     };
-    let mut validator = Validator::new(trial.shape.spec(identity)?, trial.limits());
-    let mut executor = Executor::new(CAPS);
+    let mut validator = ValidatorConversation::new(trial.shape.challenge_spec(identity)?, trial.limits());
+    let mut executor = ExecutorConversation::new(CAPS);
     let begun = Instant::now();
     let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
     let mut message = validator.challenge().to_vec();
-    validator.apply(Input::Started, at());
+    validator.apply(ValidatorInput::Started, at());
     loop {
         let answer = match answer(prover, &mut executor, &message) {
             Ok(answer) => answer,
             Err(why) => {
-                validator.apply(Input::Gone, at());
+                validator.apply(ValidatorInput::Gone, at());
                 return Ok((validator.into_evidence(), Some(why)));
             }
         };
-        match validator.apply(Input::Message(&answer), at()) {
-            Some(Action::NeedRandomness) => {}
-            Some(Action::End) => return Ok((validator.into_evidence(), None)),
-            Some(Action::Send(_)) | None => bail!("the conversation is out of step"),
+        match validator.apply(ValidatorInput::Message(&answer), at()) {
+            Some(ValidatorAction::NeedRandomness) => {}
+            Some(ValidatorAction::End) => return Ok((validator.into_evidence(), None)),
+            Some(ValidatorAction::Send(_)) | None => bail!("the conversation is out of step"),
         }
         let mut random = [0; 32];
         getrandom::fill(&mut random)?;
-        match validator.apply(Input::Randomness(random), at()) {
-            Some(Action::Send(bytes)) => message = bytes,
-            Some(Action::NeedRandomness | Action::End) | None => bail!("the conversation is out of step"),
+        match validator.apply(ValidatorInput::Randomness(random), at()) {
+            Some(ValidatorAction::Send(bytes)) => message = bytes,
+            Some(ValidatorAction::NeedRandomness | ValidatorAction::End) | None => {
+                bail!("the conversation is out of step")
+            }
         }
     }
 }
 
 fn answer(
     prover: &mut dyn Prover,
-    executor: &mut Executor,
+    executor: &mut ExecutorConversation,
     message: &[u8],
 ) -> std::result::Result<Vec<u8>, String> {
-    let refused = |refusal: Refusal| refusal.to_string();
-    let mut command = executor.message(message).map_err(refused)?;
+    let refused = |refusal: ChallengeRejection| refusal.to_string();
+    let mut command = executor.receive(message).map_err(refused)?;
     loop {
         match command {
-            Command::Run(task) => {
-                let output =
-                    perform(prover, &task, &Unwatched).map_err(|error: ProverError| error.to_string())?;
-                command = executor.output(&output).map_err(refused)?;
+            ExecutorCommand::Run(task) => {
+                let output = perform_task(prover, &task, &NoObserver)
+                    .map_err(|error: ProverError| error.to_string())?;
+                command = executor.complete_task(&output).map_err(refused)?;
             }
-            Command::Send(bytes) => return Ok(bytes),
-            Command::End(_) => return Err("the prover thinks that it is over".to_owned()),
+            ExecutorCommand::Send(bytes) => return Ok(bytes),
+            ExecutorCommand::End(_) => return Err("the prover thinks that it is over".to_owned()),
         }
     }
 }
@@ -501,7 +508,7 @@ fn answer(
 /// The int8 rate of a second's work.
 fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
     let trial = Trial {
-        shape: Shape::Int8 {
+        shape: ProofShape::Int8 {
             log2_n: 11,
             rounds: 2,
             entries: 8,
@@ -510,15 +517,17 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
         commit_us: u64::MAX,
         open_us: u64::MAX,
     };
-    let seat = Seat {
+    let seat = Participant {
         miner: MinerKey(Hotkey::from_bytes([0; 32])),
         class: ExecutorClass::AlwaysOnTest,
         index: 0,
     };
     let (evidence, _) = converse(prover, &seat, &trial)?;
-    match evidence.judge(Engine::best()) {
-        Verdict::Passed(Measured::Chain { rate, .. }) => Ok(rate),
-        Verdict::Passed(Measured::Walk { .. }) | Verdict::Zero(_) => bail!("this machine's prover is wrong"),
+    match evidence.judge(InstructionSet::best()) {
+        ProofVerdict::Passed(Measurement::Matmul { rate, .. }) => Ok(rate),
+        ProofVerdict::Passed(Measurement::Walk { .. }) | ProofVerdict::Zero(_) => {
+            bail!("this machine's prover is wrong")
+        }
     }
 }
 
@@ -527,16 +536,16 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
 /// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is worth
 /// nothing.
 pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
-    let replayed = replay(file, Engine::best(), &muster_identity::verify)
+    let replayed = replay(file, InstructionSet::best(), &muster_identity::verify)
         .context("the validator's evidence cannot be read")?;
     if let Some(difference) = replayed.differences.first() {
         bail!("the validator's evidence says otherwise than it does: {difference}");
     }
     let proven = replayed
-        .judged
+        .judgements
         .values()
         .filter(|judged| matches!(judged, Judgement::Proven { .. }));
-    let zeros = replayed.judged.values().filter_map(|judged| match judged {
+    let zeros = replayed.judgements.values().filter_map(|judged| match judged {
         Judgement::Zero { reasons } => Some(reasons),
         Judgement::Proven { .. }
         | Judgement::Serving { .. }

@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{Account, SessionRow};
 use muster_gateway::{Gateway, View};
-use muster_grading_runner::RollCall;
+use muster_grading_runner::GradingRunner;
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
@@ -125,7 +125,7 @@ pub(crate) struct StatusSources {
     pub(crate) link: Arc<watch::Sender<LinkState>>,
     pub(crate) live_output: Arc<LiveOutput>,
     pub(crate) gateway: Option<Gateway>,
-    pub(crate) grading: RollCall,
+    pub(crate) grading: GradingRunner,
 }
 
 /// Serves the status page until the validator stops.
@@ -205,7 +205,7 @@ async fn batches(
     Query(ListLimit { limit }): Query<ListLimit>,
 ) -> Result<Response, StoreUnreadable> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let batches = sources.grading.book().batches(limit).await?;
+    let batches = sources.grading.store().batches(limit).await?;
     Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
@@ -226,7 +226,7 @@ async fn batch(
     Path(batch): Path<String>,
     Query(MinerFilter { miner }): Query<MinerFilter>,
 ) -> Result<Response, StoreUnreadable> {
-    let file = sources.grading.book().file(&batch, miner).await?;
+    let file = sources.grading.store().batch_file(&batch, miner).await?;
     Ok(match file {
         Some(file) => Json(file).into_response(),
         None => not_found("no batch of that id is over here"),
@@ -240,7 +240,7 @@ async fn grades(
     Query(ListLimit { limit }): Query<ListLimit>,
 ) -> Result<Response, StoreUnreadable> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let grades = sources.grading.book().grades_of(miner, limit).await?;
+    let grades = sources.grading.store().grades_of(miner, limit).await?;
     Ok(Json(json!({ "miner": miner, "grades": grades })).into_response())
 }
 

@@ -16,19 +16,21 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request};
 use muster_bench::streams::{answer_on_port, quantile};
 use muster_bench::{Direction, Report, Row};
-use muster_grading::batch::{Action, Batch, Event, Rules};
-use muster_grading::course::{Course, Shape, Trial};
-use muster_grading::evidence::ProofFile;
+use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
+use muster_grading::evidence::ProofRecord;
+use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{Announced, Bounds, draw};
-use muster_grading::trial_result::Tried;
-use muster_grading_runner::conversation::Conversation;
-use muster_grading_runner::transport::{Ask, Said};
-use muster_hardware_proof::Engine;
+use muster_grading::plan::{Announcement, BatchBounds, draw_batch};
+use muster_grading::trial_result::TrialResult;
+use muster_grading_runner::conversation::TimedConversation;
+use muster_grading_runner::transport::{Transport, TransportReply};
+use muster_hardware_proof::InstructionSet;
+use muster_hardware_proof::conversation::{
+    ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorConversation,
+};
 use muster_hardware_proof::grade::Components;
-use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
-use muster_hardware_proof::prover::{CpuProver, Unwatched, perform};
-use muster_hardware_proof::session::{Caps, Command, Executor, Validator};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::prover::{CpuProver, NoObserver, perform_task};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{
@@ -49,7 +51,7 @@ const WAITING: usize = 1_000;
 const ROUNDS: usize = 9;
 const OF_ONE: u32 = 40;
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
-const CAPS: Caps = Caps {
+const CAPS: ProverLimits = ProverLimits {
     log2_n: 10,
     memory_bytes: 1 << 22,
     work: 64,
@@ -211,12 +213,12 @@ struct Honest {
     cores: Arc<Semaphore>,
 }
 
-impl Ask for Honest {
-    fn ask<'a>(
+impl Transport for Honest {
+    fn send<'a>(
         &'a self,
         message: Bytes,
         begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
-    ) -> BoxFuture<'a, Said> {
+    ) -> BoxFuture<'a, TransportReply> {
         Box::pin(async move {
             begun(Instant::now());
             let history = {
@@ -228,13 +230,13 @@ impl Ask for Honest {
                 said.clone()
             };
             let Ok(_core) = self.cores.acquire().await else {
-                return Said::Nothing("over".to_owned());
+                return TransportReply::Failed("over".to_owned());
             };
             let proving = tokio::task::spawn_blocking(move || prove(&history));
             match proving.await {
-                Ok(Ok(bytes)) => Said::Message(bytes, Instant::now(), None),
-                Ok(Err(error)) => Said::Nothing(error.to_string()),
-                Err(error) => Said::Nothing(error.to_string()),
+                Ok(Ok(bytes)) => TransportReply::Message(bytes, Instant::now(), None),
+                Ok(Err(error)) => TransportReply::Failed(error.to_string()),
+                Err(error) => TransportReply::Failed(error.to_string()),
             }
         })
     }
@@ -242,15 +244,15 @@ impl Ask for Honest {
 
 /// The answer to the last of these messages.
 fn prove(messages: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let mut executor = Executor::new(CAPS);
-    let mut prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+    let mut executor = ExecutorConversation::new(CAPS);
+    let mut prover = CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN);
     let mut answer = Vec::new();
     for message in messages {
-        let Command::Run(task) = executor.message(message)? else {
+        let ExecutorCommand::Run(task) = executor.receive(message)? else {
             bail!("no work")
         };
-        let output = perform(&mut prover, &task, &Unwatched)?;
-        let Command::Send(bytes) = executor.output(&output)? else {
+        let output = perform_task(&mut prover, &task, &NoObserver)?;
+        let ExecutorCommand::Send(bytes) = executor.complete_task(&output)? else {
             bail!("no message")
         };
         answer = bytes;
@@ -259,7 +261,7 @@ fn prove(messages: &[Vec<u8>]) -> Result<Vec<u8>> {
 }
 
 /// Small enough to be proven ten thousand times here, with as many draws as a real class has.
-fn course() -> Result<Course> {
+fn course() -> Result<GradeSpec> {
     let hour = 3_600_000_000;
     let trial = |shape| Trial {
         shape,
@@ -267,22 +269,22 @@ fn course() -> Result<Course> {
         commit_us: hour,
         open_us: hour,
     };
-    let mut course = Course::of(CLASS).context("a course")?;
+    let mut course = GradeSpec::for_class(CLASS).context("a course")?;
     // All prove at once on few cores: what is shown is that everything opened is right, not how fast it was made.
-    course.floors.least = Components::default();
-    let chain = Shape::Int8 {
+    course.thresholds.least = Components::default();
+    let chain = ProofShape::Int8 {
         log2_n: 8,
         rounds: 2,
         entries: 256,
     };
-    let walk = Shape::Walk {
+    let walk = ProofShape::Walk {
         blocks: 1_024,
         work: 16,
         log2_walks: 4,
         log2_leaves: 1,
         draws: 128,
     };
-    Ok(Course {
+    Ok(GradeSpec {
         trials: vec![trial(chain), trial(walk)],
         ..course
     })
@@ -290,8 +292,8 @@ fn course() -> Result<Course> {
 
 /// The outcome of one executor's conversation.
 enum ConversationOutcome {
-    Committed(usize, Box<Conversation>),
-    Judged(usize, Tried),
+    Committed(usize, Box<TimedConversation>),
+    Judged(usize, TrialResult),
 }
 
 async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
@@ -301,19 +303,25 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
             let mut key = [0; 32];
             let (head, _) = key.split_at_mut(4);
             head.copy_from_slice(&number.to_le_bytes());
-            Announced {
+            Announcement {
                 miner: MinerKey(Hotkey::from_bytes(key)),
                 class: CLASS,
                 count: OF_ONE,
             }
         })
         .collect();
-    let (plan, drawing) = muster_bench::timed(|| draw(&[7; 32], me, &announced, Bounds::default()));
+    let (plan, drawing) =
+        muster_bench::timed(|| draw_batch(&[7; 32], me, &announced, BatchBounds::default()));
     let course = course()?;
-    let all = plan.seats.len();
+    let all = plan.participants.len();
     let begun = Instant::now();
     let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let mut batch = Batch::new(plan.seats.clone(), [course.clone()], Rules { gather_us: 1 }, 0);
+    let mut batch = Batch::new(
+        plan.participants.clone(),
+        [course.clone()],
+        BatchRules { gather_us: 1 },
+        0,
+    );
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let proving = Arc::new(Semaphore::new(cores));
     let judging = Arc::new(Semaphore::new(cores * 2));
@@ -328,7 +336,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
     let (verifying, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let tasks = Tasks::new();
     let (telling, mut told) = mpsc::unbounded_channel();
-    let mut conversations: BTreeMap<usize, (usize, Conversation)> = BTreeMap::new();
+    let mut conversations: BTreeMap<usize, (usize, TimedConversation)> = BTreeMap::new();
     let mut trial = 0;
     let mut actions = batch.tick(0);
     let mut finished = false;
@@ -336,29 +344,31 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
         let mut next = Vec::new();
         for action in actions {
             match action {
-                Action::Lease(places) => {
+                BatchAction::Lease(places) => {
                     for place in places {
-                        next.extend(batch.apply(place, Event::Ready, at()));
+                        next.extend(batch.apply(place, BatchEvent::Ready, at()));
                     }
                 }
-                Action::Fire {
-                    trial: which, seats, ..
+                BatchAction::Challenge {
+                    trial: which,
+                    participants: seats,
+                    ..
                 } => {
                     trial = which;
                     for place in seats {
-                        let seat = plan.seats.get(place).context("a seat")?;
+                        let seat = plan.participants.get(place).context("a seat")?;
                         let asked = course.trials.get(which).context("a trial")?;
-                        let conversation = Conversation::new(machine(plan.id, seat, asked)?);
+                        let conversation = TimedConversation::new(machine(plan.id, seat, asked)?);
                         let (executor, telling) = (line(&executors, place)?, telling.clone());
                         tasks.spawn("conversation", async move {
                             let mut conversation = conversation;
-                            conversation.commit(&*executor).await;
+                            conversation.run_to_commitment(&*executor).await;
                             let _ =
                                 telling.send(ConversationOutcome::Committed(place, Box::new(conversation)));
                         });
                     }
                 }
-                Action::Judge(places) => {
+                BatchAction::Judge(places) => {
                     for place in places {
                         let (which, conversation) = conversations.remove(&place).context("a conversation")?;
                         let (executor, telling) = (line(&executors, place)?, telling.clone());
@@ -368,12 +378,12 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                             let Ok(_permit) = judging.acquire().await else {
                                 return;
                             };
-                            let (evidence, _) = conversation.open(&*executor).await;
+                            let (evidence, _) = conversation.take_opening(&*executor).await;
                             let judged = tokio::task::spawn_blocking(move || {
                                 let (tried, took) = muster_bench::timed(|| {
-                                    Tried::judge(which, &evidence, None, Engine::best())
+                                    TrialResult::from_evidence(which, &evidence, None, InstructionSet::best())
                                 });
-                                let file = ProofFile::new(which, 0, &evidence);
+                                let file = ProofRecord::new(which, 0, &evidence);
                                 kept.fetch_add(file.evidence.len() as u64, Ordering::Relaxed);
                                 (tried, took)
                             });
@@ -385,18 +395,18 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                         });
                     }
                 }
-                Action::Release(_) => {}
-                Action::Finish => finished = true,
+                BatchAction::Release(_) => {}
+                BatchAction::Finish => finished = true,
             }
         }
         if next.is_empty() && !finished {
             next = match told.recv().await.context("nobody is left")? {
                 ConversationOutcome::Committed(place, conversation) => {
                     conversations.insert(place, (trial, *conversation));
-                    batch.apply(place, Event::Committed, at())
+                    batch.apply(place, BatchEvent::Committed, at())
                 }
                 ConversationOutcome::Judged(place, tried) => {
-                    batch.apply(place, Event::Judged(Box::new(tried)), at())
+                    batch.apply(place, BatchEvent::Judged(Box::new(tried)), at())
                 }
             };
         }
@@ -457,13 +467,20 @@ fn line(executors: &[Arc<Honest>], place: usize) -> Result<Arc<Honest>> {
     executors.get(place).cloned().context("an executor")
 }
 
-fn machine(batch: BatchId, seat: &muster_grading::Seat, trial: &Trial) -> Result<Validator> {
-    let identity = Identity {
+fn machine(
+    batch: BatchId,
+    seat: &muster_grading::Participant,
+    trial: &Trial,
+) -> Result<ValidatorConversation> {
+    let identity = ChallengeIdentity {
         batch,
-        executor: seat.name(),
-        nonce: Nonce([3; 32]),
+        executor: seat.executor_name(),
+        nonce: ChallengeNonce([3; 32]),
     };
-    Ok(Validator::new(trial.shape.spec(identity)?, trial.limits()))
+    Ok(ValidatorConversation::new(
+        trial.shape.challenge_spec(identity)?,
+        trial.limits(),
+    ))
 }
 
 /// The most memory that this process has taken.

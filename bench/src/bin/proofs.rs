@@ -14,17 +14,17 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use muster_bench::{Direction, Report, Row, take_turns};
 use muster_hardware_proof::{
-    Ending, Engine, Evidence, Limits, Received, Sent, Verdict,
+    ConversationEnd, Evidence, InstructionSet, Limits, ProofVerdict, ReceivedMessage, SentRandomness,
     chacha::{self, Key},
-    chain::{ChainShape, ChainSpec, Generator, Place},
-    keys::{BatchId, ExecutorName, Identity, Nonce},
-    label_block,
+    compute_label_block,
+    conversation::{ProverOutput, ProverTask},
+    keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName},
+    matmul::{EntryPosition, MatmulShape, MatmulSpec, MatrixGenerator},
+    memory_walk::{self, WalkShape, WalkSpec},
     merkle::LEAF,
-    message::{Kind, Spec, commitment_digest, frame},
-    prover::{CpuProver, Product, Prover, Unwatched, perform},
-    session::{Output, Task},
-    spec::{Memory, Numbers},
-    walk::{self, WalkShape, WalkSpec},
+    message::{MessageKind, ProofSpec, commitment_digest, encode_message},
+    prover::{CpuProver, MatrixProduct, NoObserver, Prover, perform_task},
+    spec::{NumberFormat, WalkMemory},
 };
 
 const ROUNDS: usize = 9;
@@ -38,10 +38,10 @@ const LIMITS: Limits = Limits {
 
 fn main() -> anyhow::Result<()> {
     let mut report = Report::default();
-    let best = Engine::best();
+    let best = InstructionSet::best();
     let chain = chain_evidence()?;
     let walk = walk_evidence()?;
-    for engine in Engine::available() {
+    for engine in InstructionSet::available() {
         report.rows.extend(checking(engine, &chain, &walk)?);
     }
     for (what, evidence) in [
@@ -72,13 +72,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// The checks per minute of one core with one implementation.
-fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result<Vec<Row>> {
+fn checking(engine: InstructionSet, chain: &Evidence, walk: &Evidence) -> anyhow::Result<Vec<Row>> {
     let name = engine.name();
-    let Spec::Chain(spec) = chain.spec else {
+    let ProofSpec::Matmul(spec) = chain.spec else {
         bail!("a chain")
     };
-    let generator = Generator::new(spec, engine);
-    let mut place = Place {
+    let generator = MatrixGenerator::new(spec, engine);
+    let mut place = EntryPosition {
         round: 0,
         row: 0,
         column: 0,
@@ -87,14 +87,14 @@ fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result
         for _ in 0..200 {
             place.row = (place.row + 1) % 8192;
             place.column = (place.column + 7) % 8192;
-            black_box(generator.entry(place, &[0; 32]));
+            black_box(generator.compute_entry(place, &[0; 32]));
         }
         Ok(200.0)
     })?;
     let mut rows = vec![rate(&format!("entries at n = 8192 ({name})"), "1/s", entries)];
     for work in [16, 256] {
-        let memory = Memory {
-            session: spec.session(),
+        let memory = WalkMemory {
+            challenge_id: spec.challenge_id(),
             blocks: 1024,
             work,
         };
@@ -102,13 +102,13 @@ fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result
         let mut block = [0; LEAF];
         let steps = sample(|| {
             for number in 0..100 {
-                label_block(
+                compute_label_block(
                     engine,
                     &memory,
-                    memory.address(walk::address_bits(&state)),
+                    memory.address(memory_walk::address_bits(&state)),
                     &mut block,
                 );
-                state = walk::step(0, number, &state, &block);
+                state = memory_walk::next_state(0, number, &state, &block);
             }
             Ok(100.0)
         })?;
@@ -118,7 +118,7 @@ fn checking(engine: Engine, chain: &Evidence, walk: &Evidence) -> anyhow::Result
     let executors = sample(|| {
         for evidence in [chain, walk] {
             ensure!(
-                matches!(evidence.judge(engine), Verdict::Passed(_)),
+                matches!(evidence.judge(engine), ProofVerdict::Passed(_)),
                 "an honest proof was refused"
             );
         }
@@ -159,11 +159,11 @@ fn processor_seconds() -> anyhow::Result<f64> {
 }
 
 /// Our product of n × n int8 matrices against the peer's, in 10⁹ operations per second.
-fn product(engine: Engine, n: usize, peer: Option<&mut Peer>) -> anyhow::Result<Row> {
+fn product(engine: InstructionSet, n: usize, peer: Option<&mut Peer>) -> anyhow::Result<Row> {
     let (mut rows, mut columns) = (vec![0; n * n], vec![0; n * n]);
-    chacha::fill(&Key([1; 32]), 0, &mut rows);
-    chacha::fill(&Key([2; 32]), 0, &mut columns);
-    let prepared = Product::new(engine, Numbers::Int8, n, columns);
+    chacha::fill_keystream(&Key([1; 32]), 0, &mut rows);
+    chacha::fill_keystream(&Key([2; 32]), 0, &mut columns);
+    let prepared = MatrixProduct::new(engine, NumberFormat::Int8, n, columns);
     let mut out = vec![0; n * n];
     let operations = 2.0 * (n as f64).powi(3) / 1e9;
     // The kernel counts a running thread's time in ticks: measure many.
@@ -226,25 +226,25 @@ impl Drop for Peer {
     }
 }
 
-fn identity() -> Identity {
-    Identity {
+fn identity() -> ChallengeIdentity {
+    ChallengeIdentity {
         batch: BatchId([1; 16]),
         executor: ExecutorName([2; 32]),
-        nonce: Nonce([3; 32]),
+        nonce: ChallengeNonce([3; 32]),
     }
 }
 
 fn chain_evidence() -> anyhow::Result<Evidence> {
-    let shape = ChainShape {
-        numbers: Numbers::Int8,
+    let shape = MatmulShape {
+        numbers: NumberFormat::Int8,
         log2_n: 13,
         rounds: 2,
         entries: 256,
     };
-    let spec = ChainSpec::new(identity(), shape, None)?;
+    let spec = MatmulSpec::new(identity(), shape, None)?;
     let mut prover = prover();
-    let output = perform(&mut prover, &Task::Chain(spec), &Unwatched)?;
-    evidence(Spec::Chain(spec), &mut prover, output, None)
+    let output = perform_task(&mut prover, &ProverTask::Matmul(spec), &NoObserver)?;
+    evidence(ProofSpec::Matmul(spec), &mut prover, output, None)
 }
 
 fn walk_evidence() -> anyhow::Result<Evidence> {
@@ -257,40 +257,40 @@ fn walk_evidence() -> anyhow::Result<Evidence> {
     };
     let spec = WalkSpec::new(identity(), shape)?;
     let mut prover = prover();
-    let Output::Filled(print) = perform(&mut prover, &Task::Fill(spec), &Unwatched)? else {
+    let ProverOutput::Filled(print) = perform_task(&mut prover, &ProverTask::Fill(spec), &NoObserver)? else {
         bail!("not filled")
     };
-    let filled = frame(Kind::Filled, &spec.session(), &[&print]);
-    let output = perform(&mut prover, &Task::Walk(spec, [5; 32]), &Unwatched)?;
-    evidence(Spec::Walk(spec), &mut prover, output, Some(filled))
+    let filled = encode_message(MessageKind::Filled, &spec.challenge_id(), &[&print]);
+    let output = perform_task(&mut prover, &ProverTask::Walk(spec, [5; 32]), &NoObserver)?;
+    evidence(ProofSpec::Walk(spec), &mut prover, output, Some(filled))
 }
 
 fn prover() -> CpuProver {
-    CpuProver::new(Engine::best(), NonZeroUsize::MIN)
+    CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN)
 }
 
 /// The evidence that a validator would have stored of an honest proof.
 fn evidence(
-    spec: Spec,
+    spec: ProofSpec,
     prover: &mut dyn Prover,
-    output: Output,
+    output: ProverOutput,
     filled: Option<Vec<u8>>,
 ) -> anyhow::Result<Evidence> {
-    let Output::Committed(print, roots) = output else {
+    let ProverOutput::Committed(print, roots) = output else {
         bail!("not committed")
     };
-    let session = spec.session();
+    let session = spec.challenge_id();
     let seed = if filled.is_some() { [5; 32] } else { [0; 32] };
-    let commitment = frame(Kind::Commitment, &session, &[&print, roots.as_flattened()]);
+    let commitment = encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
     let digest = commitment_digest(&seed, &commitment);
     let entropy = [6; 32];
-    let task = Task::Open(spec.places(&digest, &entropy));
-    let Output::Opened(opened) = perform(prover, &task, &Unwatched)? else {
+    let task = ProverTask::Open(spec.draw_positions(&digest, &entropy));
+    let ProverOutput::Opened(opened) = perform_task(prover, &task, &NoObserver)? else {
         bail!("not opened")
     };
-    let opening = frame(Kind::Opening, &session, &[&digest, &opened]);
-    let received = |bytes| Received { at_us: 1, bytes };
-    let sent = |bytes| Sent { at_us: 1, bytes };
+    let opening = encode_message(MessageKind::Opening, &session, &[&digest, &opened]);
+    let received = |bytes| ReceivedMessage { at_us: 1, bytes };
+    let sent = |bytes| SentRandomness { at_us: 1, bytes };
     Ok(Evidence {
         spec,
         limits: LIMITS,
@@ -299,6 +299,6 @@ fn evidence(
         commitment: Some(received(commitment)),
         draw: Some(sent(entropy)),
         opening: Some(received(opening)),
-        ending: Ending::Complete,
+        ending: ConversationEnd::Complete,
     })
 }

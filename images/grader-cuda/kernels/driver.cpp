@@ -1,9 +1,9 @@
-// A CUDA driver with one card, which is the emulator: for tests of the program as it is, preloaded over a libcuda without a device.
+// A CUDA driver whose only card is the emulator. It is preloaded over a libcuda without a device, for tests of the program.
 //
-// It is stricter than a driver where a driver would be lenient or crash: whatever needs a context needs one that is current on the
-// calling thread, a copy must lie within one allocation, a launch must name a function of the loaded text and the shared memory
-// that it was permitted. And it is as lazy as it may be: a launch runs when its stream is waited for and not before, so who forgets to
-// wait for one of the streams reads what was never written; who copies or frees under a launch is told.
+// It is stricter than a real driver, which may be lenient or crash. A call that needs a context needs one that is current
+// on the calling thread. A copy must be inside one allocation. A launch must name a function of the loaded text and the
+// shared memory that was permitted. A launch runs only when its stream is waited for. So a program that forgets to wait
+// for a stream reads memory that was never written, and a copy or a free during a launch is reported.
 #include "emulator.cpp"
 
 #include <pthread.h>
@@ -136,7 +136,7 @@ Result cuMemcpyDtoD_v2(u64 to, u64 from, size_t bytes) {
 Result cuModuleLoadDataEx(void **module, const void *image, u32, void *, void *) {
     if (!current) return INVALID_CONTEXT;
     if (!strstr((const char *)image, ".target sm_80")) return INVALID_IMAGE;
-    // A module is its text.
+    // A module is represented by its text.
     return *module = strdup((const char *)image), SUCCESS;
 }
 

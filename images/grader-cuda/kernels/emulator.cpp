@@ -1,8 +1,9 @@
-// The kernels on a processor, for tests.
+// Runs the kernels on a processor, for tests.
 //
-// Kernels whose threads do not meet run thread after thread. The products run with a fiber for each thread: at an instruction of
-// a whole warp a fiber waits until all 32 lanes have come, and the instruction is done once for all of them. Warps run one after
-// the other as far as they come, so a stage that is written while another warp still has to read it is written too early.
+// Kernels whose threads do not synchronise run thread after thread. The products run with a fiber for each thread. At an
+// instruction of a whole warp, a fiber waits until all 32 lanes have arrived, and the instruction runs once for all of
+// them. Warps run one after the other, each as far as possible. So a product fails if it writes a stage that another warp
+// has not read yet.
 #include <ucontext.h>
 
 #include <cmath>
@@ -49,10 +50,10 @@ struct Block {
 };
 
 static thread_local Block *block;
-/// Whether asynchronous copies happen as early as they can, or as late.
+/// Whether asynchronous copies happen as early as possible, or as late as possible.
 static thread_local bool eager;
 static thread_local const char *name;
-/// Takes a launch that is not to run at once: what runs it, and what that needs, from malloc.
+/// Takes a launch that is deferred: the function that runs it, and its argument, allocated by malloc.
 static void (*later)(void (*run)(void *), void *launch);
 
 [[noreturn]] static void fail(const char *what) {
@@ -114,7 +115,7 @@ static double value_of(u32 half) {
     return half & 0x8000 ? -size : size;
 }
 
-/// mma m16n8k16, f16 with f32 sums: registers hold two elements along k. A sum that fp32 could not hold exactly ends the test.
+/// mma m16n8k16, f16 with f32 sums: registers hold two elements along k. A sum that fp32 cannot hold exactly ends the test.
 static void do_floats(Thread *lanes) {
     double a[16][16], b[16][8];
     for (u32 lane = 0; lane < LANES; lane++) {
@@ -203,7 +204,7 @@ template <typename T> static T argument(const void *from) {
     return value;
 }
 
-/// A launch with its arguments, by value: whoever asked for it may forget them.
+/// A launch with copies of its arguments, because the caller may free its own.
 template <typename... A> struct Launch {
     void (*kernel)(A...);
     std::tuple<A...> arguments;
@@ -280,7 +281,7 @@ static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     multiply_as(emulator::FLOATS, d, self().floats, a, b0, b1);
 }
 
-/// Runs a kernel, or puts it off. Gives 0, or 1 if there is no kernel of that name.
+/// Runs or defers a kernel. Returns 0, or 1 if there is no kernel of that name.
 extern "C" int muster_emulate(const char *name, u32 blocks, u32 threads, u32 shared, int eager, void **arguments) {
 #define CASE(kernel) \
     if (!strcmp(name, #kernel)) return emulator::launch(kernel, #kernel, arguments, blocks, threads, shared, eager), 0;

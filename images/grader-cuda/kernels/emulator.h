@@ -1,6 +1,6 @@
-// What only a device has, for a processor: threads that meet, shared memory, asynchronous copies, tensor cores.
+// The features of a device, for a processor: synchronised threads, shared memory, asynchronous copies, tensor cores.
 //
-// Written from the PTX manual's description of each instruction, not from the kernels.
+// Written from the PTX manual's description of each instruction, independently of the kernels.
 #pragma once
 #include <cstddef>
 

@@ -1,69 +1,68 @@
-//! What a card does, in a table for `docs/grading-cuda.md`.
+//! Measures a card, as a table for `docs/grading-cuda.md`.
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::{ChainShape, ChainSpec};
-use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
+use muster_hardware_proof::memory_walk::{LEAF_STATES, WalkShape, WalkSpec};
 use muster_hardware_proof::merkle::LEAF;
-use muster_hardware_proof::prover::{Prover as _, Unwatched};
-use muster_hardware_proof::spec::Numbers;
-use muster_hardware_proof::spec::WORDS;
-use muster_hardware_proof::walk::{LEAF_STATES, WalkShape, WalkSpec};
+use muster_hardware_proof::prover::{NoObserver, Prover as _};
+use muster_hardware_proof::spec::{NumberFormat, WORDS_PER_BLOCK};
 
 use crate::device::{Device, Lane, TILE_ROWS};
-use crate::kernels::{HASH, Kernels, Span};
+use crate::kernels::{HASH, Kernels, RowSpan};
 use crate::prover::DeviceProver;
-use crate::suggest::{self, Rates, Suggestion};
+use crate::suggest::{self, CardRates, WalkSuggestion};
 
-/// Who multiplies the same matrices with another library: the seconds of one product of side n.
-pub type Rival<'a> = dyn Fn(Numbers, u64) -> anyhow::Result<f64> + 'a;
+/// Multiplies matrices of side n with another library and returns the seconds of one product.
+pub type ReferenceProduct<'a> = dyn Fn(NumberFormat, u64) -> anyhow::Result<f64> + 'a;
 
-/// What is measured.
+/// The sizes of the measurements.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct BenchOptions {
     /// log₂ of the side of the products.
     pub log2_n: u8,
-    /// Rounds of the chains.
+    /// The number of rounds of a MATMUL.
     pub rounds: u16,
-    /// Blocks of the memory that is filled and walked.
+    /// The number of 1 KiB blocks of the memory for the fill and the walks.
     pub blocks: u64,
-    /// Applications of the one-way function per word while filling.
+    /// Applications of the one-way function per word of memory.
     pub work: u32,
-    /// log₂ of the walks.
+    /// log₂ of the number of walks.
     pub log2_walks: u8,
-    /// log₂ of the leaves of each.
+    /// log₂ of the number of leaves of each walk.
     pub log2_leaves: u8,
-    /// Bytes of the copy that the walks are compared with.
+    /// The size in bytes of the copy with which the walks are compared.
     pub copy_bytes: u64,
-    /// How often each is measured; the median counts.
+    /// The number of runs of each measurement, of which the median counts.
     pub repeat: usize,
 }
 
-/// What came of it.
+/// The results of all measurements.
 #[derive(Debug)]
-pub struct Report {
+pub struct BenchReport {
     device: String,
     lines: Vec<(String, String)>,
-    suggestion: Suggestion,
+    suggestion: WalkSuggestion,
 }
 
-impl Report {
+impl BenchReport {
     fn line(&mut self, what: impl Into<String>, value: impl Into<String>) {
         self.lines.push((what.into(), value.into()));
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "| {} | |", self.device)?;
         writeln!(f, "|---|---|")?;
         for (what, value) in &self.lines {
             writeln!(f, "| {what} | {value} |")?;
         }
-        let Suggestion {
+        let WalkSuggestion {
             shape,
             fill_s,
             walk_s,
@@ -84,28 +83,28 @@ impl fmt::Display for Report {
     }
 }
 
-/// Measures everything on one device. Whoever calls brings the clock.
+/// Runs all measurements on one device, with the caller's clock.
 ///
 /// # Errors
-/// The device fails, or has no room for what is measured.
+/// The device fails, or has no room for the measurements.
 pub fn run<D: Device>(
     prover: &mut DeviceProver<D>,
-    options: &Options,
+    options: &BenchOptions,
     clock: &dyn Fn() -> Duration,
-    rival: Option<&Rival<'_>>,
-) -> anyhow::Result<Report> {
+    rival: Option<&ReferenceProduct<'_>>,
+) -> anyhow::Result<BenchReport> {
     let free = prover.kernels().0.free()?;
-    let mut report = Report {
+    let mut report = BenchReport {
         device: prover.kernels().0.describe(),
         lines: Vec::new(),
-        suggestion: suggest::walk(&Rates {
+        suggestion: suggest::suggest_walk(&CardRates {
             free,
             applications: 1.0,
             read: 1.0,
         }),
     };
     let bench = Bench { options, clock };
-    for numbers in [Numbers::Int8, Numbers::Fp16] {
+    for numbers in [NumberFormat::Int8, NumberFormat::Fp16] {
         bench.products(prover, numbers, rival, &mut report)?;
     }
     let copied = bench.copy(prover.kernels())?;
@@ -120,7 +119,7 @@ pub fn run<D: Device>(
         format!("{:.1} GB/s", copied / 1e9),
     );
     report.line("walks against the copy", format!("{:.2}", read / copied));
-    report.suggestion = suggest::walk(&Rates {
+    report.suggestion = suggest::suggest_walk(&CardRates {
         free,
         applications,
         read,
@@ -129,12 +128,12 @@ pub fn run<D: Device>(
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    options: &'a BenchOptions,
     clock: &'a dyn Fn() -> Duration,
 }
 
 impl Bench<'_> {
-    /// The median of some runs in seconds, after one that does not count.
+    /// The median time of the runs in seconds, after one run that does not count.
     fn seconds(&self, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         work()?;
         let mut times = Vec::new();
@@ -150,17 +149,17 @@ impl Bench<'_> {
             .context("nothing was measured")
     }
 
-    /// The parts of a CHAIN's round, the product of another library, and the round as a whole.
+    /// Measures the parts of a MATMUL's round, the product of another library, and whole rounds.
     fn products<D: Device>(
         &self,
         prover: &mut DeviceProver<D>,
-        numbers: Numbers,
-        rival: Option<&Rival<'_>>,
-        report: &mut Report,
+        numbers: NumberFormat,
+        rival: Option<&ReferenceProduct<'_>>,
+        report: &mut BenchReport,
     ) -> anyhow::Result<()> {
         let name = match numbers {
-            Numbers::Int8 => "int8",
-            Numbers::Fp16 => "fp16",
+            NumberFormat::Int8 => "int8",
+            NumberFormat::Fp16 => "fp16",
         };
         let n = 1u64 << self.options.log2_n;
         let operations = 2.0 * (n as f64).powi(3);
@@ -180,34 +179,34 @@ impl Bench<'_> {
                 Err(error) => report.line(format!("cuBLASLt {name}"), format!("{error:#}")),
             }
         }
-        let shape = ChainShape {
+        let shape = MatmulShape {
             numbers,
             log2_n: self.options.log2_n,
             rounds: self.options.rounds,
             entries: 256,
         };
-        let spec = ChainSpec::new(identity(), shape, None)?;
-        let chain = self.seconds(|| {
-            prover.chain_start(&spec, &Unwatched)?;
+        let spec = MatmulSpec::new(identity(), shape, None)?;
+        let seconds = self.seconds(|| {
+            prover.start_matmul(&spec, &NoObserver)?;
             let mut previous = [0; 32];
             for round in 0..u32::from(self.options.rounds) {
-                previous = prover.chain_round(round, &previous, &Unwatched)?;
+                previous = prover.compute_round(round, &previous, &NoObserver)?;
             }
             Ok(())
         })?;
         report.line(
-            format!("CHAIN {name}, {} rounds with all hashing", self.options.rounds),
-            format!("{:.1} TOPS", spec.operations() as f64 / chain / 1e12),
+            format!("MATMUL {name}, {} rounds with all hashing", self.options.rounds),
+            format!("{:.1} TOPS", spec.operations() as f64 / seconds / 1e12),
         );
         Ok(())
     }
 
-    /// Rows, product and hashes of leaves, each alone over a band; gives the seconds of a whole product.
+    /// Measures rows, product and hashes of leaves separately over a band. Returns the seconds of a whole product.
     fn parts<D: Device>(
         &self,
         kernels: &Kernels<D>,
-        (name, numbers, n): (&str, Numbers, u64),
-        report: &mut Report,
+        (name, numbers, n): (&str, NumberFormat, u64),
+        report: &mut BenchReport,
     ) -> anyhow::Result<f64> {
         let rows = (1u64 << 28 >> self.options.log2_n >> 2).clamp(u64::from(TILE_ROWS), n) as u32;
         let row_bytes = n * numbers.width() as u64;
@@ -220,7 +219,7 @@ impl Bench<'_> {
         let leaves = u64::from(rows) * n / 256;
         let hashes = device.allocate(leaves * HASH)?;
         let lane = Lane::Even;
-        let span = |key| Span {
+        let span = |key| RowSpan {
             key: Key([key; 32]),
             bound: Key([0; 32]),
             first: 0,
@@ -255,7 +254,7 @@ impl Bench<'_> {
         Ok(multiplied * share)
     }
 
-    /// Bytes read and written in a second by a copy on the device.
+    /// Bytes per second that a copy on the device reads and writes.
     fn copy<D: Device>(&self, kernels: &Kernels<D>) -> anyhow::Result<f64> {
         let bytes = self.options.copy_bytes;
         let (from, to) = (kernels.0.allocate(bytes)?, kernels.0.allocate(bytes)?);
@@ -263,9 +262,9 @@ impl Bench<'_> {
         Ok(2.0 * bytes as f64 / seconds)
     }
 
-    /// Applications of the one-way function in a second, and bytes that walks read in a second.
+    /// Applications of the one-way function per second, and bytes that walks read per second.
     fn walk<D: Device>(&self, prover: &mut DeviceProver<D>) -> anyhow::Result<(f64, f64)> {
-        let Options {
+        let BenchOptions {
             blocks,
             work,
             log2_walks,
@@ -280,21 +279,21 @@ impl Bench<'_> {
             draws: 128,
         };
         let spec = WalkSpec::new(identity(), shape)?;
-        let filled = self.seconds(|| Ok(prover.fill(&spec, &Unwatched)?))?;
+        let filled = self.seconds(|| Ok(prover.fill_memory(&spec, &NoObserver)?))?;
         let walked = self.seconds(|| {
-            prover.walk(&[7; 32], &Unwatched)?;
+            prover.run_walks(&[7; 32], &NoObserver)?;
             Ok(())
         })?;
-        let applications = (blocks * WORDS) as f64 * f64::from(work);
+        let applications = (blocks * WORDS_PER_BLOCK) as f64 * f64::from(work);
         let reads = ((LEAF_STATES << log2_leaves) << log2_walks) as f64;
         Ok((applications / filled, reads * LEAF as f64 / walked))
     }
 }
 
-fn identity() -> Identity {
-    Identity {
+fn identity() -> ChallengeIdentity {
+    ChallengeIdentity {
         batch: BatchId([8; 16]),
         executor: ExecutorName([8; 32]),
-        nonce: Nonce([8; 32]),
+        nonce: ChallengeNonce([8; 32]),
     }
 }

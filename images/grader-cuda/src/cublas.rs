@@ -1,7 +1,7 @@
-//! cuBLASLt, where it can be found: what `bench` holds the products against.
+//! cuBLASLt, with which `bench` compares the products if the library is installed.
 //!
-//! Loaded by name, because an image need not have it. Constants and layouts are those of `cublasLt.h`, which has kept them since
-//! CUDA 11.
+//! It is loaded by name, because an image need not have it. Constants and layouts are those of `cublasLt.h`, which are
+//! unchanged since CUDA 11.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use libloading::Library;
-use muster_hardware_proof::spec::Numbers;
+use muster_hardware_proof::spec::NumberFormat;
 
-use crate::cuda::{Cuda, Memory};
+use crate::cuda::{CardMemory, Cuda};
 use crate::device::{Device as _, Lane};
 
 const NAMES: [&str; 4] = [
@@ -26,17 +26,18 @@ const TRANSPOSE_A: c_int = 3;
 const MOST_WORKSPACE: c_int = 1;
 const TRANSPOSED: c_int = 1;
 
-/// `CUBLAS_COMPUTE_*` and `CUDA_R_*` of a kind of numbers: what it computes in, what its entries are, what its sums are.
-fn types(numbers: Numbers) -> (c_int, c_int, c_int) {
+/// `CUBLAS_COMPUTE_*` and `CUDA_R_*` for a format of numbers: the types of the computation, of its entries and of its
+/// sums.
+fn types(numbers: NumberFormat) -> (c_int, c_int, c_int) {
     match numbers {
-        Numbers::Int8 => (72, 3, 10),
-        Numbers::Fp16 => (68, 2, 0),
+        NumberFormat::Int8 => (72, 3, 10),
+        NumberFormat::Fp16 => (68, 2, 0),
     }
 }
 
 type Handle = *mut c_void;
 
-/// `cublasLtMatmulHeuristicResult_t`.
+/// An algorithm that the library suggests: `cublasLtMatmulHeuristicResult_t` of its header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Heuristic {
@@ -47,12 +48,12 @@ struct Heuristic {
     reserved: [c_int; 4],
 }
 
-type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
-type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+type CreateHandle = unsafe extern "C" fn(*mut Handle) -> c_int;
+type DestroyHandle = unsafe extern "C" fn(Handle) -> c_int;
 type DescribeProduct = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int;
 type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int;
 type DescribeMatrix = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int;
-type Choose = unsafe extern "C" fn(
+type ChooseAlgorithm = unsafe extern "C" fn(
     Handle,
     Handle,
     Handle,
@@ -64,7 +65,7 @@ type Choose = unsafe extern "C" fn(
     *mut Heuristic,
     *mut c_int,
 ) -> c_int;
-type Multiply = unsafe extern "C" fn(
+type MultiplyMatrices = unsafe extern "C" fn(
     Handle,
     Handle,
     *const c_void,
@@ -83,29 +84,29 @@ type Multiply = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The library.
+/// The loaded library.
 pub struct CublasLt(Library);
 
-/// What the library made; given back in the end.
-struct Made<'a> {
+/// An object of the library, destroyed when dropped.
+struct LibraryHandle<'a> {
     library: &'a CublasLt,
     handle: Handle,
     destroy: &'static str,
 }
 
-impl Drop for Made<'_> {
+impl Drop for LibraryHandle<'_> {
     fn drop(&mut self) {
-        if let Ok(destroy) = self.library.symbol::<Destroy>(self.destroy) {
-            // SAFETY: made by the function that belongs to `destroy`, and used by nobody any more.
+        if let Ok(destroy) = self.library.symbol::<DestroyHandle>(self.destroy) {
+            // SAFETY: the handle was made by the function that belongs to `destroy`, and is no longer used.
             unsafe { destroy(self.handle) };
         }
     }
 }
 
 impl CublasLt {
-    /// Loads it, if the loader finds it.
+    /// Loads the library if it is installed.
     pub fn find() -> Option<Self> {
-        // SAFETY: its initialisers do no more than those of any library of the toolkit.
+        // SAFETY: the initialisers of the library are those of the CUDA toolkit.
         NAMES
             .iter()
             .find_map(|name| unsafe { Library::new(name) }.ok())
@@ -123,38 +124,44 @@ impl CublasLt {
         what: &'static str,
         destroy: &'static str,
         create: impl FnOnce(*mut Handle) -> c_int,
-    ) -> anyhow::Result<Made<'_>> {
+    ) -> anyhow::Result<LibraryHandle<'_>> {
         let mut handle = null_mut();
-        done(what, create(&raw mut handle))?;
-        Ok(Made {
+        check_status(what, create(&raw mut handle))?;
+        Ok(LibraryHandle {
             library: self,
             handle,
             destroy,
         })
     }
 
-    fn set(&self, name: &'static str, of: &Made<'_>, attribute: c_int, bytes: &[u8]) -> anyhow::Result<()> {
+    fn set(
+        &self,
+        name: &'static str,
+        of: &LibraryHandle<'_>,
+        attribute: c_int,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
         let set: SetAttribute = self.symbol(name)?;
         // SAFETY: the attribute is copied from as many bytes as are named.
-        done(name, unsafe {
+        check_status(name, unsafe {
             set(of.handle, attribute, bytes.as_ptr().cast(), bytes.len())
         })
     }
 
-    /// Seconds of one product of side n with the algorithm that the library prefers: the median of `repeat` runs, after one that
-    /// does not count.
+    /// Seconds of one product of side n with the algorithm that the library prefers: the median of `repeat` runs, after
+    /// one that does not count.
     ///
     /// # Errors
     /// The library fails or has no algorithm, or the card has no room for the matrices.
     pub fn seconds(
         &self,
         cuda: &Cuda,
-        (numbers, n): (Numbers, u64),
+        (numbers, n): (NumberFormat, u64),
         repeat: usize,
         clock: &dyn Fn() -> Duration,
     ) -> anyhow::Result<f64> {
         let matmul = self.prepare(cuda, numbers, n)?;
-        let multiply: Multiply = self.symbol("cublasLtMatmul")?;
+        let multiply: MultiplyMatrices = self.symbol("cublasLtMatmul")?;
         matmul.run(cuda, multiply)?;
         let mut times = Vec::new();
         for _ in 0..repeat.max(1) {
@@ -170,14 +177,15 @@ impl CublasLt {
     }
 
     /// Allocates the matrices and describes their product to the library.
-    fn prepare(&self, cuda: &Cuda, numbers: Numbers, n: u64) -> anyhow::Result<Matmul<'_>> {
+    fn prepare(&self, cuda: &Cuda, numbers: NumberFormat, n: u64) -> anyhow::Result<PreparedProduct<'_>> {
         let (compute, entry, sum) = types(numbers);
-        let (create, describe): (Create, DescribeProduct) = (
+        let (create, describe): (CreateHandle, DescribeProduct) = (
             self.symbol("cublasLtCreate")?,
             self.symbol("cublasLtMatmulDescCreate")?,
         );
         let matrix: DescribeMatrix = self.symbol("cublasLtMatrixLayoutCreate")?;
-        // The kernels' own arrangement: rows of A and columns of B lie whole, so A is given as the transpose of its columns.
+        // The same layout as for our kernels: rows of A and columns of B are contiguous, so A is passed as a transposed
+        // matrix.
         let a = cuda.allocate(n * n * numbers.width() as u64)?;
         let b = cuda.allocate(n * n * numbers.width() as u64)?;
         let (c, workspace) = (cuda.allocate(n * n * 4)?, cuda.allocate(WORKSPACE)?);
@@ -203,7 +211,7 @@ impl CublasLt {
             &TRANSPOSED.to_ne_bytes(),
         )?;
         let algorithm = self.choose(&library, &product, &entries, &sums)?;
-        Ok(Matmul {
+        Ok(PreparedProduct {
             product,
             entries,
             sums,
@@ -214,8 +222,8 @@ impl CublasLt {
             workspace,
             algorithm,
             one: match numbers {
-                Numbers::Int8 => 1,
-                Numbers::Fp16 => 1f32.to_bits(),
+                NumberFormat::Int8 => 1,
+                NumberFormat::Fp16 => 1f32.to_bits(),
             },
         })
     }
@@ -223,12 +231,12 @@ impl CublasLt {
     /// The algorithm that the library prefers for a product.
     fn choose(
         &self,
-        library: &Made<'_>,
-        product: &Made<'_>,
-        entries: &Made<'_>,
-        sums: &Made<'_>,
+        library: &LibraryHandle<'_>,
+        product: &LibraryHandle<'_>,
+        entries: &LibraryHandle<'_>,
+        sums: &LibraryHandle<'_>,
     ) -> anyhow::Result<[u64; 8]> {
-        let (prefer, choose): (Create, Choose) = (
+        let (prefer, choose): (CreateHandle, ChooseAlgorithm) = (
             self.symbol("cublasLtMatmulPreferenceCreate")?,
             self.symbol("cublasLtMatmulAlgoGetHeuristic")?,
         );
@@ -252,7 +260,7 @@ impl CublasLt {
             reserved: [0; 4],
         };
         let mut count = 0;
-        // SAFETY: all handles are alive; room for one result is named.
+        // SAFETY: all handles are alive, and the call is told that there is room for one result.
         let chosen = unsafe {
             choose(
                 library.handle,
@@ -267,34 +275,35 @@ impl CublasLt {
                 &raw mut count,
             )
         };
-        done("cublasLtMatmulAlgoGetHeuristic", chosen)?;
+        check_status("cublasLtMatmulAlgoGetHeuristic", chosen)?;
         ensure!(count > 0, "cuBLASLt has no algorithm for this product");
         Ok(found.algorithm)
     }
 }
 
 /// A product that is described to the library and can be run.
-struct Matmul<'a> {
+struct PreparedProduct<'a> {
     // Dropped in this order: the descriptions go before the library's handle.
-    product: Made<'a>,
-    entries: Made<'a>,
-    sums: Made<'a>,
-    library: Made<'a>,
-    a: Memory,
-    b: Memory,
-    c: Memory,
-    workspace: Memory,
+    product: LibraryHandle<'a>,
+    entries: LibraryHandle<'a>,
+    sums: LibraryHandle<'a>,
+    library: LibraryHandle<'a>,
+    a: CardMemory,
+    b: CardMemory,
+    c: CardMemory,
+    workspace: CardMemory,
     algorithm: [u64; 8],
     /// The bits of 1 in the type of the sums; the bits of 0 are 0 in each type.
     one: u32,
 }
 
-impl Matmul<'_> {
+impl PreparedProduct<'_> {
     /// Multiplies once and waits for the product.
-    fn run(&self, cuda: &Cuda, multiply: Multiply) -> anyhow::Result<()> {
+    fn run(&self, cuda: &Cuda, multiply: MultiplyMatrices) -> anyhow::Result<()> {
         let (one, zero) = (self.one, 0u32);
         let [a, b, c] = [self.a.address()?, self.b.address()?, self.c.address()?];
-        // SAFETY: the matrices and the workspace are as large as the layouts say and alive until the stream has been waited for.
+        // SAFETY: the matrices and the workspace are as large as the layouts say and alive until the stream has been
+        // waited for.
         let status = unsafe {
             multiply(
                 self.library.handle,
@@ -315,12 +324,12 @@ impl Matmul<'_> {
                 cuda.stream(Lane::Even).as_inner().cast(),
             )
         };
-        done("cublasLtMatmul", status)?;
+        check_status("cublasLtMatmul", status)?;
         Ok(cuda.wait(Lane::Even)?)
     }
 }
 
-fn done(what: &str, status: c_int) -> anyhow::Result<()> {
+fn check_status(what: &str, status: c_int) -> anyhow::Result<()> {
     ensure!(status == 0, "{what} failed with status {status}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The device, through the driver and `cust`.
+//! A CUDA card as a device, through the driver and `cust`.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use cust::module::Module;
 use cust::stream::{Stream, StreamFlags};
 use cust::sys;
 
-use crate::device::{Argument, Device, Fault, Kernel, Lane, within};
+use crate::device::{Argument, Device, DeviceError, Kernel, Lane, within};
 
-/// All kernels, for cards from compute capability 8.0 on: the driver compiles them for its own.
+/// All kernels, for cards of compute capability 8.0 and later. The driver compiles them for its card.
 const PTX: &str = include_str!("../kernels/kernels.ptx");
 
 /// A card, its kernels and two streams.
 pub struct Cuda {
-    // Dropped in this order: what lives in the context goes before it.
+    // The fields are dropped in this order: the context goes last.
     streams: [Stream; 2],
     module: Module,
     context: Arc<Context>,
@@ -27,26 +27,26 @@ pub struct Cuda {
 }
 
 /// Memory of the card.
-pub struct Memory {
+pub struct CardMemory {
     buffer: Option<DeviceBuffer<u8>>,
     context: Arc<Context>,
 }
 
-impl Drop for Memory {
+impl Drop for CardMemory {
     fn drop(&mut self) {
-        // Memory is given back in its context, by whatever thread it happens to be. A driver that fails here fails the next call.
+        // The buffer must be freed in its context, on any thread. If the driver fails here, its next call fails too.
         let _ = CurrentContext::set_current(&*self.context);
         drop(self.buffer.take());
     }
 }
 
-impl Memory {
-    fn buffer(&self) -> Result<&DeviceBuffer<u8>, Fault> {
-        self.buffer.as_ref().ok_or(Fault::NoRoom(0))
+impl CardMemory {
+    fn buffer(&self) -> Result<&DeviceBuffer<u8>, DeviceError> {
+        self.buffer.as_ref().ok_or(DeviceError::NoRoom(0))
     }
 
-    /// Its address on the card.
-    pub(crate) fn address(&self) -> Result<u64, Fault> {
+    /// The address on the card.
+    pub(crate) fn address(&self) -> Result<u64, DeviceError> {
         Ok(self.buffer()?.as_device_ptr().as_raw())
     }
 
@@ -55,23 +55,23 @@ impl Memory {
     }
 }
 
-/// What the driver reports. `cust` would ask the driver for a text, and panic where it has none.
+/// An error of the driver. `cust` would ask the driver for a text and panic if there is none.
 #[derive(Debug, thiserror::Error)]
 #[error("the driver reports {0:?}")]
 struct Reported(CudaError);
 
-fn failed(doing: &'static str) -> impl Fn(CudaError) -> Fault {
-    move |error| Fault::Failed(doing, Box::new(Reported(error)))
+fn failed(doing: &'static str) -> impl Fn(CudaError) -> DeviceError {
+    move |error| DeviceError::Failed(doing, Box::new(Reported(error)))
 }
 
 impl Cuda {
     /// Opens the card `ordinal` and compiles the kernels for it.
     ///
     /// # Errors
-    /// There is none, it is too old, or the driver reports an error.
-    pub fn open(ordinal: u32) -> Result<Self, Fault> {
+    /// There is no such card, it is too old, or the driver reports an error.
+    pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         let missing = |error: CudaError| {
-            Fault::Missing(format!(
+            DeviceError::Missing(format!(
                 "{}; is the container given a card, and its driver's libcuda.so.1?",
                 Reported(error)
             ))
@@ -84,7 +84,7 @@ impl Cuda {
         let minor = attribute(DeviceAttribute::ComputeCapabilityMinor)?;
         let name = card.name().map_err(&asked)?;
         if major < 8 {
-            return Err(Fault::Missing(format!(
+            return Err(DeviceError::Missing(format!(
                 "{name} has compute capability {major}.{minor}, the kernels need 8.0"
             )));
         }
@@ -103,8 +103,8 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// Finds a kernel, and permits it the shared memory beyond the 48 KiB that need no permission.
-    fn prepare(&self, kernel: Kernel) -> Result<(), Fault> {
+    /// Finds a kernel and permits its shared memory, which needs permission above 48 KiB.
+    fn prepare(&self, kernel: Kernel) -> Result<(), DeviceError> {
         let function = self.function(kernel)?;
         if kernel.shared_bytes() == 0 {
             return Ok(());
@@ -116,7 +116,7 @@ impl Cuda {
         if result == sys::cudaError_enum::CUDA_SUCCESS {
             return Ok(());
         }
-        Err(Fault::Missing(format!(
+        Err(DeviceError::Missing(format!(
             "{} has less shared memory than the {} KiB of {}",
             self.name,
             kernel.shared_bytes() >> 10,
@@ -124,13 +124,13 @@ impl Cuda {
         )))
     }
 
-    fn function(&self, kernel: Kernel) -> Result<Function<'_>, Fault> {
+    fn function(&self, kernel: Kernel) -> Result<Function<'_>, DeviceError> {
         self.module
             .get_function(kernel.name())
             .map_err(failed("find a kernel"))
     }
 
-    fn enter(&self) -> Result<(), Fault> {
+    fn enter(&self) -> Result<(), DeviceError> {
         CurrentContext::set_current(&*self.context).map_err(failed("enter its context"))
     }
 
@@ -145,40 +145,40 @@ impl Cuda {
 }
 
 impl Device for Cuda {
-    type Memory = Memory;
+    type Memory = CardMemory;
 
     fn describe(&self) -> String {
         self.name.clone()
     }
 
-    fn free(&self) -> Result<u64, Fault> {
+    fn free(&self) -> Result<u64, DeviceError> {
         self.enter()?;
         let (free, _) = mem_get_info().map_err(failed("say how much memory it has"))?;
         Ok(free as u64)
     }
 
-    fn allocate(&self, bytes: u64) -> Result<Memory, Fault> {
+    fn allocate(&self, bytes: u64) -> Result<CardMemory, DeviceError> {
         self.enter()?;
         // SAFETY: bytes of any value are bytes; kernels and copies write what is read.
         let buffer = unsafe { DeviceBuffer::uninitialized(bytes as usize) };
         let buffer = buffer.map_err(|error| {
             if matches!(error, CudaError::OutOfMemory) {
-                Fault::NoRoom(bytes)
+                DeviceError::NoRoom(bytes)
             } else {
                 failed("allocate")(error)
             }
         })?;
-        Ok(Memory {
+        Ok(CardMemory {
             buffer: Some(buffer),
             context: Arc::clone(&self.context),
         })
     }
 
-    fn length(&self, memory: &Memory) -> u64 {
+    fn length(&self, memory: &CardMemory) -> u64 {
         memory.length()
     }
 
-    fn write(&self, to: &Memory, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&self, to: &CardMemory, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         within("a copy", to.length(), at, bytes.len() as u64)?;
         self.enter()?;
         let at = at as usize;
@@ -186,7 +186,7 @@ impl Device for Cuda {
         place.copy_from(bytes).map_err(failed("take a copy"))
     }
 
-    fn read(&self, from: &Memory, at: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, from: &CardMemory, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         within("a copy", from.length(), at, bytes.len() as u64)?;
         for lane in Lane::BOTH {
             self.wait(lane)?;
@@ -196,14 +196,14 @@ impl Device for Cuda {
         place.copy_to(bytes).map_err(failed("give a copy"))
     }
 
-    fn copy(&self, from: &Memory, to: &Memory, bytes: u64) -> Result<(), Fault> {
+    fn copy(&self, from: &CardMemory, to: &CardMemory, bytes: u64) -> Result<(), DeviceError> {
         within("a copy", from.length(), 0, bytes)?;
         within("a copy", to.length(), 0, bytes)?;
         self.enter()?;
         let source = from.buffer()?.index(..bytes as usize);
         let mut place = to.buffer()?.index(..bytes as usize);
         place.copy_from(&source).map_err(failed("copy"))?;
-        // A copy within the card does not wait for itself.
+        // A copy within the card is asynchronous.
         CurrentContext::synchronize().map_err(failed("copy"))
     }
 
@@ -212,8 +212,8 @@ impl Device for Cuda {
         lane: Lane,
         kernel: Kernel,
         blocks: u32,
-        arguments: &[Argument<'_, Memory>],
-    ) -> Result<(), Fault> {
+        arguments: &[Argument<'_, CardMemory>],
+    ) -> Result<(), DeviceError> {
         self.enter()?;
         let mut values: Vec<u64> = arguments.iter().map(word).collect::<Result<_, _>>()?;
         let pointers: Vec<*mut c_void> = arguments
@@ -236,7 +236,7 @@ impl Device for Cuda {
         launched.map_err(failed("launch a kernel"))
     }
 
-    fn wait(&self, lane: Lane) -> Result<(), Fault> {
+    fn wait(&self, lane: Lane) -> Result<(), DeviceError> {
         self.enter()?;
         self.stream(lane)
             .synchronize()
@@ -244,8 +244,8 @@ impl Device for Cuda {
     }
 }
 
-/// The bits of an argument that is no structure.
-fn word(argument: &Argument<'_, Memory>) -> Result<u64, Fault> {
+/// The bits of an argument that is not a structure.
+fn word(argument: &Argument<'_, CardMemory>) -> Result<u64, DeviceError> {
     Ok(match argument {
         Argument::At(memory, at) => memory.address()? + at,
         Argument::Word(word) => u64::from(*word),

@@ -1,36 +1,36 @@
-//! What a device is asked for: memory, copies, launches in two lanes.
+//! The interface of a device: memory, copies, and launches in two lanes.
 
-/// Why a device did not do what it was asked.
+/// An error of a device.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// There is no such device, or not one that can run the kernels.
+pub enum DeviceError {
+    /// There is no such device, or it cannot run the kernels.
     #[error("no device to prove with: {0}")]
     Missing(String),
-    /// The device has not so much memory left.
+    /// The device does not have this many bytes of memory left.
     #[error("the device has no room for {0} bytes")]
     NoRoom(u64),
-    /// The driver reports an error.
+    /// The driver reported an error.
     #[error("the device failed to {0}")]
     Failed(&'static str, #[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A kernel was asked to reach beyond a memory; a defect of the caller's.
+    /// A kernel or a copy would reach beyond a memory. This is a defect of the caller.
     #[error("{0} would reach beyond a memory of {1} bytes")]
     Outside(&'static str, u64),
 }
 
-/// Work in one lane is done in order; work in two lanes side by side.
+/// A queue of work. Work in one lane runs in order; the two lanes run side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// The first.
+    /// The lane of even numbers.
     Even,
-    /// The second.
+    /// The lane of odd numbers.
     Odd,
 }
 
 impl Lane {
-    /// Both.
+    /// Both lanes, the even one first.
     pub const BOTH: [Self; 2] = [Self::Even, Self::Odd];
 
-    /// Lanes in turn.
+    /// The lane of a piece of work: the two lanes alternate.
     pub fn of(number: u64) -> Self {
         if number.is_multiple_of(2) {
             Self::Even
@@ -43,30 +43,30 @@ impl Lane {
 /// The kernels of `kernels/kernels.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// Rows that follow one another.
+    /// Generates consecutive rows.
     Rows,
-    /// Rows from anywhere.
+    /// Generates drawn rows.
     DrawnRows,
-    /// The product of int8.
+    /// Multiplies int8 matrices.
     ProductInt8,
-    /// The product of fp16.
+    /// Multiplies fp16 matrices.
     ProductFp16,
-    /// Hashes of leaves.
+    /// Hashes leaves of 1 KiB.
     Leaves,
-    /// Hashes of pairs of hashes.
+    /// Hashes pairs of hashes.
     Nodes,
-    /// The words of a WALK's memory.
+    /// Computes the words of a WALK's memory.
     Labels,
-    /// First states.
+    /// Computes the first states of walks.
     WalkStart,
-    /// Walks.
+    /// Runs all walks.
     Walk,
-    /// Single walks again.
+    /// Runs single walks again.
     WalkAgain,
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels, each once.
     pub const ALL: [Self; 10] = [
         Self::Rows,
         Self::DrawnRows,
@@ -80,7 +80,7 @@ impl Kernel {
         Self::WalkAgain,
     ];
 
-    /// Its name in the PTX.
+    /// The name in the PTX.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -96,7 +96,7 @@ impl Kernel {
         }
     }
 
-    /// Threads of a block, as in its `KERNEL(…)`.
+    /// Threads per block, as in the kernel's `KERNEL(…)`.
     pub fn threads(self) -> u32 {
         match self {
             Self::Rows | Self::DrawnRows | Self::ProductInt8 | Self::ProductFp16 | Self::Labels => 256,
@@ -105,7 +105,7 @@ impl Kernel {
         }
     }
 
-    /// Columns of a block's part of a product; 0 for all others.
+    /// Columns of a product that one block computes; 0 for other kernels.
     pub fn tile_columns(self) -> u32 {
         match self {
             Self::ProductInt8 => 256,
@@ -121,7 +121,7 @@ impl Kernel {
         }
     }
 
-    /// Shared memory that a launch asks for: four stages of 64 bytes of each row and column of a part of a product.
+    /// Bytes of shared memory of a launch: four stages of 64 bytes for each row and column of a block's tile.
     pub fn shared_bytes(self) -> u32 {
         match self.tile_columns() {
             0 => 0,
@@ -130,94 +130,95 @@ impl Kernel {
     }
 }
 
-/// Rows of a block's part of a product.
+/// Rows of a product that one block computes.
 pub const TILE_ROWS: u32 = 128;
 
-/// An argument of a kernel, as its declaration in the source has it.
+/// An argument of a kernel, of the type in its declaration.
 #[derive(Debug)]
 pub enum Argument<'a, M> {
-    /// A pointer this far into a memory.
+    /// A pointer to a memory, plus this offset in bytes.
     At(&'a M, u64),
     /// A null pointer.
     Null,
-    /// `u32`.
+    /// A `u32`.
     Word(u32),
-    /// `u64`.
+    /// A `u64`.
     Long(u64),
     /// A structure by value.
     Bytes(&'a [u8]),
 }
 
-/// A device. Its memories are not Rust's: what lies in them is only reached through these functions.
+/// A device. Rust cannot access its memories directly, only through these functions.
 pub trait Device: Send {
-    /// A piece of its memory; given back when dropped.
+    /// A piece of the device's memory, freed when dropped.
     type Memory: Send;
 
-    /// What it is, for reports.
+    /// Describes the device, for reports.
     fn describe(&self) -> String;
 
-    /// Bytes that can be allocated now.
+    /// Bytes of memory that can be allocated now.
     ///
     /// # Errors
-    /// The driver reports one.
-    fn free(&self) -> Result<u64, Fault>;
+    /// The driver reports an error.
+    fn free(&self) -> Result<u64, DeviceError>;
 
-    /// Takes memory, at least one byte; what is in it is anything.
+    /// Allocates memory of at least one byte, with arbitrary contents.
     ///
     /// # Errors
-    /// No room.
-    fn allocate(&self, bytes: u64) -> Result<Self::Memory, Fault>;
+    /// There is no room.
+    fn allocate(&self, bytes: u64) -> Result<Self::Memory, DeviceError>;
 
-    /// How large it is.
+    /// The size of a memory in bytes.
     fn length(&self, memory: &Self::Memory) -> u64;
 
-    /// Copies to the device. Not to be called while a kernel that uses those bytes is at work.
+    /// Copies to the device. No kernel that uses those bytes may be running.
     ///
     /// # Errors
-    /// The memory is smaller, or the driver reports an error.
-    fn write(&self, to: &Self::Memory, at: u64, bytes: &[u8]) -> Result<(), Fault>;
+    /// The memory is too small, or the driver reports an error.
+    fn write(&self, to: &Self::Memory, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Waits for both lanes and copies from the device.
     ///
     /// # Errors
-    /// The memory is smaller, or the driver reports an error, of an earlier launch too.
-    fn read(&self, from: &Self::Memory, at: u64, bytes: &mut [u8]) -> Result<(), Fault>;
+    /// The memory is too small, or the driver reports an error, possibly of an earlier launch.
+    fn read(&self, from: &Self::Memory, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Copies `bytes` from one memory to another on the device and waits for it.
+    /// Copies `bytes` bytes from one memory to another on the device and waits for the copy.
     ///
     /// # Errors
-    /// A memory is smaller, or the driver reports an error.
-    fn copy(&self, from: &Self::Memory, to: &Self::Memory, bytes: u64) -> Result<(), Fault>;
+    /// A memory is too small, or the driver reports an error.
+    fn copy(&self, from: &Self::Memory, to: &Self::Memory, bytes: u64) -> Result<(), DeviceError>;
 
-    /// Puts a launch of `blocks` blocks into a lane and does not wait for it.
+    /// Queues a launch of `blocks` blocks in a lane and does not wait for it.
     ///
     /// # Errors
-    /// The driver reports one.
+    /// The driver reports an error.
     ///
     /// # Safety
-    /// The arguments are those of the kernel, and the memories hold all that it reaches until the lane has been waited for.
+    /// The arguments must be those of the kernel. The memories must contain everything that it accesses until the lane
+    /// has been waited for.
     unsafe fn launch(
         &self,
         lane: Lane,
         kernel: Kernel,
         blocks: u32,
         arguments: &[Argument<'_, Self::Memory>],
-    ) -> Result<(), Fault>;
+    ) -> Result<(), DeviceError>;
 
-    /// Waits for a lane.
+    /// Waits for all work of a lane.
     ///
     /// # Errors
-    /// What any of its launches failed with.
-    fn wait(&self, lane: Lane) -> Result<(), Fault>;
+    /// One of its launches failed.
+    fn wait(&self, lane: Lane) -> Result<(), DeviceError>;
 }
 
-/// Checks that `bytes` bytes from `at` on lie in a memory of `length`.
+/// Checks that `bytes` bytes from `at` on are inside a memory of `length` bytes.
 ///
 /// # Errors
-/// They do not; `what` names who wanted them.
-pub fn within(what: &'static str, length: u64, at: u64, bytes: u64) -> Result<(), Fault> {
+/// They are not. `what` names the kernel or the copy in the error.
+pub fn within(what: &'static str, length: u64, at: u64, bytes: u64) -> Result<(), DeviceError> {
     match at.checked_add(bytes) {
         Some(end) if end <= length => Ok(()),
-        Some(_) | None => Err(Fault::Outside(what, length)),
+        Some(_) | None => Err(DeviceError::Outside(what, length)),
     }
 }

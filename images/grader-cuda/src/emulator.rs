@@ -1,8 +1,8 @@
-//! The kernels on the processor: a [`Device`] for tests.
+//! Runs the kernels on the processor, as a [`Device`] for tests.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
-use crate::device::{Argument, Device, Fault, Kernel, Lane, within};
+use crate::device::{Argument, Device, DeviceError, Kernel, Lane, within};
 
 unsafe extern "C" {
     fn muster_emulate(
@@ -15,101 +15,101 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// When an asynchronous copy happens. A right kernel does not notice.
+/// The time at which an asynchronous copy happens. It makes no difference to a correct kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copies {
-    /// As soon as it is asked for.
+pub enum CopyTiming {
+    /// When the copy is issued.
     Early,
-    /// Not before it is waited for.
+    /// When the copy is waited for.
     Late,
 }
 
-/// A processor that plays the device.
+/// A device that runs on the processor.
 #[derive(Debug)]
 pub struct Emulator {
-    copies: Copies,
+    copies: CopyTiming,
     room: u64,
 }
 
 impl Emulator {
-    /// With this much memory.
-    pub fn new(copies: Copies, room: u64) -> Self {
+    /// An emulator with `room` bytes of memory.
+    pub fn new(copies: CopyTiming, room: u64) -> Self {
         Self { copies, room }
     }
 }
 
-/// Memory of the emulator: 16-byte words, because kernels load as many at once. What the kernels do with it is outside of Rust's sight,
-/// hence a pointer.
+/// A memory of the emulator, in words of 16 bytes because kernels load so many at once. It is a raw pointer because the
+/// kernels access it outside of Rust.
 #[derive(Debug)]
-pub struct Memory {
+pub struct EmulatorMemory {
     start: *mut u128,
     words: usize,
     bytes: u64,
 }
 
-// SAFETY: one owner; the emulator's launches end before they return.
-unsafe impl Send for Memory {}
+// SAFETY: a memory has one owner, and the emulator's launches end before they return.
+unsafe impl Send for EmulatorMemory {}
 
-impl Drop for Memory {
+impl Drop for EmulatorMemory {
     fn drop(&mut self) {
-        // SAFETY: made of a boxed slice of as many words in `allocate`.
+        // SAFETY: `allocate` made the pointer from a boxed slice of this many words.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.words)) });
     }
 }
 
-impl Memory {
+impl EmulatorMemory {
     fn at(&self, at: u64) -> *mut u8 {
         self.start.cast::<u8>().wrapping_add(at as usize)
     }
 }
 
 impl Device for Emulator {
-    type Memory = Memory;
+    type Memory = EmulatorMemory;
 
     fn describe(&self) -> String {
         "emulator".to_owned()
     }
 
-    fn free(&self) -> Result<u64, Fault> {
+    fn free(&self) -> Result<u64, DeviceError> {
         Ok(self.room)
     }
 
-    fn allocate(&self, bytes: u64) -> Result<Memory, Fault> {
+    fn allocate(&self, bytes: u64) -> Result<EmulatorMemory, DeviceError> {
         if bytes > self.room {
-            return Err(Fault::NoRoom(bytes));
+            return Err(DeviceError::NoRoom(bytes));
         }
-        // A pattern, so that what was never written is not zero by chance.
+        // A pattern instead of zeros shows bytes that were never written.
         let words = vec![u128::MAX / 3; bytes.div_ceil(16).max(1) as usize].into_boxed_slice();
         let count = words.len();
-        Ok(Memory {
+        Ok(EmulatorMemory {
             start: Box::into_raw(words).cast(),
             words: count,
             bytes,
         })
     }
 
-    fn length(&self, memory: &Memory) -> u64 {
+    fn length(&self, memory: &EmulatorMemory) -> u64 {
         memory.bytes
     }
 
-    fn write(&self, to: &Memory, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&self, to: &EmulatorMemory, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         within("a copy", to.bytes, at, bytes.len() as u64)?;
-        // SAFETY: within the memory, as just checked; nobody else touches it while this runs.
+        // SAFETY: within the memory, as just checked; nothing else accesses it meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.at(at), bytes.len()) };
         Ok(())
     }
 
-    fn read(&self, from: &Memory, at: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, from: &EmulatorMemory, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         within("a copy", from.bytes, at, bytes.len() as u64)?;
         // SAFETY: as for `write`.
         unsafe { std::ptr::copy_nonoverlapping(from.at(at), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    fn copy(&self, from: &Memory, to: &Memory, bytes: u64) -> Result<(), Fault> {
+    fn copy(&self, from: &EmulatorMemory, to: &EmulatorMemory, bytes: u64) -> Result<(), DeviceError> {
         within("a copy", from.bytes, 0, bytes)?;
         within("a copy", to.bytes, 0, bytes)?;
-        // SAFETY: within both memories, as just checked; `copy` allows that they are one.
+        // SAFETY: within both memories, as just checked; `copy` permits that they are the same.
         unsafe { std::ptr::copy(from.at(0), to.at(0), bytes as usize) };
         Ok(())
     }
@@ -119,8 +119,8 @@ impl Device for Emulator {
         _lane: Lane,
         kernel: Kernel,
         blocks: u32,
-        arguments: &[Argument<'_, Memory>],
-    ) -> Result<(), Fault> {
+        arguments: &[Argument<'_, EmulatorMemory>],
+    ) -> Result<(), DeviceError> {
         let mut values: Vec<u64> = arguments.iter().map(word).collect();
         let mut pointers: Vec<*mut c_void> = arguments
             .iter()
@@ -132,9 +132,9 @@ impl Device for Emulator {
                 }
             })
             .collect();
-        let name =
-            CString::new(kernel.name()).map_err(|error| Fault::Failed("name a kernel", error.into()))?;
-        let early = c_int::from(self.copies == Copies::Early);
+        let name = CString::new(kernel.name())
+            .map_err(|error| DeviceError::Failed("name a kernel", error.into()))?;
+        let early = c_int::from(self.copies == CopyTiming::Early);
         // SAFETY: the caller promises that the arguments are the kernel's; each pointer outlives the call.
         let known = unsafe {
             muster_emulate(
@@ -149,20 +149,20 @@ impl Device for Emulator {
         if known == 0 {
             Ok(())
         } else {
-            Err(Fault::Missing(format!(
+            Err(DeviceError::Missing(format!(
                 "the emulator has no kernel {}",
                 kernel.name()
             )))
         }
     }
 
-    fn wait(&self, _lane: Lane) -> Result<(), Fault> {
+    fn wait(&self, _lane: Lane) -> Result<(), DeviceError> {
         Ok(())
     }
 }
 
-/// The bits of an argument that is no structure.
-fn word(argument: &Argument<'_, Memory>) -> u64 {
+/// The bits of an argument that is not a structure.
+fn word(argument: &Argument<'_, EmulatorMemory>) -> u64 {
     match argument {
         Argument::At(memory, at) => memory.at(*at) as u64,
         Argument::Word(word) => u64::from(*word),

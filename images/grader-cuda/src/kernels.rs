@@ -1,30 +1,30 @@
-//! One function per kernel, each of which checks that no memory is too small for it.
+//! One function per kernel, which checks that all memories are large enough.
 
 use muster_hardware_proof::chacha::Key;
 use muster_hardware_proof::merkle::LEAF;
-use muster_hardware_proof::spec::Numbers;
+use muster_hardware_proof::spec::NumberFormat;
 
-use crate::device::{Argument, Device, Fault, Kernel, Lane, TILE_ROWS, within};
+use crate::device::{Argument, Device, DeviceError, Kernel, Lane, TILE_ROWS, within};
 
-/// Bytes of a hash and of a walk's state.
+/// The length in bytes of a hash, and of a walk's state.
 pub const HASH: u64 = 32;
 
-/// Rows that follow one another under one key: `struct Span` of `rows.cuh`.
+/// Consecutive rows under one key: `struct Span` of `rows.cuh`.
 #[derive(Debug, Clone, Copy)]
-pub struct Span {
+pub struct RowSpan {
     /// The key of the rows.
     pub key: Key,
-    /// The key of the addresses of the blocks that lie over them.
+    /// The key of the addresses of the blocks that are XORed over the rows.
     pub bound: Key,
-    /// The stream of the first.
+    /// The stream of the first row.
     pub first: u64,
 }
 
-impl Span {
-    /// Its size on the device.
+impl RowSpan {
+    /// The size on the device in bytes.
     pub const BYTES: usize = 72;
 
-    /// As it lies on the device.
+    /// The bytes on the device.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let parts = self
@@ -40,44 +40,44 @@ impl Span {
     }
 }
 
-/// The memory whose blocks lie over the beginning of every row.
+/// The memory whose blocks are XORed over the beginning of every row.
 #[derive(Debug)]
-pub struct Bound<'a, M> {
-    /// The memory.
+pub struct BoundMemory<'a, M> {
+    /// The filled memory on the device.
     pub memory: &'a M,
-    /// Its blocks.
+    /// The number of its blocks.
     pub blocks: u64,
-    /// Blocks of it over each row.
+    /// The number of blocks over each row.
     pub per_row: u32,
 }
 
-/// Where something lies: a memory and how many hashes into it.
-pub type Place<'a, M> = (&'a M, u64);
+/// A position in a memory, as an offset in hashes.
+pub type HashOffset<'a, M> = (&'a M, u64);
 
-/// A device with the kernels on it.
+/// The kernels on a device.
 #[derive(Debug)]
 pub struct Kernels<D>(pub D);
 
 impl<D: Device> Kernels<D> {
-    fn needs(&self, kernel: Kernel, memory: &D::Memory, at: u64, bytes: u64) -> Result<(), Fault> {
+    fn needs(&self, kernel: Kernel, memory: &D::Memory, at: u64, bytes: u64) -> Result<(), DeviceError> {
         within(kernel.name(), self.0.length(memory), at, bytes)
     }
 
-    /// A thread for each of `items`.
-    fn blocks(kernel: Kernel, items: u64) -> Result<u32, Fault> {
+    /// The number of blocks with one thread for each of `items`.
+    fn blocks(kernel: Kernel, items: u64) -> Result<u32, DeviceError> {
         u32::try_from(items.div_ceil(u64::from(kernel.threads())))
             .ok()
-            // What a grid may have along its first side.
+            // The largest grid along its first side.
             .filter(|blocks| *blocks < 1 << 31)
-            .ok_or(Fault::Outside(kernel.name(), items))
+            .ok_or(DeviceError::Outside(kernel.name(), items))
     }
 
     fn bound<'a>(
         &self,
         kernel: Kernel,
-        bound: Option<&Bound<'a, D::Memory>>,
+        bound: Option<&BoundMemory<'a, D::Memory>>,
         row_bytes: u64,
-    ) -> Result<[Argument<'a, D::Memory>; 3], Fault> {
+    ) -> Result<[Argument<'a, D::Memory>; 3], DeviceError> {
         let Some(bound) = bound else {
             return Ok([Argument::Null, Argument::Long(1), Argument::Word(0)]);
         };
@@ -91,18 +91,18 @@ impl<D: Device> Kernels<D> {
         ])
     }
 
-    /// Generates `count` rows of n entries that follow one another, to the beginning of `out`.
+    /// Generates `count` consecutive rows of n entries at the beginning of `out`.
     ///
     /// # Errors
-    /// A memory is too small; the device.
+    /// A memory is too small, or the device fails.
     pub fn rows(
         &self,
         lane: Lane,
-        span: &Span,
-        (numbers, n, count): (Numbers, u64, u32),
-        bound: Option<&Bound<'_, D::Memory>>,
+        span: &RowSpan,
+        (numbers, n, count): (NumberFormat, u64, u32),
+        bound: Option<&BoundMemory<'_, D::Memory>>,
         out: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::Rows;
         let row_bytes = n * numbers.width() as u64;
         self.needs(kernel, out, 0, u64::from(count) * row_bytes)?;
@@ -112,7 +112,7 @@ impl<D: Device> Kernels<D> {
             Argument::Bytes(&span),
             Argument::Word(count),
             Argument::Word((row_bytes / 64) as u32),
-            Argument::Word(u32::from(numbers == Numbers::Fp16)),
+            Argument::Word(u32::from(numbers == NumberFormat::Fp16)),
             memory,
             blocks,
             bytes,
@@ -123,28 +123,28 @@ impl<D: Device> Kernels<D> {
         unsafe { self.0.launch(lane, kernel, grid, &arguments) }
     }
 
-    /// Generates the first row of each of `count` spans, to the beginning of `out`.
+    /// Generates the first row of each of `count` spans at the beginning of `out`.
     ///
     /// # Errors
-    /// A memory is too small; the device.
+    /// A memory is too small, or the device fails.
     pub fn drawn_rows(
         &self,
         lane: Lane,
         spans: &D::Memory,
-        (numbers, n, count): (Numbers, u64, u32),
-        bound: Option<&Bound<'_, D::Memory>>,
+        (numbers, n, count): (NumberFormat, u64, u32),
+        bound: Option<&BoundMemory<'_, D::Memory>>,
         out: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::DrawnRows;
         let row_bytes = n * numbers.width() as u64;
-        self.needs(kernel, spans, 0, u64::from(count) * Span::BYTES as u64)?;
+        self.needs(kernel, spans, 0, u64::from(count) * RowSpan::BYTES as u64)?;
         self.needs(kernel, out, 0, u64::from(count) * row_bytes)?;
         let [memory, blocks, bytes] = self.bound(kernel, bound, row_bytes)?;
         let arguments = [
             Argument::At(spans, 0),
             Argument::Word(count),
             Argument::Word((row_bytes / 64) as u32),
-            Argument::Word(u32::from(numbers == Numbers::Fp16)),
+            Argument::Word(u32::from(numbers == NumberFormat::Fp16)),
             memory,
             blocks,
             bytes,
@@ -158,22 +158,22 @@ impl<D: Device> Kernels<D> {
     /// Multiplies `rows` rows, a multiple of [`TILE_ROWS`], by the n columns of `b`.
     ///
     /// # Errors
-    /// A memory is too small, or a side no multiple of what a block computes; the device.
+    /// A memory is too small, a side is not a multiple of a block's tile, or the device fails.
     pub fn product(
         &self,
         lane: Lane,
-        (numbers, n, rows): (Numbers, u64, u32),
+        (numbers, n, rows): (NumberFormat, u64, u32),
         a: &D::Memory,
         b: &D::Memory,
         c: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = match numbers {
-            Numbers::Int8 => Kernel::ProductInt8,
-            Numbers::Fp16 => Kernel::ProductFp16,
+            NumberFormat::Int8 => Kernel::ProductInt8,
+            NumberFormat::Fp16 => Kernel::ProductFp16,
         };
         let columns = u64::from(kernel.tile_columns());
         if !n.is_multiple_of(columns) || n > 1 << 16 || !rows.is_multiple_of(TILE_ROWS) {
-            return Err(Fault::Outside(kernel.name(), n));
+            return Err(DeviceError::Outside(kernel.name(), n));
         }
         let row_bytes = n * numbers.width() as u64;
         self.needs(kernel, a, 0, u64::from(rows) * row_bytes)?;
@@ -198,14 +198,14 @@ impl<D: Device> Kernels<D> {
     /// Hashes `count` leaves of 1 KiB.
     ///
     /// # Errors
-    /// A memory is too small; the device.
+    /// A memory is too small, or the device fails.
     pub fn leaves(
         &self,
         lane: Lane,
         data: &D::Memory,
         count: u64,
-        (hashes, at): Place<'_, D::Memory>,
-    ) -> Result<(), Fault> {
+        (hashes, at): HashOffset<'_, D::Memory>,
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::Leaves;
         self.needs(kernel, data, 0, count.saturating_mul(LEAF as u64))?;
         self.needs(kernel, hashes, at * HASH, count * HASH)?;
@@ -224,10 +224,10 @@ impl<D: Device> Kernels<D> {
     fn nodes(
         &self,
         lane: Lane,
-        (below, at): Place<'_, D::Memory>,
+        (below, at): HashOffset<'_, D::Memory>,
         count: u64,
-        (above, to): Place<'_, D::Memory>,
-    ) -> Result<(), Fault> {
+        (above, to): HashOffset<'_, D::Memory>,
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::Nodes;
         self.needs(kernel, below, at * HASH, 2 * count * HASH)?;
         self.needs(kernel, above, to * HASH, count * HASH)?;
@@ -243,19 +243,19 @@ impl<D: Device> Kernels<D> {
         }
     }
 
-    /// Climbs `levels` levels, at least one, from `count` hashes at `from`; the last level goes to `to`, what lies between to the
-    /// beginning of `scratch` (room for `count` hashes).
+    /// Hashes `levels` levels of trees, at least one, above `count` hashes at `from`. The last level goes to `to`, the
+    /// levels between to the beginning of `scratch` (room for `count` hashes).
     ///
     /// # Errors
-    /// A memory is too small; the device.
+    /// A memory is too small, or the device fails.
     pub fn climb(
         &self,
         lane: Lane,
-        from: Place<'_, D::Memory>,
+        from: HashOffset<'_, D::Memory>,
         (count, levels): (u64, u32),
         scratch: &D::Memory,
-        to: Place<'_, D::Memory>,
-    ) -> Result<(), Fault> {
+        to: HashOffset<'_, D::Memory>,
+    ) -> Result<(), DeviceError> {
         let (mut below, mut count, mut free) = (from, count, 0);
         for level in 1..=levels {
             count /= 2;
@@ -267,10 +267,10 @@ impl<D: Device> Kernels<D> {
         Ok(())
     }
 
-    /// Computes words `first` to `first + count - 1` of a memory into their places.
+    /// Computes words `first` to `first + count - 1` of a memory at their positions.
     ///
     /// # Errors
-    /// The memory is too small; the device.
+    /// The memory is too small, or the device fails.
     pub fn labels(
         &self,
         lane: Lane,
@@ -278,7 +278,7 @@ impl<D: Device> Kernels<D> {
         (first, count): (u64, u64),
         work: u32,
         memory: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::Labels;
         self.needs(kernel, memory, first.saturating_mul(64), count.saturating_mul(64))?;
         let arguments = [
@@ -295,10 +295,10 @@ impl<D: Device> Kernels<D> {
         }
     }
 
-    /// The first states of `count` walks: those in `walks`, or the first ones.
+    /// Computes the first states of `count` walks: of those in `walks`, or else of the walks from 0 on.
     ///
     /// # Errors
-    /// A memory is too small; the device.
+    /// A memory is too small, or the device fails.
     pub fn walk_start(
         &self,
         lane: Lane,
@@ -306,7 +306,7 @@ impl<D: Device> Kernels<D> {
         walks: Option<&D::Memory>,
         count: u32,
         states: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::WalkStart;
         let all = u64::from(count);
         let walks = match walks {
@@ -330,10 +330,11 @@ impl<D: Device> Kernels<D> {
         }
     }
 
-    /// Walks leaves `first` to `first + count - 1` of `walks` walks of `2^levels` leaves. `stack` has `levels + 1` times `walks` hashes.
+    /// Runs leaves `first` to `first + count - 1` of `walks` walks of `2^levels` leaves. `stack` has `levels + 1` times
+    /// `walks` hashes.
     ///
     /// # Errors
-    /// A memory is too small, or a leaf beyond the last one; the device.
+    /// A memory is too small, a leaf is beyond the last one, or the device fails.
     pub fn walk(
         &self,
         lane: Lane,
@@ -342,7 +343,7 @@ impl<D: Device> Kernels<D> {
         (first, count): (u32, u32),
         states: &D::Memory,
         stack: &D::Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::Walk;
         within(kernel.name(), 1 << levels, u64::from(first), u64::from(count))?;
         self.needs(kernel, memory, 0, blocks.saturating_mul(LEAF as u64))?;
@@ -363,17 +364,17 @@ impl<D: Device> Kernels<D> {
         unsafe { self.0.launch(lane, kernel, grid, &arguments) }
     }
 
-    /// Walks leaves `first` to `first + count - 1` of the walks that were drawn.
+    /// Runs leaves `first` to `first + count - 1` of the drawn walks again.
     ///
     /// # Errors
-    /// A memory is too small, or a leaf beyond the last one; the device.
+    /// A memory is too small, a leaf is beyond the last one, or the device fails.
     pub fn walk_again(
         &self,
         lane: Lane,
         (memory, blocks): (&D::Memory, u64),
         drawn: &DrawnWalks<'_, D::Memory>,
         (first, count): (u32, u32),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DeviceError> {
         let kernel = Kernel::WalkAgain;
         let draws = u64::from(drawn.count);
         within(
@@ -407,21 +408,21 @@ impl<D: Device> Kernels<D> {
     }
 }
 
-/// Walks that are walked again.
+/// Walks that are run again for an opening.
 #[derive(Debug)]
 pub struct DrawnWalks<'a, M> {
-    /// How many.
+    /// The number of walks.
     pub count: u32,
-    /// Leaves of each.
+    /// The number of leaves of each walk.
     pub leaves: u32,
-    /// Their numbers.
+    /// The numbers of the walks.
     pub walks: &'a M,
-    /// The leaf of each that is wanted.
+    /// The number of the wanted leaf of each walk.
     pub wanted: &'a M,
-    /// Their states, as they are now.
+    /// The present states of the walks.
     pub states: &'a M,
-    /// Takes the hashes of all leaves, walk after walk.
+    /// Receives the hashes of all leaves, walk after walk.
     pub hashes: &'a M,
-    /// Takes the leaf before the one wanted and that one, 1 KiB each, walk after walk.
+    /// Receives the leaf before the wanted one and the wanted one, 1 KiB each, walk after walk.
     pub kept: &'a M,
 }

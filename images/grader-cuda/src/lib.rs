@@ -1,9 +1,10 @@
 //! The prover of `muster-grader` on a CUDA device.
 //!
-//! Reading order: `kernels/*.cuh` (what is computed), [`device`] (what a device is asked for), [`kernels`] (one checked call per
-//! kernel), [`prover`] (the rounds of a CHAIN and the walks of a WALK made of those calls), [`cuda`] (the
-//! device, by `cust`), [`check`] and [`mod@bench`] (what to run where there is one). The prover does not know what its device is:
-//! tests give it the `emulator`, the same kernels compiled for a processor, and hold it against the golden vectors.
+//! Reading order: `kernels/*.cuh` (the kernels), [`device`] (the interface of a device), [`kernels`] (one checked call
+//! per kernel), [`prover`] (the rounds of a MATMUL and the walks of a WALK, made of those calls), [`cuda`] (the card,
+//! with `cust`), [`check`] and [`mod@bench`] (checks and measurements on a card). The prover works with any device.
+//! Tests use the `emulator`, which is the same kernels compiled for a processor, and compare it with the golden
+//! vectors.
 
 pub mod bench;
 pub mod check;
@@ -13,7 +14,7 @@ pub mod cublas;
 pub mod cuda;
 #[expect(
     unsafe_code,
-    reason = "only declares a launch, whose arguments nobody but its caller can check"
+    reason = "only declares a launch, whose arguments only its caller can check"
 )]
 pub mod device;
 #[cfg(feature = "emulator")]
@@ -21,7 +22,7 @@ pub mod device;
 pub mod emulator;
 #[expect(
     unsafe_code,
-    reason = "a launch is safe when its memories are large enough, which is checked here"
+    reason = "a launch is safe if its memories are large enough, which is checked here"
 )]
 pub mod kernels;
 pub mod prover;

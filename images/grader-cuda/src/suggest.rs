@@ -1,51 +1,53 @@
-//! Which WALK a card should be asked for, from what was measured on it.
+//! Suggests the size of a WALK for a card from its measured rates.
 
+use muster_hardware_proof::memory_walk::{LEAF_STATES, WalkShape};
 use muster_hardware_proof::merkle::LEAF;
-use muster_hardware_proof::spec::WORDS;
-use muster_hardware_proof::walk::{LEAF_STATES, WalkShape};
+use muster_hardware_proof::spec::WORDS_PER_BLOCK;
 
-/// What the context, the matrices of a bound CHAIN and the states of the walks need beside a WALK's memory.
+/// Bytes that the context, the matrices of a bound MATMUL and the states of the walks need in addition to a WALK's
+/// memory.
 pub const RESERVE: u64 = 2 << 30;
 
-/// How long the fill should take, in seconds: what recomputing costs grows with it, and so does the wait of an honest machine.
+/// The time for the fill, in seconds. Recomputing costs more with a longer fill, but an honest machine also waits
+/// longer.
 const FILL_S: f64 = 10.0;
-/// How long the walks must take at least (docs/proofs.md, section 1).
+/// The shortest time for the walks, in seconds (docs/proofs.md, section 1).
 const WALK_S: f64 = 3.0;
-/// Reads of each block. A missing percent then costs as much as the whole fill.
+/// The average number of reads of each block. With 100, a missing percent costs as much as the whole fill.
 const READS: f64 = 100.0;
-/// log₂ of the walks: threads enough for the largest cards of today, twice over.
+/// log₂ of the number of walks, which is twice the number of threads of the largest present cards.
 const LOG2_WALKS: u8 = 17;
 const DRAWS: u16 = 128;
 
-/// What was measured.
+/// The measured rates of a card.
 #[derive(Debug, Clone, Copy)]
-pub struct Rates {
-    /// Bytes that can be allocated.
+pub struct CardRates {
+    /// Bytes of memory that can be allocated.
     pub free: u64,
-    /// Applications of the one-way function in a second.
+    /// Applications of the one-way function per second.
     pub applications: f64,
-    /// Bytes that walks read in a second.
+    /// Bytes that walks read per second.
     pub read: f64,
 }
 
-/// A WALK and what it should take.
+/// A suggested WALK and its expected times.
 #[derive(Debug, Clone, Copy)]
-pub struct Suggestion {
-    /// Its shape.
+pub struct WalkSuggestion {
+    /// The size of the WALK.
     pub shape: WalkShape,
-    /// Seconds of the fill.
+    /// Seconds for the fill.
     pub fill_s: f64,
-    /// Seconds of the walks.
+    /// Seconds for the walks.
     pub walk_s: f64,
-    /// Seconds that a prover without a percent of the memory takes longer.
+    /// Additional seconds for a prover that lacks one percent of the memory.
     pub extra_s: f64,
 }
 
-/// The WALK for a card of these rates. All of the memory but [`RESERVE`], in whole GiB; at least 1 MiB.
-pub fn walk(rates: &Rates) -> Suggestion {
+/// Suggests a WALK for a card of these rates. It fills all memory but [`RESERVE`], in whole GiB, and at least 1 MiB.
+pub fn suggest_walk(rates: &CardRates) -> WalkSuggestion {
     let whole = (rates.free.saturating_sub(RESERVE) >> 30) << 30;
     let blocks = whole.max(1 << 20) / LEAF as u64;
-    let words = (blocks * WORDS) as f64;
+    let words = (blocks * WORDS_PER_BLOCK) as f64;
     let work = power_below(FILL_S * rates.applications / words).clamp(1 << 4, 1 << 12) as u32;
     let least = WALK_S * rates.read / LEAF as f64;
     let reads = (READS * blocks as f64).max(least);
@@ -63,7 +65,7 @@ pub fn walk(rates: &Rates) -> Suggestion {
     };
     let reads = ((LEAF_STATES << leaves) << LOG2_WALKS) as f64;
     let fill_s = words * f64::from(work) / rates.applications;
-    Suggestion {
+    WalkSuggestion {
         shape,
         fill_s,
         walk_s: reads * LEAF as f64 / rates.read,
@@ -71,12 +73,12 @@ pub fn walk(rates: &Rates) -> Suggestion {
     }
 }
 
-/// The largest power of two that is not above `x`; 1 for what is below.
+/// The largest power of two that is at most `x`, and at least 1.
 fn power_below(x: f64) -> u64 {
     1 << x.max(1.0).log2().floor().clamp(0.0, 62.0) as u32
 }
 
-/// The logarithm of the power of two that is nearest to `x` and gives no fewer than `least` reads.
+/// log₂ of the power of two that is nearest to `x` and gives at least `least` reads.
 fn power_near(x: f64, least: f64, log2_walks: u8) -> u8 {
     let mut power = x.max(1.0).log2().round().clamp(0.0, 20.0) as u8;
     while power < 20 && ((LEAF_STATES << power) << log2_walks) as f64 + 1.0 < least {
@@ -89,10 +91,10 @@ fn power_near(x: f64, least: f64, log2_walks: u8) -> u8 {
 mod tests {
     use super::*;
 
-    /// The rates that docs/proofs.md estimates for an H100 must give about the WALK that it names.
+    /// The rates that docs/proofs.md estimates for an H100 must give about the WALK in its table.
     #[test]
     fn an_estimated_h100_gets_the_walk_of_the_table() {
-        let found = walk(&Rates {
+        let found = suggest_walk(&CardRates {
             free: 79 << 30,
             applications: 3.5e10,
             read: 2.4e12,
@@ -112,7 +114,7 @@ mod tests {
             (0, 1e3, 1e6),
             (192 << 30, 1e11, 8e12),
         ] {
-            let found = walk(&Rates {
+            let found = suggest_walk(&CardRates {
                 free,
                 applications,
                 read,

@@ -1,19 +1,20 @@
-//! The program as it is shipped, in front of a driver whose card is the emulator: what it asks of the driver, and its service.
+//! Runs the shipped program with a driver whose card is the emulator, and tests its calls of the driver and its
+//! service.
 //!
-//! That driver is preloaded; everything it does not have comes from the libcuda that the program was built against.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+//! That driver is preloaded. All other functions come from the libcuda against which the program was built.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use muster_hardware_proof::chain::{ChainShape, ChainSpec};
-use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_hardware_proof::message::Spec;
-use muster_hardware_proof::session::{Action, Input, Validator};
-use muster_hardware_proof::spec::Numbers;
-use muster_hardware_proof::{Engine, Limits, Verdict};
+use muster_hardware_proof::conversation::{ValidatorAction, ValidatorConversation, ValidatorInput};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
+use muster_hardware_proof::message::ProofSpec;
+use muster_hardware_proof::spec::NumberFormat;
+use muster_hardware_proof::{InstructionSet, Limits, ProofVerdict};
 
 fn program() -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_muster-grader-cuda"));
@@ -59,7 +60,7 @@ fn a_benchmark_writes_its_table() {
     assert!(output.status.success(), "{said}");
     for line in [
         "| int8: product, n = 256",
-        "| CHAIN fp16",
+        "| MATMUL fp16",
         "| walks against the copy",
         "| suggested WALK",
     ] {
@@ -78,11 +79,11 @@ fn a_card_that_is_not_there_is_named() {
     );
 }
 
-/// Ends the program whatever comes of the test.
+/// Ends the program when the test ends.
 struct Serving(Child);
 
 impl Serving {
-    /// Waits until it does, or has ended.
+    /// Waits until the program listens or has ended.
     fn listens(&mut self, socket: &Path) {
         while UnixStream::connect(socket).is_err() {
             assert_eq!(self.0.try_wait().unwrap(), None, "the program ended");
@@ -104,16 +105,16 @@ fn a_validator_passes_the_service_over_its_socket() {
     let socket = folder.path().join("http.sock");
     let mut serving = Serving(with_a_card().arg("--socket").arg(&socket).spawn().unwrap());
     serving.listens(&socket);
-    let shape = ChainShape {
-        numbers: Numbers::Int8,
+    let shape = MatmulShape {
+        numbers: NumberFormat::Int8,
         log2_n: 8,
         rounds: 1,
         entries: 16,
     };
-    let identity = Identity {
+    let identity = ChallengeIdentity {
         batch: BatchId([1; 16]),
         executor: ExecutorName([2; 32]),
-        nonce: Nonce([3; 32]),
+        nonce: ChallengeNonce([3; 32]),
     };
     let limits = Limits {
         fill_us: 1_000_000,
@@ -121,24 +122,27 @@ fn a_validator_passes_the_service_over_its_socket() {
         open_us: 1_000_000,
         allowance_us: 0,
     };
-    let spec = Spec::Chain(ChainSpec::new(identity, shape, None).unwrap());
-    let mut validator = Validator::new(spec, limits);
-    validator.apply(Input::Started, 0);
+    let spec = ProofSpec::Matmul(MatmulSpec::new(identity, shape, None).unwrap());
+    let mut validator = ValidatorConversation::new(spec, limits);
+    validator.apply(ValidatorInput::Started, 0);
     let commitment = ask(&socket, validator.challenge());
     assert_eq!(
-        validator.apply(Input::Message(&commitment), 1),
-        Some(Action::NeedRandomness)
+        validator.apply(ValidatorInput::Message(&commitment), 1),
+        Some(ValidatorAction::NeedRandomness)
     );
-    let Some(Action::Send(draw)) = validator.apply(Input::Randomness([9; 32]), 2) else {
+    let Some(ValidatorAction::Send(draw)) = validator.apply(ValidatorInput::Randomness([9; 32]), 2) else {
         panic!("a draw follows a commitment")
     };
     let opening = ask(&socket, &draw);
-    assert_eq!(validator.apply(Input::Message(&opening), 3), Some(Action::End));
-    let verdict = validator.into_evidence().judge(Engine::best());
-    assert!(matches!(verdict, Verdict::Passed(_)), "{verdict:?}");
+    assert_eq!(
+        validator.apply(ValidatorInput::Message(&opening), 3),
+        Some(ValidatorAction::End)
+    );
+    let verdict = validator.into_evidence().judge(InstructionSet::best());
+    assert!(matches!(verdict, ProofVerdict::Passed(_)), "{verdict:?}");
 }
 
-/// One message over a connection of its own.
+/// Sends one message over a connection of its own and returns the answer.
 fn ask(socket: &Path, message: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).unwrap();
     let length = message.len();

@@ -3,22 +3,22 @@
 
 use anyhow::Context as _;
 use clap::Parser;
-use muster_hardware_proof::Engine;
+use muster_hardware_proof::InstructionSet;
 use muster_hardware_proof::prover::cheat::Smaller;
-use muster_hardware_proof::prover::{CpuProver, all_cores};
+use muster_hardware_proof::prover::{CpuProver, available_threads};
 use muster_image_grader::{machine, program};
 
 /// Answers challenges with proofs of an eighth of the work.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(flatten)]
-    listening: program::Listening,
+    listening: program::ListenArguments,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let memory = machine::memory().context("how much memory there is cannot be read")?;
-    let prover = Smaller::new(CpuProver::new(Engine::best(), all_cores()));
-    program::run(prover, machine::caps(memory), &arguments.listening).await
+    let memory = machine::available_memory().context("cannot read the size of the memory")?;
+    let prover = Smaller::new(CpuProver::new(InstructionSet::best(), available_threads()));
+    program::run(prover, machine::prover_limits(memory), &arguments.listening).await
 }

@@ -1,104 +1,110 @@
-//! One conversation at a time with a validator, on one prover.
+//! Holds one conversation at a time with a validator, on one prover.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use muster_hardware_proof::message::{Frame, Kind};
-use muster_hardware_proof::prover::{Prover, ProverError, Watch, perform};
-use muster_hardware_proof::session::{Caps, Command, Executor, Refusal};
+use muster_hardware_proof::conversation::{
+    ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverLimits,
+};
+use muster_hardware_proof::message::{MessageFrame, MessageKind};
+use muster_hardware_proof::prover::{Prover, ProverError, WorkObserver, perform_task};
 
-/// What a message is answered with.
+/// The reply to a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum GraderReply {
     /// A message for the validator.
     Message(Vec<u8>),
-    /// Nothing: the validator has judged. The code of [`muster_hardware_proof::Verdict`].
+    /// No message, because the validator has judged. The number is [`muster_hardware_proof::ProofVerdict::code`].
     Judged(u16),
 }
 
-/// Why a message is not answered.
+/// The reason why a message is rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The validator's message has no place here.
+pub enum GraderRejection {
+    /// The conversation rejects the message.
     #[error(transparent)]
-    Conversation(#[from] Refusal),
-    /// The machine could not do it.
+    Conversation(#[from] ChallengeRejection),
+    /// The prover failed.
     #[error(transparent)]
     Prover(#[from] ProverError),
-    /// It works on another message.
-    #[error("the prover is at work on another message: one conversation at a time")]
+    /// The prover works on another message.
+    #[error("the prover is busy with another message: one conversation at a time")]
     Busy,
 }
 
-/// The prover and the conversation that it is in. A challenge begins a new one, whatever came of the one before.
-pub struct Grader<P> {
-    caps: Caps,
-    state: Mutex<State<P>>,
+/// A prover and its present conversation. A challenge begins a new conversation, even if the one before has not ended.
+pub struct GraderService<P> {
+    caps: ProverLimits,
+    state: Mutex<GraderState<P>>,
 }
 
-struct State<P> {
-    executor: Executor,
+struct GraderState<P> {
+    executor: ExecutorConversation,
     prover: P,
 }
 
-/// Set by whoever no longer waits for the answer.
-struct CalledOff<'a>(&'a AtomicBool);
+/// Cancels the work when nobody waits for its answer any longer.
+struct CancelFlag<'a>(&'a AtomicBool);
 
-impl Watch for CalledOff<'_> {
-    fn cancelled(&self) -> bool {
+impl WorkObserver for CancelFlag<'_> {
+    fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl<P: Prover> Grader<P> {
-    /// Waits for a challenge within `caps`.
-    pub fn new(prover: P, caps: Caps) -> Self {
-        let executor = Executor::new(caps);
+impl<P: Prover> GraderService<P> {
+    /// A service that waits for a challenge within `caps`.
+    pub fn new(prover: P, caps: ProverLimits) -> Self {
+        let executor = ExecutorConversation::new(caps);
         Self {
             caps,
-            state: Mutex::new(State { executor, prover }),
+            state: Mutex::new(GraderState { executor, prover }),
         }
     }
 
-    /// Answers one message; blocks for as long as the work takes, or until `called_off`.
+    /// Handles one message. Blocks until the work is done, or until `called_off` is set.
     ///
     /// # Errors
-    /// The message is refused, or the machine cannot do what it asks. The conversation is over then, unless the prover was only
-    /// busy with another message.
-    pub fn answer(&self, message: &[u8], called_off: &AtomicBool) -> Result<Answer, Refused> {
+    /// The message is rejected, or the prover fails. The conversation is over then, unless the prover was only busy
+    /// with another message.
+    pub fn handle_message(
+        &self,
+        message: &[u8],
+        called_off: &AtomicBool,
+    ) -> Result<GraderReply, GraderRejection> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
-            // What a panic left is a conversation that is over, and a prover that begins each task anew.
+            // After a panic, the conversation is over and the prover begins each task anew, so the state can be used.
             Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-            Err(TryLockError::WouldBlock) => return Err(Refused::Busy),
+            Err(TryLockError::WouldBlock) => return Err(GraderRejection::Busy),
         };
-        let State { executor, prover } = &mut *state;
-        if Frame::parse(message).is_ok_and(|frame| frame.kind == Kind::Challenge) {
-            *executor = Executor::new(self.caps);
+        let GraderState { executor, prover } = &mut *state;
+        if MessageFrame::parse(message).is_ok_and(|frame| frame.kind == MessageKind::Challenge) {
+            *executor = ExecutorConversation::new(self.caps);
         }
         let outcome = converse(executor, prover, message, called_off);
         if outcome.is_err() {
-            *executor = Executor::new(self.caps);
+            *executor = ExecutorConversation::new(self.caps);
         }
         outcome
     }
 }
 
 fn converse(
-    executor: &mut Executor,
+    executor: &mut ExecutorConversation,
     prover: &mut dyn Prover,
     message: &[u8],
     called_off: &AtomicBool,
-) -> Result<Answer, Refused> {
-    let mut command = executor.message(message)?;
+) -> Result<GraderReply, GraderRejection> {
+    let mut command = executor.receive(message)?;
     loop {
         match command {
-            Command::Run(task) => {
-                let output = perform(prover, &task, &CalledOff(called_off))?;
-                command = executor.output(&output)?;
+            ExecutorCommand::Run(task) => {
+                let output = perform_task(prover, &task, &CancelFlag(called_off))?;
+                command = executor.complete_task(&output)?;
             }
-            Command::Send(bytes) => return Ok(Answer::Message(bytes)),
-            Command::End(code) => return Ok(Answer::Judged(code)),
+            ExecutorCommand::Send(bytes) => return Ok(GraderReply::Message(bytes)),
+            ExecutorCommand::End(code) => return Ok(GraderReply::Judged(code)),
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use anyhow::Context as _;
 use clap::Parser;
-use muster_hardware_proof::Engine;
-use muster_hardware_proof::prover::{CpuProver, all_cores};
+use muster_hardware_proof::InstructionSet;
+use muster_hardware_proof::prover::{CpuProver, available_threads};
 use muster_image_grader::{machine, program};
 
-/// Proves what this container's machine can do to whoever challenges it.
+/// Answers a validator's challenges and so proves the hardware of this container.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(flatten)]
-    listening: program::Listening,
-    /// MiB that this process may take; what its container may take if it is not given.
+    listening: program::ListenArguments,
+    /// MiB of memory that this process may use; without it, the memory bound of the container.
     #[arg(long)]
     memory_mib: Option<u64>,
 }
@@ -21,9 +21,9 @@ async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let asked = arguments.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
     let memory = asked
-        .or_else(machine::memory)
-        .context("how much memory there is cannot be read: name it with --memory-mib")?;
-    let prover = CpuProver::new(Engine::best(), all_cores());
-    let caps = machine::caps(memory);
+        .or_else(machine::available_memory)
+        .context("cannot read the size of the memory: give it with --memory-mib")?;
+    let prover = CpuProver::new(InstructionSet::best(), available_threads());
+    let caps = machine::prover_limits(memory);
     program::run(prover, caps, &arguments.listening).await
 }

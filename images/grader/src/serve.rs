@@ -1,4 +1,4 @@
-//! `GET /health` and `POST /v1/grade`, over HTTP/1.1.
+//! Serves `GET /health` and `POST /v1/grade` over HTTP/1.1.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -19,16 +19,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use crate::{Answer, Grader, Refused};
+use crate::{GraderRejection, GraderReply, GraderService};
 
-/// No message of a validator's is longer.
-const MOST_BYTES: usize = 4_096;
+/// The longest message of a validator, in bytes.
+const MAX_MESSAGE_BYTES: usize = 4_096;
 
-/// Serves on a Unix socket for ever. A file that an earlier process left there goes first.
+/// Serves on a Unix socket without end. Removes a file that an earlier process left there.
 ///
 /// # Errors
-/// The socket cannot be made, or fails.
-pub async fn on_socket<P>(path: &Path, grader: Arc<Grader<P>>) -> std::io::Result<()>
+/// The socket cannot be created, or fails.
+pub async fn serve_socket<P>(path: &Path, grader: Arc<GraderService<P>>) -> std::io::Result<()>
 where
     P: Prover + Send + 'static,
 {
@@ -41,117 +41,125 @@ where
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await?;
-        take(&mut connections, stream, &grader);
+        spawn_connection(&mut connections, stream, &grader);
     }
 }
 
-/// Serves on a port for ever.
+/// Serves on a port without end.
 ///
 /// # Errors
-/// The listener failed.
-pub async fn on_port<P>(listener: TcpListener, grader: Arc<Grader<P>>) -> std::io::Result<()>
+/// The listener fails.
+pub async fn serve_port<P>(listener: TcpListener, grader: Arc<GraderService<P>>) -> std::io::Result<()>
 where
     P: Prover + Send + 'static,
 {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await?;
-        // A commitment is small, and its time is measured.
+        // A commitment is small and its time is measured, so it must not wait for more data.
         stream.set_nodelay(true)?;
-        take(&mut connections, stream, &grader);
+        spawn_connection(&mut connections, stream, &grader);
     }
 }
 
-fn take<P, S>(connections: &mut JoinSet<()>, stream: S, grader: &Arc<Grader<P>>)
+fn spawn_connection<P, S>(connections: &mut JoinSet<()>, stream: S, grader: &Arc<GraderService<P>>)
 where
     P: Prover + Send + 'static,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Those that have ended.
+    // Drops the connections that have ended.
     while connections.try_join_next().is_some() {}
     let grader = Arc::clone(grader);
     let service = service_fn(move |request| {
         let grader = Arc::clone(&grader);
-        async move { Ok::<_, Infallible>(answer(request, grader).await) }
+        async move { Ok::<_, Infallible>(route_request(request, grader).await) }
     });
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     connections.spawn(async move {
-        // Who broke off gets no answer; the seal says so in its proof.
+        // A client that broke off gets no answer. The sealing proxy records that in its response proof.
         let _ = connection.await;
     });
 }
 
-async fn answer<P>(request: Request<Incoming>, grader: Arc<Grader<P>>) -> Response<Full<Bytes>>
+async fn route_request<P>(request: Request<Incoming>, grader: Arc<GraderService<P>>) -> Response<Full<Bytes>>
 where
     P: Prover + Send + 'static,
 {
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/health") => said(StatusCode::OK, &json!({"status": "ok"})),
-        (&Method::POST, "/v1/grade") => match Limited::new(request.into_body(), MOST_BYTES).collect().await {
-            Ok(body) => grade(body.to_bytes(), grader).await,
-            Err(_) => failed(
+        (&Method::GET, "/health") => json_response(StatusCode::OK, &json!({"status": "ok"})),
+        (&Method::POST, "/v1/grade") => match Limited::new(request.into_body(), MAX_MESSAGE_BYTES)
+            .collect()
+            .await
+        {
+            Ok(body) => grade_message(body.to_bytes(), grader).await,
+            Err(_) => error_response(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("a message is whole and of at most {MOST_BYTES} bytes"),
+                &format!("the message is incomplete or longer than {MAX_MESSAGE_BYTES} bytes"),
             ),
         },
-        (_, "/health" | "/v1/grade") => failed(StatusCode::METHOD_NOT_ALLOWED, "GET /health, POST /v1/grade"),
-        (_, _) => failed(StatusCode::NOT_FOUND, "there are GET /health and POST /v1/grade"),
+        (_, "/health" | "/v1/grade") => {
+            error_response(StatusCode::METHOD_NOT_ALLOWED, "GET /health, POST /v1/grade")
+        }
+        (_, _) => error_response(
+            StatusCode::NOT_FOUND,
+            "this service has GET /health and POST /v1/grade",
+        ),
     }
 }
 
-/// Dropped when the response is no longer waited for: the work ends soon after.
-struct Waiting(Arc<AtomicBool>);
+/// Cancels the work when the response is no longer waited for, because the request's future is dropped then.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-async fn grade<P>(message: Bytes, grader: Arc<Grader<P>>) -> Response<Full<Bytes>>
+async fn grade_message<P>(message: Bytes, grader: Arc<GraderService<P>>) -> Response<Full<Bytes>>
 where
     P: Prover + Send + 'static,
 {
-    let waiting = Waiting(Arc::default());
+    let waiting = CancelOnDrop(Arc::default());
     let called_off = Arc::clone(&waiting.0);
-    let work = spawn_blocking(move || grader.answer(&message, &called_off));
+    let work = spawn_blocking(move || grader.handle_message(&message, &called_off));
     let answered = work.await;
     drop(waiting);
     match answered {
-        Ok(Ok(Answer::Message(bytes))) => {
+        Ok(Ok(GraderReply::Message(bytes))) => {
             let mut response = Response::new(Full::from(bytes));
             let kind = HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        Ok(Ok(Answer::Judged(_))) => {
+        Ok(Ok(GraderReply::Judged(_))) => {
             let mut response = Response::new(Full::default());
             *response.status_mut() = StatusCode::NO_CONTENT;
             response
         }
-        Ok(Err(refused)) => failed(status(&refused), &refused.to_string()),
-        Err(_) => failed(
+        Ok(Err(refused)) => error_response(status_of(&refused), &refused.to_string()),
+        Err(_) => error_response(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "the prover has a defect; its message is in the job's output",
+            "the prover has a defect; its panic message is in the job's output",
         ),
     }
 }
 
-fn status(refused: &Refused) -> StatusCode {
+fn status_of(refused: &GraderRejection) -> StatusCode {
     match refused {
-        Refused::Conversation(_) => StatusCode::BAD_REQUEST,
-        Refused::Busy => StatusCode::CONFLICT,
-        Refused::Prover(ProverError::TooLarge(_)) => StatusCode::INSUFFICIENT_STORAGE,
-        Refused::Prover(ProverError::Cancelled | ProverError::OutOfOrder(_)) => StatusCode::CONFLICT,
-        Refused::Prover(ProverError::Device(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+        GraderRejection::Conversation(_) => StatusCode::BAD_REQUEST,
+        GraderRejection::Busy => StatusCode::CONFLICT,
+        GraderRejection::Prover(ProverError::TooLarge(_)) => StatusCode::INSUFFICIENT_STORAGE,
+        GraderRejection::Prover(ProverError::Cancelled | ProverError::OutOfOrder(_)) => StatusCode::CONFLICT,
+        GraderRejection::Prover(ProverError::Device(_)) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-fn failed(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
-    said(status, &json!({"error": reason}))
+fn error_response(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
+    json_response(status, &json!({"error": reason}))
 }
 
-fn said(status: StatusCode, body: &serde_json::Value) -> Response<Full<Bytes>> {
+fn json_response(status: StatusCode, body: &serde_json::Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body.to_string()));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");

@@ -1,4 +1,4 @@
-//! The program as a validator meets it: honest conversations pass, everything else is refused by name.
+//! Tests the program over HTTP: honest conversations pass, everything else is rejected with a reason.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -11,15 +11,17 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use muster_hardware_proof::chain::{ChainShape, ChainSpec};
-use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
-use muster_hardware_proof::message::{Kind, Spec, frame};
+use muster_hardware_proof::conversation::{
+    ChallengeRejection, ValidatorAction, ValidatorConversation, ValidatorInput,
+};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
+use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
+use muster_hardware_proof::message::{MessageKind, ProofSpec, encode_message};
 use muster_hardware_proof::prover::CpuProver;
-use muster_hardware_proof::session::{Action, Input, Refusal, Validator};
-use muster_hardware_proof::spec::Numbers;
-use muster_hardware_proof::walk::{WalkShape, WalkSpec};
-use muster_hardware_proof::{Engine, Limits, Verdict};
-use muster_image_grader::{Answer, Grader, Refused, machine, serve};
+use muster_hardware_proof::spec::NumberFormat;
+use muster_hardware_proof::{InstructionSet, Limits, ProofVerdict};
+use muster_image_grader::{GraderRejection, GraderReply, GraderService, machine, serve};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
@@ -31,25 +33,25 @@ const LIMITS: Limits = Limits {
     allowance_us: 150_000,
 };
 
-fn identity(nonce: u8) -> Identity {
-    Identity {
+fn identity(nonce: u8) -> ChallengeIdentity {
+    ChallengeIdentity {
         batch: BatchId([1; 16]),
         executor: ExecutorName([2; 32]),
-        nonce: Nonce([nonce; 32]),
+        nonce: ChallengeNonce([nonce; 32]),
     }
 }
 
-fn chain(nonce: u8, log2_n: u8) -> Spec {
-    let shape = ChainShape {
-        numbers: Numbers::Int8,
+fn chain(nonce: u8, log2_n: u8) -> ProofSpec {
+    let shape = MatmulShape {
+        numbers: NumberFormat::Int8,
         log2_n,
         rounds: 4,
         entries: 64,
     };
-    Spec::Chain(ChainSpec::new(identity(nonce), shape, None).unwrap())
+    ProofSpec::Matmul(MatmulSpec::new(identity(nonce), shape, None).unwrap())
 }
 
-fn walk(nonce: u8, blocks: u64) -> Spec {
+fn walk(nonce: u8, blocks: u64) -> ProofSpec {
     let shape = WalkShape {
         blocks,
         work: 16,
@@ -57,15 +59,15 @@ fn walk(nonce: u8, blocks: u64) -> Spec {
         log2_leaves: 1,
         draws: 64,
     };
-    Spec::Walk(WalkSpec::new(identity(nonce), shape).unwrap())
+    ProofSpec::Walk(WalkSpec::new(identity(nonce), shape).unwrap())
 }
 
-fn grader() -> Arc<Grader<CpuProver>> {
-    let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
-    Arc::new(Grader::new(prover, machine::caps(512 << 20)))
+fn grader() -> Arc<GraderService<CpuProver>> {
+    let prover = CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN);
+    Arc::new(GraderService::new(prover, machine::prover_limits(512 << 20)))
 }
 
-/// A connection of a client's, and what keeps it going.
+/// A client's connection and the task that drives it.
 struct Client {
     requests: SendRequest<Full<Bytes>>,
     _going: JoinSet<()>,
@@ -96,31 +98,35 @@ impl Client {
         (status, response.into_body().collect().await.unwrap().to_bytes())
     }
 
-    /// A whole conversation over HTTP.
-    async fn converse(&mut self, spec: Spec) -> Verdict {
-        let mut validator = Validator::new(spec, LIMITS);
+    /// Runs a whole conversation over HTTP.
+    async fn converse(&mut self, spec: ProofSpec) -> ProofVerdict {
+        let mut validator = ValidatorConversation::new(spec, LIMITS);
         let mut message = validator.challenge().to_vec();
         let mut now_us = 0;
-        validator.apply(Input::Started, now_us);
+        validator.apply(ValidatorInput::Started, now_us);
         loop {
             let (status, answer) = self.ask(Method::POST, "/v1/grade", message).await;
             assert_eq!(status, StatusCode::OK, "{answer:?}");
             now_us += 200_000;
-            match validator.apply(Input::Message(&answer), now_us) {
-                Some(Action::NeedRandomness) => {
-                    let Some(Action::Send(next)) = validator.apply(Input::Randomness([9; 32]), now_us) else {
+            match validator.apply(ValidatorInput::Message(&answer), now_us) {
+                Some(ValidatorAction::NeedRandomness) => {
+                    let Some(ValidatorAction::Send(next)) =
+                        validator.apply(ValidatorInput::Randomness([9; 32]), now_us)
+                    else {
                         unreachable!("randomness is asked for to send something")
                     };
                     message = next;
                 }
-                Some(Action::End) => break,
-                Some(Action::Send(_)) | None => unreachable!("after a message comes randomness or the end"),
+                Some(ValidatorAction::End) => break,
+                Some(ValidatorAction::Send(_)) | None => {
+                    unreachable!("after a message comes randomness or the end")
+                }
             }
         }
-        let verdict = validator.into_evidence().judge(Engine::best());
-        let told = frame(
-            Kind::Verdict,
-            &spec.session(),
+        let verdict = validator.into_evidence().judge(InstructionSet::best());
+        let told = encode_message(
+            MessageKind::Verdict,
+            &spec.challenge_id(),
             &[&verdict.code().to_le_bytes(), &[0, 0]],
         );
         let (status, _) = self.ask(Method::POST, "/v1/grade", told).await;
@@ -133,7 +139,7 @@ async fn on_port() -> (Client, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut serving = JoinSet::new();
-    serving.spawn(async move { serve::on_port(listener, grader()).await.unwrap() });
+    serving.spawn(async move { serve::serve_port(listener, grader()).await.unwrap() });
     let client = Client::over(TcpStream::connect(address).await.unwrap()).await;
     (client, serving)
 }
@@ -143,15 +149,18 @@ async fn an_honest_prover_passes_over_either_way_in() {
     let (mut client, _serving) = on_port().await;
     let (status, body) = client.ask(Method::GET, "/health", vec![]).await;
     assert_eq!((status, &body[..]), (StatusCode::OK, &br#"{"status":"ok"}"#[..]));
-    assert!(matches!(client.converse(chain(1, 8)).await, Verdict::Passed(_)));
+    assert!(matches!(
+        client.converse(chain(1, 8)).await,
+        ProofVerdict::Passed(_)
+    ));
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http.sock");
-    // Left by a process that is no more.
+    // A file that an earlier process left.
     std::fs::write(&path, "").unwrap();
     let mut serving = JoinSet::new();
     let served = path.clone();
-    serving.spawn(async move { serve::on_socket(&served, grader()).await.unwrap() });
+    serving.spawn(async move { serve::serve_socket(&served, grader()).await.unwrap() });
     let stream = loop {
         match UnixStream::connect(&path).await {
             Ok(stream) => break stream,
@@ -159,19 +168,29 @@ async fn an_honest_prover_passes_over_either_way_in() {
         }
     };
     let mut client = Client::over(stream).await;
-    // One after another on one prover.
-    assert!(matches!(client.converse(walk(2, 1024)).await, Verdict::Passed(_)));
-    assert!(matches!(client.converse(chain(3, 9)).await, Verdict::Passed(_)));
+    // One conversation after another on one prover.
+    assert!(matches!(
+        client.converse(walk(2, 1024)).await,
+        ProofVerdict::Passed(_)
+    ));
+    assert!(matches!(
+        client.converse(chain(3, 9)).await,
+        ProofVerdict::Passed(_)
+    ));
 }
 
 #[tokio::test]
 async fn what_is_no_message_in_its_turn_is_refused_by_name() {
     let (mut client, mut serving) = on_port().await;
     let spec = chain(1, 8);
-    let challenge = frame(Kind::Challenge, &spec.session(), &[&spec.to_bytes()]);
-    let seed = frame(Kind::Seed, &spec.session(), &[&[0; 32]]);
+    let challenge = encode_message(MessageKind::Challenge, &spec.challenge_id(), &[&spec.to_bytes()]);
+    let seed = encode_message(MessageKind::Seed, &spec.challenge_id(), &[&[0; 32]]);
     let large = walk(1, 1 << 20);
-    let large = frame(Kind::Challenge, &large.session(), &[&large.to_bytes()]);
+    let large = encode_message(
+        MessageKind::Challenge,
+        &large.challenge_id(),
+        &[&large.to_bytes()],
+    );
     for (message, status, reason) in [
         (vec![], StatusCode::BAD_REQUEST, "cannot be read"),
         (vec![0xFF; 100], StatusCode::BAD_REQUEST, "cannot be read"),
@@ -193,7 +212,7 @@ async fn what_is_no_message_in_its_turn_is_refused_by_name() {
         assert_eq!(got, status, "{body}");
         assert!(body.contains(reason), "{body}");
         if got == StatusCode::PAYLOAD_TOO_LARGE {
-            // The rest was not read, so the connection is of no more use.
+            // The rest of the body was not read, so the connection cannot be used again.
             serving.abort_all();
             (client, serving) = on_port().await;
         }
@@ -202,30 +221,43 @@ async fn what_is_no_message_in_its_turn_is_refused_by_name() {
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     let (status, _) = client.ask(Method::GET, "/", vec![]).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    // Nothing of all this is in the way of an honest challenge.
-    assert!(matches!(client.converse(spec).await, Verdict::Passed(_)));
+    // An honest challenge still passes afterwards.
+    assert!(matches!(client.converse(spec).await, ProofVerdict::Passed(_)));
 }
 
 #[test]
 fn work_that_nobody_waits_for_ends_and_the_next_challenge_is_taken() {
     let grader = grader();
     let spec = chain(1, 8);
-    let challenge = frame(Kind::Challenge, &spec.session(), &[&spec.to_bytes()]);
-    let called_off = grader.answer(&challenge, &AtomicBool::new(true));
-    assert!(matches!(called_off, Err(Refused::Prover(_))), "{called_off:?}");
+    let challenge = encode_message(MessageKind::Challenge, &spec.challenge_id(), &[&spec.to_bytes()]);
+    let called_off = grader.handle_message(&challenge, &AtomicBool::new(true));
+    assert!(
+        matches!(called_off, Err(GraderRejection::Prover(_))),
+        "{called_off:?}"
+    );
     let (first, again) = (AtomicBool::new(false), AtomicBool::new(false));
     assert!(matches!(
-        grader.answer(&challenge, &first),
-        Ok(Answer::Message(_))
+        grader.handle_message(&challenge, &first),
+        Ok(GraderReply::Message(_))
     ));
-    // A challenge begins anew whatever is open; what belongs to the old conversation does not fit the new one.
+    // A challenge begins a new conversation, in which messages of the old one are rejected.
     let other = chain(2, 8);
-    let another = frame(Kind::Challenge, &other.session(), &[&other.to_bytes()]);
-    assert!(matches!(grader.answer(&another, &again), Ok(Answer::Message(_))));
-    let draw = frame(Kind::Draw, &spec.session(), &[&[0; 64]]);
-    let refused = grader.answer(&draw, &again);
+    let another = encode_message(
+        MessageKind::Challenge,
+        &other.challenge_id(),
+        &[&other.to_bytes()],
+    );
+    assert!(matches!(
+        grader.handle_message(&another, &again),
+        Ok(GraderReply::Message(_))
+    ));
+    let draw = encode_message(MessageKind::Draw, &spec.challenge_id(), &[&[0; 64]]);
+    let refused = grader.handle_message(&draw, &again);
     assert!(
-        matches!(refused, Err(Refused::Conversation(Refusal::OtherSession))),
+        matches!(
+            refused,
+            Err(GraderRejection::Conversation(ChallengeRejection::OtherChallenge))
+        ),
         "{refused:?}"
     );
 }

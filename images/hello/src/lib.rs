@@ -1,4 +1,4 @@
-//! The demo job: how often each word occurs in the files of a folder.
+//! The demo job: counts how often each word occurs in the files of a folder.
 //!
 //! The program of this crate is the only file of the demo's image, so it is linked statically:
 //!
@@ -7,20 +7,20 @@
 //!     --target x86_64-unknown-linux-gnu --target-dir target/static
 //! ```
 //!
-//! (A target folder of its own, so that the flags do not rebuild everything else.)
+//! The separate target folder prevents the flags from rebuilding everything else.
 
 pub mod parrot;
 pub mod probe;
 pub mod serve;
 pub mod words;
 
-/// Where a job finds its inputs.
+/// The folder with a job's inputs.
 pub const VOLUME: &str = "/volume";
-/// Where the demo job leaves its result; its `artifacts_dir`.
+/// The folder for the demo job's result, which is its `artifacts_dir`.
 pub const ARTIFACTS: &str = "/artifacts";
-/// Where a job leaves what is to be uploaded.
+/// The folder for files that a job uploads.
 pub const OUTPUT: &str = "/output";
-/// The demo job's result inside [`ARTIFACTS`] and [`OUTPUT`].
+/// The file name of the demo job's result in [`ARTIFACTS`] and [`OUTPUT`].
 pub const RESULT: &str = "words.json";
-/// Where the image holds the program.
+/// The path of the program in the image.
 pub const PROGRAM: &str = "/hello";

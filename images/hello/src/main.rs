@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muster_image_hello::probe::Probe;
-use muster_image_hello::serve::Serve;
+use muster_image_hello::serve::ListenOn;
 use muster_image_hello::{ARTIFACTS, OUTPUT, RESULT, VOLUME, parrot, words};
 
 fn main() -> ExitCode {
@@ -22,14 +22,14 @@ fn main() -> ExitCode {
             Ok(pace) => parrot::serve(Path::new(socket), Duration::from_millis(pace)),
             Err(_) => usage(),
         },
-        Some((command, rest)) if command == "serve" => match Serve::parse(rest) {
+        Some((command, rest)) if command == "serve" => match ListenOn::parse(rest) {
             Some(serve) => serve.run(),
             None => usage(),
         },
         Some(_) | None => usage(),
     };
     result.unwrap_or_else(|error| {
-        // Where stderr is closed there is nobody left to tell.
+        // If stderr is closed, the error cannot be reported.
         let _ = writeln!(io::stderr(), "hello: {error}");
         ExitCode::FAILURE
     })
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 fn count_words() -> io::Result<ExitCode> {
     let frequencies = words::count_folder(Path::new(VOLUME))?;
     let result = format!("{:#}\n", frequencies.to_json());
-    // Where a job's files go is its user's choice: here, there, or nowhere.
+    // The user decides which of the two folders is mounted, if any.
     for folder in [ARTIFACTS, OUTPUT].map(Path::new) {
         if folder.is_dir() {
             std::fs::write(folder.join(RESULT), &result)?;

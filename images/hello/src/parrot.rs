@@ -1,6 +1,6 @@
-//! `hello parrot SOCKET [PACE]`: a parrot behind OpenAI's interface, on a Unix socket. It says the words of the last message over and
-//! over, one each PACE milliseconds, as many as `max_tokens`: what a language model is to everything around it, in two hundred
-//! lines and without weights.
+//! `hello parrot SOCKET [PACE]`: a stand-in for a language model, behind OpenAI's interface on a Unix socket. It
+//! repeats the words of the last message, one every PACE milliseconds, until it has sent `max_tokens` words. It needs
+//! no weights.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Its name among models.
+/// The name of the model.
 pub const MODEL: &str = "parrot";
 const MAX_HEAD: u64 = 64 * 1024;
 const MAX_BODY: usize = 16 * 1024 * 1024;
@@ -20,7 +20,7 @@ const WORDS: u64 = 16;
 /// Serves until the process ends.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn serve(socket: &Path, pace: Duration) -> io::Result<ExitCode> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -30,22 +30,22 @@ pub fn serve(socket: &Path, pace: Duration) -> io::Result<ExitCode> {
     for stream in listener.incoming() {
         let stream = stream?;
         std::thread::spawn(move || {
-            // Whoever asked has gone.
-            let _ = converse(&stream, pace);
+            // The client has closed the connection.
+            let _ = serve_connection(&stream, pace);
         });
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One request.
+/// One HTTP request.
 struct Request {
     method: String,
     path: String,
     body: Vec<u8>,
 }
 
-/// What a request wants of the parrot.
-struct Wish {
+/// A completion, as the request asks for it.
+struct CompletionRequest {
     words: Vec<String>,
     prompt: u64,
     stream: bool,
@@ -54,16 +54,16 @@ struct Wish {
     chat: bool,
 }
 
-fn converse(stream: &UnixStream, pace: Duration) -> io::Result<()> {
+fn serve_connection(stream: &UnixStream, pace: Duration) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
-    while let Some(request) = read(&mut reader)? {
-        answer(&request, &mut writer, pace)?;
+    while let Some(request) = read_request(&mut reader)? {
+        route_request(&request, &mut writer, pace)?;
     }
     Ok(())
 }
 
-fn read(reader: &mut BufReader<&UnixStream>) -> io::Result<Option<Request>> {
+fn read_request(reader: &mut BufReader<&UnixStream>) -> io::Result<Option<Request>> {
     let mut head = reader.by_ref().take(MAX_HEAD);
     let mut line = String::new();
     if head.read_line(&mut line)? == 0 {
@@ -93,35 +93,44 @@ fn read(reader: &mut BufReader<&UnixStream>) -> io::Result<Option<Request>> {
     Ok(Some(Request { method, path, body }))
 }
 
-fn answer(request: &Request, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
+fn route_request(request: &Request, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
     let about = json!({ "id": MODEL, "object": "model", "created": 0, "owned_by": "muster" });
     match (request.method.as_str(), request.path.as_str()) {
-        ("GET", "/health") => document(writer, 200, &json!({ "status": "ok" })),
-        ("GET", "/v1/models") => document(writer, 200, &json!({ "object": "list", "data": [about] })),
-        ("POST", "/v1/chat/completions") => completion(request, true, writer, pace),
-        ("POST", "/v1/completions") => completion(request, false, writer, pace),
+        ("GET", "/health") => write_json(writer, 200, &json!({ "status": "ok" })),
+        ("GET", "/v1/models") => write_json(writer, 200, &json!({ "object": "list", "data": [about] })),
+        ("POST", "/v1/chat/completions") => answer_completion(request, true, writer, pace),
+        ("POST", "/v1/completions") => answer_completion(request, false, writer, pace),
         ("POST", "/v1/embeddings") => {
             let length = u32::try_from(request.body.len()).unwrap_or(u32::MAX);
             let vector =
                 json!([{ "object": "embedding", "index": 0, "embedding": [f64::from(length), 0.5] }]);
             let usage = json!({ "prompt_tokens": 1, "total_tokens": 1 });
             let answer = json!({ "object": "list", "model": MODEL, "data": vector, "usage": usage });
-            document(writer, 200, &answer)
+            write_json(writer, 200, &answer)
         }
-        _other => document(writer, 404, &error("there is nothing here")),
+        _other => write_json(writer, 404, &error_body("this path does not exist")),
     }
 }
 
-fn error(message: &str) -> Value {
+fn error_body(message: &str) -> Value {
     json!({ "error": { "message": message, "type": "invalid_request_error", "param": null, "code": null } })
 }
 
-fn completion(request: &Request, chat: bool, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
-    let Some(wish) = wish(&request.body, chat) else {
-        return document(writer, 400, &error("a completion wants messages, or a prompt"));
+fn answer_completion(
+    request: &Request,
+    chat: bool,
+    writer: &mut impl Write,
+    pace: Duration,
+) -> io::Result<()> {
+    let Some(wish) = parse_completion(&request.body, chat) else {
+        return write_json(
+            writer,
+            400,
+            &error_body("a completion needs messages or a prompt"),
+        );
     };
     if wish.stream {
-        return events(&wish, writer, pace);
+        return stream_completion(&wish, writer, pace);
     }
     let text = wish.words.concat();
     let mut choice =
@@ -138,14 +147,14 @@ fn completion(request: &Request, chat: bool, writer: &mut impl Write, pace: Dura
     if let Some(answer) = answer.as_object_mut() {
         answer.insert("usage".to_owned(), wish.usage());
     }
-    document(writer, 200, &answer)
+    write_json(writer, 200, &answer)
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own, which sleeps as long as it was asked to"
+    reason = "a thread of its own, which sleeps for the requested pace"
 )]
-fn events(wish: &Wish, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
+fn stream_completion(wish: &CompletionRequest, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
     write!(
         writer,
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -161,7 +170,7 @@ fn events(wish: &Wish, writer: &mut impl Write, pace: Duration) -> io::Result<()
         if let Some(choice) = choice.as_object_mut() {
             choice.insert(key.to_owned(), said);
         }
-        chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([choice]))))?;
+        write_chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([choice]))))?;
     }
     let mut last = json!({ "index": 0, "finish_reason": "length" });
     if let (true, Some(last)) = (wish.chat, last.as_object_mut()) {
@@ -169,27 +178,27 @@ fn events(wish: &Wish, writer: &mut impl Write, pace: Duration) -> io::Result<()
     } else if let Some(last) = last.as_object_mut() {
         last.insert("text".to_owned(), json!(""));
     }
-    chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([last]))))?;
+    write_chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([last]))))?;
     if wish.usage {
         let mut event = wish.envelope(json!([]));
         if let Some(event) = event.as_object_mut() {
             event.insert("usage".to_owned(), wish.usage());
         }
-        chunk(writer, &format!("data: {event}\n\n"))?;
+        write_chunk(writer, &format!("data: {event}\n\n"))?;
     }
-    chunk(writer, "data: [DONE]\n\n")?;
+    write_chunk(writer, "data: [DONE]\n\n")?;
     write!(writer, "0\r\n\r\n")?;
     writer.flush()
 }
 
-fn chunk(writer: &mut impl Write, text: &str) -> io::Result<()> {
-    say(writer, &format!("{:x}\r\n{text}\r\n", text.len()))
+fn write_chunk(writer: &mut impl Write, text: &str) -> io::Result<()> {
+    write_flushed(writer, &format!("{:x}\r\n{text}\r\n", text.len()))
 }
 
-fn document(writer: &mut impl Write, status: u16, body: &Value) -> io::Result<()> {
+fn write_json(writer: &mut impl Write, status: u16, body: &Value) -> io::Result<()> {
     let (body, words) = (body.to_string(), if status == 200 { "OK" } else { "Refused" });
     let length = body.len();
-    say(
+    write_flushed(
         writer,
         &format!(
             "HTTP/1.1 {status} {words}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
@@ -197,13 +206,13 @@ fn document(writer: &mut impl Write, status: u16, body: &Value) -> io::Result<()
     )
 }
 
-/// In one piece: there is no buffer between, so that every word leaves when it is said.
-fn say(writer: &mut impl Write, text: &str) -> io::Result<()> {
+/// Writes the text and flushes, so that every word is sent at its time.
+fn write_flushed(writer: &mut impl Write, text: &str) -> io::Result<()> {
     writer.write_all(text.as_bytes())?;
     writer.flush()
 }
 
-fn wish(body: &[u8], chat: bool) -> Option<Wish> {
+fn parse_completion(body: &[u8], chat: bool) -> Option<CompletionRequest> {
     let asked: Value = serde_json::from_slice(body).ok()?;
     let prompt = if chat {
         let last = asked.get("messages")?.as_array()?.last()?;
@@ -219,7 +228,7 @@ fn wish(body: &[u8], chat: bool) -> Option<Wish> {
         .min(MAX_WORDS);
     let said = given.iter().cycle().take(usize::try_from(most).unwrap_or(0));
     let yes = |key: &str| asked.pointer(key).and_then(Value::as_bool).unwrap_or(false);
-    Some(Wish {
+    Some(CompletionRequest {
         words: said.map(|word| format!("{word} ")).collect(),
         prompt: u64::try_from(given.len()).unwrap_or(u64::MAX),
         stream: yes("/stream"),
@@ -229,7 +238,7 @@ fn wish(body: &[u8], chat: bool) -> Option<Wish> {
     })
 }
 
-impl Wish {
+impl CompletionRequest {
     fn envelope(&self, choices: Value) -> Value {
         let object = match (self.chat, self.stream) {
             (true, true) => "chat.completion.chunk",
@@ -246,7 +255,7 @@ impl Wish {
         })
     }
 
-    /// A parrot is sure of what it says.
+    /// Log-probabilities of 0 for these words.
     fn logprobs(&self, from: usize, count: usize) -> Value {
         if !self.logprobs || !self.chat {
             return Value::Null;
@@ -268,14 +277,14 @@ impl Wish {
 mod tests {
     use super::*;
 
-    fn said(path: &str, body: &Value) -> String {
+    fn response_to(path: &str, body: &Value) -> String {
         let request = Request {
             method: "POST".to_owned(),
             path: path.to_owned(),
             body: body.to_string().into_bytes(),
         };
         let mut written = Vec::new();
-        answer(&request, &mut written, Duration::ZERO).unwrap();
+        route_request(&request, &mut written, Duration::ZERO).unwrap();
         String::from_utf8(written).unwrap()
     }
 
@@ -283,7 +292,7 @@ mod tests {
     fn it_repeats_what_it_hears() {
         let ask =
             json!({ "messages": [{ "role": "user", "content": "a b" }], "max_tokens": 3, "logprobs": true });
-        let answer = said("/v1/chat/completions", &ask);
+        let answer = response_to("/v1/chat/completions", &ask);
         let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
         assert_eq!(body["choices"][0]["message"]["content"], "a b a ");
         assert_eq!(body["usage"]["total_tokens"], 5);
@@ -294,14 +303,14 @@ mod tests {
                 .len(),
             3
         );
-        assert!(said("/v1/chat/completions", &json!({})).starts_with("HTTP/1.1 400"));
-        assert!(said("/v1/nothing", &json!({})).starts_with("HTTP/1.1 404"));
+        assert!(response_to("/v1/chat/completions", &json!({})).starts_with("HTTP/1.1 400"));
+        assert!(response_to("/v1/nothing", &json!({})).starts_with("HTTP/1.1 404"));
     }
 
     #[test]
     fn a_stream_is_chunks_of_events_and_an_end() {
         let ask = json!({ "prompt": "a b", "max_tokens": 2, "stream": true, "stream_options": { "include_usage": true } });
-        let answer = said("/v1/completions", &ask);
+        let answer = response_to("/v1/completions", &ask);
         assert_eq!(answer.matches("data: ").count(), 2 + 1 + 1 + 1, "{answer}");
         assert!(answer.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"), "{answer}");
         assert!(answer.contains("\"completion_tokens\":2"));

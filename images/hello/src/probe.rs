@@ -1,6 +1,6 @@
-//! What a job can and cannot do inside its sandbox, told by the job itself.
+//! Reports from inside a job's sandbox what the job can and cannot do.
 //!
-//! The executor's tests run these through the real engine.
+//! The executor's tests run these probes through the real container engine.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// One thing to try. Made from the arguments after `probe`.
+/// One action to try, parsed from the arguments after `probe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Ends with this exit code after a line on stdout and one on stderr.
     Exit(u8),
-    /// Says so and then sleeps this many seconds.
+    /// Prints a line and then sleeps this many seconds.
     Sleep(u64),
-    /// Prints this many bytes in lines.
+    /// Prints about this many bytes in lines of 80.
     Print(u64),
     /// Writes this many mebibytes into `/output`.
     Fill(u64),
     /// Allocates and touches this many mebibytes.
     Allocate(u64),
-    /// Prints what it sees of its surroundings as one JSON object.
+    /// Prints a description of its environment as one JSON object.
     Surroundings,
 }
 
@@ -42,10 +42,10 @@ impl Probe {
         })
     }
 
-    /// Tries it.
+    /// Tries the action.
     ///
     /// # Errors
-    /// Output that cannot be written.
+    /// Output cannot be written.
     pub fn run(&self, out: &mut impl Write, err: &mut impl Write) -> io::Result<ExitCode> {
         match self {
             Self::Exit(code) => {
@@ -93,7 +93,7 @@ fn sleep(span: Duration) {
     std::thread::sleep(span);
 }
 
-/// Interfaces, identity, capabilities, and whether some forbidden things work.
+/// Describes interfaces, identity and capabilities, and whether some forbidden actions work.
 fn surroundings() -> Value {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
@@ -125,7 +125,7 @@ fn surroundings() -> Value {
     })
 }
 
-/// `null` if a file can be written there, else why not.
+/// `None` if a file can be written there, else the error.
 fn attempt(path: &str) -> Option<String> {
     fs::write(path, "x").err().map(|error| error.to_string())
 }

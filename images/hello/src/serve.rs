@@ -1,4 +1,4 @@
-//! A small service behind a seal: what a streaming job does, and what a bad one may try.
+//! A small service behind the sealing proxy: acts as a streaming job, and as a malicious one.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Where a streaming job's socket lies.
+/// The folder of a streaming job's socket.
 const SOCKETS: &str = "/muster";
-/// The longest request that is read.
+/// The longest request body that is read, in bytes.
 const MAX_BODY: u64 = 1024 * 1024;
 
-/// Where it listens.
+/// The address at which the service listens.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Serve {
-    /// On a socket of this name.
+pub enum ListenOn {
+    /// A Unix socket of this name in the folder for sockets.
     Socket(String),
-    /// On a port.
+    /// A TCP port.
     Port(u16),
 }
 
-impl Serve {
-    /// `serve socket NAME` or `serve port N`, without the first word.
+impl ListenOn {
+    /// Parses the arguments of `serve socket NAME` or `serve port N`, without the first word.
     pub fn parse(arguments: &[String]) -> Option<Self> {
         match arguments {
             [kind, name] if kind == "socket" => Some(Self::Socket(name.clone())),
@@ -31,10 +31,10 @@ impl Serve {
         }
     }
 
-    /// Answers for as long as it is let.
+    /// Serves until the process ends.
     ///
     /// # Errors
-    /// It cannot listen there.
+    /// The address cannot be opened.
     pub fn run(self) -> io::Result<ExitCode> {
         match self {
             Self::Socket(name) => {
@@ -45,7 +45,7 @@ impl Serve {
                     let (stream, _) = listener.accept()?;
                     let path = Arc::clone(&path);
                     let reading = stream.try_clone()?;
-                    std::thread::spawn(move || answer(reading, stream, Some(&path)));
+                    std::thread::spawn(move || handle_connection(reading, stream, Some(&path)));
                 }
             }
             Self::Port(port) => {
@@ -53,33 +53,33 @@ impl Serve {
                 loop {
                     let (stream, _) = listener.accept()?;
                     let reading = stream.try_clone()?;
-                    std::thread::spawn(move || answer(reading, stream, None));
+                    std::thread::spawn(move || handle_connection(reading, stream, None));
                 }
             }
         }
     }
 }
 
-/// One request. A client that leaves in the middle is nobody's loss.
-fn answer(reading: impl Read, mut writing: impl Write, socket: Option<&PathBuf>) {
+/// Handles one request. Errors are ignored, because a client may leave at any time.
+fn handle_connection(reading: impl Read, mut writing: impl Write, socket: Option<&PathBuf>) {
     let mut reader = BufReader::new(reading);
-    let Some((path, body)) = read(&mut reader) else {
+    let Some((path, body)) = read_request(&mut reader) else {
         return;
     };
     let _ = match path.as_str() {
-        "/v1/chat/completions" => chat(&mut writing),
-        "/endless" => endless(&mut reader, &mut writing),
+        "/v1/chat/completions" => stream_chat(&mut writing),
+        "/endless" => stream_until_reader_leaves(&mut reader, &mut writing),
         "/terminate" => {
-            let _ = plain(&mut writing, "goodbye");
+            let _ = write_text(&mut writing, "goodbye");
             std::process::exit(0);
         }
-        // What a bad job does: its socket becomes a link to something else.
+        // A malicious job replaces its socket by a link to another file.
         "/link" => {
             let linked = socket.map(|socket| {
                 let _ = std::fs::remove_file(socket);
                 std::os::unix::fs::symlink(&body, socket)
             });
-            plain(
+            write_text(
                 &mut writing,
                 if matches!(linked, Some(Ok(()))) {
                     "linked"
@@ -94,14 +94,14 @@ fn answer(reading: impl Read, mut writing: impl Write, socket: Option<&PathBuf>)
                 .lines()
                 .find(|line| line.starts_with("Uid:"))
                 .unwrap_or_default();
-            plain(&mut writing, uid)
+            write_text(&mut writing, uid)
         }
-        _ => plain(&mut writing, "ok"),
+        _ => write_text(&mut writing, "ok"),
     };
 }
 
-/// The path of a request and its body.
-fn read(reader: &mut impl BufRead) -> Option<(String, String)> {
+/// Reads the path and the body of a request.
+fn read_request(reader: &mut impl BufRead) -> Option<(String, String)> {
     let mut first = String::new();
     reader.read_line(&mut first).ok()?;
     let path = first.split(' ').nth(1)?.to_owned();
@@ -122,7 +122,7 @@ fn read(reader: &mut impl BufRead) -> Option<(String, String)> {
     Some((path, String::from_utf8_lossy(&body).into_owned()))
 }
 
-fn plain(to: &mut impl Write, body: &str) -> io::Result<()> {
+fn write_text(to: &mut impl Write, body: &str) -> io::Result<()> {
     let length = body.len();
     write!(
         to,
@@ -130,15 +130,15 @@ fn plain(to: &mut impl Write, body: &str) -> io::Result<()> {
     )
 }
 
-fn events(to: &mut impl Write) -> io::Result<()> {
+fn write_event_head(to: &mut impl Write) -> io::Result<()> {
     write!(
         to,
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
     )
 }
 
-fn chat(to: &mut impl Write) -> io::Result<()> {
-    events(to)?;
+fn stream_chat(to: &mut impl Write) -> io::Result<()> {
+    write_event_head(to)?;
     for word in ["A ", "force ", "is ", "called ", "up."] {
         write!(
             to,
@@ -149,9 +149,9 @@ fn chat(to: &mut impl Write) -> io::Result<()> {
     write!(to, "data: [DONE]\n\n")
 }
 
-/// One event, and then nothing until its reader has gone.
-fn endless(reader: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    events(to)?;
+/// Sends one event and then nothing until the reader leaves.
+fn stream_until_reader_leaves(reader: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    write_event_head(to)?;
     write!(to, "data: 1\n\n")?;
     to.flush()?;
     reader.read_exact(&mut [0])
@@ -161,35 +161,36 @@ fn endless(reader: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn said(request: &str) -> String {
+    fn response_to(request: &str) -> String {
         let mut answered = Vec::new();
-        answer(request.as_bytes(), &mut answered, None);
+        handle_connection(request.as_bytes(), &mut answered, None);
         String::from_utf8(answered).unwrap()
     }
 
     #[test]
     fn where_to_listen_is_read() {
-        let parse =
-            |words: &[&str]| Serve::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        let parse = |words: &[&str]| {
+            ListenOn::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
         assert_eq!(
             parse(&["socket", "x.sock"]),
-            Some(Serve::Socket("x.sock".to_owned()))
+            Some(ListenOn::Socket("x.sock".to_owned()))
         );
-        assert_eq!(parse(&["port", "8000"]), Some(Serve::Port(8_000)));
+        assert_eq!(parse(&["port", "8000"]), Some(ListenOn::Port(8_000)));
         assert_eq!(parse(&["port", "x"]), None);
         assert_eq!(parse(&[]), None);
     }
 
     #[test]
     fn it_answers_what_is_asked() {
-        assert!(said("GET /health HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nok"));
-        let chat = said("POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}");
+        assert!(response_to("GET /health HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nok"));
+        let chat = response_to("POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}");
         assert!(
             chat.contains("text/event-stream") && chat.ends_with("data: [DONE]\n\n"),
             "{chat}"
         );
-        assert!(said("GET /who HTTP/1.1\r\n\r\n").contains("Uid:"));
-        assert!(said("POST /link HTTP/1.1\r\ncontent-length: 2\r\n\r\n/x").ends_with("not linked"));
-        assert_eq!(said("GET"), "");
+        assert!(response_to("GET /who HTTP/1.1\r\n\r\n").contains("Uid:"));
+        assert!(response_to("POST /link HTTP/1.1\r\ncontent-length: 2\r\n\r\n/x").ends_with("not linked"));
+        assert_eq!(response_to("GET"), "");
     }
 }

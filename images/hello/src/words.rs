@@ -1,4 +1,4 @@
-//! Word frequencies: the real work of the demo job.
+//! Counts words: the work of the demo job.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// How many words the result lists.
+/// The number of words that the result lists.
 const LISTED: usize = 1_000;
 
-/// How often each word occurs, and in how many files was looked.
+/// The number of occurrences of each word, and totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frequencies {
-    /// Files read.
+    /// The number of files read.
     pub files: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub bytes: u64,
-    /// Words in all.
+    /// The number of words in all files.
     pub words: u64,
     counts: BTreeMap<String, u64>,
 }
@@ -36,7 +36,7 @@ impl Frequencies {
         }
     }
 
-    /// The words, most frequent first, then by the alphabet: the same order on every run.
+    /// The words, most frequent first, then in alphabetical order, so that every run gives the same order.
     pub fn ranked(&self) -> Vec<(&str, u64)> {
         let mut ranked: Vec<_> = self
             .counts
@@ -82,7 +82,7 @@ impl Frequencies {
 /// Counts the words of every file under `folder`, in the order of their paths.
 ///
 /// # Errors
-/// A folder or file that cannot be read. A file that is not text is read as far as it is.
+/// A folder or a file cannot be read. Bytes that are not UTF-8 are no error.
 pub fn count_folder(folder: &Path) -> io::Result<Frequencies> {
     let mut frequencies = Frequencies::default();
     for file in files_under(folder)? {

@@ -1,41 +1,42 @@
-//! What a container that waits for a job is told when the job comes: one line of JSON on its standard input.
+//! The description of a job's program, which a waiting container receives as one line of JSON on its standard input.
 //!
-//! `{"program": ["name", "argument"], "environment": ["NAME=value", "GONE"], "mark": "text"}`. The process that waits is
-//! replaced by the program, as the container's first process would have been that program from the start. Where that fails,
-//! one line on stderr begins with the mark, which nobody but the executor knows, and the exit code is a shell's.
+//! `{"program": ["name", "argument"], "environment": ["NAME=value", "GONE"], "mark": "text"}`. The waiting process
+//! replaces itself by the program, so the program becomes the container's first process. If that fails, one line on
+//! stderr begins with the mark, which only the executor knows, and the exit code is the one that a shell uses.
 
 use std::io::{self, BufRead, ErrorKind};
 
 use serde_json::Value;
 
-/// No job's description is longer.
-const LONGEST: u64 = 4 << 20;
-/// What a shell says of a program that it does not find, or may not execute.
+/// The longest description in bytes.
+const MAX_DESCRIPTION_BYTES: u64 = 4 << 20;
+/// The exit codes of a shell for a program that it does not find, or may not execute.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// A job's program.
+/// A job's program, its arguments and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Orders {
-    /// Its name, looked for as the container's `PATH` says.
+pub struct JobProgram {
+    /// The name of the program, which is looked up in the container's `PATH`.
     pub program: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
-    /// Variables beside those of the image; `None` takes one away.
+    /// Variables in addition to those of the image. `None` removes a variable.
     pub environment: Vec<(String, Option<String>)>,
-    /// How the line begins that says why it cannot be started.
+    /// The beginning of the line on stderr that reports a failed start.
     pub mark: String,
 }
 
-impl Orders {
-    /// Waits for them.
+impl JobProgram {
+    /// Waits for a description.
     ///
     /// # Errors
-    /// The executor has gone, or what came are no orders.
+    /// The executor closed the input, or the line is not a description.
     pub fn read(from: impl BufRead) -> io::Result<Self> {
         let mut line = String::new();
-        from.take(LONGEST).read_line(&mut line)?;
-        Self::parse(&line).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "these are no orders"))
+        from.take(MAX_DESCRIPTION_BYTES).read_line(&mut line)?;
+        Self::parse(&line)
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the line describes no program"))
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn orders_are_read_as_the_executor_writes_them() {
-        let orders = Orders::read(GOLDEN.as_bytes()).unwrap();
+        let orders = JobProgram::read(GOLDEN.as_bytes()).unwrap();
         assert_eq!(orders.program, "/bin/sh");
         assert_eq!(orders.arguments, ["-c", "echo \"hé\""]);
         assert_eq!(
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_lacks_something_is_refused() {
         for end in 0..GOLDEN.len() {
-            assert!(Orders::read(&GOLDEN.as_bytes()[..end]).is_err(), "{end}");
+            assert!(JobProgram::read(&GOLDEN.as_bytes()[..end]).is_err(), "{end}");
         }
         for bad in [
             "{}\n",
@@ -102,7 +103,7 @@ mod tests {
             "{\"program\":[1],\"environment\":[],\"mark\":\"\"}\n",
             "[]\n",
         ] {
-            assert!(Orders::read(bad.as_bytes()).is_err(), "{bad}");
+            assert!(JobProgram::read(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Waits for orders and becomes the program that they name.
+//! Waits for the description of a program and replaces itself by that program.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use muster_hold::{Orders, exit_code};
+use muster_hold::{JobProgram, exit_code};
 
 fn main() -> ExitCode {
-    let Ok(orders) = Orders::read(io::stdin().lock()) else {
-        // Nobody came: the executor lets go of a container by closing its input.
+    let Ok(orders) = JobProgram::read(io::stdin().lock()) else {
+        // The executor releases an unused container by closing its input.
         return ExitCode::FAILURE;
     };
     let mut command = Command::new(&orders.program);
-    // As the engine gives it to a container without a standard input.
+    // The container engine also gives /dev/null to a container without a standard input.
     command.args(&orders.arguments).stdin(Stdio::null());
     for (name, value) in &orders.environment {
         match value {
@@ -20,10 +20,10 @@ fn main() -> ExitCode {
             None => command.env_remove(name),
         };
     }
-    // Comes back only where it failed.
+    // `exec` returns only if it failed.
     let error = command.exec();
     let line = format!("{}exec: {:?}: {error}\n", orders.mark, orders.program);
-    // Where stderr is closed the exit code says enough.
+    // If stderr is closed, the exit code still reports the failure.
     let _ = io::stderr().write_all(line.as_bytes());
     ExitCode::from(exit_code(&error))
 }

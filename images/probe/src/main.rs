@@ -1,10 +1,11 @@
-//! Tries what no job may do, one thing at a time, and says whether it worked. The tests of `muster-containers` run it inside
-//! the sandbox, where everything must fail, and outside, where everything must work.
+//! Tries actions that are forbidden to jobs, one at a time, and reports whether they worked. The tests of
+//! `muster-containers` run it inside the sandbox, where every probe must fail, and outside, where every probe must
+//! work.
 //!
 //! ```sh
-//! probe list                 # every probe and what it tries, as JSON
+//! probe list                 # the name and the action of every probe, as JSON
 //! probe run NAME [ARGUMENT]  # {"worked": true|false, "words": "…"}
-//! probe listen PORT          # accepts connections until it is ended: somebody to connect to
+//! probe listen PORT          # accepts connections until it is ended, as a target for other probes
 //! ```
 
 mod probes;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         ["run", name] => run(name, ""),
         ["run", name, argument] => run(name, argument),
         ["listen", port] => listen(port),
-        // The rest are processes that probes start.
+        // The other commands are processes that probes start.
         ["wait"] => io::stdin()
             .read_to_end(&mut Vec::new())
             .map(|_| ExitCode::SUCCESS),
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         _ => usage(),
     };
     done.unwrap_or_else(|error| {
-        // Where stderr is closed there is nobody left to tell.
+        // If stderr is closed, the error cannot be reported.
         let _ = writeln!(io::stderr(), "probe: {error}");
         ExitCode::FAILURE
     })

@@ -1,4 +1,4 @@
-//! What is tried. A probe that gets through says what it got; one that does not gives the kernel's reason.
+//! The probes. A successful probe describes its result; a failed one gives the kernel's reason.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -18,14 +18,13 @@ use nix::unistd::{Pid, setsid};
 
 use crate::raw;
 
-/// A connection is tried for so long.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The time limit for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const MIB: usize = 1 << 20;
 
-/// Something that no job may do.
+/// An action that is forbidden to jobs; [`Probe::tries`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// See [`Probe::tries`] for these.
     HostLoopback,
     Gateway,
     Dns,
@@ -80,7 +79,7 @@ impl Probe {
         Self::Outlive,
     ];
 
-    /// Its name on the command line and in the report.
+    /// The name on the command line and in the report.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::HostLoopback => "host-loopback",
@@ -110,7 +109,7 @@ impl Probe {
         }
     }
 
-    /// What it does, for the report.
+    /// The action in words, for the report.
     pub(crate) const fn tries(self) -> &'static str {
         match self {
             Self::HostLoopback => "to connect to a port that listens on the machine's 127.0.0.1",
@@ -142,93 +141,93 @@ impl Probe {
         }
     }
 
-    /// Tries it. `argument` is an address, an amount or a mark, whatever the probe needs.
+    /// Tries the action. `argument` is an address, an amount or a mark, depending on the probe.
     pub(crate) fn run(self, argument: &str) -> Result<String, String> {
         match self {
             Self::HostLoopback | Self::Gateway | Self::OtherContainer => connect(argument),
-            Self::Dns => ask(argument),
-            Self::Metadata => route("169.254.169.254:80"),
+            Self::Dns => query_dns(argument),
+            Self::Metadata => find_route("169.254.169.254:80"),
             Self::EngineSocket => UnixStream::connect("/var/run/docker.sock")
                 .map(|_| "connected".to_owned())
-                .map_err(said),
+                .map_err(error_text),
             Self::Mount => mount_tmpfs(),
             Self::Unshare => {
                 unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
                     .map(|()| "namespaces made".to_owned())
-                    .map_err(errno)
+                    .map_err(errno_text)
             }
-            Self::Ptrace => trace(),
-            Self::Bpf => kernel(&raw::Call::Bpf, "map made"),
-            Self::IoUring => kernel(&raw::Call::IoUring, "ring set up"),
-            Self::Keyctl => kernel(&raw::Call::Keyring, "keyring found"),
-            Self::Vsock => open(AddressFamily::Vsock, SockType::Stream),
-            Self::RawSocket => open(AddressFamily::Inet, SockType::Raw),
-            Self::PacketSocket => open(AddressFamily::Packet, SockType::Raw),
-            Self::AfAlg => open(AddressFamily::Alg, SockType::SeqPacket),
+            Self::Ptrace => trace_child(),
+            Self::Bpf => try_kernel_call(&raw::KernelCall::Bpf, "map made"),
+            Self::IoUring => try_kernel_call(&raw::KernelCall::IoUring, "ring set up"),
+            Self::Keyctl => try_kernel_call(&raw::KernelCall::Keyring, "keyring found"),
+            Self::Vsock => open_socket(AddressFamily::Vsock, SockType::Stream),
+            Self::RawSocket => open_socket(AddressFamily::Inet, SockType::Raw),
+            Self::PacketSocket => open_socket(AddressFamily::Packet, SockType::Raw),
+            Self::AfAlg => open_socket(AddressFamily::Alg, SockType::SeqPacket),
             Self::MakeDevice => mknod("/tmp/mem", SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 1))
                 .map(|()| "node made".to_owned())
-                .map_err(errno),
+                .map_err(errno_text),
             Self::OpenDevice => fs::File::open("/dev/kmsg")
                 .map(|_| "opened".to_owned())
-                .map_err(said),
+                .map_err(error_text),
             Self::WriteRoot => fs::write("/written", "x")
                 .map(|()| "written".to_owned())
-                .map_err(said),
-            Self::Memory => Ok(use_memory(amount(argument)?)),
-            Self::Cpu => use_processors(amount(argument)?),
-            Self::Pids => start_threads(amount(argument)?),
-            Self::Disk => fill("/tmp/filler", amount(argument)?),
+                .map_err(error_text),
+            Self::Memory => Ok(use_memory(parse_amount(argument)?)),
+            Self::Cpu => use_processors(parse_amount(argument)?),
+            Self::Pids => start_threads(parse_amount(argument)?),
+            Self::Disk => fill_file("/tmp/filler", parse_amount(argument)?),
             Self::Outlive => leave_behind(argument),
         }
     }
 }
 
-fn said(error: io::Error) -> String {
+fn error_text(error: io::Error) -> String {
     error.to_string()
 }
 
-fn errno(error: Errno) -> String {
+fn errno_text(error: Errno) -> String {
     io::Error::from(error).to_string()
 }
 
-fn amount(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("{text:?} is no amount"))
+fn parse_amount(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an amount"))
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is no address"))
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an address"))
 }
 
 fn connect(to: &str) -> Result<String, String> {
-    TcpStream::connect_timeout(&address(to)?, PATIENCE)
+    TcpStream::connect_timeout(&parse_address(to)?, CONNECT_TIMEOUT)
         .map(|_| "connected".to_owned())
-        .map_err(said)
+        .map_err(error_text)
 }
 
-fn ask(server: &str) -> Result<String, String> {
+fn query_dns(server: &str) -> Result<String, String> {
     // A question for the addresses of "muster.test", as RFC 1035 lays it out.
     let question = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x06muster\x04test\0\0\x01\0\x01";
     let ask = || -> io::Result<usize> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(CONNECT_TIMEOUT))?;
         socket.send_to(question, server)?;
         socket.recv(&mut [0; 512])
     };
     ask()
         .map(|bytes| format!("answered with {bytes} bytes"))
-        .map_err(said)
+        .map_err(error_text)
 }
 
-/// Connecting a datagram socket sends nothing: the kernel says whether it knows a way.
-fn route(to: &str) -> Result<String, String> {
+/// Connects a datagram socket, which sends nothing: the kernel only looks for a route.
+fn find_route(to: &str) -> Result<String, String> {
     UdpSocket::bind("0.0.0.0:0")
-        .and_then(|socket| socket.connect(address(to).map_err(io::Error::other)?))
+        .and_then(|socket| socket.connect(parse_address(to).map_err(io::Error::other)?))
         .map(|()| "there is a route".to_owned())
-        .map_err(said)
+        .map_err(error_text)
 }
 
 fn mount_tmpfs() -> Result<String, String> {
-    fs::create_dir_all("/tmp/mounted").map_err(said)?;
+    fs::create_dir_all("/tmp/mounted").map_err(error_text)?;
     mount(
         Some("tmpfs"),
         "/tmp/mounted",
@@ -237,45 +236,46 @@ fn mount_tmpfs() -> Result<String, String> {
         None::<&str>,
     )
     .map(|()| "mounted".to_owned())
-    .map_err(errno)
+    .map_err(errno_text)
 }
 
-/// Another process of the same program, which waits to be traced.
-fn trace() -> Result<String, String> {
-    let program = std::env::current_exe().map_err(said)?;
+/// Traces another process of the same program, which waits for it.
+fn trace_child() -> Result<String, String> {
+    let program = std::env::current_exe().map_err(error_text)?;
     let mut child = Command::new(program)
         .arg("wait")
         .stdin(Stdio::piped())
         .spawn()
-        .map_err(said)?;
+        .map_err(error_text)?;
     let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
     let traced = ptrace::attach(Pid::from_raw(pid));
-    // Killed whether it is traced or not.
+    // The child is killed whether it is traced or not.
     let _ = child.kill();
     let _ = child.wait();
-    traced.map(|()| "attached".to_owned()).map_err(errno)
+    traced.map(|()| "attached".to_owned()).map_err(errno_text)
 }
 
-fn kernel(call: &raw::Call, got: &str) -> Result<String, String> {
-    raw::call(call).map(|_| got.to_owned()).map_err(said)
+fn try_kernel_call(call: &raw::KernelCall, got: &str) -> Result<String, String> {
+    raw::make_call(call).map(|_| got.to_owned()).map_err(error_text)
 }
 
-fn open(family: AddressFamily, kind: SockType) -> Result<String, String> {
+fn open_socket(family: AddressFamily, kind: SockType) -> Result<String, String> {
     let protocol = (family == AddressFamily::Inet).then_some(nix::sys::socket::SockProtocol::Icmp);
     socket(family, kind, SockFlag::empty(), protocol)
         .map(|_| "opened".to_owned())
-        .map_err(errno)
+        .map_err(errno_text)
 }
 
-/// Where there is a bound, the kernel ends this process before it can say anything.
+/// If there is a bound, the kernel ends this process before it can report.
 fn use_memory(mebibytes: usize) -> String {
     let blocks: Vec<Vec<u8>> = (0..mebibytes).map(|_| vec![1; MIB]).collect();
     format!("{} MiB used", std::hint::black_box(blocks).len())
 }
 
-/// How many thousandths of a processor eight threads get over a second and a half; more than `bound` is more than may be.
+/// Measures how many thousandths of a processor eight threads get in 1.5 s. More than `bound` is a success of the
+/// probe.
 fn use_processors(bound: usize) -> Result<String, String> {
-    let now = |clock| clock_gettime(clock).map(Duration::from).map_err(errno);
+    let now = |clock| clock_gettime(clock).map(Duration::from).map_err(errno_text);
     let (wall, used) = (
         now(ClockId::CLOCK_MONOTONIC)?,
         now(ClockId::CLOCK_PROCESS_CPUTIME_ID)?,
@@ -325,7 +325,7 @@ fn start_threads(count: usize) -> Result<String, String> {
     outcome
 }
 
-fn fill(path: &str, mebibytes: usize) -> Result<String, String> {
+fn fill_file(path: &str, mebibytes: usize) -> Result<String, String> {
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -338,22 +338,24 @@ fn fill(path: &str, mebibytes: usize) -> Result<String, String> {
         file.sync_all()
     };
     let written = write();
-    // The machine's own /tmp, where this runs without a sandbox.
+    // Without a sandbox, this is the machine's own /tmp.
     let _ = fs::remove_file(path);
-    written.map(|()| format!("{mebibytes} MiB written")).map_err(said)
+    written
+        .map(|()| format!("{mebibytes} MiB written"))
+        .map_err(error_text)
 }
 
-/// Starts a process that starts another one in a new session and ends: the second has no parent of ours any more. Whether
-/// it lives on can be told from outside only, by `mark` on its command line.
+/// Starts a process that starts another one in a new session and then ends, so the second process is no child of ours.
+/// Only an observer outside can tell whether it lives on, by `mark` on its command line.
 fn leave_behind(mark: &str) -> Result<String, String> {
-    let program = std::env::current_exe().map_err(said)?;
+    let program = std::env::current_exe().map_err(error_text)?;
     let status = Command::new(program)
         .args(["leave", mark])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
-        .map_err(said)?;
+        .map_err(error_text)?;
     if status.success() {
         Ok("left behind".to_owned())
     } else {
@@ -361,18 +363,18 @@ fn leave_behind(mark: &str) -> Result<String, String> {
     }
 }
 
-/// The process in between.
+/// The process in between, which starts the one that is left behind.
 pub(crate) fn leave(mark: &str) -> io::Result<()> {
     setsid()?;
     let program = std::env::current_exe()?;
     Command::new(program).args(["linger", mark]).spawn().map(|_| ())
 }
 
-/// Lives for a minute.
+/// The process that is left behind. It lives for a minute.
 pub(crate) fn linger() {
     #[expect(
         clippy::disallowed_methods,
-        reason = "this program has no clock but the machine's, and to live on is all that it is for"
+        reason = "this program has no clock but the machine's, and this process only has to live on"
     )]
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -402,8 +404,13 @@ mod tests {
                 .unwrap_err()
                 .contains("refused")
         );
-        assert!(Probe::Gateway.run("nowhere").unwrap_err().contains("no address"));
-        assert!(Probe::Memory.run("much").unwrap_err().contains("no amount"));
+        assert!(
+            Probe::Gateway
+                .run("nowhere")
+                .unwrap_err()
+                .contains("not an address")
+        );
+        assert!(Probe::Memory.run("much").unwrap_err().contains("not an amount"));
     }
 
     #[test]

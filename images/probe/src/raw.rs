@@ -1,11 +1,11 @@
-//! Three system calls that no crate of safe wrappers offers: the only `unsafe` outside the processor-specific code.
+//! Three system calls for which no crate has safe wrappers: the only `unsafe` code outside the processor-specific code.
 //!
-//! Each gets numbers, or one buffer that outlives the call and whose length is passed with it.
+//! Each call takes numbers, or one buffer that outlives the call and whose length is passed with it.
 
 use std::io;
 
-/// A call to try.
-pub(crate) enum Call {
+/// A system call to try.
+pub(crate) enum KernelCall {
     /// `bpf(BPF_MAP_CREATE)`: an array of one number.
     Bpf,
     /// `io_uring_setup` with room for eight entries.
@@ -14,8 +14,8 @@ pub(crate) enum Call {
     Keyring,
 }
 
-/// Makes the call; what it returned if the kernel allowed it.
-pub(crate) fn call(call: &Call) -> io::Result<i64> {
+/// Makes the call. Returns its result if the kernel allowed it.
+pub(crate) fn make_call(call: &KernelCall) -> io::Result<i64> {
     // From the kernel's uapi/linux/bpf.h: map type 2 is an array; then key size, value size, entries, flags.
     let map: [u32; 18] = {
         let mut map = [0; 18];
@@ -25,10 +25,10 @@ pub(crate) fn call(call: &Call) -> io::Result<i64> {
     // `struct io_uring_params`, which the kernel fills in.
     let mut parameters = [0_u32; 30];
     let (number, arguments): (libc::c_long, [usize; 3]) = match call {
-        Call::Bpf => (libc::SYS_bpf, [0, map.as_ptr() as usize, size_of_val(&map)]),
-        Call::IoUring => (libc::SYS_io_uring_setup, [8, parameters.as_mut_ptr() as usize, 0]),
+        KernelCall::Bpf => (libc::SYS_bpf, [0, map.as_ptr() as usize, size_of_val(&map)]),
+        KernelCall::IoUring => (libc::SYS_io_uring_setup, [8, parameters.as_mut_ptr() as usize, 0]),
         // KEYCTL_GET_KEYRING_ID is 0, KEY_SPEC_SESSION_KEYRING is -3.
-        Call::Keyring => (libc::SYS_keyctl, [0, usize::MAX - 2, 1]),
+        KernelCall::Keyring => (libc::SYS_keyctl, [0, usize::MAX - 2, 1]),
     };
     #[expect(
         unsafe_code,

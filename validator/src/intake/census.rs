@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use muster_grading::Announced;
-use muster_grading::judgement::said;
-use muster_grading::plan::Silent;
-use muster_grading_runner::Roll;
+use muster_grading::Announcement;
+use muster_grading::judgement::sanitize_words;
+use muster_grading::plan::SilentMiner;
+use muster_grading_runner::Announcements;
 use muster_protocol::MinerKey;
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ const MINERS_AT_ONCE: usize = 64;
 
 /// Dials every miner of the subnet and collects the manifests, which the ledger learns too. A miner that does not
 /// answer within `timing.dial_s` is listed as silent.
-pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Roll {
+pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Announcements {
     let metagraph = state.subnet.metagraph().await;
     let own_key = state.keypair.hotkey();
     let blacklist = &state.config.routing.blacklist;
@@ -41,7 +41,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
             let manifest = fetch_manifest(&state.keypair, &state.clock, miner, address);
             let seconds = limit.as_secs();
             let manifest = match timeout(limit, manifest).await {
-                Ok(manifest) => manifest.map_err(|error| said(&format!("at {address}: {error}"))),
+                Ok(manifest) => manifest.map_err(|error| sanitize_words(&format!("at {address}: {error}"))),
                 Err(_) => Err(format!("no manifest came from {address} within {seconds} s")),
             };
             (miner, manifest)
@@ -54,17 +54,17 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
         let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(said) => {
-                silent.push(Silent { miner, said });
+                silent.push(SilentMiner { miner, said });
                 continue;
             }
         };
         announced.extend(
             manifest
                 .iter()
-                .map(|(class, count)| Announced { miner, class, count }),
+                .map(|(class, count)| Announcement { miner, class, count }),
         );
         drivers.ledger().announced(miner, manifest, now);
     }
     announced.sort_unstable();
-    Roll { announced, silent }
+    Announcements { announced, silent }
 }

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use muster_gateway::Gateway;
 use muster_gateway::host::Order;
 use muster_gateway::sealed::Line;
-use muster_grading_runner::{Host, Parts, Roll, RollCall};
+use muster_grading_runner::{Announcements, GradingBackend, GradingDeps, GradingRunner};
 use muster_process::store::StoreError;
 use muster_protocol::{JobId, ValidatorKey};
 
@@ -14,7 +14,7 @@ use super::census::take_census;
 use super::own_jobs::OwnJobIntake;
 
 /// The validator as grading uses it: its own jobs, and the gateway's sessions if there is a gateway.
-struct GradingBackend {
+struct ValidatorGrading {
     jobs: OwnJobIntake,
     gateway: Option<Gateway>,
 }
@@ -23,33 +23,33 @@ struct GradingBackend {
 pub(crate) async fn open_grading(
     jobs: OwnJobIntake,
     gateway: Option<Gateway>,
-) -> Result<RollCall, StoreError> {
+) -> Result<GradingRunner, StoreError> {
     let state = Arc::clone(&jobs.state);
     let failing = Arc::clone(&state);
-    let parts = Parts {
-        host: Arc::new(GradingBackend { jobs, gateway }),
+    let deps = GradingDeps {
+        backend: Arc::new(ValidatorGrading { jobs, gateway }),
         pool: state.store.pool(),
         clock: Arc::clone(&state.clock),
         tasks: state.tasks.clone(),
-        failed: Box::new(move |error| failing.fail(error)),
+        on_store_failure: Box::new(move |error| failing.fail(error)),
     };
-    RollCall::open(state.config.grading.clone(), parts).await
+    GradingRunner::open(state.config.grading.clone(), deps).await
 }
 
-impl Host for GradingBackend {
-    fn me(&self) -> ValidatorKey {
+impl GradingBackend for ValidatorGrading {
+    fn validator_key(&self) -> ValidatorKey {
         self.jobs.state.key()
     }
 
-    fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, [u8; 32])> {
+    fn next_block(&self, block: u64) -> BoxFuture<'_, (u64, [u8; 32])> {
         Box::pin(self.jobs.state.subnet.wait_for_block_after(block))
     }
 
-    fn announced(&self) -> BoxFuture<'_, Roll> {
+    fn collect_announcements(&self) -> BoxFuture<'_, Announcements> {
         Box::pin(take_census(&self.jobs.state, &self.jobs.drivers))
     }
 
-    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
         Box::pin(async move {
             match &self.gateway {
                 Some(gateway) => gateway.lines().await,
@@ -58,15 +58,15 @@ impl Host for GradingBackend {
         })
     }
 
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+    fn begin_job(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.jobs.order(order))
     }
 
-    fn end(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()> {
+    fn end_job(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()> {
         Box::pin(self.jobs.cancel(job, why))
     }
 
-    fn backed(&self, job: JobId) -> BoxFuture<'_, bool> {
+    fn is_backed_by_receipts(&self, job: JobId) -> BoxFuture<'_, bool> {
         let state = &self.jobs.state;
         Box::pin(async move {
             match state.store.is_refusal_backed(job).await {

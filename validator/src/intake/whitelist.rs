@@ -105,7 +105,7 @@ async fn open_session(
 
 #[cfg(test)]
 mod tests {
-    use muster_grading_runner::Grader;
+    use muster_grading_runner::GraderImage;
     use muster_protocol::{Digest, ExecutorClass, ImageId};
 
     use super::*;
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(whitelist_frame(&config), None);
         let image = ImageId(Digest::of(b"grader"));
         let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
-        let grader = Grader {
+        let grader = GraderImage {
             image,
             reference: None,
             args,

@@ -18,7 +18,7 @@ mod score;
 use std::sync::Arc;
 
 use muster_chain::ChainError;
-use muster_grading_runner::RollCall;
+use muster_grading_runner::GradingRunner;
 use muster_process::store::StoreError;
 
 pub(crate) use gate::{BlockTimes, ScoringGate};
@@ -28,7 +28,7 @@ use crate::state::ValidatorState;
 /// Scores cycles and sets their weights.
 pub(crate) struct WeightSetter {
     pub(crate) state: Arc<ValidatorState>,
-    pub(crate) grading: RollCall,
+    pub(crate) grading: GradingRunner,
     pub(crate) gate: Arc<ScoringGate>,
 }
 

@@ -44,7 +44,7 @@ impl WeightSetter {
         let first_batch = span.first.0.saturating_sub(back);
         let proven = self
             .grading
-            .book()
+            .store()
             .capacities_between(first_batch, span.last.0)
             .await?;
         let work = CycleWork {

@@ -7,8 +7,8 @@ use muster_gateway::Settings;
 use muster_grading::evidence::BatchFile;
 use muster_grading::judgement::{Judgement, Why};
 use muster_grading::replay::replay;
-use muster_grading_runner::Grader;
-use muster_hardware_proof::Engine;
+use muster_grading_runner::GraderImage;
+use muster_hardware_proof::InstructionSet;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, ExecutorClass, ImageId, MinerKey};
 use muster_session_pool::Service;
@@ -23,7 +23,7 @@ async fn grading(miners: &[&Miner]) -> World {
     let mut world = World::new(miners).await;
     world.config.grading.every_blocks = 0;
     let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
-    let grader = Grader {
+    let grader = GraderImage {
         image: ImageId(Digest::of(b"grader")),
         reference: None,
         args,
@@ -48,15 +48,15 @@ async fn batch(world: &World) -> BatchFile {
         .unwrap_or_else(|| panic!("no batch: {began}"));
     let file = world.get(&format!("/v0/batches/{batch}")).await;
     let file: BatchFile = serde_json::from_value(file).unwrap();
-    let replayed = replay(&file, Engine::best(), &muster_identity::verify).unwrap();
+    let replayed = replay(&file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
-    assert_eq!(replayed.judged.len(), file.judgements.len());
+    assert_eq!(replayed.judgements.len(), file.judgements.len());
     file
 }
 
 /// The verdict on the executor of each job.
 fn by_job(file: &BatchFile) -> BTreeMap<String, Judgement> {
-    let leased = file.seats.iter().filter_map(|(place, seat)| {
+    let leased = file.participants.iter().filter_map(|(place, seat)| {
         let job = seat.job.clone()?;
         Some((job, file.judgements[*place].clone()))
     });

@@ -3,36 +3,36 @@
 
 use std::collections::BTreeMap;
 
-use muster_grading::course::Course;
-use muster_grading::evidence::{Before, Head, ProofFile, SeatFile};
+use muster_grading::evidence::{BatchHead, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::{Announced, Bounds, Plan, Silent, draw};
-use muster_grading::settlement::{capacities, silence};
-use muster_grading_runner::book::Book;
+use muster_grading::plan::{Announcement, BatchBounds, BatchPlan, SilentMiner, draw_batch};
+use muster_grading::settlement::{count_capacities, judge_silent_miner};
+use muster_grading_runner::store::GradingStore;
 use muster_protocol::{ExecutorClass, ValidatorKey};
 
 use super::{NOW, each, hotkey, miner};
 
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
-fn drawn(block: u64, counts: &[(u8, u32)]) -> (Head, Plan) {
-    let announced = counts.iter().map(|(of, count)| Announced {
+fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
+    let announced = counts.iter().map(|(of, count)| Announcement {
         miner: miner(*of),
         class: CLASS,
         count: *count,
     });
-    let head = Head {
+    let head = BatchHead {
         validator: ValidatorKey(hotkey(255)),
         block,
         hash: [u8::try_from(block).unwrap(); 32],
         announced: announced.collect(),
         silent: vec![],
         serving: vec![],
-        bounds: Bounds::default(),
-        courses: Course::of(CLASS).into_iter().collect(),
-        before: vec![],
+        bounds: BatchBounds::default(),
+        grade_specs: GradeSpec::for_class(CLASS).into_iter().collect(),
+        proven_before: vec![],
     };
-    let plan = draw(&head.hash, head.validator, &head.announced, head.bounds);
+    let plan = draw_batch(&head.hash, head.validator, &head.announced, head.bounds);
     (head, plan)
 }
 
@@ -54,21 +54,26 @@ fn zero() -> Judgement {
 #[tokio::test]
 async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
     for (test, store) in each().await {
-        let book = Book::new(store.pool());
+        let book = GradingStore::new(store.pool());
         let (head, plan) = drawn(5, &[(1, 2)]);
-        book.begin(&plan.id, &head, NOW(10)).await.unwrap();
-        let proof = ProofFile {
+        book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
+        let proof = ProofRecord {
             trial: 0,
             sent_us: 0,
             evidence: String::new(),
             trouble: None,
             seals: vec![],
         };
-        book.keep_proof(&plan.id, 0, 0, &proof).await.unwrap();
+        book.insert_proof(&plan.id, 0, 0, &proof).await.unwrap();
         // The process ends, and the next one begins.
-        let later = Book::new(store.pool());
-        assert_eq!(later.void_open(NOW(20)).await.unwrap(), 1, "{}", test.engine);
-        assert_eq!(later.void_open(NOW(21)).await.unwrap(), 0);
+        let later = GradingStore::new(store.pool());
+        assert_eq!(
+            later.void_unfinished(NOW(20)).await.unwrap(),
+            1,
+            "{}",
+            test.engine
+        );
+        assert_eq!(later.void_unfinished(NOW(21)).await.unwrap(), 0);
         let rows = later.batches(10).await.unwrap();
         assert_eq!(
             (rows.len(), rows[0].state.as_str(), rows[0].ended_at),
@@ -76,23 +81,23 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
         );
         assert!(rows[0].grades.is_empty());
         assert!(later.capacities_between(0, 100).await.unwrap().is_empty());
-        assert!(later.proven_before(&plan.seats).await.unwrap().is_empty());
+        assert!(later.proven_before(&plan.participants).await.unwrap().is_empty());
         let id = hex_of(&plan);
-        assert_eq!(later.file(&id, None).await.unwrap(), None);
+        assert_eq!(later.batch_file(&id, None).await.unwrap(), None);
     }
 }
 
 #[tokio::test]
 async fn what_came_of_a_batch_is_read_as_it_was_kept() {
     for (test, store) in each().await {
-        let book = Book::new(store.pool());
+        let book = GradingStore::new(store.pool());
         let (mut head, plan) = drawn(7, &[(1, 2), (2, 1)]);
-        head.silent.push(Silent {
+        head.silent.push(SilentMiner {
             miner: miner(3),
             said: "no manifest came within 5 s".to_owned(),
         });
-        book.begin(&plan.id, &head, NOW(10)).await.unwrap();
-        let proof = |trial| ProofFile {
+        book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
+        let proof = |trial| ProofRecord {
             trial,
             sent_us: 12,
             evidence: "eA==".to_owned(),
@@ -100,39 +105,39 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
             seals: vec!["eA==".to_owned()],
         };
         let of_one = |of: u8| {
-            plan.seats
+            plan.participants
                 .iter()
                 .position(|seat| seat.miner == miner(of))
                 .unwrap()
         };
         for trial in 0..2 {
             let number = u32::try_from(trial).unwrap();
-            book.keep_proof(&plan.id, of_one(1), number, &proof(trial))
+            book.insert_proof(&plan.id, of_one(1), number, &proof(trial))
                 .await
                 .unwrap();
         }
         let judgements: Vec<_> = plan
-            .seats
+            .participants
             .iter()
             .map(|seat| if seat.miner == miner(1) { proven() } else { zero() })
-            .chain(head.silent.iter().map(silence))
+            .chain(head.silent.iter().map(judge_silent_miner))
             .collect();
-        let absent = SeatFile {
+        let absent = ParticipantEvidence {
             absence: Some(Absence::NotLeased {
                 said: "busy".to_owned(),
                 backed: false,
             }),
-            ..SeatFile::default()
+            ..ParticipantEvidence::default()
         };
-        let kept = SeatFile {
+        let kept = ParticipantEvidence {
             job: Some("a job".to_owned()),
             attestation: Some("eA==".to_owned()),
-            ..SeatFile::default()
+            ..ParticipantEvidence::default()
         };
         let seats: BTreeMap<_, _> = [(of_one(1), kept.clone()), (of_one(2), absent.clone())].into();
-        let counted = capacities(&plan.seats, &judgements);
+        let counted = count_capacities(&plan.participants, &judgements);
         let marks = BTreeMap::new();
-        book.finish(&plan, &head, &marks, &judgements, &seats, &counted, NOW(30))
+        book.finish_batch(&plan, &head, &marks, &judgements, &seats, &counted, NOW(30))
             .await
             .unwrap();
 
@@ -142,28 +147,28 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
             rows[0].grades,
             [("proven".to_owned(), 2), ("zero".to_owned(), 2)].into()
         );
-        let file = book.file(&id, None).await.unwrap().unwrap();
+        let file = book.batch_file(&id, None).await.unwrap().unwrap();
         assert_eq!(
             (&file.head, &file.judgements),
             (&head, &judgements),
             "{}",
             test.engine
         );
-        let whole = SeatFile {
+        let whole = ParticipantEvidence {
             proofs: vec![proof(0), proof(1)],
             ..kept
         };
-        assert_eq!(file.seats[&of_one(1)], whole);
-        assert_eq!(file.seats[&of_one(2)], absent);
+        assert_eq!(file.participants[&of_one(1)], whole);
+        assert_eq!(file.participants[&of_one(2)], absent);
         // The file about one miner holds every judgement, but only that miner's evidence.
-        let some = book.file(&id, Some(miner(2))).await.unwrap().unwrap();
+        let some = book.batch_file(&id, Some(miner(2))).await.unwrap().unwrap();
         assert_eq!(some.judgements.len(), 4);
-        assert_eq!(some.seats.keys().collect::<Vec<_>>(), [&of_one(2)]);
+        assert_eq!(some.participants.keys().collect::<Vec<_>>(), [&of_one(2)]);
 
         let grades = book.grades_of(miner(2), 10).await.unwrap();
         assert_eq!((grades.len(), grades[0].block), (1, 7));
         assert!(
-            grades[0].said.contains("never to be had: busy"),
+            grades[0].said.contains("could not be leased: busy"),
             "{}",
             grades[0].said
         );
@@ -175,15 +180,15 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
             "{}",
             silent[0].said
         );
-        let alone = book.file(&id, Some(miner(3))).await.unwrap().unwrap();
-        assert_eq!(alone.seats, [(3, SeatFile::default())].into());
+        let alone = book.batch_file(&id, Some(miner(3))).await.unwrap().unwrap();
+        assert_eq!(alone.participants, [(3, ParticipantEvidence::default())].into());
 
         // The newest batch of each miner counts; excused executors are bounded by the most that were ever proven at
         // once.
         let (head, plan) = drawn(9, &[(1, 1)]);
-        book.begin(&plan.id, &head, NOW(40)).await.unwrap();
-        let counted = capacities(&plan.seats, &[zero()]);
-        book.finish(
+        book.begin_batch(&plan.id, &head, NOW(40)).await.unwrap();
+        let counted = count_capacities(&plan.participants, &[zero()]);
+        book.finish_batch(
             &plan,
             &head,
             &marks,
@@ -206,23 +211,23 @@ async fn what_came_of_a_batch_is_read_as_it_was_kept() {
         };
         assert_eq!(counts(8).await, [(miner(1), 2), (miner(2), 0)]);
         assert_eq!(counts(9).await, [(miner(1), 0), (miner(2), 0)]);
-        let before = book.proven_before(&plan.seats).await.unwrap();
-        let most = Before {
+        let before = book.proven_before(&plan.participants).await.unwrap();
+        let most = ProvenCount {
             miner: miner(1),
             class: CLASS,
             proven: 2,
         };
         assert_eq!(before, [most]);
-        book.forget(NOW(35)).await.unwrap();
+        book.forget_evidence_before(NOW(35)).await.unwrap();
         assert!(book.grades_of(miner(2), 10).await.unwrap().is_empty());
         assert_eq!(
-            book.proven_before(&plan.seats).await.unwrap(),
+            book.proven_before(&plan.participants).await.unwrap(),
             [most],
             "proven executors stay proven"
         );
     }
 }
 
-fn hex_of(plan: &Plan) -> String {
+fn hex_of(plan: &BatchPlan) -> String {
     plan.id.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,42 +1,42 @@
-//! What grading needs of the validator that runs it.
+//! The services that grading needs from the validator.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::host::Order;
 use muster_gateway::sealed::Line;
-use muster_grading::plan::{Announced, BlockHash, Silent};
+use muster_grading::plan::{Announcement, BlockHash, SilentMiner};
 use muster_protocol::{JobId, ValidatorKey};
 
-/// The validator.
-pub trait Host: Send + Sync + 'static {
-    /// Its key.
-    fn me(&self) -> ValidatorKey;
+/// The validator, as grading uses it.
+pub trait GradingBackend: Send + Sync + 'static {
+    /// The key of the validator that runs the batches.
+    fn validator_key(&self) -> ValidatorKey;
 
-    /// The next block after this one, with its hash; waits for it.
-    fn block_after(&self, block: u64) -> BoxFuture<'_, (u64, BlockHash)>;
+    /// Waits for the first block after this one. Returns its number and its hash.
+    fn next_block(&self, block: u64) -> BoxFuture<'_, (u64, BlockHash)>;
 
-    /// What every miner of the subnet says that it has, and which of them do not say it in time.
-    fn announced(&self) -> BoxFuture<'_, Roll>;
+    /// Asks every miner of the subnet for its executors.
+    fn collect_announcements(&self) -> BoxFuture<'_, Announcements>;
 
-    /// The sessions that serve users of this validator now.
-    fn serving(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
+    /// The sessions that serve users of this validator at present.
+    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
 
-    /// Hands a job to the miner that its order names. Its news begin to come once this has returned.
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
+    /// Sends a job to the miner that its order names. News of the job follow after this has returned.
+    fn begin_job(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Ends a job, if it has not ended. It is not paid: what is proven is.
-    fn end(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()>;
+    /// Ends a job that has not ended yet. Such a job is not paid; proven capacity is.
+    fn end_job(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()>;
 
-    /// Whether the refusal that ended a job stood on receipts of work that is under way.
-    fn backed(&self, job: JobId) -> BoxFuture<'_, bool>;
+    /// Whether the refusal that ended a job was backed by receipts of work under way.
+    fn is_backed_by_receipts(&self, job: JobId) -> BoxFuture<'_, bool>;
 }
 
-/// Who answered when the miners of the subnet were asked what they have.
+/// The answers of the subnet's miners about their executors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roll {
-    /// What they said.
-    pub announced: Vec<Announced>,
-    /// Who said nothing in time.
-    pub silent: Vec<Silent>,
+pub struct Announcements {
+    /// The announcements that arrived in time.
+    pub announced: Vec<Announcement>,
+    /// The miners that announced nothing in time.
+    pub silent: Vec<SilentMiner>,
 }

@@ -1,164 +1,171 @@
-//! One challenge of one executor: what is sent, what comes, and when, by the monotonic clock of this machine.
+//! The conversation with one executor about one challenge, timed by the monotonic clock of this machine.
 //!
-//! The clock starts with the first byte on the socket and stops with the last byte of the commitment. What comes is read up to the
-//! most that could be right and no further, so nobody can fill this machine or keep it reading.
+//! The clock starts with the first byte on the socket and stops with the last byte of the commitment. Replies are read
+//! up to the largest valid length, so an executor cannot exhaust the memory or keep the validator reading.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use muster_hardware_proof::session::{Action, Input, Validator};
+use muster_hardware_proof::conversation::{ValidatorAction, ValidatorConversation, ValidatorInput};
 use tokio::time::{Instant, timeout_at};
 
 use crate::state::micros;
-use crate::transport::{Ask, Said};
+use crate::transport::{Transport, TransportReply};
 
-/// Beyond a limit, so that the machine and not the timer says what was late.
+/// Added to the timer of a time limit, so that the state machine and not the timer decides what was late.
 const SLACK: Duration = Duration::from_millis(500);
-/// A conversation up to where its clock has stopped, or to its end.
+/// A conversation that is driven in two steps: up to the commitment, and from the draw to the end.
 #[derive(Debug)]
-pub struct Conversation {
-    machine: Validator,
+pub struct TimedConversation {
+    machine: ValidatorConversation,
     origin: Instant,
-    /// When the first byte of the challenge left.
-    pub sent: Instant,
-    /// Whether it has ended: nothing is drawn then.
-    over: bool,
-    /// What was seen that is no message.
+    /// The time at which the first byte of the challenge was sent.
+    pub sent_at: Instant,
+    /// Whether the conversation ended before a commitment, so that nothing is drawn.
+    is_over: bool,
+    /// A failure that is not a message, in words.
     pub trouble: Option<String>,
-    /// What the session signed.
+    /// The session's signed response proofs, in order.
     pub seals: Vec<String>,
 }
 
-impl Conversation {
-    /// A conversation that has not begun; its first message is ready.
-    pub fn new(machine: Validator) -> Self {
+impl TimedConversation {
+    /// A conversation that has not begun. Its first message is ready.
+    pub fn new(machine: ValidatorConversation) -> Self {
         let now = Instant::now();
         Self {
             machine,
             origin: now,
-            sent: now,
-            over: false,
+            sent_at: now,
+            is_over: false,
             trouble: None,
             seals: Vec::new(),
         }
     }
 
-    /// Challenges, and goes on until the executor has committed, which stops its clock.
-    pub async fn commit(&mut self, line: &dyn Ask) {
+    /// Sends the challenge and goes on until the executor has committed, which stops its clock.
+    pub async fn run_to_commitment(&mut self, line: &dyn Transport) {
         self.origin = Instant::now();
-        self.sent = self.origin;
+        self.sent_at = self.origin;
         let challenge = Bytes::copy_from_slice(self.machine.challenge());
-        let commitment = muster_hardware_proof::message::Kind::Commitment as u8;
+        let commitment = muster_hardware_proof::message::MessageKind::Commitment as u8;
         let mut message = self.exchange(line, challenge, true).await;
         while let Some((kind, bytes)) = message {
             if kind == commitment {
                 return;
             }
-            // The memory is full: the seed is drawn now and not earlier.
+            // The memory is full. The seed is drawn now, not earlier.
             drop(bytes);
-            message = match self.drawn() {
+            message = match self.draw_randomness() {
                 Some(seed) => self.exchange(line, seed, false).await,
                 None => None,
             };
         }
-        self.over = true;
+        self.is_over = true;
     }
 
-    /// Draws, and takes the opening. What was seen.
-    pub async fn open(mut self, line: &dyn Ask) -> (muster_hardware_proof::Evidence, Besides) {
-        if !self.over
-            && let Some(draw) = self.drawn()
+    /// Draws and takes the opening. Returns the evidence and the remarks.
+    pub async fn take_opening(
+        mut self,
+        line: &dyn Transport,
+    ) -> (muster_hardware_proof::Evidence, ConversationRemarks) {
+        if !self.is_over
+            && let Some(draw) = self.draw_randomness()
         {
             self.exchange(line, draw, false).await;
         }
-        let rest = Besides {
+        let rest = ConversationRemarks {
             trouble: self.trouble,
             seals: self.seals,
         };
         (self.machine.into_evidence(), rest)
     }
 
-    /// Fresh randomness, and the message that carries it.
-    fn drawn(&mut self) -> Option<Bytes> {
+    /// Draws randomness and encodes the message that carries it.
+    fn draw_randomness(&mut self) -> Option<Bytes> {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {
             self.trouble = Some("this machine has no randomness".to_owned());
             return None;
         }
-        match self
-            .machine
-            .apply(Input::Randomness(random), self.at(Instant::now()))
-        {
-            Some(Action::Send(bytes)) => Some(Bytes::from(bytes)),
-            Some(Action::NeedRandomness | Action::End) | None => None,
+        match self.machine.apply(
+            ValidatorInput::Randomness(random),
+            self.elapsed_us(Instant::now()),
+        ) {
+            Some(ValidatorAction::Send(bytes)) => Some(Bytes::from(bytes)),
+            Some(ValidatorAction::NeedRandomness | ValidatorAction::End) | None => None,
         }
     }
 
-    /// One message and what comes back for it: its kind, if the conversation goes on.
-    async fn exchange(&mut self, line: &dyn Ask, message: Bytes, first: bool) -> Option<(u8, Vec<u8>)> {
+    /// Sends one message and takes the reply. Returns the kind and the bytes of the reply if the conversation goes on.
+    async fn exchange(&mut self, line: &dyn Transport, message: Bytes, first: bool) -> Option<(u8, Vec<u8>)> {
         let asked = Instant::now();
-        let limits = self.limit(first);
+        let limits = self.reply_limit(first);
         let mut sent = None;
         let said = {
             let (machine, origin, place) = (&mut self.machine, self.origin, &mut sent);
             let begun = Box::new(move |at: Instant| {
                 *place = Some(at);
                 if first {
-                    machine.apply(Input::Started, micros(at.saturating_duration_since(origin)));
+                    machine.apply(
+                        ValidatorInput::Started,
+                        micros(at.saturating_duration_since(origin)),
+                    );
                 }
-                machine.most_bytes()
+                machine.max_message_bytes()
             });
-            timeout_at(asked + limits + SLACK, line.ask(message, begun)).await
+            timeout_at(asked + limits + SLACK, line.send(message, begun)).await
         };
         if first {
-            self.sent = sent.unwrap_or(asked);
+            self.sent_at = sent.unwrap_or(asked);
             if sent.is_none() {
-                // Not even its first byte left in time.
-                self.machine.apply(Input::Started, self.at(asked));
+                // The time limit passed before the first byte was sent.
+                self.machine
+                    .apply(ValidatorInput::Started, self.elapsed_us(asked));
             }
         }
         let (input, at) = match &said {
-            Ok(Said::Message(bytes, at, seal)) => {
+            Ok(TransportReply::Message(bytes, at, seal)) => {
                 self.seals.extend(seal.clone());
-                (Input::Message(bytes), *at)
+                (ValidatorInput::Message(bytes), *at)
             }
-            Ok(Said::Oversized(length)) => (Input::Oversized(*length), Instant::now()),
-            Ok(Said::Nothing(words)) => {
-                self.trouble = Some(muster_grading::judgement::said(words));
-                (Input::Gone, Instant::now())
+            Ok(TransportReply::Oversized(length)) => (ValidatorInput::Oversized(*length), Instant::now()),
+            Ok(TransportReply::Failed(words)) => {
+                self.trouble = Some(muster_grading::judgement::sanitize_words(words));
+                (ValidatorInput::Gone, Instant::now())
             }
-            Err(_) => (Input::Tick, Instant::now()),
+            Err(_) => (ValidatorInput::Tick, Instant::now()),
         };
-        match (self.machine.apply(input, self.at(at)), said) {
-            (Some(Action::NeedRandomness), Ok(Said::Message(bytes, _, _))) => {
+        match (self.machine.apply(input, self.elapsed_us(at)), said) {
+            (Some(ValidatorAction::NeedRandomness), Ok(TransportReply::Message(bytes, _, _))) => {
                 Some((bytes.get(1).copied().unwrap_or_default(), bytes))
             }
             (_, _) => None,
         }
     }
 
-    /// How long the answer to the next message may take.
-    fn limit(&self, first: bool) -> Duration {
+    /// The time limit for the reply to the next message.
+    fn reply_limit(&self, first: bool) -> Duration {
         let limits = self.machine.limits();
         let us = match (first, self.machine.deadline_us()) {
-            // Not begun: the first phase's limit.
+            // The conversation has not begun: the limit of its first phase.
             (true, _) | (false, None) => limits.fill_us.max(limits.commit_us),
-            (false, Some(deadline)) => deadline.saturating_sub(self.at(Instant::now())),
+            (false, Some(deadline)) => deadline.saturating_sub(self.elapsed_us(Instant::now())),
         };
         Duration::from_micros(us)
     }
 
-    fn at(&self, instant: Instant) -> u64 {
+    fn elapsed_us(&self, instant: Instant) -> u64 {
         micros(instant.saturating_duration_since(self.origin))
     }
 }
 
-/// What was seen besides the evidence.
+/// Remarks on a conversation that are not part of its evidence.
 #[derive(Debug)]
-pub struct Besides {
-    /// What was seen that is no message.
+pub struct ConversationRemarks {
+    /// A failure that is not a message, in words.
     pub trouble: Option<String>,
-    /// What the session signed.
+    /// The session's signed response proofs, in order.
     pub seals: Vec<String>,
 }
 
@@ -168,20 +175,20 @@ mod tests {
     use std::sync::Mutex;
 
     use futures_util::future::BoxFuture;
-    use muster_grading::course::Course;
-    use muster_grading::plan::Seat;
-    use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
-    use muster_hardware_proof::prover::{CpuProver, Unwatched, perform};
-    use muster_hardware_proof::session::{Caps, Command, Executor};
-    use muster_hardware_proof::{Engine, Reason, Verdict};
+    use muster_grading::grade_spec::GradeSpec;
+    use muster_grading::plan::Participant;
+    use muster_hardware_proof::conversation::{ExecutorCommand, ExecutorConversation, ProverLimits};
+    use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+    use muster_hardware_proof::prover::{CpuProver, NoObserver, perform_task};
+    use muster_hardware_proof::{InstructionSet, ProofVerdict, ZeroReason};
     use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
 
     use super::*;
 
-    /// An executor at the other end, and what it does with its answers.
+    /// An executor at the other end that behaves in some way.
     struct Fake {
         does: Does,
-        state: Mutex<(Executor, CpuProver)>,
+        state: Mutex<(ExecutorConversation, CpuProver)>,
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,88 +202,87 @@ mod tests {
 
     impl Fake {
         fn new(does: Does) -> Self {
-            let caps = Caps {
+            let caps = ProverLimits {
                 log2_n: 10,
                 memory_bytes: 1 << 22,
                 work: 64,
                 read_bytes: 1 << 34,
             };
-            let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+            let prover = CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN);
             Self {
                 does,
-                state: Mutex::new((Executor::new(caps), prover)),
+                state: Mutex::new((ExecutorConversation::new(caps), prover)),
             }
         }
 
         fn answer(&self, message: &[u8]) -> Vec<u8> {
             let mut state = self.state.lock().unwrap();
             let (executor, prover) = &mut *state;
-            let Command::Run(task) = executor.message(message).unwrap() else {
+            let ExecutorCommand::Run(task) = executor.receive(message).unwrap() else {
                 panic!("no work")
             };
-            let output = perform(prover, &task, &Unwatched).unwrap();
-            let Command::Send(bytes) = executor.output(&output).unwrap() else {
+            let output = perform_task(prover, &task, &NoObserver).unwrap();
+            let ExecutorCommand::Send(bytes) = executor.complete_task(&output).unwrap() else {
                 panic!("no message")
             };
             bytes
         }
     }
 
-    impl Ask for Fake {
-        fn ask<'a>(
+    impl Transport for Fake {
+        fn send<'a>(
             &'a self,
             message: Bytes,
             begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
-        ) -> BoxFuture<'a, Said> {
+        ) -> BoxFuture<'a, TransportReply> {
             Box::pin(async move {
                 let most = begun(Instant::now());
                 match self.does {
                     Does::Silent => std::future::pending().await,
-                    Does::Floods => Said::Oversized(u64::try_from(most).unwrap() + 1),
-                    Does::Refuses => Said::Nothing("its program answered 507: no\u{7} room".to_owned()),
-                    Does::LeavesAfter if message[1] == 5 => Said::Nothing("reset".to_owned()),
+                    Does::Floods => TransportReply::Oversized(u64::try_from(most).unwrap() + 1),
+                    Does::Refuses => {
+                        TransportReply::Failed("its program answered 507: no\u{7} room".to_owned())
+                    }
+                    Does::LeavesAfter if message[1] == 5 => TransportReply::Failed("reset".to_owned()),
                     Does::Honest | Does::LeavesAfter => {
                         let bytes = self.answer(&message);
-                        assert_eq!(
-                            bytes.len(),
-                            most,
-                            "what is right is read whole, and no more than it"
-                        );
-                        Said::Message(bytes, Instant::now(), Some("seal".to_owned()))
+                        assert_eq!(bytes.len(), most, "the whole valid message is read and no more");
+                        TransportReply::Message(bytes, Instant::now(), Some("seal".to_owned()))
                     }
                 }
             })
         }
     }
 
-    async fn verdict(does: Does, trial: usize) -> (Verdict, Besides, Duration) {
-        let course = Course::of(ExecutorClass::AlwaysOnTest).unwrap();
-        let seat = Seat {
+    async fn verdict(does: Does, trial: usize) -> (ProofVerdict, ConversationRemarks, Duration) {
+        let grade_spec = GradeSpec::for_class(ExecutorClass::AlwaysOnTest).unwrap();
+        let participant = Participant {
             miner: MinerKey(Hotkey::from_bytes([1; 32])),
-            class: course.class(),
+            class: grade_spec.class(),
             index: 0,
         };
-        let identity = Identity {
+        let identity = ChallengeIdentity {
             batch: BatchId([1; 16]),
-            executor: seat.name(),
-            nonce: Nonce([2; 32]),
+            executor: participant.executor_name(),
+            nonce: ChallengeNonce([2; 32]),
         };
-        let asked = course.trials[trial];
-        let machine = Validator::new(asked.shape.spec(identity).unwrap(), asked.limits());
+        let asked = grade_spec.trials[trial];
+        let machine =
+            ValidatorConversation::new(asked.shape.challenge_spec(identity).unwrap(), asked.limits());
         let fake = Fake::new(does);
         let begun = Instant::now();
-        let mut conversation = Conversation::new(machine);
-        conversation.commit(&fake).await;
-        let (evidence, besides) = conversation.open(&fake).await;
-        (evidence.judge(Engine::best()), besides, begun.elapsed())
+        let mut conversation = TimedConversation::new(machine);
+        conversation.run_to_commitment(&fake).await;
+        let (evidence, remarks) = conversation.take_opening(&fake).await;
+        (evidence.judge(InstructionSet::best()), remarks, begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
     async fn both_kinds_of_proof_go_through_and_what_was_signed_is_kept() {
         for (trial, messages) in [(0, 2), (1, 3)] {
-            let (verdict, besides, _) = verdict(Does::Honest, trial).await;
-            assert!(matches!(verdict, Verdict::Passed(_)), "{verdict:?}");
-            assert_eq!((besides.seals.len(), besides.trouble), (messages, None));
+            let (verdict, remarks, _) = verdict(Does::Honest, trial).await;
+            assert!(matches!(verdict, ProofVerdict::Passed(_)), "{verdict:?}");
+            assert_eq!((remarks.seals.len(), remarks.trouble), (messages, None));
         }
     }
 
@@ -284,7 +290,7 @@ mod tests {
     async fn a_silent_executor_costs_its_limit_and_no_more() {
         let (verdict, _, took) = verdict(Does::Silent, 0).await;
         assert!(
-            matches!(verdict, Verdict::Zero(Reason::NotCommitted { .. })),
+            matches!(verdict, ProofVerdict::Zero(ZeroReason::NotCommitted { .. })),
             "{verdict:?}"
         );
         assert!(took < Duration::from_secs(61), "{took:?}");
@@ -294,18 +300,18 @@ mod tests {
     async fn floods_refusals_and_leavings_have_their_names() {
         let (flood, _, _) = verdict(Does::Floods, 0).await;
         assert!(
-            matches!(flood, Verdict::Zero(Reason::Oversized { .. })),
+            matches!(flood, ProofVerdict::Zero(ZeroReason::Oversized { .. })),
             "{flood:?}"
         );
-        let (refused, besides, _) = verdict(Does::Refuses, 1).await;
-        assert_eq!(refused, Verdict::Zero(Reason::Gone));
+        let (refused, remarks, _) = verdict(Does::Refuses, 1).await;
+        assert_eq!(refused, ProofVerdict::Zero(ZeroReason::Gone));
         assert_eq!(
-            besides.trouble.as_deref(),
+            remarks.trouble.as_deref(),
             Some("its program answered 507: no  room")
         );
         for trial in [0, 1] {
             let (left, _, _) = verdict(Does::LeavesAfter, trial).await;
-            assert_eq!(left, Verdict::Zero(Reason::Vanished));
+            assert_eq!(left, ProofVerdict::Zero(ZeroReason::Vanished));
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Grading batches as a validator runs them. What is decided is decided in `muster-grading`; here it is done.
+//! Runs grading batches for a validator. All decisions are made in `muster-grading`; this crate carries them out.
 //!
-//! A validator opens a [`RollCall`]. It waits for a block whose hash begins a batch, or for its operator's word; leases every
-//! executor through the ordinary path, as streaming jobs of its own with the grader's image; opens their sealed endpoints; waits at
-//! the barrier; challenges all at once; and keeps what it saw. Read `call` for a batch, `stand` for one executor in it,
-//! `conversation` for the bytes and the clock, [`book`] for what stays.
+//! A validator opens a [`GradingRunner`]. The runner waits for a block whose hash begins a batch, or for a request of
+//! the operator. It leases every executor as a streaming job with the grader's image, opens the sealed sessions, waits
+//! at the barrier, challenges all executors at once, and stores the evidence. `batch_run` runs one batch,
+//! `executor_run` one executor in it, [`conversation`] measures the time, [`transport`] carries the messages, [`store`]
+//! holds the tables.
 
 mod backend;
-pub mod book;
-mod call;
+mod batch_run;
 pub mod conversation;
+mod executor_run;
 mod settings;
-mod stand;
 mod state;
+pub mod store;
 pub mod transport;
 
 use std::sync::Arc;
@@ -22,146 +23,149 @@ use muster_process::{SharedClock, Tasks};
 use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-pub use backend::{Host, Roll};
-use book::Book;
-pub use settings::{Grader, Settings};
-use state::Core;
-pub use state::Refused;
-pub use transport::Ask;
+pub use backend::{Announcements, GradingBackend};
+pub use settings::{GraderImage, Settings};
+pub use state::BatchRejection;
+use state::RunnerState;
+use store::GradingStore;
+pub use transport::Transport;
 
-/// Operators' words that wait.
-const WAITING: usize = 4;
+/// The number of operator requests that may wait for their batch.
+const MAX_WAITING_REQUESTS: usize = 4;
 
-/// What a roll call is made of besides its settings.
-pub struct Parts {
-    /// The validator.
-    pub host: Arc<dyn Host>,
-    /// The validator's database, migrated.
+/// The dependencies of a [`GradingRunner`].
+pub struct GradingDeps {
+    /// The validator that runs the batches.
+    pub backend: Arc<dyn GradingBackend>,
+    /// The validator's database, with its migrations applied.
     pub pool: AnyPool,
-    /// When it is.
+    /// The clock of the validator.
     pub clock: SharedClock,
-    /// Where its tasks run, and whose token stops it.
+    /// The task group of the runner. Its token stops the runner.
     pub tasks: Tasks,
-    /// Who is told that the store has failed: nothing can go on then.
-    pub failed: Box<dyn Fn(StoreError) + Send + Sync>,
+    /// Called when the store fails. The validator cannot go on then.
+    pub on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
-/// Runs batches. Clones are the same one.
+/// Runs batches. Clones share one runner.
 #[derive(Clone)]
-pub struct RollCall {
-    core: Arc<Core>,
-    asking: mpsc::Sender<Asking>,
+pub struct GradingRunner {
+    state: Arc<RunnerState>,
+    requests: mpsc::Sender<BatchRequest>,
 }
 
-impl std::fmt::Debug for RollCall {
+impl std::fmt::Debug for GradingRunner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RollCall")
-            .field("settings", &self.core.settings)
+        f.debug_struct("GradingRunner")
+            .field("settings", &self.state.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// An operator's word, and who hears which batch came of it.
-type Asking = oneshot::Sender<Result<String, Refused>>;
+/// An operator's request for a batch, as the channel for its result.
+type BatchRequest = oneshot::Sender<Result<String, BatchRejection>>;
 
-impl RollCall {
-    /// Voids what an earlier process left in the middle, and begins to wait for blocks.
+impl GradingRunner {
+    /// Voids the batches that an earlier process did not finish, and begins to wait for blocks.
     ///
     /// # Errors
-    /// The store cannot be used.
-    pub async fn open(settings: Settings, parts: Parts) -> Result<Self, StoreError> {
-        let book = Book::new(parts.pool);
-        let voided = book.void_open(parts.clock.now()).await?;
+    /// The store fails.
+    pub async fn open(settings: Settings, deps: GradingDeps) -> Result<Self, StoreError> {
+        let store = GradingStore::new(deps.pool);
+        let voided = store.void_unfinished(deps.clock.now()).await?;
         if voided > 0 {
             tracing::warn!(
                 voided,
-                "a batch that an earlier process began is void: it was never half scored"
+                "a batch that an earlier process did not finish is void: none of it counts"
             );
         }
-        let courses = settings.courses().unwrap_or_else(|why| {
-            // The configuration's check let it pass: it was changed since.
-            tracing::error!(why, "the file of floors is gone or changed: no class is graded until it is right and this is started anew");
+        let grade_specs = settings.grade_specs().unwrap_or_else(|why| {
+            // The file was right when the configuration was checked, so it has changed since.
+            tracing::error!(why, "the file of floors is missing or wrong: no class is graded until it is right and the validator is restarted");
             Vec::new()
         });
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-        let core = Arc::new(Core {
+        let state = Arc::new(RunnerState {
             settings,
-            courses,
-            host: parts.host,
-            book,
-            clock: parts.clock,
-            tasks: parts.tasks,
-            judging: Semaphore::new(cores.saturating_mul(2)),
-            failed: parts.failed,
+            grade_specs,
+            backend: deps.backend,
+            store,
+            clock: deps.clock,
+            tasks: deps.tasks,
+            judging_permits: Semaphore::new(cores.saturating_mul(2)),
+            on_store_failure: deps.on_store_failure,
         });
-        let (asking, asked) = mpsc::channel(WAITING);
-        let running = Arc::clone(&core);
+        let (requests, incoming) = mpsc::channel(MAX_WAITING_REQUESTS);
+        let running = Arc::clone(&state);
         drop(
-            core.tasks
-                .spawn("roll call", async move { run(&running, asked).await }),
+            state
+                .tasks
+                .spawn("grading", async move { run_batches(&running, incoming).await }),
         );
-        Ok(Self { core, asking })
+        Ok(Self { state, requests })
     }
 
-    /// Runs a batch with the next block, whatever its hash; its id, once everybody in it is judged.
+    /// Runs a batch with the next block, whatever its hash. Returns its id once all its executors are judged.
     ///
     /// # Errors
-    /// There is none.
-    pub async fn run_now(&self) -> Result<String, Refused> {
-        if self.core.settings.images.is_empty() {
-            return Err(Refused::NoGrader);
+    /// There is no batch, for one of the reasons of [`BatchRejection`].
+    pub async fn run_now(&self) -> Result<String, BatchRejection> {
+        if self.state.settings.images.is_empty() {
+            return Err(BatchRejection::NoGrader);
         }
-        let (tell, told) = oneshot::channel();
-        self.asking.try_send(tell).map_err(|_| Refused::Waiting)?;
-        told.await.unwrap_or(Err(Refused::Stopped))
+        let (result, batch) = oneshot::channel();
+        self.requests
+            .try_send(result)
+            .map_err(|_| BatchRejection::QueueFull)?;
+        batch.await.unwrap_or(Err(BatchRejection::Stopping))
     }
 
-    /// What is kept of batches.
-    pub fn book(&self) -> &Book {
-        &self.core.book
+    /// The store of all batches.
+    pub fn store(&self) -> &GradingStore {
+        &self.state.store
     }
 }
 
-async fn run(core: &Arc<Core>, mut asked: mpsc::Receiver<Asking>) {
-    let stop = core.tasks.token();
-    let by_blocks = core.settings.every_blocks > 0 && !core.settings.images.is_empty();
+async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Receiver<BatchRequest>) {
+    let stop = state.tasks.token();
+    let by_blocks = state.settings.every_blocks > 0 && !state.settings.images.is_empty();
     let mut last = 0;
     loop {
-        let asking = tokio::select! {
+        let request = tokio::select! {
             () = stop.cancelled() => return,
-            asking = asked.recv() => match asking {
-                Some(asking) => Some(asking),
+            request = incoming.recv() => match request {
+                Some(request) => Some(request),
                 None => return,
             },
-            (block, hash) = core.host.block_after(last), if by_blocks => {
+            (block, hash) = state.backend.next_block(last), if by_blocks => {
                 last = block;
-                if !muster_grading::plan::due(&hash, core.host.me(), core.settings.every_blocks) {
+                if !muster_grading::plan::is_due(&hash, state.backend.validator_key(), state.settings.every_blocks) {
                     continue;
                 }
-                once(core, block, hash, None).await;
+                run_once(state, block, hash, None).await;
                 continue;
             }
         };
         let (block, hash) = tokio::select! {
             () = stop.cancelled() => return,
-            next = core.host.block_after(last) => next,
+            next = state.backend.next_block(last) => next,
         };
         last = block;
-        once(core, block, hash, asking).await;
+        run_once(state, block, hash, request).await;
     }
 }
 
-/// One batch. A store that fails ends the process; anything else ends the batch.
-async fn once(core: &Arc<Core>, block: u64, hash: BlockHash, asking: Option<Asking>) {
-    let outcome = match call::run(core, block, hash).await {
+/// Runs one batch. A failure of the store ends the process; any other failure ends the batch.
+async fn run_once(state: &Arc<RunnerState>, block: u64, hash: BlockHash, request: Option<BatchRequest>) {
+    let outcome = match batch_run::run_batch(state, block, hash).await {
         Ok(outcome) => outcome,
         Err(error) => {
-            (core.failed)(error);
-            Err(Refused::Stopped)
+            (state.on_store_failure)(error);
+            Err(BatchRejection::Stopping)
         }
     };
-    if let Some(asking) = asking {
-        // Whoever asked may have gone.
-        let _ = asking.send(outcome);
+    if let Some(request) = request {
+        // The operator's request may have been dropped.
+        let _ = request.send(outcome);
     }
 }

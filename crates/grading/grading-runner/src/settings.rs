@@ -1,12 +1,12 @@
-//! The part of a validator's configuration that is about grading.
+//! The `[grading]` section of a validator's configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use muster_grading::floors::FloorsFile;
-use muster_grading::{Bounds, Course};
+use muster_grading::thresholds::ThresholdsFile;
+use muster_grading::{BatchBounds, GradeSpec};
 use muster_process::config::Problem;
 use muster_protocol::{ExecutorClass, ImageId, Timestamp};
 use muster_response_proof::HashScheme;
@@ -18,41 +18,44 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Blocks between two batches, on average; 0 for none but those that the operator asks for.
+    /// The average number of blocks between two batches; 0 if only the operator begins batches.
     pub every_blocks: u64,
-    /// Seconds to come to the barrier, beyond the spin-up time of the slowest class.
+    /// Seconds to reach the barrier, beyond the spin-up time of the slowest class; at least 1.
     pub gather_s: u64,
-    /// Executors of one miner in a batch, at most.
+    /// The largest number of executors of one miner in a batch; at least 1.
     pub of_one: u32,
-    /// Executors in a batch, at most.
+    /// The largest number of executors in a batch; at least `of_one`.
     pub executors: u32,
-    /// Milliseconds by which an executor's clock may differ.
+    /// Milliseconds by which an executor's clock may differ from the validator's.
     pub skew_ms: u64,
-    /// Days for which the evidence of a batch is kept.
+    /// Days for which the evidence of a batch is kept; at least 1.
     pub keep_days: u32,
-    /// A file with floors of classes; those that it does not name have what is stated.
+    /// A file with thresholds of classes. Classes that it does not name have the stated thresholds.
     pub floors: Option<PathBuf>,
-    /// What each class is challenged with; a class that is not named is not graded.
-    pub images: BTreeMap<ExecutorClass, Grader>,
+    /// The grader image of each class. A class without an image is not graded.
+    pub images: BTreeMap<ExecutorClass, GraderImage>,
 }
 
-/// The grader's image for a class.
+/// The grader image of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Grader {
-    /// The image, by the digest of its configuration.
+pub struct GraderImage {
+    /// The image, named by the digest of its configuration.
     pub image: ImageId,
-    /// The name by which an engine that has no such image pulls it.
+    /// The name by which a container engine pulls the image if it does not have it.
     #[serde(default)]
     pub reference: Option<String>,
-    /// Arguments of its entry point.
+    /// The arguments of the image's entry point.
     #[serde(default)]
     pub args: Vec<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        let Bounds { of_one, executors } = Bounds::default();
+        let BatchBounds {
+            per_miner: of_one,
+            executors,
+        } = BatchBounds::default();
         Self {
             every_blocks: 360,
             gather_s: 120,
@@ -67,52 +70,52 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How large a batch may become.
-    pub fn bounds(&self) -> Bounds {
-        Bounds {
-            of_one: self.of_one,
+    /// The largest size of a batch.
+    pub fn bounds(&self) -> BatchBounds {
+        BatchBounds {
+            per_miner: self.of_one,
             executors: self.executors,
         }
     }
 
-    /// What each class that is graded has to prove.
+    /// The grade specification of each graded class.
     ///
     /// # Errors
-    /// The file of floors cannot be used; why, in words.
-    pub fn courses(&self) -> Result<Vec<Course>, String> {
+    /// The file of thresholds cannot be used, for this reason in words.
+    pub fn grade_specs(&self) -> Result<Vec<GradeSpec>, String> {
         let file = match &self.floors {
-            None => FloorsFile::default(),
+            None => ThresholdsFile::default(),
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-                let read = FloorsFile::parse(&text);
+                let read = ThresholdsFile::parse(&text);
                 read.map_err(|error| format!("{}: {error}", path.display()))?
             }
         };
         Ok(self
             .images
             .keys()
-            .filter_map(|class| file.course(*class))
+            .filter_map(|class| file.grade_spec(*class))
             .collect())
     }
 
-    /// How long executors are waited for.
-    pub(crate) fn gather(&self) -> Duration {
+    /// The time that executors have to reach the barrier, beyond the slowest spin-up time.
+    pub(crate) fn gather_time(&self) -> Duration {
         Duration::from_secs(self.gather_s)
     }
 
-    /// What ended before this is forgotten at `now`.
-    pub(crate) fn kept_since(&self, now: Timestamp) -> Timestamp {
+    /// At `now`, the evidence of batches that ended before the returned time is deleted.
+    pub(crate) fn evidence_cutoff(&self, now: Timestamp) -> Timestamp {
         let kept = i64::from(self.keep_days) * 24 * 3_600 * 1_000_000;
         Timestamp::from_micros(now.micros().saturating_sub(kept))
     }
 
-    /// What is run to challenge executors, one for each class that is graded.
+    /// The grader services, one for each graded class.
     pub fn services(&self) -> impl Iterator<Item = Service> {
         self.images.keys().filter_map(|class| self.service(*class))
     }
 
-    /// What is run to challenge an executor of this class.
+    /// The grader service that is run on an executor of this class, if the class is graded.
     pub fn service(&self, class: ExecutorClass) -> Option<Service> {
         let grader = self.images.get(&class)?;
         Some(Service {
@@ -132,7 +135,7 @@ impl Settings {
         })
     }
 
-    /// Everything that is wrong with it, under `path`.
+    /// All faults of these settings, named under `path`.
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (key, number) in [
@@ -145,7 +148,7 @@ impl Settings {
                 problems.push(Problem::at(format!("{path}.{key}"), "must be at least 1"));
             }
         }
-        if let Err(why) = self.courses() {
+        if let Err(why) = self.grade_specs() {
             problems.push(Problem::at(format!("{path}.floors"), why));
         }
         if self.of_one > self.executors {
@@ -163,7 +166,7 @@ mod tests {
     fn evidence_is_kept_for_so_many_days() {
         let settings = Settings::default();
         let now = Timestamp::from_secs(15 * 86_400);
-        assert_eq!(settings.kept_since(now), Timestamp::from_secs(86_400));
+        assert_eq!(settings.evidence_cutoff(now), Timestamp::from_secs(86_400));
     }
 
     #[test]
@@ -175,7 +178,7 @@ mod tests {
             floors: Some(file.clone()),
             ..Settings::default()
         };
-        let grader = Grader {
+        let grader = GraderImage {
             image: ImageId(muster_protocol::Digest::of(b"grader")),
             reference: None,
             args: vec![],
@@ -193,13 +196,13 @@ mod tests {
         assert!(problems()[0].contains("cannot be read"), "{:?}", problems());
         std::fs::write(&file, r#"{"format": "muster-floors/1", "classes": [7]}"#).unwrap();
         assert!(problems()[0].contains("grading.floors"), "{:?}", problems());
-        let mut floors = FloorsFile::default();
-        floors.add(class, muster_hardware_proof::grade::MachineRuns::default());
+        let mut floors = ThresholdsFile::default();
+        floors.add_runs(class, muster_hardware_proof::grade::MachineRuns::default());
         floors.classes[0].machines.clear();
         floors.classes[0].stated.int8 = 300_000;
         std::fs::write(&file, floors.to_text()).unwrap();
         assert_eq!(problems(), Vec::<String>::new());
-        assert_eq!(settings.courses().unwrap()[0].floors.least.int8, 300_000);
+        assert_eq!(settings.grade_specs().unwrap()[0].thresholds.least.int8, 300_000);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,49 +1,49 @@
-//! The state that every batch and every executor in it share.
+//! The state that all batches and their executors share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_grading::Course;
+use muster_grading::GradeSpec;
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use tokio::sync::Semaphore;
 
-use crate::backend::Host;
-use crate::book::Book;
+use crate::backend::GradingBackend;
 use crate::settings::Settings;
+use crate::store::GradingStore;
 
-/// Why there is no batch.
+/// The reason why there is no batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is nothing to challenge with.
+pub enum BatchRejection {
+    /// No grader image is configured.
     #[error("this validator grades no class: name a grader's image in [grading.images]")]
     NoGrader,
-    /// Enough are waiting.
-    #[error("batches that were asked for before this one have not begun yet")]
-    Waiting,
-    /// It stops.
-    #[error("the validator stops")]
-    Stopped,
-    /// Nobody was there.
+    /// Too many requests are waiting.
+    #[error("too many requested batches have not begun yet: try again later")]
+    QueueFull,
+    /// The validator is stopping.
+    #[error("the validator is stopping")]
+    Stopping,
+    /// No executors were announced.
     #[error("no miner announces an executor of a class that this validator grades")]
-    Nobody,
+    NoExecutors,
 }
 
-/// What all parts share.
-pub(crate) struct Core {
+/// The state of the runner.
+pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
-    /// What each class has to prove.
-    pub(crate) courses: Vec<Course>,
-    pub(crate) host: Arc<dyn Host>,
-    pub(crate) book: Book,
+    /// The grade specification of each graded class.
+    pub(crate) grade_specs: Vec<GradeSpec>,
+    pub(crate) backend: Arc<dyn GradingBackend>,
+    pub(crate) store: GradingStore,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
-    /// Openings that are fetched and judged at a time: what they take is held in memory.
-    pub(crate) judging: Semaphore,
-    pub(crate) failed: Box<dyn Fn(StoreError) + Send + Sync>,
+    /// Bounds the openings that are fetched and judged at the same time, because each is held in memory.
+    pub(crate) judging_permits: Semaphore,
+    pub(crate) on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
-/// Microseconds of a span.
+/// The span in microseconds.
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

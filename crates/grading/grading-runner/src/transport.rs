@@ -11,61 +11,62 @@ use muster_gateway::sealed::{Line, Question, draw};
 use muster_process::error::Causes;
 use tokio::time::Instant;
 
-/// The most that is read of a refusal's words.
-const MOST_WORDS: usize = 300;
-/// A proof of the seal's that did not come with its answer is waited for so long.
-const SEAL_PATIENCE: Duration = Duration::from_secs(10);
+/// The number of bytes that are read of an error response.
+const MAX_ERROR_BYTES: usize = 300;
+/// The time limit for a response proof that arrives after its response.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What came back for one message.
+/// The reply to one message.
 #[derive(Debug)]
-pub enum Said {
-    /// A whole message, when its last byte came, and what the session signed about it.
+pub enum TransportReply {
+    /// A whole message, the time of its last byte, and the session's signed response proof.
     Message(Vec<u8>, Instant, Option<String>),
-    /// More than could be right: how much was announced, or had come.
+    /// A message longer than any valid one: the bytes that were announced or received.
     Oversized(u64),
-    /// Nothing that could be right: why, in words.
-    Nothing(String),
+    /// No message, for this reason in words.
+    Failed(String),
 }
 
-/// Whoever carries messages to one executor. A [`Way`] does; so does a test.
-pub trait Ask: Send + Sync {
-    /// Sends one message. `begun` is told when its first byte left, before anything is read, and says how much may be read.
-    fn ask<'a>(
+/// Carries messages to one executor.
+pub trait Transport: Send + Sync {
+    /// Sends one message and reads the reply. `begun` is called with the time of the first byte sent, before anything
+    /// is read. It returns the number of bytes that may be read.
+    fn send<'a>(
         &'a self,
         message: Bytes,
         begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
-    ) -> BoxFuture<'a, Said>;
+    ) -> BoxFuture<'a, TransportReply>;
 }
 
-/// A session, and where in it an executor is challenged.
+/// Carries messages through a sealed session.
 #[derive(Clone, Copy, Debug)]
-pub struct Way<'a> {
-    /// The session.
+pub struct SessionTransport<'a> {
+    /// The sealed session with the executor.
     pub line: &'a Line,
-    /// Where its challenges go.
+    /// The path at which the executor takes challenges.
     pub path: &'static str,
 }
 
-impl Ask for Way<'_> {
-    fn ask<'a>(
+impl Transport for SessionTransport<'_> {
+    fn send<'a>(
         &'a self,
         message: Bytes,
         begun: Box<dyn FnOnce(Instant) -> usize + Send + 'a>,
-    ) -> BoxFuture<'a, Said> {
+    ) -> BoxFuture<'a, TransportReply> {
         Box::pin(async move {
-            match through(*self, message, begun).await {
+            match send_through(*self, message, begun).await {
                 Ok(said) => said,
-                Err(words) => Said::Nothing(words),
+                Err(words) => TransportReply::Failed(words),
             }
         })
     }
 }
 
-async fn through(
-    way: Way<'_>,
+async fn send_through(
+    way: SessionTransport<'_>,
     message: Bytes,
     begun: Box<dyn FnOnce(Instant) -> usize + Send + '_>,
-) -> Result<Said, String> {
+) -> Result<TransportReply, String> {
     let line = way.line;
     let question = Question {
         method: Method::POST,
@@ -75,7 +76,7 @@ async fn through(
         client_nonce: None,
         gateway_nonce: draw().map_err(|error| error.to_string())?,
     };
-    // What an earlier question left.
+    // Drops the time that an earlier question left.
     let _ = line.first_byte_sent();
     let handed_over = Instant::now();
     let answer = line.ask(&question).await;
@@ -84,12 +85,16 @@ async fn through(
     let status = answer.response.status();
     let length = answer.response.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let bound = if status.is_success() { most } else { MOST_WORDS };
+    let bound = if status.is_success() {
+        most
+    } else {
+        MAX_ERROR_BYTES
+    };
     let too_much = |bytes: u64| bytes > u64::try_from(bound).unwrap_or(u64::MAX);
     if status.is_success()
         && let Some(length) = length.filter(|length| too_much(*length))
     {
-        return Ok(Said::Oversized(length));
+        return Ok(TransportReply::Oversized(length));
     }
     let mut body = answer.response.into_body();
     let mut bytes = Vec::new();
@@ -99,7 +104,7 @@ async fn through(
         let came = bytes.len().saturating_add(data.len());
         if came > bound {
             if status.is_success() {
-                return Ok(Said::Oversized(u64::try_from(came).unwrap_or(u64::MAX)));
+                return Ok(TransportReply::Oversized(u64::try_from(came).unwrap_or(u64::MAX)));
             }
             break;
         }
@@ -108,16 +113,18 @@ async fn through(
     let arrived = Instant::now();
     if !status.is_success() {
         let words = String::from_utf8_lossy(&bytes);
-        return Ok(Said::Nothing(format!("its program answered {status}: {words}")));
+        return Ok(TransportReply::Failed(format!(
+            "its program answered {status}: {words}"
+        )));
     }
     drop(body);
-    // The clock stands still here: what was signed is looked at after the last byte has come.
+    // The clock has stopped with the last byte, so checking the signature costs the executor no time.
     let seen = answer
         .seen
         .await
         .map_err(|_| "its answer was not seen to end".to_owned())?;
-    let verdict = tokio::time::timeout(SEAL_PATIENCE, line.verdict(&seen, &answer.asked)).await;
+    let verdict = tokio::time::timeout(SEAL_TIMEOUT, line.verdict(&seen, &answer.asked)).await;
     let verdict = verdict.map_err(|_| "nobody signed its answer".to_owned())?;
     let (_, envelope) = verdict.map_err(|unproven| format!("its answer is not sealed: {unproven}"))?;
-    Ok(Said::Message(bytes, arrived, Some(envelope.to_text())))
+    Ok(TransportReply::Message(bytes, arrived, Some(envelope.to_text())))
 }

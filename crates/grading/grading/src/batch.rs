@@ -1,467 +1,512 @@
-//! One batch as a machine: executors are leased so that all are there together, wait at the barrier, and are challenged at one
-//! instant, trial by trial.
+//! One batch as a state machine: executors are leased, wait at the barrier until all are ready, and are challenged at
+//! one instant, trial by trial.
 //!
-//! The conversations themselves are `muster_hardware_proof::session`'s, one for each executor, on whoever holds the connection: nobody's
-//! silence, slowness or flood is in the way of another's clock. This machine is told how they ended.
+//! The conversations run outside, one per executor (`muster_hardware_proof::conversation`), so no executor can delay
+//! the clock of another one. The caller reports how each conversation ended. Executors are numbered by their places in
+//! the plan.
 
 use std::collections::BTreeMap;
 
-use muster_hardware_proof::grade::Floors;
-use muster_hardware_proof::{Measured, Verdict};
+use muster_hardware_proof::grade::ClassThresholds;
+use muster_hardware_proof::{Measurement, ProofVerdict};
 use muster_protocol::ExecutorClass;
 
-use crate::course::Course;
-use crate::fingerprints::Marks;
+use crate::fingerprints::Fingerprints;
+use crate::grade_spec::GradeSpec;
 use crate::judgement::{Absence, Judgement};
-use crate::plan::Seat;
+use crate::plan::Participant;
 use crate::settlement::{ProvenBefore, settle};
-use crate::trial_result::{Tried, judge};
+use crate::trial_result::{TrialResult, judge_participant};
 
-/// Given to a round beyond the limits of its conversations, after which the validator has lost track of those that are missing.
+/// Time for a round beyond the limits of its conversations. Executors that are still unreported then are void.
 const SLACK_US: u64 = 60_000_000;
 
-/// How long executors are waited for.
+/// The time limits of a batch, set by the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// To come to the barrier, beyond the time that the slowest class in the batch may take to appear.
+pub struct BatchRules {
+    /// Microseconds to reach the barrier, beyond the spin-up time of the slowest class in the batch.
     pub gather_us: u64,
 }
 
-/// What happened to one executor.
+/// An event of one executor.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// It is leased, its session is up and well: it stands at the barrier.
+pub enum BatchEvent {
+    /// It is leased and its session is up: it waits at the barrier.
     Ready,
-    /// It will not come.
+    /// It will not reach the barrier.
     Absent(Absence),
-    /// It stood at the barrier, and its session is gone.
+    /// It waited at the barrier, and its session ended.
     Lost(String),
-    /// The validator itself ended the session that it was challenged in.
-    Ours(String),
-    /// Its clock has stopped: it has committed, or its conversation is over.
+    /// The validator itself ended the session in which it is challenged.
+    EndedByValidator(String),
+    /// Its clock has stopped, because it has committed or its conversation is over.
     Committed,
-    /// What it comes to.
-    Judged(Box<Tried>),
+    /// Its proof has been judged.
+    Judged(Box<TrialResult>),
 }
 
-/// What is to be done. Places are those of the plan.
+/// An action that the caller must carry out. Executors are named by their places in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Lease these.
+pub enum BatchAction {
+    /// Lease these executors.
     Lease(Vec<usize>),
-    /// Challenge these, now and together.
-    Fire {
-        /// With which trial of each one's course.
+    /// Challenge these executors now, all at once.
+    Challenge {
+        /// The number of the trial in each executor's grade specification.
         trial: usize,
-        /// 0, or 1 for the retry.
+        /// 0 for the first time, 1 for the retry.
         attempt: u8,
-        /// Whom.
-        seats: Vec<usize>,
+        /// The executors, by place.
+        participants: Vec<usize>,
     },
-    /// Nobody's clock runs any longer: draw, let them open, judge. Until then nothing is verified, so that no verification is in
-    /// the way of a clock; and since they may be opened a few at a time, what they send need not be held all at once.
+    /// Draw, take the openings, and judge these executors. No clock of the batch runs any longer, so verification
+    /// disturbs no measurement. The openings may be fetched a few at a time, which bounds the memory.
     Judge(Vec<usize>),
-    /// These are needed no more.
+    /// End the leases of these executors.
     Release(Vec<usize>),
     /// The batch is over.
     Finish,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its lease is asked for later, so that it does not wait at the barrier longer than it must.
+enum ParticipantState {
+    /// Its lease is requested later, so that it does not wait at the barrier longer than necessary.
     Waiting,
     Leasing,
-    /// At the barrier.
-    Standing,
+    /// It waits at the barrier.
+    AtBarrier,
     Proving,
-    /// Its clock has stopped, others' run on.
+    /// Its clock has stopped; clocks of others still run.
     Committed,
     Judging,
-    Out,
+    Released,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum BatchPhase {
     Gathering,
     Round { trial: usize, attempt: u8 },
     Over,
 }
 
-/// A batch under way.
+/// The state of one batch.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    seats: Vec<Seat>,
-    courses: BTreeMap<ExecutorClass, Course>,
-    /// What is asked of those that are challenged in sessions that they serve, by place.
-    beside: BTreeMap<usize, Course>,
-    states: Vec<State>,
-    /// Whether there is something to give back.
-    held: Vec<bool>,
-    tried: Vec<Vec<Tried>>,
-    absent: BTreeMap<usize, Absence>,
-    /// When each class's leases are asked for.
+    participants: Vec<Participant>,
+    grade_specs: BTreeMap<ExecutorClass, GradeSpec>,
+    /// The grade specifications of executors that are challenged in sessions that they serve, by place.
+    session_specs: BTreeMap<usize, GradeSpec>,
+    states: Vec<ParticipantState>,
+    /// Whether the executor's lease was requested and not yet released, by place.
+    leased: Vec<bool>,
+    results: Vec<Vec<TrialResult>>,
+    absences: BTreeMap<usize, Absence>,
+    /// The time at which the leases of each class are requested.
     lease_at: BTreeMap<ExecutorClass, u64>,
-    phase: Phase,
+    phase: BatchPhase,
     until_us: u64,
 }
 
 impl Batch {
-    /// Begins a batch with these executors at `now_us`, a monotonic clock of the caller's. A class without a course is not
-    /// challenged.
+    /// Begins a batch with these executors at `now_us`, on a monotonic clock of the caller. A class without a grade
+    /// specification is not challenged.
     pub fn new(
-        seats: Vec<Seat>,
-        courses: impl IntoIterator<Item = Course>,
-        rules: Rules,
+        participants: Vec<Participant>,
+        grade_specs: impl IntoIterator<Item = GradeSpec>,
+        rules: BatchRules,
         now_us: u64,
     ) -> Self {
-        let courses: BTreeMap<_, _> = courses
+        let grade_specs: BTreeMap<_, _> = grade_specs
             .into_iter()
-            .map(|course| (course.class(), course))
+            .map(|grade_spec| (grade_spec.class(), grade_spec))
             .collect();
         let micros =
             |class: ExecutorClass| u64::try_from(class.spin_up_time().as_micros()).unwrap_or(u64::MAX);
-        let longest = seats.iter().map(|seat| micros(seat.class)).max().unwrap_or(0);
-        let lease_at = seats
+        let longest = participants
             .iter()
-            .map(|seat| {
-                let early = longest.saturating_sub(micros(seat.class));
-                (seat.class, now_us.saturating_add(early))
+            .map(|participant| micros(participant.class))
+            .max()
+            .unwrap_or(0);
+        let lease_at = participants
+            .iter()
+            .map(|participant| {
+                let early = longest.saturating_sub(micros(participant.class));
+                (participant.class, now_us.saturating_add(early))
             })
             .collect();
         let mut batch = Self {
-            states: vec![State::Waiting; seats.len()],
-            held: vec![false; seats.len()],
-            tried: vec![Vec::new(); seats.len()],
-            absent: BTreeMap::new(),
+            states: vec![ParticipantState::Waiting; participants.len()],
+            leased: vec![false; participants.len()],
+            results: vec![Vec::new(); participants.len()],
+            absences: BTreeMap::new(),
             lease_at,
-            phase: Phase::Gathering,
+            phase: BatchPhase::Gathering,
             until_us: now_us.saturating_add(longest).saturating_add(rules.gather_us),
-            seats,
-            courses,
-            beside: BTreeMap::new(),
+            participants,
+            grade_specs,
+            session_specs: BTreeMap::new(),
         };
-        for place in 0..batch.seats.len() {
-            if batch.course(place).is_none() {
-                let said = "the validator has no course for its class".to_owned();
-                batch.out(place, Some(Absence::Void { said }));
+        for place in 0..batch.participants.len() {
+            if batch.grade_spec(place).is_none() {
+                let said = "the validator has no grade specification for its class".to_owned();
+                batch.remove(place, Some(Absence::Void { said }));
             }
         }
         batch
     }
 
-    /// These are challenged in sessions that they serve: with less, and not leased for it.
+    /// Marks executors that are challenged in the sessions that they serve. They prove less and are not leased.
     #[must_use]
-    pub fn in_sessions(mut self, places: impl IntoIterator<Item = usize>) -> Self {
+    pub fn with_sessions(mut self, places: impl IntoIterator<Item = usize>) -> Self {
         for place in places {
-            if let Some(course) = self.course(place).map(Course::beside) {
-                self.beside.insert(place, course);
+            if let Some(grade_spec) = self.grade_spec(place).map(GradeSpec::for_session) {
+                self.session_specs.insert(place, grade_spec);
             }
         }
         self
     }
 
-    /// Who takes part, by place.
-    pub fn seats(&self) -> &[Seat] {
-        &self.seats
+    /// The executors of the batch, by place.
+    pub fn participants(&self) -> &[Participant] {
+        &self.participants
     }
 
-    /// The course of one of them.
-    pub fn course(&self, place: usize) -> Option<&Course> {
-        if let Some(beside) = self.beside.get(&place) {
+    /// The grade specification of one executor.
+    pub fn grade_spec(&self, place: usize) -> Option<&GradeSpec> {
+        if let Some(beside) = self.session_specs.get(&place) {
             return Some(beside);
         }
-        self.courses.get(&self.seats.get(place)?.class)
+        self.grade_specs.get(&self.participants.get(place)?.class)
     }
 
-    /// When [`Self::tick`] is due.
+    /// The time at which [`Self::tick`] is due.
     pub fn deadline_us(&self) -> Option<u64> {
         match self.phase {
-            Phase::Over => None,
-            Phase::Round { .. } => Some(self.until_us),
-            Phase::Gathering => {
-                let waiting = self.places(State::Waiting);
+            BatchPhase::Over => None,
+            BatchPhase::Round { .. } => Some(self.until_us),
+            BatchPhase::Gathering => {
+                let waiting = self.places_in(ParticipantState::Waiting);
                 let leases = waiting.filter_map(|place| self.lease_time(place));
                 Some(leases.min().unwrap_or(u64::MAX).min(self.until_us))
             }
         }
     }
 
-    /// Time has passed.
-    pub fn tick(&mut self, now_us: u64) -> Vec<Action> {
+    /// Acts on the time `now_us`.
+    pub fn tick(&mut self, now_us: u64) -> Vec<BatchAction> {
         let mut actions = Vec::new();
-        if self.phase == Phase::Gathering {
+        if self.phase == BatchPhase::Gathering {
             let due: Vec<_> = self
-                .places(State::Waiting)
+                .places_in(ParticipantState::Waiting)
                 .filter(|place| self.lease_time(*place).is_some_and(|at| at <= now_us))
                 .collect();
             for place in &due {
-                self.enter(*place, State::Leasing);
-                if let Some(held) = self.held.get_mut(*place) {
+                self.set_state(*place, ParticipantState::Leasing);
+                if let Some(held) = self.leased.get_mut(*place) {
                     *held = true;
                 }
             }
             if !due.is_empty() {
-                actions.push(Action::Lease(due));
+                actions.push(BatchAction::Lease(due));
             }
         }
         if now_us >= self.until_us {
-            self.overdue(&mut actions);
+            self.give_up_overdue(&mut actions);
         }
         self.advance(now_us, &mut actions);
         actions
     }
 
-    /// Something happened to one executor. What comes out of its turn changes nothing.
-    pub fn apply(&mut self, place: usize, event: Event, now_us: u64) -> Vec<Action> {
+    /// Takes an event of one executor. An event that does not fit the executor's state is ignored.
+    pub fn apply(&mut self, place: usize, event: BatchEvent, now_us: u64) -> Vec<BatchAction> {
         let mut actions = Vec::new();
         match (self.states.get(place).copied(), event) {
-            (Some(State::Leasing), Event::Ready) => self.enter(place, State::Standing),
-            (Some(State::Leasing), Event::Absent(absence)) => {
-                self.out(place, Some(absence));
+            (Some(ParticipantState::Leasing), BatchEvent::Ready) => {
+                self.set_state(place, ParticipantState::AtBarrier)
+            }
+            (Some(ParticipantState::Leasing), BatchEvent::Absent(absence)) => {
+                self.remove(place, Some(absence));
                 self.release(vec![place], &mut actions);
             }
-            (Some(State::Standing), Event::Lost(said)) => {
-                // Whoever has shown all, or something wrong, leaves with that.
-                let absence = self.owes(place).then_some(Absence::LeftBarrier { said });
-                self.out(place, absence);
+            (Some(ParticipantState::AtBarrier), BatchEvent::Lost(said)) => {
+                // An executor that has no trials left keeps its results.
+                let absence = self
+                    .has_trials_left(place)
+                    .then_some(Absence::LeftBarrier { said });
+                self.remove(place, absence);
                 self.release(vec![place], &mut actions);
             }
             (
-                Some(State::Leasing | State::Standing | State::Proving | State::Committed | State::Judging),
-                Event::Ours(said),
+                Some(
+                    ParticipantState::Leasing
+                    | ParticipantState::AtBarrier
+                    | ParticipantState::Proving
+                    | ParticipantState::Committed
+                    | ParticipantState::Judging,
+                ),
+                BatchEvent::EndedByValidator(said),
             ) => {
-                self.out(place, Some(Absence::Void { said }));
+                self.remove(place, Some(Absence::Void { said }));
                 self.release(vec![place], &mut actions);
             }
-            (Some(State::Proving), Event::Committed) => self.enter(place, State::Committed),
-            (Some(State::Judging), Event::Judged(tried)) => {
-                self.enter(place, State::Standing);
-                if let Some(all) = self.tried.get_mut(place) {
-                    all.push(*tried);
+            (Some(ParticipantState::Proving), BatchEvent::Committed) => {
+                self.set_state(place, ParticipantState::Committed)
+            }
+            (Some(ParticipantState::Judging), BatchEvent::Judged(result)) => {
+                self.set_state(place, ParticipantState::AtBarrier);
+                if let Some(all) = self.results.get_mut(place) {
+                    all.push(*result);
                 }
             }
-            // It was given up, or says again what is known.
+            // The executor was given up, or the event is a repetition.
             (Some(_) | None, _) => return actions,
         }
         self.advance(now_us, &mut actions);
         actions
     }
 
-    /// What the batch comes to, and the facts by which copies were told. Before the end it says nothing.
-    pub fn judgements(&self, before: &ProvenBefore) -> Option<(Vec<Judgement>, Marks)> {
-        if self.phase != Phase::Over {
+    /// The judgements of all executors, and the fingerprints by which copies were found. `None` before the end.
+    pub fn judgements(&self, before: &ProvenBefore) -> Option<(Vec<Judgement>, Fingerprints)> {
+        if self.phase != BatchPhase::Over {
             return None;
         }
-        let marks = marks(&self.tried);
-        let judged = self.tried.iter().enumerate().filter_map(|(place, tried)| {
-            let course = self.course(place)?;
-            let told = !tried.is_empty() && !self.absent.contains_key(&place);
-            let serves = self.beside.contains_key(&place);
-            told.then(|| (place, judge(place, course, tried, &marks).seen(serves)))
+        let fingerprints = collect_fingerprints(&self.results);
+        let judged = self.results.iter().enumerate().filter_map(|(place, results)| {
+            let grade_spec = self.grade_spec(place)?;
+            let told = !results.is_empty() && !self.absences.contains_key(&place);
+            let serves = self.session_specs.contains_key(&place);
+            told.then(|| {
+                (
+                    place,
+                    judge_participant(place, grade_spec, results, &fingerprints).for_session(serves),
+                )
+            })
         });
         let judged = judged.collect();
-        Some((settle(&self.seats, &self.absent, &judged, before), marks))
+        Some((
+            settle(&self.participants, &self.absences, &judged, before),
+            fingerprints,
+        ))
     }
 
-    /// Why those were not challenged that were not, by place.
-    pub fn absent(&self) -> &BTreeMap<usize, Absence> {
-        &self.absent
+    /// The executors that were not challenged, each with the reason, by place.
+    pub fn absences(&self) -> &BTreeMap<usize, Absence> {
+        &self.absences
     }
 
-    /// Whoever the validator waited for in vain.
-    fn overdue(&mut self, actions: &mut Vec<Action>) {
+    /// Gives up the executors whose time limit has passed.
+    fn give_up_overdue(&mut self, actions: &mut Vec<BatchAction>) {
         let mut given_up = Vec::new();
-        for place in 0..self.seats.len() {
+        for place in 0..self.participants.len() {
             let absence = match (self.phase, self.states.get(place)) {
-                (Phase::Gathering, Some(State::Waiting | State::Leasing)) => Absence::NotReady {
-                    said: "its session was not up when the barrier closed".to_owned(),
+                (BatchPhase::Gathering, Some(ParticipantState::Waiting | ParticipantState::Leasing)) => {
+                    Absence::NotReady {
+                        said: "its session was not up when the barrier closed".to_owned(),
+                    }
+                }
+                (BatchPhase::Round { .. }, Some(ParticipantState::Proving)) => Absence::Void {
+                    said: "the end of its conversation was not reported in time".to_owned(),
                 },
-                (Phase::Round { .. }, Some(State::Proving)) => Absence::Void {
-                    said: "the validator did not hear how its conversation ended".to_owned(),
-                },
-                (Phase::Gathering | Phase::Round { .. } | Phase::Over, _) => continue,
+                (BatchPhase::Gathering | BatchPhase::Round { .. } | BatchPhase::Over, _) => continue,
             };
-            self.out(place, Some(absence));
+            self.remove(place, Some(absence));
             given_up.push(place);
         }
         self.release(given_up, actions);
     }
 
-    /// Goes on where nobody is waited for.
-    fn advance(&mut self, now_us: u64, actions: &mut Vec<Action>) {
-        if !self.states.contains(&State::Proving) {
-            let committed: Vec<_> = self.places(State::Committed).collect();
+    /// Takes the next steps that need not wait for an event.
+    fn advance(&mut self, now_us: u64, actions: &mut Vec<BatchAction>) {
+        if !self.states.contains(&ParticipantState::Proving) {
+            let committed: Vec<_> = self.places_in(ParticipantState::Committed).collect();
             for place in &committed {
-                self.enter(*place, State::Judging);
+                self.set_state(*place, ParticipantState::Judging);
             }
             if !committed.is_empty() {
-                actions.push(Action::Judge(committed));
+                actions.push(BatchAction::Judge(committed));
             }
         }
-        let busy = |state: &State| match (self.phase, state) {
-            (Phase::Gathering, State::Waiting | State::Leasing)
-            | (Phase::Round { .. }, State::Proving | State::Committed | State::Judging) => true,
-            (Phase::Gathering | Phase::Round { .. } | Phase::Over, _) => false,
+        let busy = |state: &ParticipantState| match (self.phase, state) {
+            (BatchPhase::Gathering, ParticipantState::Waiting | ParticipantState::Leasing)
+            | (
+                BatchPhase::Round { .. },
+                ParticipantState::Proving | ParticipantState::Committed | ParticipantState::Judging,
+            ) => true,
+            (BatchPhase::Gathering | BatchPhase::Round { .. } | BatchPhase::Over, _) => false,
         };
         if self.states.iter().any(busy) {
             return;
         }
         match self.phase {
-            Phase::Over => {}
-            Phase::Gathering => self.fire_from(0, now_us, actions),
-            Phase::Round { trial, attempt: 0 } => {
-                let (again, lost) = self.short_of(trial);
+            BatchPhase::Over => {}
+            BatchPhase::Gathering => self.challenge_from(0, now_us, actions),
+            BatchPhase::Round { trial, attempt: 0 } => {
+                let (again, lost) = self.split_unpassed(trial);
                 self.dismiss(lost, actions);
                 if again.is_empty() {
-                    self.fire_from(trial.saturating_add(1), now_us, actions);
+                    self.challenge_from(trial.saturating_add(1), now_us, actions);
                 } else {
-                    self.fire(trial, 1, again, now_us, actions);
+                    self.challenge(trial, 1, again, now_us, actions);
                 }
             }
-            Phase::Round { trial, .. } => {
-                let (again, lost) = self.short_of(trial);
+            BatchPhase::Round { trial, .. } => {
+                let (again, lost) = self.split_unpassed(trial);
                 self.dismiss(again.into_iter().chain(lost).collect(), actions);
-                self.fire_from(trial.saturating_add(1), now_us, actions);
+                self.challenge_from(trial.saturating_add(1), now_us, actions);
             }
         }
     }
 
-    /// Those at the barrier who have this trial behind them and not passed: who may try again, and who showed a wrong proof.
-    fn short_of(&self, trial: usize) -> (Vec<usize>, Vec<usize>) {
+    /// The executors at the barrier that did not pass this trial: those that may try again, and those with a wrong
+    /// proof.
+    fn split_unpassed(&self, trial: usize) -> (Vec<usize>, Vec<usize>) {
         let (mut again, mut wrong) = (Vec::new(), Vec::new());
-        for place in self.places(State::Standing) {
-            let tried = self.tried.get(place).and_then(|all| all.last());
-            let Some(last) = tried.filter(|last| last.trial == trial) else {
+        for place in self.places_in(ParticipantState::AtBarrier) {
+            let results = self.results.get(place).and_then(|all| all.last());
+            let Some(last) = results.filter(|last| last.trial == trial) else {
                 continue;
             };
-            let floors = self.course(place).map(|course| course.floors);
+            let thresholds = self.grade_spec(place).map(|grade_spec| grade_spec.thresholds);
             match last.verdict {
-                Verdict::Zero(reason) if reason.is_wrong() => wrong.push(place),
-                Verdict::Zero(_) => again.push(place),
-                Verdict::Passed(measured) if floors.is_some_and(|floors| below(&floors, &measured)) => {
+                ProofVerdict::Zero(reason) if reason.is_wrong() => wrong.push(place),
+                ProofVerdict::Zero(_) => again.push(place),
+                ProofVerdict::Passed(measured)
+                    if thresholds.is_some_and(|thresholds| is_below_threshold(&thresholds, &measured)) =>
+                {
                     again.push(place);
                 }
-                Verdict::Passed(_) => {}
+                ProofVerdict::Passed(_) => {}
             }
         }
         (again, wrong)
     }
 
-    /// Whether an executor has yet to prove something.
-    fn owes(&self, place: usize) -> bool {
-        let (Some(course), Some(tried)) = (self.course(place), self.tried.get(place)) else {
+    /// Whether an executor still has a trial to pass.
+    fn has_trials_left(&self, place: usize) -> bool {
+        let (Some(grade_spec), Some(results)) = (self.grade_spec(place), self.results.get(place)) else {
             return false;
         };
-        let last = tried.last().map(|last| (last.trial, last.verdict));
+        let last = results.last().map(|last| (last.trial, last.verdict));
         match last {
             None => true,
-            Some((_, Verdict::Zero(reason))) => !reason.is_wrong(),
-            Some((trial, Verdict::Passed(measured))) => {
-                trial.saturating_add(1) < course.trials.len() || below(&course.floors, &measured)
+            Some((_, ProofVerdict::Zero(reason))) => !reason.is_wrong(),
+            Some((trial, ProofVerdict::Passed(measured))) => {
+                trial.saturating_add(1) < grade_spec.trials.len()
+                    || is_below_threshold(&grade_spec.thresholds, &measured)
             }
         }
     }
 
-    /// Those who have nothing more to win.
-    fn dismiss(&mut self, places: Vec<usize>, actions: &mut Vec<Action>) {
+    /// Releases executors that cannot pass any more.
+    fn dismiss(&mut self, places: Vec<usize>, actions: &mut Vec<BatchAction>) {
         for place in &places {
-            self.out(*place, None);
+            self.remove(*place, None);
         }
         self.release(places, actions);
     }
 
-    /// Fires the first trial from this one on that anybody has, and lets those go who have none left.
-    fn fire_from(&mut self, trial: usize, now_us: u64, actions: &mut Vec<Action>) {
-        let standing: Vec<_> = self.places(State::Standing).collect();
+    /// Challenges executors with the first trial, from this one on, that any of them has. Releases those that have none
+    /// left.
+    fn challenge_from(&mut self, trial: usize, now_us: u64, actions: &mut Vec<BatchAction>) {
+        let standing: Vec<_> = self.places_in(ParticipantState::AtBarrier).collect();
         let (on, done): (Vec<_>, Vec<_>) = standing.into_iter().partition(|place| {
-            self.course(*place)
-                .is_some_and(|course| course.trials.len() > trial)
+            self.grade_spec(*place)
+                .is_some_and(|grade_spec| grade_spec.trials.len() > trial)
         });
         self.dismiss(done, actions);
         if on.is_empty() {
-            self.phase = Phase::Over;
-            actions.push(Action::Finish);
+            self.phase = BatchPhase::Over;
+            actions.push(BatchAction::Finish);
         } else {
-            self.fire(trial, 0, on, now_us, actions);
+            self.challenge(trial, 0, on, now_us, actions);
         }
     }
 
-    fn fire(&mut self, trial: usize, attempt: u8, seats: Vec<usize>, now_us: u64, actions: &mut Vec<Action>) {
-        let longest = seats.iter().filter_map(|place| {
-            let trial = self.course(*place)?.trials.get(trial)?;
+    fn challenge(
+        &mut self,
+        trial: usize,
+        attempt: u8,
+        participants: Vec<usize>,
+        now_us: u64,
+        actions: &mut Vec<BatchAction>,
+    ) {
+        let longest = participants.iter().filter_map(|place| {
+            let trial = self.grade_spec(*place)?.trials.get(trial)?;
             Some(trial.longest_us())
         });
         let longest = longest.max().unwrap_or(0);
         self.until_us = now_us.saturating_add(longest).saturating_add(SLACK_US);
-        for place in &seats {
-            self.enter(*place, State::Proving);
+        for place in &participants {
+            self.set_state(*place, ParticipantState::Proving);
         }
-        self.phase = Phase::Round { trial, attempt };
-        actions.push(Action::Fire {
+        self.phase = BatchPhase::Round { trial, attempt };
+        actions.push(BatchAction::Challenge {
             trial,
             attempt,
-            seats,
+            participants,
         });
     }
 
     fn lease_time(&self, place: usize) -> Option<u64> {
-        self.lease_at.get(&self.seats.get(place)?.class).copied()
+        self.lease_at.get(&self.participants.get(place)?.class).copied()
     }
 
-    fn places(&self, wanted: State) -> impl Iterator<Item = usize> + '_ {
+    fn places_in(&self, wanted: ParticipantState) -> impl Iterator<Item = usize> + '_ {
         let states = self.states.iter().enumerate();
         states.filter_map(move |(place, state)| (*state == wanted).then_some(place))
     }
 
-    fn enter(&mut self, place: usize, next: State) {
+    fn set_state(&mut self, place: usize, next: ParticipantState) {
         if let Some(state) = self.states.get_mut(place) {
             *state = next;
         }
     }
 
-    fn out(&mut self, place: usize, absence: Option<Absence>) {
-        self.enter(place, State::Out);
+    fn remove(&mut self, place: usize, absence: Option<Absence>) {
+        self.set_state(place, ParticipantState::Released);
         if let Some(absence) = absence {
-            self.absent.insert(place, absence);
+            self.absences.insert(place, absence);
         }
     }
 
-    /// Gives back what is held of these, each once.
-    fn release(&mut self, places: Vec<usize>, actions: &mut Vec<Action>) {
+    /// Releases the leases of these executors, each once.
+    fn release(&mut self, places: Vec<usize>, actions: &mut Vec<BatchAction>) {
         let held = places.into_iter().filter(|place| {
-            let held = self.held.get_mut(*place);
+            let held = self.leased.get_mut(*place);
             held.is_some_and(std::mem::take)
         });
         let held: Vec<_> = held.collect();
         if !held.is_empty() {
-            actions.push(Action::Release(held));
+            actions.push(BatchAction::Release(held));
         }
     }
 }
 
-/// The facts of every proof, by place.
-pub(crate) fn marks(tried: &[Vec<Tried>]) -> Marks {
-    let all = tried.iter().enumerate().filter(|(_, tried)| !tried.is_empty());
-    all.map(|(place, tried)| (place, tried.iter().map(|tried| tried.facts).collect()))
+/// The fingerprints of every proof, by place.
+pub(crate) fn collect_fingerprints(results: &[Vec<TrialResult>]) -> Fingerprints {
+    let all = results
+        .iter()
+        .enumerate()
+        .filter(|(_, results)| !results.is_empty());
+    all.map(|(place, results)| (place, results.iter().map(|result| result.fingerprint).collect()))
         .collect()
 }
 
-/// Whether a proof that is right is less than its class asks for.
-fn below(floors: &Floors, measured: &Measured) -> bool {
-    use muster_hardware_proof::spec::Numbers;
-    let least = &floors.least;
+/// Whether a correct proof measured less than the threshold of its class.
+fn is_below_threshold(thresholds: &ClassThresholds, measured: &Measurement) -> bool {
+    use muster_hardware_proof::spec::NumberFormat;
+    let least = &thresholds.least;
     match measured {
-        Measured::Chain {
-            numbers: Numbers::Int8,
+        Measurement::Matmul {
+            numbers: NumberFormat::Int8,
             rate,
             ..
         } => *rate < least.int8,
-        Measured::Chain {
-            numbers: Numbers::Fp16,
+        Measurement::Matmul {
+            numbers: NumberFormat::Fp16,
             rate,
             ..
         } => *rate < least.fp16,
-        Measured::Walk { rate, .. } => *rate < least.bandwidth,
+        Measurement::Walk { rate, .. } => *rate < least.bandwidth,
     }
 }

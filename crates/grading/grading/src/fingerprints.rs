@@ -1,56 +1,61 @@
-//! What distinguishes the evidence of one proof from every other: its challenge, its committed roots, and the challenge that a
-//! message named. Copies between executors are found by comparing these.
+//! The fingerprints of proofs: the challenge, the committed roots, and any other challenge that a message named.
+//! Comparing them shows which executors copied from which.
 
 use std::collections::BTreeMap;
 
 use muster_hardware_proof::Evidence;
-use muster_hardware_proof::keys::SessionId;
-use muster_hardware_proof::message::{Frame, HEAD};
+use muster_hardware_proof::keys::ChallengeId;
+use muster_hardware_proof::message::{HEAD, MessageFrame};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// What the evidence of one proof says besides its verdict.
+/// The fingerprint of one proof, taken from its evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
-    /// Which challenge.
-    #[serde(with = "hexadecimal")]
-    pub session: [u8; 32],
-    /// SHA-256 over the committed roots.
+pub struct ProofFingerprint {
+    /// The id of the challenge.
+    #[serde(rename = "session", with = "hexadecimal")]
+    pub challenge_id: [u8; 32],
+    /// SHA-256 over the committed roots, if the executor committed to any.
     #[serde(default, with = "hexadecimal_option", skip_serializing_if = "Option::is_none")]
     pub roots: Option<[u8; 32]>,
-    /// The challenge that a message named instead.
-    #[serde(default, with = "hexadecimal_option", skip_serializing_if = "Option::is_none")]
-    pub named: Option<[u8; 32]>,
+    /// The other challenge that one of the executor's messages named, if any.
+    #[serde(
+        default,
+        rename = "named",
+        with = "hexadecimal_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub named_challenge: Option<[u8; 32]>,
 }
 
-/// The facts of every proof of a batch, by the executor's place in its plan. By these copies are told from mistakes.
-pub type Marks = BTreeMap<usize, Vec<Facts>>;
+/// The fingerprints of all proofs of a batch, by the executor's place in its plan.
+pub type Fingerprints = BTreeMap<usize, Vec<ProofFingerprint>>;
 
-impl Facts {
-    /// What this evidence says.
-    pub fn of(evidence: &Evidence) -> Self {
-        let session = evidence.spec.session();
+impl ProofFingerprint {
+    /// Takes the fingerprint of this evidence.
+    pub fn of_evidence(evidence: &Evidence) -> Self {
+        let session = evidence.spec.challenge_id();
         let committed = evidence.commitment.as_ref().map(|received| &received.bytes);
-        // Behind the head and the print of the keys stand the roots.
+        // The roots follow the head and the key confirmation.
         let roots = committed
             .and_then(|bytes| bytes.get(HEAD.saturating_add(16)..))
             .filter(|roots| !roots.is_empty());
         let parts = [&evidence.filled, &evidence.commitment, &evidence.opening];
-        let named = parts.into_iter().flatten().find_map(|received| {
-            let frame = Frame::parse(&received.bytes).ok()?;
-            (frame.session != session).then_some(frame.session.0)
+        let named_challenge = parts.into_iter().flatten().find_map(|received| {
+            let frame = MessageFrame::parse(&received.bytes).ok()?;
+            (frame.challenge_id != session).then_some(frame.challenge_id.0)
         });
-        let SessionId(session) = session;
+        let ChallengeId(challenge_id) = session;
         Self {
-            session,
+            challenge_id,
             roots: roots.map(|roots| Sha256::digest(roots).into()),
-            named,
+            named_challenge,
         }
     }
 }
 
-/// Thirty-two bytes as text.
+/// Serialises thirty-two bytes as hexadecimal text.
 pub(crate) mod hexadecimal {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
@@ -66,11 +71,11 @@ pub(crate) mod hexadecimal {
     }
 }
 
-/// Thirty-two bytes as text, or nothing.
+/// Serialises optional thirty-two bytes as hexadecimal text.
 mod hexadecimal_option {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-    #[expect(clippy::ref_option, reason = "serde hands it over like this")]
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
     pub(super) fn serialize<S: Serializer>(
         bytes: &Option<[u8; 32]>,
         serializer: S,

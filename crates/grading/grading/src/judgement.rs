@@ -5,187 +5,190 @@ use std::fmt;
 use muster_hardware_proof::grade::{Component, Components};
 use serde::{Deserialize, Serialize};
 
-/// The longest word of a peer's that is kept.
+/// The largest number of characters of a peer's text that is stored.
 const MAX_SAID: usize = 300;
 
-/// Why an executor was not challenged.
+/// The reason why an executor was not challenged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "absence", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Absence {
-    /// It was not to be had. `backed`: the miner showed receipts by which all its executors of the class were at work.
+    /// It could not be leased.
     NotLeased {
-        /// What was said instead.
+        /// The reason in the words of the miner or of the validator.
         said: String,
-        /// Whether receipts show it.
+        /// Whether the miner showed receipts that all its executors of the class were at work.
         backed: bool,
     },
-    /// It was to be had, and did not come to the barrier.
+    /// It was leased and did not reach the barrier.
     NotReady {
-        /// What was wrong.
+        /// The fault in words.
         said: String,
     },
-    /// It stood at the barrier and was gone when the challenges went out.
+    /// It waited at the barrier and its session ended before the challenges were sent.
     LeftBarrier {
-        /// What was seen.
+        /// The end of the session in words.
         said: String,
     },
-    /// The validator did not come to it: nobody's zero.
+    /// The validator could not challenge it. This is no fault of the executor.
     Void {
-        /// Why.
+        /// The reason in words.
         said: String,
     },
 }
 
-/// Why an executor is worth nothing. Every zero has at least one.
+/// The reason why an executor is worth nothing. Every zero has at least one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Why {
-    /// Its miner was asked what it has, and did not say it in time.
+    /// Its miner did not announce its executors in time.
     NeverAnnounced {
-        /// What was seen instead.
+        /// The failure in words.
         said: String,
     },
-    /// It was never to be had.
+    /// It could not be leased.
     NeverLeased {
-        /// What was said instead.
+        /// The reason in the words of the miner or of the validator.
         said: String,
     },
-    /// Its miner showed receipts, but never had so many executors proven at once.
+    /// Its miner showed receipts for it, but never had so many executors proven in one batch.
     ExcuseBeyondProven {
-        /// Executors that were proven at once, at most.
+        /// The largest number of executors proven in one earlier batch.
         proven: u32,
     },
-    /// It answered in the session that it serves, but its miner never had so many executors proven in full at once.
+    /// It answered in the session that it serves, but its miner never had so many executors fully proven in one batch.
     ServesBeyondProven {
-        /// Executors that were proven at once, at most.
+        /// The largest number of executors proven in one earlier batch.
         proven: u32,
     },
-    /// It did not come to the barrier in time.
+    /// It did not reach the barrier in time.
     NotAtBarrier {
-        /// What was wrong.
+        /// The fault in words.
         said: String,
     },
-    /// It left between the barrier and the first byte.
+    /// Its session ended between the barrier and the first byte of a challenge.
     VanishedAtBarrier {
-        /// What was seen.
+        /// The end of the session in words.
         said: String,
     },
-    /// It went away, or refused, before it committed.
+    /// Its connection ended, or it rejected the challenge, before it committed.
     Gone {
-        /// What was seen.
+        /// The failure in words.
         said: String,
     },
-    /// It committed and did not open.
+    /// It committed and did not send its opening.
     VanishedAfterCommitment,
-    /// Too slow: its commitment, or that its memory is full, did not come in time.
+    /// Its commitment, or the message that its memory is full, did not arrive in time.
     Late {
-        /// The limit.
+        /// The time limit in microseconds.
         limit_us: u64,
     },
-    /// A message before or after its turn.
+    /// It sent a message out of turn.
     OutOfTurn {
-        /// The kind it claimed.
+        /// The kind in the message; 0 if it has none.
         kind: u8,
     },
-    /// A message longer than any that could be right.
+    /// It sent a message longer than any valid one.
     Oversized {
-        /// What was announced or came.
+        /// Bytes that were announced or received.
         length: u64,
-        /// The most that could be right.
+        /// The largest length that was valid at that moment.
         most: u64,
     },
-    /// Bytes that are no message.
+    /// It sent bytes that are not a message.
     Malformed {
-        /// What cannot be read.
+        /// The fault in words.
         said: String,
     },
-    /// A message that belongs to another executor's challenge in this batch.
+    /// It sent a message that belongs to another executor's challenge in this batch.
     Foreign {
-        /// Whose: a place in the plan.
+        /// The place of that executor in the plan.
         of: usize,
     },
-    /// A message that belongs to a challenge of the past, or to none.
+    /// It sent a message that belongs to an earlier challenge, or to none.
     Replayed,
-    /// It derived other keys than those of its challenge.
+    /// It derived wrong keys from its challenge.
     OtherKey,
-    /// It committed the roots of another executor, whose keys are others.
+    /// It committed to the roots of another executor, whose keys are different.
     CopiedRoot {
-        /// Whose: a place in the plan.
+        /// The place of that executor in the plan.
         of: usize,
     },
-    /// What it opened is not what was committed, or not what is right.
+    /// Its opening differs from its commitment or from the correct values.
     WrongOpening {
-        /// Where and how.
+        /// The draw and the fault, in words.
         said: String,
     },
-    /// Right, and less than the class asks for.
+    /// Its proof is correct, but the measurement is below the threshold of the class.
     Below {
-        /// What.
+        /// The component that is too small.
         component: Component,
-        /// The better attempt.
+        /// The best measured value, in the unit of the component.
         measured: u64,
-        /// What the class asks for.
-        floor: u64,
+        /// The threshold of the class, in the unit of the component.
+        #[serde(rename = "floor")]
+        threshold: u64,
     },
-    /// Nothing of this was proven.
+    /// It proved nothing of this component.
     Unproven {
-        /// What.
+        /// The unproven component.
         component: Component,
     },
-    /// The class has no floors.
+    /// There are no thresholds for the class.
     UnknownClass,
-    /// The validator's evidence contradicts itself: nobody's zero, and a defect.
+    /// The validator's evidence contradicts itself. This is a defect of the validator, not a zero.
     Evidence {
-        /// How.
+        /// The contradiction in words.
         said: String,
     },
 }
 
-/// What an executor comes to.
+/// The judgement of one executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "grade", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Judgement {
-    /// It is of its class.
+    /// It has proven its class.
     Proven {
-        /// What was measured.
+        /// The measured values.
         measured: Components,
-        /// Whether the floors are measured on too few machines yet.
+        /// Whether a threshold is not yet measured on enough machines.
         provisional: bool,
     },
-    /// It answered in the session that it serves: it is there, and computes. What else its class asks for was proven before.
+    /// It answered in the session that it serves, so it exists and computes. The rest of its class was proven in
+    /// earlier batches.
     Serving {
-        /// What was measured.
+        /// The measured values.
         measured: Components,
-        /// Whether the floors are measured on too few machines yet.
+        /// Whether a threshold is not yet measured on enough machines.
         provisional: bool,
     },
-    /// It was at work for somebody, which receipts show.
+    /// It was at work for another validator, as receipts show.
     Excused {
-        /// What its miner said.
+        /// The refusal of its miner, in words.
         said: String,
     },
     /// It is worth nothing.
     Zero {
-        /// Every reason.
+        /// All reasons for the zero, at least one.
         reasons: Vec<Why>,
     },
-    /// The validator could not tell.
+    /// The validator could not judge it.
     Void {
-        /// Why.
+        /// The reason in words.
         said: String,
     },
 }
 
-/// A peer's words, cut to what is kept, without control characters.
-pub fn said(words: &str) -> String {
+/// Cuts a peer's text to the length that is stored, and replaces control characters by spaces.
+pub fn sanitize_words(words: &str) -> String {
     let plain = words.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(MAX_SAID).collect()
 }
 
 impl Judgement {
-    /// The same of an executor that was challenged in a session, if it was: what it passed is no whole course.
+    /// The same judgement, but `Serving` instead of `Proven` if the executor was challenged in a session: there it
+    /// proves only a part of its class.
     #[must_use]
-    pub(crate) fn seen(self, in_session: bool) -> Self {
+    pub(crate) fn for_session(self, in_session: bool) -> Self {
         match self {
             Self::Proven {
                 measured,
@@ -202,7 +205,7 @@ impl Judgement {
         }
     }
 
-    /// Its name.
+    /// The name of the variant, as in JSON and in the table of grades.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Proven { .. } => "proven",
@@ -229,14 +232,22 @@ impl fmt::Display for Judgement {
                     memory, bandwidth, ..
                 } = measured;
                 write!(f, "memory {memory} MiB, bandwidth {bandwidth}")?;
-                f.write_str(if *provisional { " (provisional floors)" } else { "" })
+                f.write_str(if *provisional {
+                    " (provisional thresholds)"
+                } else {
+                    ""
+                })
             }
             Self::Serving {
                 measured,
                 provisional,
             } => {
                 write!(f, "serving: int8 {} in the session that it serves", measured.int8)?;
-                f.write_str(if *provisional { " (provisional floors)" } else { "" })
+                f.write_str(if *provisional {
+                    " (provisional thresholds)"
+                } else {
+                    ""
+                })
             }
             Self::Excused { said } => write!(f, "excused: {said}"),
             Self::Zero { reasons } => {
@@ -255,27 +266,27 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverAnnounced { said } => {
-                write!(f, "its miner did not say what it has: {said}")
+                write!(f, "its miner did not announce its executors: {said}")
             }
-            Self::NeverLeased { said } => write!(f, "it was never to be had: {said}"),
+            Self::NeverLeased { said } => write!(f, "it could not be leased: {said}"),
             Self::ExcuseBeyondProven { proven } => {
                 write!(
                     f,
-                    "its miner has receipts for more executors than the {proven} it ever proved at once"
+                    "its miner has receipts for more than the {proven} executors that it ever proved at once"
                 )
             }
             Self::ServesBeyondProven { proven } => write!(
                 f,
-                "it serves, and its miner never proved more than {proven} executors in full at once"
+                "it serves a session, and its miner never fully proved more than {proven} executors at once"
             ),
-            Self::NotAtBarrier { said } => write!(f, "it did not come to the barrier: {said}"),
+            Self::NotAtBarrier { said } => write!(f, "it did not reach the barrier: {said}"),
             Self::VanishedAtBarrier { said } => write!(f, "it vanished at the barrier: {said}"),
-            Self::Gone { said } => write!(f, "it went away before it committed: {said}"),
+            Self::Gone { said } => write!(f, "it left before it committed: {said}"),
             Self::VanishedAfterCommitment => f.write_str("it committed and did not open what was drawn"),
-            Self::Late { limit_us } => write!(f, "it was late: nothing came within {limit_us} µs"),
+            Self::Late { limit_us } => write!(f, "it was late: nothing arrived within {limit_us} µs"),
             Self::OutOfTurn { kind } => write!(f, "it sent a message of kind {kind} out of turn"),
             Self::Oversized { length, most } => {
-                write!(f, "it sent {length} bytes where at most {most} can be right")
+                write!(f, "it sent {length} bytes, but at most {most} are valid")
             }
             Self::Malformed { said } => write!(f, "its message cannot be read: {said}"),
             Self::Foreign { of } => write!(
@@ -283,16 +294,19 @@ impl fmt::Display for Why {
                 "its message belongs to the challenge of executor {of} of this batch"
             ),
             Self::Replayed => f.write_str("its message belongs to another batch's challenge, or to none"),
-            Self::OtherKey => f.write_str("it derived other keys than its challenge's"),
-            Self::CopiedRoot { of } => write!(f, "it committed the roots of executor {of} of this batch"),
+            Self::OtherKey => f.write_str("it derived wrong keys from its challenge"),
+            Self::CopiedRoot { of } => write!(f, "it committed to the roots of executor {of} of this batch"),
             Self::WrongOpening { said } => write!(f, "its opening is wrong: {said}"),
             Self::Below {
                 component,
                 measured,
-                floor,
-            } => write!(f, "{component:?} is {measured}, the class asks for {floor}"),
+                threshold,
+            } => write!(
+                f,
+                "{component:?} is {measured}, but the class requires {threshold}"
+            ),
             Self::Unproven { component } => write!(f, "{component:?} was not proven"),
-            Self::UnknownClass => f.write_str("the class has no floors"),
+            Self::UnknownClass => f.write_str("the class has no thresholds"),
             Self::Evidence { said } => write!(f, "the evidence contradicts itself: {said}"),
         }
     }

@@ -1,44 +1,45 @@
-//! The signatures in a batch's evidence: the miner's over which session speaks for its executor, the session's over each answer.
+//! The signatures in a batch's evidence: the miner attests the session of its executor, and the session signs each
+//! answer.
 //!
-//! What is checked is that the executor whom a verdict is about said what the verdict is of. Times, draws and silence are the
-//! validator's word.
+//! They prove that the judged executor sent the answers on which its verdict rests. Times, draws and missing answers
+//! are statements of the validator alone.
 
 use muster_hardware_proof::Evidence;
 use muster_protocol::{Digest, Hotkey, JobId, Signature, ValidatorKey};
 use muster_response_proof::{Attestation, ChunkTree, Envelope, Ledger, ResponseProof};
 
-use crate::evidence::SeatFile;
-use crate::plan::Seat;
+use crate::evidence::ParticipantEvidence;
+use crate::plan::Participant;
 
-/// Where a grader takes messages.
-pub const PATH: &str = "/v1/grade";
-/// Where an executor is challenged in a session that it serves.
-pub const IN_SESSION: &str = "/.well-known/muster/grade";
+/// The path at which a grader takes messages.
+pub const GRADE_PATH: &str = "/v1/grade";
+/// The path at which an executor is challenged in a session that it serves.
+pub const IN_SESSION_PATH: &str = "/.well-known/muster/grade";
 
-/// Whether a key signed bytes.
-pub type Signed<'a> = &'a dyn Fn(&Hotkey, &[u8], &Signature) -> bool;
+/// Tells whether a key signed some bytes.
+pub type SignatureCheck<'a> = &'a dyn Fn(&Hotkey, &[u8], &Signature) -> bool;
 
-/// Who was challenged, and how.
-pub(crate) struct Asked<'a> {
+/// A challenged executor, and the session in which it was challenged.
+pub(crate) struct ChallengedParticipant<'a> {
     pub(crate) place: usize,
-    pub(crate) seat: &'a Seat,
+    pub(crate) participant: &'a Participant,
     pub(crate) validator: ValidatorKey,
-    /// The session that it was challenged in, if it serves one.
+    /// The job of the session that it serves, if it was challenged there.
     pub(crate) session: Option<JobId>,
 }
 
-/// Everything that is not signed as it should be, in words.
-pub(crate) fn check(
-    asked: &Asked<'_>,
-    kept: &SeatFile,
+/// Checks all signatures about one executor. Returns the faults in words.
+pub(crate) fn check_seals(
+    asked: &ChallengedParticipant<'_>,
+    kept: &ParticipantEvidence,
     seen: &[Evidence],
-    signed: Signed<'_>,
+    signed: SignatureCheck<'_>,
 ) -> Vec<String> {
     let mut wrong = Vec::new();
-    let found = match attested(asked, kept, signed) {
+    let found = match check_attestation(asked, kept, signed) {
         Ok(None) if seen.is_empty() => Ok(()),
-        Ok(None) => Err("nobody attested the session that its proofs came from".to_owned()),
-        Ok(Some(attestation)) => answers(asked, &attestation, kept, seen, signed, &mut wrong),
+        Ok(None) => Err("the session of its proofs is not attested".to_owned()),
+        Ok(Some(attestation)) => check_answers(asked, &attestation, kept, seen, signed, &mut wrong),
         Err(why) => Err(why),
     };
     wrong.extend(found.err());
@@ -49,18 +50,18 @@ pub(crate) fn check(
         .collect()
 }
 
-/// The miner's word for the session, if there is one.
-fn attested(
-    asked: &Asked<'_>,
-    kept: &SeatFile,
-    signed: Signed<'_>,
+/// Checks the miner's attestation of the session. `None` if there is no attestation.
+fn check_attestation(
+    asked: &ChallengedParticipant<'_>,
+    kept: &ParticipantEvidence,
+    signed: SignatureCheck<'_>,
 ) -> Result<Option<Envelope<Attestation>>, String> {
     let job = kept.job.as_deref();
     if let Some(due) = asked.session
         && job.is_some_and(|job| job != due.to_string())
     {
         return Err(format!(
-            "it serves the session of job {due}, and was challenged elsewhere"
+            "it serves the session of job {due}, but it was challenged elsewhere"
         ));
     }
     let Some(text) = &kept.attestation else {
@@ -71,10 +72,10 @@ fn attested(
     let stated = envelope
         .statement()
         .map_err(|error| format!("its attestation cannot be read: {error}"))?;
-    if stated.miner != asked.seat.miner {
+    if stated.miner != asked.participant.miner {
         return Err(format!(
             "its attestation is of another miner: {} instead of {}",
-            stated.miner, asked.seat.miner
+            stated.miner, asked.participant.miner
         ));
     }
     if !signed(&stated.miner.0, envelope.signed_bytes(), envelope.signature()) {
@@ -92,13 +93,13 @@ fn attested(
     Ok(Some(envelope))
 }
 
-/// Each answer that is kept must be what the session signed, for what the validator asked.
-fn answers(
-    asked: &Asked<'_>,
+/// Checks that the session signed each stored answer, for the question that the validator sent.
+fn check_answers(
+    asked: &ChallengedParticipant<'_>,
     attestation: &Envelope<Attestation>,
-    kept: &SeatFile,
+    kept: &ParticipantEvidence,
     seen: &[Evidence],
-    signed: Signed<'_>,
+    signed: SignatureCheck<'_>,
     wrong: &mut Vec<String>,
 ) -> Result<(), String> {
     let mut seals = Vec::new();
@@ -113,23 +114,27 @@ fn answers(
             seals.push((number, answer, envelope, stated));
         }
     }
-    // A session that serves has answered others before.
+    // A session in use has answered other requests before.
     let first = seals.iter().min_by_key(|(_, _, _, stated)| stated.sequence);
     let opened = match first {
         Some((_, _, _, first)) => Ledger::after(attestation, first.sequence, first.previous),
         None => Ledger::open(attestation),
     };
     let mut ledger = opened.map_err(|error| format!("its attestation cannot be read: {error}"))?;
-    let path = if asked.session.is_some() { IN_SESSION } else { PATH };
+    let path = if asked.session.is_some() {
+        IN_SESSION_PATH
+    } else {
+        GRADE_PATH
+    };
     for (number, answer, envelope, stated) in &seals {
         if let Err(forgery) = ledger.accept_unseen(envelope, signed) {
             wrong.push(format!("proof {number}: the seal of answer {answer}: {forgery}"));
             continue;
         }
-        let exchanged = seen.get(*number).map(Evidence::exchanged).unwrap_or_default();
+        let exchanged = seen.get(*number).map(Evidence::exchanges).unwrap_or_default();
         let Some((message, received)) = exchanged.get(*answer) else {
             wrong.push(format!(
-                "proof {number}: answer {answer} is sealed, and nothing was asked"
+                "proof {number}: answer {answer} is sealed, but there was no question"
             ));
             continue;
         };
@@ -139,25 +144,25 @@ fn answers(
                 "proof {number}: the seal of answer {answer} is for another question"
             ));
         }
-        if received.is_some_and(|received| !is_over(stated, &received.bytes)) {
+        if received.is_some_and(|received| !covers(stated, &received.bytes)) {
             wrong.push(format!(
-                "proof {number}: the seal of answer {answer} is over other bytes"
+                "proof {number}: the seal of answer {answer} covers other bytes"
             ));
         }
     }
     for (number, (proof, evidence)) in kept.proofs.iter().zip(seen).enumerate() {
-        let exchanged = evidence.exchanged();
+        let exchanged = evidence.exchanges();
         let bare = exchanged.iter().skip(proof.seals.len());
         let bare = bare.filter(|(_, received)| received.is_some()).count();
         if bare > 0 {
-            wrong.push(format!("proof {number}: {bare} of its answers carry no seal"));
+            wrong.push(format!("proof {number}: {bare} of its answers have no seal"));
         }
     }
     Ok(())
 }
 
-/// Whether a seal is over these bytes. Whatever the session's digests are over, its chunks are the bytes.
-fn is_over(stated: &ResponseProof, bytes: &[u8]) -> bool {
+/// Whether a seal covers these bytes. The chunks are over the plain bytes in every hash scheme.
+fn covers(stated: &ResponseProof, bytes: &[u8]) -> bool {
     let mut chunks = ChunkTree::default();
     chunks.update(bytes);
     u64::try_from(bytes.len()) == Ok(stated.output_bytes) && chunks.finish() == stated.chunks

@@ -1,5 +1,5 @@
-//! The judgements of a whole batch: absences and sessions in use are settled against what each miner has proven before, and
-//! the capacities that count follow.
+//! The judgements of a whole batch. Excuses and sessions in use are limited by what each miner has proven in earlier
+//! batches. The capacities that count follow from the judgements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,35 +7,35 @@ use muster_protocol::{ExecutorClass, MinerKey};
 use serde::{Deserialize, Serialize};
 
 use crate::judgement::{Absence, Judgement, Why};
-use crate::plan::{Seat, Silent};
+use crate::plan::{Participant, SilentMiner};
 
-/// How many executors of one kind of one miner count.
+/// The executors of one class of one miner that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
-    /// Whose.
+    /// The miner of the executors.
     pub miner: MinerKey,
-    /// Of which kind.
+    /// The class of the executors.
     pub class: ExecutorClass,
-    /// Proven in this batch.
+    /// The number of executors proven in this batch.
     pub proven: u32,
-    /// At work elsewhere, and proven before.
+    /// The number of executors that are at work and were proven in earlier batches.
     pub excused: u32,
 }
 
-/// The most executors of one kind that a miner ever had proven in one batch.
+/// The largest number of executors that a miner ever had proven in one batch, by miner and class.
 pub type ProvenBefore = BTreeMap<(MinerKey, ExecutorClass), u32>;
 
-/// Puts the absent beside the proven: of the executors of one kind of one miner, those that prove themselves and those that are
-/// excused are together never more than were proven at once, now or before.
+/// Judges all executors of a batch. For each miner and class, the executors that are proven, serving or excused are
+/// together never more than were proven in one batch, this one or an earlier one.
 pub fn settle(
-    seats: &[Seat],
+    participants: &[Participant],
     absent: &BTreeMap<usize, Absence>,
     judged: &BTreeMap<usize, Judgement>,
     before: &ProvenBefore,
 ) -> Vec<Judgement> {
     let mut room = BTreeMap::<(MinerKey, ExecutorClass), u32>::new();
-    for (place, seat) in seats.iter().enumerate() {
-        let kind = (seat.miner, seat.class);
+    for (place, participant) in participants.iter().enumerate() {
+        let kind = (participant.miner, participant.class);
         let most = room
             .entry(kind)
             .or_insert_with(|| before.get(&kind).copied().unwrap_or(0));
@@ -43,11 +43,11 @@ pub fn settle(
             *most = most.saturating_sub(1);
         }
     }
-    // Who answered in its session comes before whoever shows nothing but receipts.
+    // Executors that answered in their sessions come before those that are excused by receipts only.
     let mut beyond = BTreeSet::new();
-    for (place, seat) in seats.iter().enumerate() {
+    for (place, participant) in participants.iter().enumerate() {
         if matches!(judged.get(&place), Some(Judgement::Serving { .. })) {
-            match room.get_mut(&(seat.miner, seat.class)) {
+            match room.get_mut(&(participant.miner, participant.class)) {
                 Some(room) if *room > 0 => *room = room.saturating_sub(1),
                 Some(_) | None => {
                     beyond.insert(place);
@@ -55,8 +55,8 @@ pub fn settle(
             }
         }
     }
-    let settled = seats.iter().enumerate().map(|(place, seat)| {
-        let kind = (seat.miner, seat.class);
+    let settled = participants.iter().enumerate().map(|(place, participant)| {
+        let kind = (participant.miner, participant.class);
         let zero = |why| Judgement::Zero { reasons: vec![why] };
         if beyond.contains(&place) {
             return zero(Why::ServesBeyondProven {
@@ -88,22 +88,22 @@ pub fn settle(
     settled.collect()
 }
 
-/// What a miner comes to that did not say what it has.
-pub fn silence(silent: &Silent) -> Judgement {
+/// The judgement of a miner that did not announce its executors.
+pub fn judge_silent_miner(silent: &SilentMiner) -> Judgement {
     let said = silent.said.clone();
     Judgement::Zero {
         reasons: vec![Why::NeverAnnounced { said }],
     }
 }
 
-/// What counts, by miner and class.
-pub fn capacities(seats: &[Seat], judged: &[Judgement]) -> Vec<Capacity> {
+/// Counts the executors that count, by miner and class.
+pub fn count_capacities(participants: &[Participant], judged: &[Judgement]) -> Vec<Capacity> {
     let mut counts = BTreeMap::<(MinerKey, ExecutorClass), (u32, u32)>::new();
-    for (seat, judgement) in seats.iter().zip(judged) {
-        let count = counts.entry((seat.miner, seat.class)).or_default();
+    for (participant, judgement) in participants.iter().zip(judged) {
+        let count = counts.entry((participant.miner, participant.class)).or_default();
         match judgement {
             Judgement::Proven { .. } => count.0 = count.0.saturating_add(1),
-            // Both are at work, and proven before.
+            // Both are at work and were proven in earlier batches.
             Judgement::Serving { .. } | Judgement::Excused { .. } => count.1 = count.1.saturating_add(1),
             Judgement::Zero { .. } | Judgement::Void { .. } => {}
         }

@@ -1,48 +1,63 @@
 //! The result of each proof of one executor, and the judgement that follows from all of them.
 
-use muster_hardware_proof::grade::{Attempt, Grade, Shortfall, grade};
-use muster_hardware_proof::{Engine, Evidence, Reason, Verdict};
+use muster_hardware_proof::grade::{Grade, ProofAttempt, Shortfall, grade};
+use muster_hardware_proof::{Evidence, InstructionSet, ProofVerdict, ZeroReason};
 
-use crate::course::Course;
-use crate::fingerprints::{Facts, Marks};
+use crate::fingerprints::{Fingerprints, ProofFingerprint};
+use crate::grade_spec::GradeSpec;
 use crate::judgement::{Judgement, Why};
 
-/// One proof that was asked for, as its verdict.
+/// The result of one requested proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// Which trial of the course.
+pub struct TrialResult {
+    /// The number of the trial in the grade specification.
     pub trial: usize,
-    /// What the evidence comes to.
-    pub verdict: Verdict,
-    /// What was seen besides the messages, in words: how the executor refused, or what its seal lacked.
+    /// The verdict that follows from the evidence.
+    pub verdict: ProofVerdict,
+    /// A failure that is not a message, in words: the executor's refusal, or a fault of its seal.
     pub trouble: Option<String>,
-    /// What else the evidence says.
-    pub facts: Facts,
+    /// The fingerprint of the evidence, to be compared with those of other executors.
+    pub fingerprint: ProofFingerprint,
 }
 
-impl Tried {
+impl TrialResult {
     /// Judges the evidence of one proof.
-    pub fn judge(trial: usize, evidence: &Evidence, trouble: Option<String>, engine: Engine) -> Self {
+    pub fn from_evidence(
+        trial: usize,
+        evidence: &Evidence,
+        trouble: Option<String>,
+        engine: InstructionSet,
+    ) -> Self {
         Self {
             trial,
             verdict: evidence.judge(engine),
             trouble,
-            facts: Facts::of(evidence),
+            fingerprint: ProofFingerprint::of_evidence(evidence),
         }
     }
 }
 
-/// What an executor comes to by its own proofs; an absence is settled by [`settle`] with those of the others of its miner.
-pub fn judge(place: usize, course: &Course, tried: &[Tried], marks: &Marks) -> Judgement {
-    let attempts = tried.iter().filter_map(|tried| {
-        let of = course.trials.get(tried.trial)?.shape.challenged();
-        Some(Attempt {
-            of,
-            verdict: tried.verdict,
+/// Judges an executor by its own proofs. [`crate::settlement::settle`] judges absences, together with the other
+/// executors of the miner.
+pub fn judge_participant(
+    place: usize,
+    grade_spec: &GradeSpec,
+    results: &[TrialResult],
+    fingerprints: &Fingerprints,
+) -> Judgement {
+    let attempts = results.iter().filter_map(|results| {
+        let of = grade_spec.trials.get(results.trial)?.shape.proof_kind();
+        Some(ProofAttempt {
+            kind: of,
+            verdict: results.verdict,
         })
     });
     let attempts: Vec<_> = attempts.collect();
-    let shortfalls = match grade(course.class(), std::slice::from_ref(&course.floors), &attempts) {
+    let shortfalls = match grade(
+        grade_spec.class(),
+        std::slice::from_ref(&grade_spec.thresholds),
+        &attempts,
+    ) {
         Grade::Proven {
             measured,
             provisional,
@@ -58,21 +73,23 @@ pub fn judge(place: usize, course: &Course, tried: &[Tried], marks: &Marks) -> J
     let reasons: Vec<_> = shortfalls
         .iter()
         .map(|shortfall| match *shortfall {
-            Shortfall::Wrong(reason) | Shortfall::Failed(_, reason) => named(place, reason, tried, marks),
+            Shortfall::Wrong(reason) | Shortfall::Failed(_, reason) => {
+                explain_zero(place, reason, results, fingerprints)
+            }
             Shortfall::Unproven(component) => Why::Unproven { component },
             Shortfall::Below {
                 component,
                 measured,
-                floor,
+                threshold,
             } => Why::Below {
                 component,
                 measured,
-                floor,
+                threshold,
             },
             Shortfall::UnknownClass => Why::UnknownClass,
         })
         .collect();
-    // A walk stands for two components, and fails them for one reason.
+    // One walk measures two components, so its reason may occur twice.
     let mut reasons: Vec<_> = reasons;
     reasons.dedup();
     if let [Why::Evidence { said }, ..] = reasons.as_slice() {
@@ -81,51 +98,63 @@ pub fn judge(place: usize, course: &Course, tried: &[Tried], marks: &Marks) -> J
     Judgement::Zero { reasons }
 }
 
-/// The name of a proof's failure.
-fn named(place: usize, reason: Reason, tried: &[Tried], marks: &Marks) -> Why {
-    let which = tried.iter().find(|tried| tried.verdict == Verdict::Zero(reason));
-    let facts = which.map(|tried| tried.facts);
+/// Explains the failure of a proof, which may need the fingerprints of other executors.
+fn explain_zero(
+    place: usize,
+    reason: ZeroReason,
+    results: &[TrialResult],
+    fingerprints: &Fingerprints,
+) -> Why {
+    let which = results
+        .iter()
+        .find(|result| result.verdict == ProofVerdict::Zero(reason));
+    let fingerprint = which.map(|result| result.fingerprint);
     if reason.is_wrong()
-        && let Some(roots) = facts.and_then(|facts| facts.roots)
-        && let Some(of) = elsewhere(place, marks, |other| other.roots == Some(roots))
+        && let Some(roots) = fingerprint.and_then(|fingerprint| fingerprint.roots)
+        && let Some(of) = find_other_place(place, fingerprints, |other| other.roots == Some(roots))
     {
         return Why::CopiedRoot { of };
     }
     match reason {
-        Reason::Gone => {
-            let trouble = which.and_then(|tried| tried.trouble.clone());
+        ZeroReason::Gone => {
+            let trouble = which.and_then(|result| result.trouble.clone());
             let said = trouble.unwrap_or_else(|| reason.to_string());
             Why::Gone { said }
         }
-        Reason::NotFilled { limit_us } | Reason::NotCommitted { limit_us } => Why::Late { limit_us },
-        Reason::Vanished => Why::VanishedAfterCommitment,
-        Reason::OutOfTurn { kind } => Why::OutOfTurn { kind },
-        Reason::Oversized { length, most } => Why::Oversized { length, most },
-        Reason::Malformed(error) => Why::Malformed {
+        ZeroReason::NotFilled { limit_us } | ZeroReason::NotCommitted { limit_us } => Why::Late { limit_us },
+        ZeroReason::Vanished => Why::VanishedAfterCommitment,
+        ZeroReason::OutOfTurn { kind } => Why::OutOfTurn { kind },
+        ZeroReason::Oversized { length, most } => Why::Oversized { length, most },
+        ZeroReason::Malformed(error) => Why::Malformed {
             said: error.to_string(),
         },
-        Reason::OtherSession => {
-            let named = facts.and_then(|facts| facts.named);
-            let of = named.and_then(|named| elsewhere(place, marks, |other| other.session == named));
+        ZeroReason::OtherChallenge => {
+            let named = fingerprint.and_then(|fingerprint| fingerprint.named_challenge);
+            let of = named
+                .and_then(|named| find_other_place(place, fingerprints, |other| other.challenge_id == named));
             of.map_or(Why::Replayed, |of| Why::Foreign { of })
         }
-        Reason::OtherKey => Why::OtherKey,
-        Reason::OtherCommitment
-        | Reason::OtherRound { .. }
-        | Reason::OtherPlace { .. }
-        | Reason::WrongEntry { .. }
-        | Reason::WrongStep { .. }
-        | Reason::AlteredLeaf { .. }
-        | Reason::AlteredPath { .. } => Why::WrongOpening {
+        ZeroReason::OtherKey => Why::OtherKey,
+        ZeroReason::OtherCommitment
+        | ZeroReason::OtherRound { .. }
+        | ZeroReason::OtherPlace { .. }
+        | ZeroReason::WrongEntry { .. }
+        | ZeroReason::WrongStep { .. }
+        | ZeroReason::AlteredLeaf { .. }
+        | ZeroReason::AlteredPath { .. } => Why::WrongOpening {
             said: reason.to_string(),
         },
-        Reason::Evidence(said) => Why::Evidence {
+        ZeroReason::Evidence(said) => Why::Evidence {
             said: said.to_owned(),
         },
     }
 }
 
-fn elsewhere(place: usize, marks: &Marks, is: impl Fn(&Facts) -> bool) -> Option<usize> {
-    let mut others = marks.iter().filter(|(other, _)| **other != place);
-    others.find_map(|(other, facts)| facts.iter().any(&is).then_some(*other))
+fn find_other_place(
+    place: usize,
+    fingerprints: &Fingerprints,
+    is: impl Fn(&ProofFingerprint) -> bool,
+) -> Option<usize> {
+    let mut others = fingerprints.iter().filter(|(other, _)| **other != place);
+    others.find_map(|(other, fingerprint)| fingerprint.iter().any(&is).then_some(*other))
 }

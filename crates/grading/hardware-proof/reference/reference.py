@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""CHAIN and WALK in plain Python, written from docs/proofs.md and from nothing else.
+"""MATMUL and WALK in plain Python, written from docs/proofs.md alone.
 
     python3 crates/grading/hardware-proof/reference/reference.py > tests/vectors/proofs.json
 
-Every step has its vectors there, so that a prover on another device can be held against them bit for bit.
+Every step has its vectors there, so that a prover on another device can be compared with them bit for bit.
 """
 
 import hashlib
@@ -184,7 +184,7 @@ def walk_vectors(ident):
     digest = commitment_digest(seed, commitment)
     draw = draws(session, digest, entropy)
     places = [(draw.below(walks), draw.below(steps)) for _ in range(count)]
-    # A place at the border of two leaves, which a draw need not hit.
+    # A position at the border of two leaves, which a draw may miss.
     border = (1, 32)
 
     def opened(place):
@@ -218,7 +218,7 @@ def walk_vectors(ident):
     }, {"session": session, "blocks": blocks, "work": work, "memory": memory}
 
 
-# CHAIN ------------------------------------------------------------------------------------------------------------
+# MATMUL -----------------------------------------------------------------------------------------------------------
 
 
 def chain_spec(ident, numbers, log2_n, rounds, entries, bound):

@@ -1,16 +1,16 @@
-//! ChaCha8, the only pseudorandom function of this crate. Keyed streams fill matrices and draws; the permutation computes
-//! labels and walks.
+//! ChaCha8, the only pseudorandom function of this crate. Keyed streams fill matrices and draws; the permutation
+//! computes labels and walks.
 //!
-//! The layout is Bernstein's: four constants, eight key words, a 64-bit block counter, a 64-bit stream number. This file is
-//! the reference; `simd` computes the same for many blocks at once.
+//! The layout is Bernstein's: four constants, eight key words, a 64-bit block counter, a 64-bit stream number. This
+//! file is the reference; `simd` computes the same for many blocks at once.
 
 /// Bytes of one block.
 pub const BLOCK: usize = 64;
 
 /// The sixteen words of the cipher's state.
-pub type State = [u32; 16];
+pub type ChaChaState = [u32; 16];
 
-/// A 256-bit key, made by [`crate::keys::derive`].
+/// A 256-bit key, made by [`crate::keys::derive_key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub [u8; 32]);
 
@@ -18,7 +18,7 @@ pub struct Key(pub [u8; 32]);
 const SIGMA: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
 /// The state before the rounds for block `counter` of stream `stream`.
-pub fn initial(key: &Key, counter: u64, stream: u64) -> State {
+pub fn initial_state(key: &Key, counter: u64, stream: u64) -> ChaChaState {
     let mut state = [0; 16];
     let (words, _) = key.0.as_chunks::<4>();
     let key_words = words.iter().map(|word| u32::from_le_bytes(*word));
@@ -49,7 +49,7 @@ fn quarter(a: &mut u32, b: &mut u32, c: &mut u32, d: &mut u32) {
 }
 
 /// One round down the columns.
-pub fn column_round(state: &mut State) {
+pub fn column_round(state: &mut ChaChaState) {
     let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = state;
     quarter(a0, b0, c0, d0);
     quarter(a1, b1, c1, d1);
@@ -58,7 +58,7 @@ pub fn column_round(state: &mut State) {
 }
 
 /// One round down the diagonals.
-pub fn diagonal_round(state: &mut State) {
+pub fn diagonal_round(state: &mut ChaChaState) {
     let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = state;
     quarter(a0, b1, c2, d3);
     quarter(a1, b2, c3, d0);
@@ -67,7 +67,7 @@ pub fn diagonal_round(state: &mut State) {
 }
 
 /// Replaces the state by `state + permutation(state)`, word by word. The addition makes the eight rounds one-way.
-pub fn forward(state: &mut State) {
+pub fn apply_block_function(state: &mut ChaChaState) {
     let before = *state;
     for _ in 0..4 {
         column_round(state);
@@ -79,7 +79,7 @@ pub fn forward(state: &mut State) {
 }
 
 /// The words of a state as bytes, little-endian.
-pub fn bytes(state: &State) -> [u8; BLOCK] {
+pub fn state_to_bytes(state: &ChaChaState) -> [u8; BLOCK] {
     let mut out = [0; BLOCK];
     for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(state) {
         *place = word.to_le_bytes();
@@ -88,16 +88,16 @@ pub fn bytes(state: &State) -> [u8; BLOCK] {
 }
 
 /// Computes block `counter` of stream `stream`.
-pub fn block(key: &Key, counter: u64, stream: u64) -> [u8; BLOCK] {
-    let mut state = initial(key, counter, stream);
-    forward(&mut state);
-    bytes(&state)
+pub fn keystream_block(key: &Key, counter: u64, stream: u64) -> [u8; BLOCK] {
+    let mut state = initial_state(key, counter, stream);
+    apply_block_function(&mut state);
+    state_to_bytes(&state)
 }
 
 /// Fills `out` with the first bytes of stream `stream`.
-pub fn fill(key: &Key, stream: u64, out: &mut [u8]) {
+pub fn fill_keystream(key: &Key, stream: u64, out: &mut [u8]) {
     for (counter, chunk) in out.chunks_mut(BLOCK).enumerate() {
-        for (place, byte) in chunk.iter_mut().zip(block(key, counter as u64, stream)) {
+        for (place, byte) in chunk.iter_mut().zip(keystream_block(key, counter as u64, stream)) {
             *place = byte;
         }
     }
@@ -112,15 +112,15 @@ mod tests {
     fn the_published_vector() {
         let expected = "3e00ef2f895f40d67f5bb8e81f09a5a12c840ec3ce9a7f3b181be188ef711a1e\
                         984ce172b9216f419f445367456d5619314a42a3da86b001387bfdb80e0cfe42";
-        assert_eq!(hex::encode(block(&Key([0; 32]), 0, 0)), expected);
+        assert_eq!(hex::encode(keystream_block(&Key([0; 32]), 0, 0)), expected);
     }
 
     #[test]
     fn a_stream_is_its_blocks() {
         let key = Key([7; 32]);
         let mut long = [0; 100];
-        fill(&key, 3, &mut long);
-        assert_eq!(long[..64], block(&key, 0, 3));
-        assert_eq!(long[64..], block(&key, 1, 3)[..36]);
+        fill_keystream(&key, 3, &mut long);
+        assert_eq!(long[..64], keystream_block(&key, 0, 3));
+        assert_eq!(long[64..], keystream_block(&key, 1, 3)[..36]);
     }
 }

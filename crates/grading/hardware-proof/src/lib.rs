@@ -1,20 +1,21 @@
 //! Proofs of hardware that a laptop can check: MATMUL proves a rate of computing, WALK proves memory and its bandwidth.
 //!
-//! `docs/proofs.md` defines both proofs. Reading order: `chacha`, `keys`, `merkle` (the primitives); [`spec`] (the shared
-//! vocabulary); [`chain`] and [`walk`] (the two proofs); `message`, [`session`] (the conversation); [`Evidence`] (the record
-//! of a conversation, and its verdict); [`prover`] (computes the answers); [`grade`] (compares measurements with thresholds).
-//! The crate has no IO, no clock and no randomness of its own.
+//! `docs/proofs.md` defines both proofs. Reading order: `chacha`, `keys`, `merkle` (the primitives); [`spec`] (the
+//! shared vocabulary); [`matmul`] and [`memory_walk`] (the two proofs); `message`, [`conversation`] (the conversation);
+//! [`Evidence`] (the record of a conversation, and its verdict); [`prover`] (computes the answers); [`grade`] (compares
+//! measurements with thresholds). The crate has no IO, no clock and no randomness of its own.
 
 pub mod chacha;
-pub mod chain;
 mod codec;
+pub mod conversation;
 mod evidence;
 pub mod grade;
 pub mod keys;
+pub mod matmul;
+pub mod memory_walk;
 pub mod merkle;
 pub mod message;
 pub mod prover;
-pub mod session;
 #[expect(
     unsafe_code,
     reason = "vector and tile instructions; nothing else in this crate is unsafe"
@@ -22,15 +23,19 @@ pub mod session;
 mod simd;
 pub mod spec;
 mod verdict;
-pub mod walk;
 
 pub use codec::DecodeError;
-pub use evidence::{Ending, Evidence, Limits, MOST_BYTES, Received, Sent};
+pub use evidence::{ConversationEnd, Evidence, Limits, MAX_EVIDENCE_BYTES, ReceivedMessage, SentRandomness};
 pub use keys::Draws;
-pub use simd::Engine;
-pub use verdict::{Measured, Reason, Verdict};
+pub use simd::InstructionSet;
+pub use verdict::{Measurement, ProofVerdict, ZeroReason};
 
 /// Computes block `index` of a WALK's memory with these instructions.
-pub fn label_block(engine: Engine, memory: &spec::Memory, index: u64, out: &mut [u8; merkle::LEAF]) {
-    simd::label_block(engine, &memory.label_key(), index, memory.work, out);
+pub fn compute_label_block(
+    engine: InstructionSet,
+    memory: &spec::WalkMemory,
+    index: u64,
+    out: &mut [u8; merkle::LEAF],
+) {
+    simd::compute_label_block(engine, &memory.label_key(), index, memory.work, out);
 }

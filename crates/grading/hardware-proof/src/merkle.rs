@@ -1,7 +1,7 @@
 //! Perfect Merkle trees over 1 KiB leaves, with SHA-256 and separate domains for leaves and nodes.
 //!
-//! The number of leaves follows from the specification and is a power of two. So the length of a path is fixed, and its left
-//! and right turns are the bits of the leaf's index. A prover can choose neither.
+//! The number of leaves follows from the specification and is a power of two. So the length of a path is fixed, and its
+//! left and right turns are the bits of the leaf's index. A prover can choose neither.
 
 use sha2::{Digest as _, Sha256};
 
@@ -12,7 +12,7 @@ pub const LEAF: usize = 1024;
 pub type Hash = [u8; 32];
 
 /// The hash of a leaf. Every leaf of a tree has [`LEAF`] bytes.
-pub fn leaf_hash(leaf: &[u8; LEAF]) -> Hash {
+pub fn hash_leaf(leaf: &[u8; LEAF]) -> Hash {
     Sha256::new()
         .chain_update([0])
         .chain_update(leaf)
@@ -21,7 +21,7 @@ pub fn leaf_hash(leaf: &[u8; LEAF]) -> Hash {
 }
 
 /// The hash of an inner node.
-pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
+pub fn hash_node(left: &Hash, right: &Hash) -> Hash {
     let mut bytes = [0; 65];
     let (tag, children) = bytes.split_at_mut(1);
     tag.fill(1);
@@ -32,14 +32,14 @@ pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
 }
 
 /// Computes the root from a leaf's hash at `index` and the siblings on its `path`, from the bottom up.
-pub fn climb(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
+pub fn root_from_path(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
     let mut place = index;
     let mut hash = leaf;
     for sibling in path {
         hash = if place & 1 == 0 {
-            node_hash(&hash, sibling)
+            hash_node(&hash, sibling)
         } else {
-            node_hash(sibling, &hash)
+            hash_node(sibling, &hash)
         };
         place >>= 1;
     }
@@ -48,14 +48,14 @@ pub fn climb(leaf: Hash, index: u64, path: &[Hash]) -> Hash {
 
 /// All levels of a tree, from the hashes at the bottom up to the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tree {
+pub struct MerkleTree {
     levels: Vec<Vec<Hash>>,
 }
 
-impl Tree {
-    /// Builds a tree over `bottom`, padded with zero hashes to a power of two. To save memory, a prover builds it over the roots
-    /// of subtrees and recomputes a subtree when one of its leaves is opened.
-    pub fn over(mut bottom: Vec<Hash>) -> Self {
+impl MerkleTree {
+    /// Builds a tree over `bottom`, padded with zero hashes to a power of two. To save memory, a prover builds it over
+    /// the roots of subtrees and recomputes a subtree when one of its leaves is opened.
+    pub fn build(mut bottom: Vec<Hash>) -> Self {
         bottom.resize(bottom.len().next_power_of_two(), [0; 32]);
         let mut levels = Vec::new();
         while bottom.len() > 1 {
@@ -63,7 +63,7 @@ impl Tree {
                 .as_chunks::<2>()
                 .0
                 .iter()
-                .map(|[left, right]| node_hash(left, right))
+                .map(|[left, right]| hash_node(left, right))
                 .collect();
             levels.push(std::mem::replace(&mut bottom, above));
         }
@@ -80,7 +80,8 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// The siblings of `index` from the bottom up. Levels on which an index outside the tree has no sibling are left out.
+    /// The siblings of `index` from the bottom up. Levels on which an index outside the tree has no sibling are left
+    /// out.
     pub fn path(&self, index: u64) -> Vec<Hash> {
         let inner = self.levels.len().saturating_sub(1);
         let siblings = self.levels.iter().take(inner).enumerate();
@@ -92,17 +93,17 @@ impl Tree {
 
 /// Computes a root over a stream of hashes with one hash of memory per level.
 #[derive(Debug, Clone, Default)]
-pub struct Stack {
+pub struct MerkleStack {
     pending: Vec<Option<Hash>>,
 }
 
-impl Stack {
+impl MerkleStack {
     /// Adds the next hash.
     pub fn push(&mut self, hash: Hash) {
         let mut carry = hash;
         for level in &mut self.pending {
             match level.take() {
-                Some(left) => carry = node_hash(&left, &carry),
+                Some(left) => carry = hash_node(&left, &carry),
                 None => {
                     *level = Some(carry);
                     return;
@@ -128,18 +129,21 @@ mod tests {
     use super::*;
 
     fn hashes(count: u8) -> Vec<Hash> {
-        (0..count).map(|i| leaf_hash(&[i; LEAF])).collect()
+        (0..count).map(|i| hash_leaf(&[i; LEAF])).collect()
     }
 
     #[test]
     fn paths_lead_to_the_root_and_only_from_their_place() {
-        let tree = Tree::over(hashes(16));
+        let tree = MerkleTree::build(hashes(16));
         for index in 0..16 {
             let path = tree.path(index);
             assert_eq!(path.len(), 4);
-            assert_eq!(climb(leaf_hash(&[index as u8; LEAF]), index, &path), tree.root());
+            assert_eq!(
+                root_from_path(hash_leaf(&[index as u8; LEAF]), index, &path),
+                tree.root()
+            );
             assert_ne!(
-                climb(leaf_hash(&[index as u8; LEAF]), index ^ 1, &path),
+                root_from_path(hash_leaf(&[index as u8; LEAF]), index ^ 1, &path),
                 tree.root()
             );
         }
@@ -147,12 +151,12 @@ mod tests {
 
     #[test]
     fn a_stack_finds_the_same_root() {
-        let mut stack = Stack::default();
+        let mut stack = MerkleStack::default();
         for (i, hash) in hashes(8).into_iter().enumerate() {
             stack.push(hash);
             assert_eq!(stack.root().is_some(), (i + 1usize).is_power_of_two());
         }
-        assert_eq!(stack.root(), Some(Tree::over(hashes(8)).root()));
+        assert_eq!(stack.root(), Some(MerkleTree::build(hashes(8)).root()));
     }
 
     /// A node's 64 bytes of children must not hash like a leaf that contains them, nor a leaf like a node.
@@ -162,8 +166,8 @@ mod tests {
         let mut concatenated = [0; LEAF];
         concatenated[..32].copy_from_slice(&a);
         concatenated[32..64].copy_from_slice(&b);
-        assert_ne!(leaf_hash(&concatenated), node_hash(&a, &b));
+        assert_ne!(hash_leaf(&concatenated), hash_node(&a, &b));
         let plain: Hash = Sha256::digest([a, b].concat()).into();
-        assert_ne!(plain, node_hash(&a, &b));
+        assert_ne!(plain, hash_node(&a, &b));
     }
 }

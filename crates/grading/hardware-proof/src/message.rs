@@ -2,18 +2,18 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::chain::ChainSpec;
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{DOMAIN, SessionId};
+use crate::keys::{ChallengeId, DOMAIN};
+use crate::matmul::MatmulSpec;
+use crate::memory_walk::{StepPosition, WalkSpec};
 use crate::merkle::Hash;
-use crate::walk::{StepPlace, WalkSpec};
 
 /// Bytes of a message before its body: the head and the challenge id.
 pub const HEAD: usize = 36;
 
 /// The kind of a message; its number is the second byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// From the validator: the specification.
     Challenge = 1,
     /// From the executor, when its memory is full: the confirmation of the labels' key.
@@ -26,22 +26,22 @@ pub enum Kind {
     Draw = 5,
     /// From the executor: the digest of the commitment, then the openings in the order of the draw.
     Opening = 6,
-    /// From the validator: a [`crate::Verdict::code`] and two zero bytes.
+    /// From the validator: a [`crate::ProofVerdict::code`] and two zero bytes.
     Verdict = 7,
 }
 
 /// A message, split into its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct MessageFrame<'a> {
     /// The kind of the message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The id of the challenge to which the message belongs.
-    pub session: SessionId,
+    pub challenge_id: ChallengeId,
     /// The bytes after the head and the id.
     pub body: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
+impl<'a> MessageFrame<'a> {
     /// Splits a message.
     ///
     /// # Errors
@@ -53,18 +53,18 @@ impl<'a> Frame<'a> {
             return Err(DecodeError::Unknown("version of the message"));
         }
         let kind = match kind {
-            1 => Kind::Challenge,
-            2 => Kind::Filled,
-            3 => Kind::Seed,
-            4 => Kind::Commitment,
-            5 => Kind::Draw,
-            6 => Kind::Opening,
-            7 => Kind::Verdict,
+            1 => MessageKind::Challenge,
+            2 => MessageKind::Filled,
+            3 => MessageKind::Seed,
+            4 => MessageKind::Commitment,
+            5 => MessageKind::Draw,
+            6 => MessageKind::Opening,
+            7 => MessageKind::Verdict,
             0 | 8.. => return Err(DecodeError::Unknown("kind of message")),
         };
         Ok(Self {
             kind,
-            session: SessionId(*reader.take()?),
+            challenge_id: ChallengeId(*reader.take()?),
             body: reader.rest(),
         })
     }
@@ -79,10 +79,10 @@ impl<'a> Frame<'a> {
 }
 
 /// Encodes a message whose body is the concatenation of `parts`.
-pub fn frame(kind: Kind, session: &SessionId, parts: &[&[u8]]) -> Vec<u8> {
+pub fn encode_message(kind: MessageKind, challenge_id: &ChallengeId, parts: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD + parts.iter().map(|part| part.len()).sum::<usize>());
     out.extend([1, kind as u8, 0, 0]);
-    out.extend(session.0);
+    out.extend(challenge_id.0);
     for part in parts {
         out.extend(*part);
     }
@@ -91,30 +91,30 @@ pub fn frame(kind: Kind, session: &SessionId, parts: &[&[u8]]) -> Vec<u8> {
 
 /// The specification of a challenge of either kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Spec {
+pub enum ProofSpec {
     /// A challenge to prove a rate of computing.
-    Chain(ChainSpec),
+    Matmul(MatmulSpec),
     /// A challenge to prove memory and its bandwidth.
     Walk(WalkSpec),
 }
 
 /// The positions that a prover must open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Places {
+pub enum DrawnPositions {
     /// Entries of a MATMUL's products.
-    Chain(Vec<crate::chain::Place>),
+    Matmul(Vec<crate::matmul::EntryPosition>),
     /// Steps of a WALK.
-    Walk(Vec<StepPlace>),
+    Walk(Vec<StepPosition>),
 }
 
-impl Spec {
+impl ProofSpec {
     /// Reads the fixed layout of either kind.
     ///
     /// # Errors
     /// The kind is unknown, or the layout of that kind is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.get(DOMAIN.len()) {
-            Some(1) => ChainSpec::from_bytes(bytes).map(Self::Chain),
+            Some(1) => MatmulSpec::from_bytes(bytes).map(Self::Matmul),
             Some(2) => WalkSpec::from_bytes(bytes).map(Self::Walk),
             None | Some(_) => Err(DecodeError::Unknown("kind of proof")),
         }
@@ -123,55 +123,55 @@ impl Spec {
     /// Encodes the fixed layout.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Chain(spec) => spec.to_bytes(),
+            Self::Matmul(spec) => spec.to_bytes(),
             Self::Walk(spec) => spec.to_bytes(),
         }
     }
 
     /// The digest of the fixed layout, which every message carries.
-    pub fn session(&self) -> SessionId {
+    pub fn challenge_id(&self) -> ChallengeId {
         match self {
-            Self::Chain(spec) => spec.session(),
-            Self::Walk(spec) => spec.session(),
+            Self::Matmul(spec) => spec.challenge_id(),
+            Self::Walk(spec) => spec.challenge_id(),
         }
     }
 
     /// The number of roots in a commitment.
-    pub fn roots(&self) -> usize {
+    pub fn root_count(&self) -> usize {
         match self {
-            Self::Chain(spec) => usize::from(spec.shape().rounds),
+            Self::Matmul(spec) => usize::from(spec.shape().rounds),
             Self::Walk(_) => 1,
         }
     }
 
     /// Draws the positions to open from a commitment and the validator's randomness.
-    pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Places {
+    pub fn draw_positions(&self, commitment: &Hash, entropy: &[u8; 32]) -> DrawnPositions {
         match self {
-            Self::Chain(spec) => Places::Chain(spec.places(commitment, entropy)),
-            Self::Walk(spec) => Places::Walk(spec.places(commitment, entropy)),
+            Self::Matmul(spec) => DrawnPositions::Matmul(spec.draw_positions(commitment, entropy)),
+            Self::Walk(spec) => DrawnPositions::Walk(spec.draw_positions(commitment, entropy)),
         }
     }
 
     /// The length of the commitment message in bytes.
     pub fn commitment_bytes(&self) -> usize {
-        HEAD + 16 + 32 * self.roots()
+        HEAD + 16 + 32 * self.root_count()
     }
 
     /// The length in bytes of the message that opens these positions.
-    pub fn opening_bytes(&self, places: &Places) -> usize {
+    pub fn opening_bytes(&self, places: &DrawnPositions) -> usize {
         let opened = match (self, places) {
-            (Self::Chain(spec), Places::Chain(places)) => places.len() * spec.opening_bytes(),
-            (Self::Walk(spec), Places::Walk(places)) => {
+            (Self::Matmul(spec), DrawnPositions::Matmul(places)) => places.len() * spec.opening_bytes(),
+            (Self::Walk(spec), DrawnPositions::Walk(places)) => {
                 places.iter().map(|place| spec.opening_bytes(place)).sum()
             }
-            (Self::Chain(_), Places::Walk(_)) | (Self::Walk(_), Places::Chain(_)) => 0,
+            (Self::Matmul(_), DrawnPositions::Walk(_)) | (Self::Walk(_), DrawnPositions::Matmul(_)) => 0,
         };
         HEAD + 32 + opened
     }
 }
 
-/// The digest over the seed (zeros for a MATMUL) and the whole commitment message. The draw depends on it, and the opening
-/// repeats it.
+/// The digest over the seed (zeros for a MATMUL) and the whole commitment message. The draw depends on it, and the
+/// opening repeats it.
 pub fn commitment_digest(seed: &[u8; 32], message: &[u8]) -> Hash {
     Sha256::new()
         .chain_update(DOMAIN)
@@ -187,23 +187,26 @@ mod tests {
 
     #[test]
     fn only_known_heads_are_read() {
-        let session = SessionId([5; 32]);
-        let bytes = frame(Kind::Filled, &session, &[b"abc", b"d"]);
+        let challenge_id = ChallengeId([5; 32]);
+        let bytes = encode_message(MessageKind::Filled, &challenge_id, &[b"abc", b"d"]);
         assert_eq!(
-            Frame::parse(&bytes),
-            Ok(Frame {
-                kind: Kind::Filled,
-                session,
+            MessageFrame::parse(&bytes),
+            Ok(MessageFrame {
+                kind: MessageKind::Filled,
+                challenge_id,
                 body: b"abcd"
             })
         );
         for (place, value) in [(0, 2), (1, 0), (1, 8), (2, 1), (3, 1)] {
             let mut other = bytes.clone();
             other[place] = value;
-            assert!(matches!(Frame::parse(&other), Err(DecodeError::Unknown(_))));
+            assert!(matches!(
+                MessageFrame::parse(&other),
+                Err(DecodeError::Unknown(_))
+            ));
         }
         assert_eq!(
-            Frame::parse(&bytes[..35]),
+            MessageFrame::parse(&bytes[..35]),
             Err(DecodeError::Length {
                 expected: 36,
                 got: 35

@@ -1,13 +1,13 @@
 //! The verdict on one proof: a measurement, or a zero with its reason.
 
 use crate::codec::DecodeError;
-use crate::spec::Numbers;
+use crate::spec::NumberFormat;
 
 /// The reason why an executor's proof is worth nothing.
 ///
 /// The texts are part of stored judgements, which a replay compares: they must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum ZeroReason {
     /// The executor's connection ended before it committed to anything.
     #[error("the executor went away before it committed")]
     Gone,
@@ -45,7 +45,7 @@ pub enum Reason {
     Malformed(#[from] DecodeError),
     /// The message belongs to another challenge: of another batch, executor, nonce or shape.
     #[error("the executor's message belongs to another challenge")]
-    OtherSession,
+    OtherChallenge,
     /// The executor derived other keys from the same challenge.
     #[error("the executor derived other keys")]
     OtherKey,
@@ -90,7 +90,8 @@ pub enum Reason {
         /// The number of the draw, from 0.
         draw: usize,
     },
-    /// The leaf is right, but its path does not lead to the committed root. For a walk, this can also be the leaf before.
+    /// The leaf is right, but its path does not lead to the committed root. For a walk, this can also be the leaf
+    /// before.
     #[error("draw {draw}: the path does not lead to the committed root")]
     AlteredPath {
         /// The number of the draw, from 0.
@@ -101,7 +102,7 @@ pub enum Reason {
     Evidence(&'static str),
 }
 
-impl Reason {
+impl ZeroReason {
     /// Whether the proof was wrong, and not only slow or absent. Vanishing after the commitment counts as wrong.
     pub fn is_wrong(&self) -> bool {
         match self {
@@ -119,7 +120,7 @@ impl Reason {
             | Self::OutOfTurn { .. }
             | Self::Oversized { .. }
             | Self::Malformed(_)
-            | Self::OtherSession
+            | Self::OtherChallenge
             | Self::OtherKey
             | Self::Evidence(_) => false,
         }
@@ -135,7 +136,7 @@ impl Reason {
             Self::OutOfTurn { .. } => 5,
             Self::Oversized { .. } => 6,
             Self::Malformed(_) => 7,
-            Self::OtherSession => 8,
+            Self::OtherChallenge => 8,
             Self::OtherKey => 9,
             Self::OtherCommitment => 10,
             Self::OtherRound { .. } => 11,
@@ -151,11 +152,11 @@ impl Reason {
 
 /// The measurement of a correct proof, in whole numbers so that all replays agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measured {
+pub enum Measurement {
     /// A rate of computing.
-    Chain {
+    Matmul {
         /// The format of the multiplied entries.
-        numbers: Numbers,
+        numbers: NumberFormat,
         /// Multiplications and additions per microsecond (10⁶ operations per second).
         rate: u64,
         /// Microseconds from the challenge to the commitment, less the allowance.
@@ -174,15 +175,15 @@ pub enum Measured {
 
 /// The verdict on one proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProofVerdict {
     /// Everything that was opened is right.
-    Passed(Measured),
+    Passed(Measurement),
     /// The proof is worth nothing, for this reason.
-    Zero(Reason),
+    Zero(ZeroReason),
 }
 
-impl Verdict {
-    /// The number that is sent to the executor: 0 for a pass, else [`Reason::code`].
+impl ProofVerdict {
+    /// The number that is sent to the executor: 0 for a pass, else [`ZeroReason::code`].
     pub fn code(&self) -> u16 {
         match self {
             Self::Passed(_) => 0,

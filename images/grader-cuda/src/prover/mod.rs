@@ -1,33 +1,34 @@
-//! A [`Prover`] of kernels: the rounds of a CHAIN, the walks of a WALK, their openings.
+//! A [`Prover`] made of kernels: the rounds of a MATMUL, the walks of a WALK, and their openings.
 
-mod chain;
-mod walk;
+mod matmul;
+mod memory_walk;
 
-use muster_hardware_proof::chain::{ChainSpec, Place};
-use muster_hardware_proof::merkle::{Hash, Tree};
-use muster_hardware_proof::prover::{Prover, ProverError, Watch, all_cores};
-use muster_hardware_proof::walk::{StepPlace, WalkSpec};
+use muster_hardware_proof::matmul::{EntryPosition, MatmulSpec};
+use muster_hardware_proof::memory_walk::{StepPosition, WalkSpec};
+use muster_hardware_proof::merkle::{Hash, MerkleTree};
+use muster_hardware_proof::prover::{Prover, ProverError, WorkObserver, available_threads};
 
-use crate::device::{Device, Fault};
+use crate::device::{Device, DeviceError};
 use crate::kernels::Kernels;
-use chain::Chain;
-use walk::Filled;
+use matmul::StartedMatmul;
+use memory_walk::FilledMemory;
 
-/// How much is asked of a device at once: enough to fill it, little enough that a challenge that was called off ends soon.
+/// The sizes of launches: large enough to use the whole device, small enough that cancelled work ends soon.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// Bytes of C in a band of rows, two of which are at work; of hashes that an opening of walks keeps.
+pub struct LaunchSizes {
+    /// Bytes of C in a band of rows, of which two are in use. Also bytes of hashes that an opening of walks keeps.
     pub panel_bytes: u64,
-    /// Applications of the one-way function in a launch of `labels`.
+    /// Applications of the one-way function per launch of `labels`.
     pub applications: u64,
-    /// Bytes that a launch of `walk` reads.
+    /// Bytes read per launch of `walk`.
     pub bytes_read: u64,
-    /// Leaves that a launch of `walk_again` walks.
+    /// Leaves per launch of `walk_again`.
     pub leaves_again: u32,
 }
 
-impl Pace {
-    /// Everything in several pieces, however small it is: bands in both lanes, runs of words and of leaves, openings in turns.
+impl LaunchSizes {
+    /// Small launches, which cut even small challenges into several pieces: bands in both lanes, runs of words and of
+    /// leaves.
     pub const PIECES: Self = Self {
         panel_bytes: 128 << 10,
         applications: 1 << 10,
@@ -36,8 +37,8 @@ impl Pace {
     };
 }
 
-impl Default for Pace {
-    /// For data-centre cards: a tenth of a second or less each. *Estimated, not measured.*
+impl Default for LaunchSizes {
+    /// For data-centre cards: at most a tenth of a second per launch. *Estimated, not measured.*
     fn default() -> Self {
         Self {
             panel_bytes: 256 << 20,
@@ -51,25 +52,25 @@ impl Default for Pace {
 /// A prover on a device.
 pub struct DeviceProver<D: Device> {
     kernels: Kernels<D>,
-    pace: Pace,
-    chain: Option<Chain<D>>,
-    memory: Option<Filled<D>>,
+    sizes: LaunchSizes,
+    matmul: Option<StartedMatmul<D>>,
+    memory: Option<FilledMemory<D>>,
 }
 
 impl<D: Device> DeviceProver<D> {
-    /// Uses this device.
-    pub fn new(device: D, pace: Pace) -> Self {
+    /// A prover that uses this device.
+    pub fn new(device: D, sizes: LaunchSizes) -> Self {
         Self {
             kernels: Kernels(device),
-            pace,
-            chain: None,
+            sizes,
+            matmul: None,
             memory: None,
         }
     }
 
-    /// Goes on at another pace, from the next challenge on.
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    /// Changes the sizes of launches from the next challenge on.
+    pub fn set_launch_sizes(&mut self, sizes: LaunchSizes) {
+        self.sizes = sizes;
     }
 
     /// The device and its kernels.
@@ -79,85 +80,99 @@ impl<D: Device> DeviceProver<D> {
 }
 
 impl<D: Device> Prover for DeviceProver<D> {
-    fn chain_start(&mut self, spec: &ChainSpec, watch: &dyn Watch) -> Result<(), ProverError> {
-        self.chain = None;
-        stop(watch)?;
-        let mut started = Chain::start(&self.kernels, spec, &self.pace);
-        // An earlier challenge's memory is only in the way of a chain that is not bound to it.
+    fn start_matmul(&mut self, spec: &MatmulSpec, watch: &dyn WorkObserver) -> Result<(), ProverError> {
+        self.matmul = None;
+        stop_if_cancelled(watch)?;
+        let mut started = StartedMatmul::start(&self.kernels, spec, &self.sizes);
+        // The memory of an earlier challenge is not needed if the products are not bound to it.
         if matches!(started, Err(ProverError::TooLarge(_)))
             && spec.binding().is_none()
             && self.memory.is_some()
         {
             self.memory = None;
-            started = Chain::start(&self.kernels, spec, &self.pace);
+            started = StartedMatmul::start(&self.kernels, spec, &self.sizes);
         }
-        self.chain = Some(started?);
+        self.matmul = Some(started?);
         Ok(())
     }
 
-    fn chain_round(&mut self, round: u32, previous: &Hash, watch: &dyn Watch) -> Result<Hash, ProverError> {
-        let chain = self.chain.as_mut().ok_or(ProverError::OutOfOrder("a round"))?;
-        chain.round(&self.kernels, self.memory.as_ref(), round, previous, watch)
+    fn compute_round(
+        &mut self,
+        round: u32,
+        previous: &Hash,
+        watch: &dyn WorkObserver,
+    ) -> Result<Hash, ProverError> {
+        let matmul = self.matmul.as_mut().ok_or(ProverError::OutOfOrder("a round"))?;
+        matmul.round(&self.kernels, self.memory.as_ref(), round, previous, watch)
     }
 
-    fn chain_open(
+    fn open_entries(
         &mut self,
-        places: &[Place],
+        places: &[EntryPosition],
         out: &mut Vec<u8>,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<(), ProverError> {
-        let chain = self.chain.as_ref().ok_or(ProverError::OutOfOrder("an opening"))?;
-        chain.open(&self.kernels, self.memory.as_ref(), places, out, watch)
+        let matmul = self
+            .matmul
+            .as_ref()
+            .ok_or(ProverError::OutOfOrder("an opening"))?;
+        matmul.open(&self.kernels, self.memory.as_ref(), places, out, watch)
     }
 
-    fn fill(&mut self, spec: &WalkSpec, watch: &dyn Watch) -> Result<(), ProverError> {
-        // A chain bound to the old memory has no meaning any more, and all room is needed.
-        self.chain = None;
+    fn fill_memory(&mut self, spec: &WalkSpec, watch: &dyn WorkObserver) -> Result<(), ProverError> {
+        // Products bound to the old memory are useless now, and the new memory needs all room.
+        self.matmul = None;
         self.memory = None;
-        self.memory = Some(Filled::fill(&self.kernels, spec, &self.pace, watch)?);
+        self.memory = Some(FilledMemory::fill(&self.kernels, spec, &self.sizes, watch)?);
         Ok(())
     }
 
-    fn walk(&mut self, seed: &[u8; 32], watch: &dyn Watch) -> Result<Hash, ProverError> {
+    fn run_walks(&mut self, seed: &[u8; 32], watch: &dyn WorkObserver) -> Result<Hash, ProverError> {
         let memory = self.memory.as_mut().ok_or(ProverError::OutOfOrder("a walk"))?;
-        memory.walk(&self.kernels, &self.pace, seed, watch)
+        memory.walk(&self.kernels, &self.sizes, seed, watch)
     }
 
-    fn walk_open(
+    fn open_steps(
         &mut self,
-        places: &[StepPlace],
+        places: &[StepPosition],
         out: &mut Vec<u8>,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<(), ProverError> {
         let memory = self
             .memory
             .as_ref()
             .ok_or(ProverError::OutOfOrder("an opening"))?;
-        memory.open(&self.kernels, &self.pace, places, out, watch)
+        memory.open(&self.kernels, &self.sizes, places, out, watch)
     }
 }
 
-/// Takes memory; `what` does not fit if there is no room.
-fn room<D: Device>(kernels: &Kernels<D>, bytes: u64, what: &'static str) -> Result<D::Memory, ProverError> {
+/// Allocates memory. The error names `what` if there is no room.
+fn allocate<D: Device>(
+    kernels: &Kernels<D>,
+    bytes: u64,
+    what: &'static str,
+) -> Result<D::Memory, ProverError> {
     kernels.0.allocate(bytes.max(1)).map_err(|fault| match fault {
-        Fault::NoRoom(_) => ProverError::TooLarge(what),
-        other @ (Fault::Missing(_) | Fault::Failed(..) | Fault::Outside(..)) => failed(other),
+        DeviceError::NoRoom(_) => ProverError::TooLarge(what),
+        other @ (DeviceError::Missing(_) | DeviceError::Failed(..) | DeviceError::Outside(..)) => {
+            device_error(other)
+        }
     })
 }
 
-fn failed(fault: Fault) -> ProverError {
+fn device_error(fault: DeviceError) -> ProverError {
     ProverError::Device(Box::new(fault))
 }
 
-fn stop(watch: &dyn Watch) -> Result<(), ProverError> {
-    if watch.cancelled() {
+fn stop_if_cancelled(watch: &dyn WorkObserver) -> Result<(), ProverError> {
+    if watch.is_cancelled() {
         return Err(ProverError::Cancelled);
     }
     Ok(())
 }
 
-/// Reads hashes.
-fn hashes<D: Device>(
+/// Reads `count` hashes from a memory.
+fn read_hashes<D: Device>(
     kernels: &Kernels<D>,
     from: &D::Memory,
     at: u64,
@@ -167,18 +182,18 @@ fn hashes<D: Device>(
     kernels
         .0
         .read(from, at, found.as_flattened_mut())
-        .map_err(failed)?;
+        .map_err(device_error)?;
     Ok(found)
 }
 
-/// A tree over each bottom, on all cores: with SHA-256 in hardware a tree over 32,768 hashes takes milliseconds, and an opening has
-/// up to 256 of them.
-fn trees(bottoms: Vec<Vec<Hash>>) -> Vec<Tree> {
-    let each = bottoms.len().div_ceil(all_cores().get()).max(1);
+/// Builds a tree over each bottom, on all cores. With SHA-256 in hardware, a tree over 32,768 hashes takes
+/// milliseconds, and an opening has up to 256 trees.
+fn build_trees(bottoms: Vec<Vec<Hash>>) -> Vec<MerkleTree> {
+    let each = bottoms.len().div_ceil(available_threads().get()).max(1);
     std::thread::scope(|scope| {
         let pieces: Vec<_> = bottoms
             .chunks(each)
-            .map(|piece| scope.spawn(|| piece.iter().cloned().map(Tree::over).collect::<Vec<_>>()))
+            .map(|piece| scope.spawn(|| piece.iter().cloned().map(MerkleTree::build).collect::<Vec<_>>()))
             .collect();
         pieces
             .into_iter()

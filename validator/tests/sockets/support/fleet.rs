@@ -11,11 +11,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use futures_util::future::{BoxFuture, ready};
-use muster_hardware_proof::Engine;
-use muster_hardware_proof::message::Kind;
+use muster_hardware_proof::InstructionSet;
+use muster_hardware_proof::conversation::{ExecutorCommand, ExecutorConversation, ProverLimits};
+use muster_hardware_proof::message::MessageKind;
 use muster_hardware_proof::prover::cheat::Smaller;
-use muster_hardware_proof::prover::{CpuProver, Prover, Unwatched, perform};
-use muster_hardware_proof::session::{Caps, Command, Executor};
+use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::miner::{Miner, Session};
 
-const CAPS: Caps = Caps {
+const CAPS: ProverLimits = ProverLimits {
     log2_n: 10,
     memory_bytes: 1 << 22,
     work: 64,
@@ -255,7 +255,7 @@ impl Fleet {
     }
 
     async fn prover(&self, job: JobId, behaviour: Behaviour, seen: watch::Sender<bool>) -> Upstream {
-        let prover = CpuProver::new(Engine::best(), NonZeroUsize::MIN);
+        let prover = CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN);
         let prover: Box<dyn Prover + Send> = match behaviour {
             Behaviour::Smaller => Box::new(Smaller::new(prover)),
             Behaviour::Honest
@@ -269,7 +269,7 @@ impl Fleet {
             job,
             behaviour,
             seen,
-            prover: Arc::new(Mutex::new((Executor::new(CAPS), prover))),
+            prover: Arc::new(Mutex::new((ExecutorConversation::new(CAPS), prover))),
         };
         let router = Router::new()
             .route("/health", get(health))
@@ -307,7 +307,7 @@ struct ProverState {
     job: JobId,
     behaviour: Behaviour,
     seen: watch::Sender<bool>,
-    prover: Arc<Mutex<(Executor, Box<dyn Prover + Send>)>>,
+    prover: Arc<Mutex<(ExecutorConversation, Box<dyn Prover + Send>)>>,
 }
 
 async fn health(State(prover_state): State<Arc<ProverState>>) -> &'static str {
@@ -318,8 +318,8 @@ async fn health(State(prover_state): State<Arc<ProverState>>) -> &'static str {
 async fn grade(State(prover_state): State<Arc<ProverState>>, message: Bytes) -> Response {
     let kind = message[1];
     let leaves = match prover_state.behaviour {
-        Behaviour::LeavesChallenged => kind == Kind::Challenge as u8,
-        Behaviour::LeavesCommitted => kind == Kind::Draw as u8,
+        Behaviour::LeavesChallenged => kind == MessageKind::Challenge as u8,
+        Behaviour::LeavesCommitted => kind == MessageKind::Draw as u8,
         Behaviour::Honest | Behaviour::Last | Behaviour::Smaller | Behaviour::LeavesBarrier => false,
     };
     if leaves {
@@ -330,14 +330,14 @@ async fn grade(State(prover_state): State<Arc<ProverState>>, message: Bytes) -> 
     let answering = tokio::task::spawn_blocking(move || {
         let mut state = prover.lock().unwrap();
         let (executor, prover) = &mut *state;
-        if message[1] == Kind::Challenge as u8 {
-            *executor = Executor::new(CAPS);
+        if message[1] == MessageKind::Challenge as u8 {
+            *executor = ExecutorConversation::new(CAPS);
         }
-        let Command::Run(task) = executor.message(&message).unwrap() else {
+        let ExecutorCommand::Run(task) = executor.receive(&message).unwrap() else {
             panic!("no work")
         };
-        let output = perform(&mut **prover, &task, &Unwatched).unwrap();
-        let Command::Send(bytes) = executor.output(&output).unwrap() else {
+        let output = perform_task(&mut **prover, &task, &NoObserver).unwrap();
+        let ExecutorCommand::Send(bytes) = executor.complete_task(&output).unwrap() else {
             panic!("no message")
         };
         bytes

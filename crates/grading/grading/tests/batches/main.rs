@@ -1,4 +1,4 @@
-//! Whole batches in memory: every executor answers as the test says, and what comes of each has its name.
+//! Whole batches in memory: every executor behaves as the test says and gets the right judgement.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,15 +12,15 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_grading::batch::{Action, Batch, Event};
-use muster_grading::course::Course;
+use muster_grading::batch::{Batch, BatchAction, BatchEvent};
 use muster_grading::evidence::BatchFile;
+use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::draw;
+use muster_grading::plan::draw_batch;
 use muster_grading::replay::replay;
-use muster_grading::settlement::{Capacity, capacities};
-use muster_grading::trial_result::Tried;
-use muster_hardware_proof::Engine;
+use muster_grading::settlement::{Capacity, count_capacities};
+use muster_grading::trial_result::TrialResult;
+use muster_hardware_proof::InstructionSet;
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use proptest::prelude::*;
 
@@ -84,8 +84,8 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
         proven: 3,
         excused: 0,
     };
-    assert_eq!(capacities(&draw_again(&went), judgements), [proven]);
-    // Whoever was leased is released once, and a wrong proof is not tried again.
+    assert_eq!(count_capacities(&draw_again(&went), judgements), [proven]);
+    // Every lease is released once, and a wrong proof is not tried again.
     assert!(
         went.released.values().all(|times| *times == 1),
         "{:?}",
@@ -94,14 +94,14 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
     assert_eq!((went.fired[&1], went.fired[&0]), (1, 2));
     assert_eq!(went.fired[&(does.len() - 1)], 3, "late once, then two trials");
 
-    // The same batch without the cheating passes: nothing else made the difference.
+    // The same batch without the cheat passes.
     let honest = run(&[Does::Honest; 3]);
     assert!(honest.file.judgements[..3].iter().all(is_proven));
 }
 
-fn draw_again(went: &Went) -> Vec<muster_grading::Seat> {
+fn draw_again(went: &Went) -> Vec<muster_grading::Participant> {
     let head = &went.file.head;
-    draw(&head.hash, head.validator, &head.announced, head.bounds).seats
+    draw_batch(&head.hash, head.validator, &head.announced, head.bounds).participants
 }
 
 #[test]
@@ -117,17 +117,17 @@ fn a_file_says_the_same_to_everybody_and_a_changed_one_is_found_out() {
     let text = serde_json::to_string(&went.file).unwrap();
     let file: BatchFile = serde_json::from_str(&text).unwrap();
     assert_eq!(file, went.file);
-    for engine in Engine::available() {
+    for engine in InstructionSet::available() {
         let replayed = replay(&file, engine, &muster_identity::verify).unwrap();
         assert_eq!(replayed.differences, Vec::<String>::new());
         let stated: Vec<_> = file.judgements.iter().collect();
-        assert_eq!(replayed.judged.values().collect::<Vec<_>>(), stated);
+        assert_eq!(replayed.judgements.values().collect::<Vec<_>>(), stated);
     }
-    // Evidence about some is judged as in the whole: copies are told by the marks.
+    // The evidence about some executors gives the same judgements, because the fingerprints show the copies.
     let mut some = file.clone();
-    some.seats.retain(|place, _| *place == 2);
-    let replayed = replay(&some, Engine::best(), &muster_identity::verify).unwrap();
-    assert_eq!((replayed.differences.len(), replayed.judged.len()), (0, 1));
+    some.participants.retain(|place, _| *place == 2);
+    let replayed = replay(&some, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert_eq!((replayed.differences.len(), replayed.judgements.len()), (0, 1));
 
     type Change = fn(&mut BatchFile);
     let changes: [(&str, Change); 7] = [
@@ -139,26 +139,28 @@ fn a_file_says_the_same_to_everybody_and_a_changed_one_is_found_out() {
         }),
         ("another block's hash", |file| file.head.hash = [6; 32]),
         ("a course that is easier", |file| {
-            file.head.courses[0].trials[0].commit_us += 1
+            file.head.grade_specs[0].trials[0].commit_us += 1
         }),
         ("another's evidence", |file| {
-            let other = file.seats[&1].clone();
-            file.seats.insert(0, other);
+            let other = file.participants[&1].clone();
+            file.participants.insert(0, other);
         }),
         ("marks that hide a copy", |file| {
-            file.marks.remove(&0);
+            file.fingerprints.remove(&0);
         }),
         ("fewer announced", |file| file.head.announced[0].count = 2),
     ];
     for (what, change) in changes {
         let mut changed = file.clone();
         change(&mut changed);
-        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        let replayed = replay(&changed, InstructionSet::best(), &muster_identity::verify).unwrap();
         assert!(!replayed.differences.is_empty(), "{what}");
     }
     let mut torn = file;
-    torn.seats.get_mut(&0).unwrap().proofs[0].evidence.truncate(100);
-    replay(&torn, Engine::best(), &muster_identity::verify).unwrap_err();
+    torn.participants.get_mut(&0).unwrap().proofs[0]
+        .evidence
+        .truncate(100);
+    replay(&torn, InstructionSet::best(), &muster_identity::verify).unwrap_err();
 }
 
 #[test]
@@ -180,7 +182,7 @@ fn receipts_excuse_no_more_executors_than_were_ever_proven_at_once() {
         assert_eq!(count, excused, "{before} proven before");
         assert!(is_proven(&went.file.judgements[0]));
         assert_eq!(
-            replay(&went.file, Engine::best(), &muster_identity::verify)
+            replay(&went.file, InstructionSet::best(), &muster_identity::verify)
                 .unwrap()
                 .differences,
             Vec::<String>::new()
@@ -194,15 +196,15 @@ fn a_miner_that_does_not_say_what_it_has_is_worth_nothing_and_the_file_says_why(
     let silent = went.file.judgements.last().unwrap().clone();
     assert_eq!(
         silent.to_string(),
-        "zero: its miner did not say what it has: no manifest came within 5 s"
+        "zero: its miner did not announce its executors: no manifest came within 5 s"
     );
-    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
-    assert_eq!(replayed.judged[&1], silent);
-    // The evidence about it alone says the same.
-    went.file.seats.remove(&0);
-    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
-    assert_eq!((replayed.differences.len(), replayed.judged.len()), (0, 1));
+    assert_eq!(replayed.judgements[&1], silent);
+    // The evidence about this miner alone gives the same judgement.
+    went.file.participants.remove(&0);
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert_eq!((replayed.differences.len(), replayed.judgements.len()), (0, 1));
 
     type Change = fn(&mut BatchFile);
     let changes: [(&str, Change); 4] = [
@@ -220,7 +222,7 @@ fn a_miner_that_does_not_say_what_it_has_is_worth_nothing_and_the_file_says_why(
     for (what, change) in changes {
         let mut changed = went.file.clone();
         change(&mut changed);
-        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        let replayed = replay(&changed, InstructionSet::best(), &muster_identity::verify).unwrap();
         assert!(!replayed.differences.is_empty(), "{what}");
     }
 }
@@ -228,12 +230,12 @@ fn a_miner_that_does_not_say_what_it_has_is_worth_nothing_and_the_file_says_why(
 #[test]
 fn executors_that_serve_are_challenged_where_they_serve() {
     let is_serving = |judged: &Judgement| matches!(judged, Judgement::Serving { .. });
-    // Four of them, the last two in sessions, and four were proven once.
+    // Four executors, the last two in sessions; four were proven in an earlier batch.
     let went = run_with(&[Does::Honest; 4], 4, 2);
     let judged = &went.file.judgements;
     assert!(judged[..2].iter().all(is_proven), "{judged:?}");
     assert!(judged[2..4].iter().all(is_serving), "{judged:?}");
-    // Less is asked of those that serve: one trial instead of two.
+    // Executors that serve have one trial instead of two.
     assert_eq!((went.fired[&0], went.fired[&3]), (2, 1));
     let capacity = Capacity {
         miner: MinerKey(key(1)),
@@ -241,11 +243,11 @@ fn executors_that_serve_are_challenged_where_they_serve() {
         proven: 2,
         excused: 2,
     };
-    assert_eq!(capacities(&draw_again(&went), judged), [capacity]);
-    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    assert_eq!(count_capacities(&draw_again(&went), judged), [capacity]);
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
 
-    // What it cannot show there is no pass: it counts up to what was proven in full at once, before any receipts.
+    // Serving executors count up to the number that was fully proven in one batch, before any receipts.
     let does = [Does::Honest, Does::Declines(true), Does::Honest, Does::Honest];
     let went = run_with(&does, 2, 2);
     let judged = &went.file.judgements;
@@ -253,10 +255,10 @@ fn executors_that_serve_are_challenged_where_they_serve() {
     assert_eq!(reasons(&judged[1]), [Why::ExcuseBeyondProven { proven: 2 }]);
     assert!(is_serving(&judged[2]));
     assert_eq!(reasons(&judged[3]), [Why::ServesBeyondProven { proven: 2 }]);
-    let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
 
-    // Whoever serves hides nothing behind it.
+    // Cheats in a session get the same reasons.
     type Named = fn(&Why) -> bool;
     let cheats: [(Does, Named); 6] = [
         (Does::Smaller, |why| matches!(why, Why::WrongOpening { .. })),
@@ -271,16 +273,16 @@ fn executors_that_serve_are_challenged_where_they_serve() {
         let judged = &went.file.judgements;
         assert!(is_proven(&judged[0]));
         assert!(reasons(&judged[1]).iter().any(named), "{does:?}: {}", judged[1]);
-        let replayed = replay(&went.file, Engine::best(), &muster_identity::verify).unwrap();
+        let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
         assert_eq!(replayed.differences, Vec::<String>::new(), "{does:?}");
     }
 
-    // A session that the validator itself ends is nobody's zero.
+    // A session that the validator itself ends gives no zero.
     let went = run_with(&[Does::Honest, Does::IsLetGo], 2, 1);
     assert!(matches!(&went.file.judgements[1], Judgement::Void { said } if said == "it was drained"));
     assert!(is_proven(&went.file.judgements[0]));
 
-    // A pass in a session is not taken for a whole one, nor the other way round, and not of another session.
+    // A pass in a session does not count as a full pass, nor the reverse, nor as a pass in another session.
     let went = run_with(&[Does::Honest; 2], 2, 1);
     type Change = fn(&mut BatchFile);
     let changes: [(&str, Change); 4] = [
@@ -290,18 +292,18 @@ fn executors_that_serve_are_challenged_where_they_serve() {
             file.judgements[1] = file.judgements[0].clone()
         }),
         ("answered by another job", |file| {
-            file.seats.get_mut(&1).unwrap().job = Some(job(5).to_string());
+            file.participants.get_mut(&1).unwrap().job = Some(job(5).to_string());
         }),
     ];
     for (what, change) in changes {
         let mut changed = went.file.clone();
         change(&mut changed);
-        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        let replayed = replay(&changed, InstructionSet::best(), &muster_identity::verify).unwrap();
         assert!(!replayed.differences.is_empty(), "{what}");
     }
 }
 
-/// One byte of what the text stands for is another, counted from its end.
+/// Alters one byte of the encoded bytes, counted from their end.
 fn bent(text: &str, from_the_end: usize) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
@@ -317,18 +319,18 @@ fn what_nobody_signed_is_found_and_named() {
     type Change = fn(&mut BatchFile);
     let changes: [(&str, Change); 12] = [
         ("executor 0: miner 5", |file| {
-            let seat = file.seats.get_mut(&0).unwrap();
-            seat.attestation = Some(bent(seat.attestation.as_ref().unwrap(), 1));
+            let participant = file.participants.get_mut(&0).unwrap();
+            participant.attestation = Some(bent(participant.attestation.as_ref().unwrap(), 1));
         }),
         ("executor 1: its attestation cannot be read", |file| {
-            file.seats.get_mut(&1).unwrap().attestation = Some("word of honour".to_owned());
+            file.participants.get_mut(&1).unwrap().attestation = Some("word of honour".to_owned());
         }),
-        ("executor 0: nobody attested the session", |file| {
-            file.seats.get_mut(&0).unwrap().attestation = None;
+        ("executor 0: the session of its proofs is not attested", |file| {
+            file.participants.get_mut(&0).unwrap().attestation = None;
         }),
         ("executor 0: its attestation is of another job", |file| {
-            let other = file.seats[&1].attestation.clone();
-            file.seats.get_mut(&0).unwrap().attestation = other;
+            let other = file.participants[&1].attestation.clone();
+            file.participants.get_mut(&0).unwrap().attestation = other;
         }),
         (
             "executor 0: its attestation was made for another validator",
@@ -339,46 +341,46 @@ fn what_nobody_signed_is_found_and_named() {
         (
             "executor 0: proof 1: the seal of answer 2: the session key did not sign",
             |file| {
-                let seal = &mut file.seats.get_mut(&0).unwrap().proofs[1].seals[2];
+                let seal = &mut file.participants.get_mut(&0).unwrap().proofs[1].seals[2];
                 *seal = bent(seal, 1);
             },
         ),
         (
             "executor 2: proof 0: the seal of answer 0: the session key did not sign",
             |file| {
-                // One bit of the statement: when the answer ended.
-                let seal = &mut file.seats.get_mut(&2).unwrap().proofs[0].seals[0];
+                // One bit of the statement is altered, in the time when the answer ended.
+                let seal = &mut file.participants.get_mut(&2).unwrap().proofs[0].seals[0];
                 *seal = bent(seal, 68);
             },
         ),
         (
             "executor 0: proof 0: the seal of answer 0: the session key did not sign",
             |file| {
-                let other = file.seats[&1].proofs[0].seals[0].clone();
-                file.seats.get_mut(&0).unwrap().proofs[0].seals[0] = other;
+                let other = file.participants[&1].proofs[0].seals[0].clone();
+                file.participants.get_mut(&0).unwrap().proofs[0].seals[0] = other;
             },
         ),
         (
             "executor 0: proof 0: the seal of answer 0 is for another question",
             |file| {
-                file.seats.get_mut(&0).unwrap().proofs[0].seals.reverse();
+                file.participants.get_mut(&0).unwrap().proofs[0].seals.reverse();
             },
         ),
-        ("executor 1: proof 0: 1 of its answers carry no seal", |file| {
-            file.seats.get_mut(&1).unwrap().proofs[0].seals.pop();
+        ("executor 1: proof 0: 1 of its answers have no seal", |file| {
+            file.participants.get_mut(&1).unwrap().proofs[0].seals.pop();
         }),
         (
-            "executor 0: proof 0: answer 2 is sealed, and nothing was asked",
+            "executor 0: proof 0: answer 2 is sealed, but there was no question",
             |file| {
-                let seals = &mut file.seats.get_mut(&0).unwrap().proofs;
+                let seals = &mut file.participants.get_mut(&0).unwrap().proofs;
                 let more = seals[1].seals.remove(0);
                 seals[0].seals.push(more);
             },
         ),
         (
-            "executor 0: proof 0: the seal of answer 1 is over other bytes",
+            "executor 0: proof 0: the seal of answer 1 covers other bytes",
             |file| {
-                let proof = &mut file.seats.get_mut(&0).unwrap().proofs[0];
+                let proof = &mut file.participants.get_mut(&0).unwrap().proofs[0];
                 let bytes = bent(&proof.evidence, 200);
                 proof.evidence = bytes;
             },
@@ -387,7 +389,7 @@ fn what_nobody_signed_is_found_and_named() {
     for (named, change) in changes {
         let mut changed = went.file.clone();
         change(&mut changed);
-        let replayed = replay(&changed, Engine::best(), &muster_identity::verify).unwrap();
+        let replayed = replay(&changed, InstructionSet::best(), &muster_identity::verify).unwrap();
         assert!(
             replayed.differences.iter().any(|said| said.starts_with(named)),
             "{named}: {:?}",
@@ -396,17 +398,23 @@ fn what_nobody_signed_is_found_and_named() {
     }
 }
 
-/// Roots of one executor are wrong for every other, whose keys are others: what is right for one is never right for two.
+/// The roots of one executor are wrong for every other one, because their keys are different.
 #[test]
 fn no_two_executors_of_a_batch_have_an_answer_in_common() {
     let went = run(&[Does::Honest; 4]);
-    let marks: Vec<_> = went.file.marks.values().flatten().collect();
-    let sessions: BTreeSet<_> = marks.iter().map(|facts| facts.session).collect();
-    let roots: BTreeSet<_> = marks.iter().filter_map(|facts| facts.roots).collect();
+    let fingerprints: Vec<_> = went.file.fingerprints.values().flatten().collect();
+    let sessions: BTreeSet<_> = fingerprints
+        .iter()
+        .map(|fingerprint| fingerprint.challenge_id)
+        .collect();
+    let roots: BTreeSet<_> = fingerprints
+        .iter()
+        .filter_map(|fingerprint| fingerprint.roots)
+        .collect();
     assert_eq!((sessions.len(), roots.len()), (8, 8));
 }
 
-/// What may happen to an executor, in any order and as often as anything likes.
+/// Any event of any executor, in any order and any number.
 fn event() -> impl Strategy<Value = (usize, u8)> {
     (0usize..6, 0u8..8)
 }
@@ -417,53 +425,53 @@ proptest! {
         events in proptest::collection::vec(event(), 0..200), spin in any::<bool>(),
     ) {
         let classes = if spin { [CLASS, ExecutorClass::SpinUpGpu24Gb] } else { [CLASS, CLASS] };
-        let seat = |index: u32| muster_grading::Seat {
+        let participant = |index: u32| muster_grading::Participant {
             miner: MinerKey(key(1)), class: classes[index as usize % 2], index,
         };
-        let seats: Vec<_> = (0..6).map(seat).collect();
-        let courses = [CLASS, ExecutorClass::SpinUpGpu24Gb].map(|class| Course::of(class).unwrap());
-        let mut batch = Batch::new(seats.clone(), courses, RULES, 0);
+        let participants: Vec<_> = (0..6).map(participant).collect();
+        let grade_specs = [CLASS, ExecutorClass::SpinUpGpu24Gb].map(|class| GradeSpec::for_class(class).unwrap());
+        let mut batch = Batch::new(participants.clone(), grade_specs, RULES, 0);
         let mut now = 0;
         let (mut leased, mut released, mut fired) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut proving = BTreeSet::new();
         let mut finished = 0;
-        let mut take = |actions: Vec<Action>| -> Result<(), TestCaseError> {
+        let mut take = |actions: Vec<BatchAction>| -> Result<(), TestCaseError> {
             for action in actions {
                 match action {
-                    Action::Lease(places) => for place in places { prop_assert!(leased.insert(place)); },
-                    Action::Release(places) => for place in places {
+                    BatchAction::Lease(places) => for place in places { prop_assert!(leased.insert(place)); },
+                    BatchAction::Release(places) => for place in places {
                         proving.remove(&place);
                         prop_assert!(leased.contains(&place) && released.insert(place));
                     },
-                    Action::Fire { trial, attempt, seats } => for place in seats {
+                    BatchAction::Challenge { trial, attempt, participants } => for place in participants {
                         prop_assert!(leased.contains(&place) && !released.contains(&place));
                         prop_assert!(fired.insert((place, trial, attempt)) && proving.insert(place));
                     },
-                    Action::Judge(places) => {
+                    BatchAction::Judge(places) => {
                         for place in places {
                             prop_assert!(proving.remove(&place), "each challenge is judged once");
                         }
                         prop_assert!(proving.is_empty(), "nothing is verified while a clock runs");
                     }
-                    Action::Finish => { finished += 1; prop_assert_eq!(&leased, &released); }
+                    BatchAction::Finish => { finished += 1; prop_assert_eq!(&leased, &released); }
                 }
             }
             Ok(())
         };
-        let passed = |trial| Tried {
+        let passed = |trial| TrialResult {
             trial,
-            verdict: muster_hardware_proof::Verdict::Zero(muster_hardware_proof::Reason::Gone),
+            verdict: muster_hardware_proof::ProofVerdict::Zero(muster_hardware_proof::ZeroReason::Gone),
             trouble: None,
-            facts: muster_grading::fingerprints::Facts { session: [0; 32], roots: None, named: None },
+            fingerprint: muster_grading::fingerprints::ProofFingerprint { challenge_id: [0; 32], roots: None, named_challenge: None },
         };
         for (place, what) in events {
             let event = match what {
-                0 => Event::Ready,
-                1 => Event::Absent(Absence::NotReady { said: String::new() }),
-                2 => Event::Lost(String::new()),
-                3 => Event::Committed,
-                4 => Event::Judged(Box::new(passed(0))),
-                5 => Event::Ours(String::new()),
+                0 => BatchEvent::Ready,
+                1 => BatchEvent::Absent(Absence::NotReady { said: String::new() }),
+                2 => BatchEvent::Lost(String::new()),
+                3 => BatchEvent::Committed,
+                4 => BatchEvent::Judged(Box::new(passed(0))),
+                5 => BatchEvent::EndedByValidator(String::new()),
                 _ => {
                     now += u64::from(what) * 1_000_000;
                     take(batch.tick(now))?;
@@ -472,12 +480,12 @@ proptest! {
             };
             take(batch.apply(place, event, now))?;
         }
-        // Then nobody says anything more but how their conversations ended.
+        // After that, the only events are the ends of conversations.
         for _ in 0..100 {
             for place in 0..6 {
-                take(batch.apply(place, Event::Committed, now))?;
+                take(batch.apply(place, BatchEvent::Committed, now))?;
                 for trial in 0..3 {
-                    take(batch.apply(place, Event::Judged(Box::new(passed(trial))), now))?;
+                    take(batch.apply(place, BatchEvent::Judged(Box::new(passed(trial))), now))?;
                 }
             }
             let Some(deadline) = batch.deadline_us() else { break };

@@ -1,22 +1,26 @@
-//! A batch in memory: one miner's executors answer as the test says, and sign what they say.
+//! A batch in memory: one miner's executors behave as the test says and sign their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
-use muster_grading::batch::{Action, Batch, Event, Rules};
-use muster_grading::course::{ALLOWANCE_US, Course};
-use muster_grading::evidence::{BatchFile, Before, FORMAT, Head, ProofFile, SeatFile};
+use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
+use muster_grading::evidence::{BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec};
 use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::{Announced, BlockHash, Bounds, Serving, Silent, draw, in_sessions};
-use muster_grading::seals::{IN_SESSION, PATH};
-use muster_grading::settlement::silence;
-use muster_grading::trial_result::Tried;
-use muster_hardware_proof::keys::{BatchId, Identity, Nonce};
-use muster_hardware_proof::message::Kind;
+use muster_grading::plan::{
+    Announcement, BatchBounds, BlockHash, ServingSession, SilentMiner, assign_sessions, draw_batch,
+};
+use muster_grading::seals::{GRADE_PATH, IN_SESSION_PATH};
+use muster_grading::settlement::judge_silent_miner;
+use muster_grading::trial_result::TrialResult;
+use muster_hardware_proof::conversation::{
+    self, ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorConversation, ValidatorInput,
+};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::message::MessageKind;
 use muster_hardware_proof::prover::cheat::Smaller;
-use muster_hardware_proof::prover::{CpuProver, Prover, Unwatched, perform};
-use muster_hardware_proof::session::{self, Caps, Command, Executor, Input, Validator};
-use muster_hardware_proof::{Engine, Evidence};
+use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
+use muster_hardware_proof::{Evidence, InstructionSet};
 use muster_identity::Keypair;
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
@@ -29,25 +33,25 @@ use uuid::Uuid;
 
 pub(super) const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 pub(super) const HASH: BlockHash = [5; 32];
-pub(super) const RULES: Rules = Rules {
+pub(super) const RULES: BatchRules = BatchRules {
     gather_us: 60_000_000,
 };
-pub(super) const CAPS: Caps = Caps {
+pub(super) const CAPS: ProverLimits = ProverLimits {
     log2_n: 10,
     memory_bytes: 1 << 22,
     work: 64,
     read_bytes: 1 << 34,
 };
 
-/// What an executor does, in its first attempt at the first trial unless it says otherwise.
+/// The behaviour of an executor, in its first attempt at the first trial unless the variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Honest,
     /// Multiplies matrices of half the side.
     Smaller,
-    /// Commits the roots that the executor at this place commits, under its own name.
+    /// Commits to the roots of the executor at this place, in a message of its own challenge.
     Copies(usize),
-    /// Hands on a message that was meant for the executor at this place.
+    /// Sends a message that belongs to the challenge of the executor at this place.
     Foreign(usize),
     /// Repeats a message of an earlier batch.
     Replays,
@@ -58,15 +62,15 @@ pub(super) enum Does {
     Malformed,
     WrongOpening,
     LeavesAtBarrier,
-    /// Between its first trial and its second.
+    /// Leaves between its first trial and its second.
     LeavesBetween,
-    /// Once it has shown everything, while others are being judged.
+    /// Leaves after its last trial, while others are being judged.
     LeavesAtEnd,
     LeavesBefore,
     LeavesAfter,
     Declines(bool),
     NeverReady,
-    /// It serves a session, and the validator ends that when it is to answer.
+    /// Serves a session, which the validator ends before the answer.
     IsLetGo,
 }
 
@@ -82,7 +86,7 @@ pub(super) fn job(place: usize) -> JobId {
     JobId::from_uuid(Uuid::from_u128(place as u128 + 1))
 }
 
-/// The session in which an executor is challenged, as it signs.
+/// The session in which an executor is challenged, with its signing state.
 pub(super) struct Session {
     key: Keypair,
     attestation: Envelope<Attestation>,
@@ -114,8 +118,8 @@ impl Session {
             not_after: Timestamp::from_secs(1_000),
         };
         let attestation = Envelope::new(&stated, |bytes| keypair(1).sign(bytes));
-        // One that serves has answered others before.
-        let sequence = if path == PATH { 0 } else { 9_000 };
+        // A session in use has answered other requests before.
+        let sequence = if path == GRADE_PATH { 0 } else { 9_000 };
         Self {
             key: own,
             previous: attestation.digest(),
@@ -157,8 +161,8 @@ impl Session {
             engine: None,
             end: StreamEnd::Completed,
         };
-        // Between two challenges a session that serves answers somebody else.
-        self.sequence += if self.path == PATH { 1 } else { 2 };
+        // Between two challenges, a session in use answers another request.
+        self.sequence += if self.path == GRADE_PATH { 1 } else { 2 };
         self.previous = Digest::of(&stated.signed_bytes());
         Envelope::new(&stated, |bytes| self.key.sign(bytes)).to_text()
     }
@@ -168,20 +172,20 @@ pub(super) fn me() -> ValidatorKey {
     ValidatorKey(key(200))
 }
 
-pub(super) fn said(miner: u8, count: u32) -> Announced {
+pub(super) fn said(miner: u8, count: u32) -> Announcement {
     let miner = MinerKey(key(miner));
     let class = CLASS;
-    Announced { miner, class, count }
+    Announcement { miner, class, count }
 }
 
 pub(super) fn prover() -> CpuProver {
-    CpuProver::new(Engine::best(), NonZeroUsize::MIN)
+    CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN)
 }
 
-/// A batch as it went, and its file.
+/// A finished batch and its file.
 pub(super) struct Went {
     pub(super) file: BatchFile,
-    /// How often each executor was challenged, and released.
+    /// The number of challenges and of releases of each executor.
     pub(super) fired: BTreeMap<usize, usize>,
     pub(super) released: BTreeMap<usize, usize>,
 }
@@ -190,19 +194,19 @@ struct World {
     does: Vec<Does>,
     batch: Batch,
     id: BatchId,
-    kept: BTreeMap<usize, SeatFile>,
-    /// What was judged of those that have committed, until the batch asks for it.
-    judged: BTreeMap<usize, Tried>,
+    kept: BTreeMap<usize, ParticipantEvidence>,
+    /// The results of executors that have committed, until the batch asks for them.
+    judged: BTreeMap<usize, TrialResult>,
     fired: BTreeMap<usize, usize>,
     released: BTreeMap<usize, usize>,
     now_us: u64,
-    /// Honest commitments of everybody's first trial, for those who copy.
+    /// Honest commitments of all first trials, for executors that copy.
     commitments: BTreeMap<usize, Vec<u8>>,
-    /// What each challenged executor signs with.
+    /// The signing state of each challenged executor.
     sessions: BTreeMap<usize, Session>,
-    /// Those that serve.
+    /// The jobs of executors that serve, by place.
     serving: BTreeMap<usize, JobId>,
-    /// Those that the validator lets go when they are to answer.
+    /// The executors whose session the validator ends before the answer.
     let_go: BTreeSet<usize>,
 }
 
@@ -211,29 +215,30 @@ pub(super) fn run(does: &[Does]) -> Went {
     run_with(does, 0, 0)
 }
 
-/// Of a miner that had so many proven before, the last `sessions` of whose executors serve this validator's sessions.
+/// Runs a batch of a miner that had `before` executors proven earlier and whose last `sessions` executors serve
+/// sessions.
 pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
     let count = u32::try_from(does.len()).unwrap();
     let announced = vec![said(1, count)];
-    let plan = draw(&HASH, me(), &announced, Bounds::default());
-    let before = vec![Before {
+    let plan = draw_batch(&HASH, me(), &announced, BatchBounds::default());
+    let before = vec![ProvenCount {
         miner: MinerKey(key(1)),
         class: CLASS,
         proven,
     }];
-    let course = Course::of(CLASS).unwrap();
+    let grade_spec = GradeSpec::for_class(CLASS).unwrap();
     let serving: Vec<_> = (0..sessions)
-        .map(|number| Serving {
+        .map(|number| ServingSession {
             miner: MinerKey(key(1)),
             class: CLASS,
             job: job(1_000 + number),
         })
         .collect();
-    let places = in_sessions(&plan.seats, &serving);
-    let batch = Batch::new(plan.seats.clone(), [course.clone()], RULES, 0);
+    let places = assign_sessions(&plan.participants, &serving);
+    let batch = Batch::new(plan.participants.clone(), [grade_spec.clone()], RULES, 0);
     let mut world = World {
         does: does.to_vec(),
-        batch: batch.in_sessions(places.keys().copied()),
+        batch: batch.with_sessions(places.keys().copied()),
         id: plan.id,
         kept: BTreeMap::new(),
         judged: BTreeMap::new(),
@@ -245,23 +250,23 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
         serving: places,
         let_go: BTreeSet::new(),
     };
-    let head = Head {
+    let head = BatchHead {
         validator: me(),
         block: 77,
         hash: HASH,
         announced,
-        silent: vec![Silent {
+        silent: vec![SilentMiner {
             miner: MinerKey(key(2)),
             said: "no manifest came within 5 s".to_owned(),
         }],
         serving,
-        bounds: Bounds::default(),
-        courses: vec![course],
-        before,
+        bounds: BatchBounds::default(),
+        grade_specs: vec![grade_spec],
+        proven_before: before,
     };
     world.go();
-    let (mut judgements, marks) = world.batch.judgements(&head.proven_before()).unwrap();
-    for (place, absence) in world.batch.absent() {
+    let (mut judgements, fingerprints) = world.batch.judgements(&head.proven_before()).unwrap();
+    for (place, absence) in world.batch.absences() {
         world.kept.entry(*place).or_default().absence = Some(absence.clone());
     }
     for (place, session) in &world.sessions {
@@ -270,14 +275,16 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
         kept.job = Some(stated.job.to_string());
         kept.attestation = Some(session.attestation.to_text());
     }
-    world.kept.insert(judgements.len(), SeatFile::default());
-    judgements.extend(head.silent.iter().map(silence));
+    world
+        .kept
+        .insert(judgements.len(), ParticipantEvidence::default());
+    judgements.extend(head.silent.iter().map(judge_silent_miner));
     let file = BatchFile {
         format: FORMAT.to_owned(),
         head,
-        marks,
+        fingerprints,
         judgements,
-        seats: world.kept,
+        participants: world.kept,
     };
     Went {
         file,
@@ -293,42 +300,42 @@ impl World {
             let mut next = Vec::new();
             for action in actions {
                 match action {
-                    Action::Lease(places) => {
+                    BatchAction::Lease(places) => {
                         for place in places {
                             next.extend(self.lease(place));
                         }
                     }
-                    Action::Fire {
+                    BatchAction::Challenge {
                         trial,
                         attempt,
-                        seats,
+                        participants,
                     } => {
-                        for place in seats {
+                        for place in participants {
                             next.extend(self.challenge(place, trial, attempt));
                         }
                     }
-                    Action::Judge(places) => {
+                    BatchAction::Judge(places) => {
                         for place in places {
-                            let tried = self.judged.remove(&place).unwrap();
+                            let results = self.judged.remove(&place).unwrap();
                             let leaves = match self.does[place] {
-                                Does::LeavesBetween => tried.trial == 0,
-                                Does::LeavesAtEnd => tried.trial == 1,
+                                Does::LeavesBetween => results.trial == 0,
+                                Does::LeavesAtEnd => results.trial == 1,
                                 _ => false,
                             };
-                            let event = Event::Judged(Box::new(tried));
+                            let event = BatchEvent::Judged(Box::new(results));
                             next.extend(self.batch.apply(place, event, self.now_us));
                             if leaves {
-                                let event = Event::Lost("reset".to_owned());
+                                let event = BatchEvent::Lost("reset".to_owned());
                                 next.extend(self.batch.apply(place, event, self.now_us));
                             }
                         }
                     }
-                    Action::Release(places) => {
+                    BatchAction::Release(places) => {
                         for place in places {
                             *self.released.entry(place).or_default() += 1;
                         }
                     }
-                    Action::Finish => return,
+                    BatchAction::Finish => return,
                 }
             }
             if next.is_empty() {
@@ -339,24 +346,24 @@ impl World {
         }
     }
 
-    fn lease(&mut self, place: usize) -> Vec<Action> {
+    fn lease(&mut self, place: usize) -> Vec<BatchAction> {
         let said = || "busy".to_owned();
         let event = match self.does[place] {
-            Does::Declines(backed) => Event::Absent(Absence::NotLeased { said: said(), backed }),
+            Does::Declines(backed) => BatchEvent::Absent(Absence::NotLeased { said: said(), backed }),
             Does::NeverReady => return Vec::new(),
-            _ => Event::Ready,
+            _ => BatchEvent::Ready,
         };
         let mut actions = self.batch.apply(place, event, self.now_us);
         if self.does[place] == Does::LeavesAtBarrier {
             actions.extend(
                 self.batch
-                    .apply(place, Event::Lost("reset".to_owned()), self.now_us),
+                    .apply(place, BatchEvent::Lost("reset".to_owned()), self.now_us),
             );
         }
         actions
     }
 
-    fn challenge(&mut self, place: usize, trial: usize, attempt: u8) -> Vec<Action> {
+    fn challenge(&mut self, place: usize, trial: usize, attempt: u8) -> Vec<BatchAction> {
         *self.fired.entry(place).or_default() += 1;
         let first = trial == 0 && attempt == 0;
         let persistent = matches!(
@@ -376,25 +383,31 @@ impl World {
         };
         if !self.sessions.contains_key(&place) {
             let serves = self.serving.get(&place).copied();
-            let path = if serves.is_some() { IN_SESSION } else { PATH };
+            let path = if serves.is_some() {
+                IN_SESSION_PATH
+            } else {
+                GRADE_PATH
+            };
             let session = Session::new(place, serves.unwrap_or_else(|| job(place)), path);
             self.sessions.insert(place, session);
         }
         if does == Does::IsLetGo {
             self.let_go.insert(place);
-            return self
-                .batch
-                .apply(place, Event::Ours("it was drained".to_owned()), self.now_us);
+            return self.batch.apply(
+                place,
+                BatchEvent::EndedByValidator("it was drained".to_owned()),
+                self.now_us,
+            );
         }
         let (evidence, seals) = self.converse(place, trial, attempt, does);
-        let tried = Tried::judge(trial, &evidence, None, Engine::best());
-        let proof = ProofFile {
+        let results = TrialResult::from_evidence(trial, &evidence, None, InstructionSet::best());
+        let proof = ProofRecord {
             seals,
-            ..ProofFile::new(trial, 0, &evidence)
+            ..ProofRecord::new(trial, 0, &evidence)
         };
         self.kept.entry(place).or_default().proofs.push(proof);
-        self.judged.insert(place, tried);
-        self.batch.apply(place, Event::Committed, self.now_us)
+        self.judged.insert(place, results);
+        self.batch.apply(place, BatchEvent::Committed, self.now_us)
     }
 
     fn converse(&mut self, place: usize, trial: usize, attempt: u8, does: Does) -> (Evidence, Vec<String>) {
@@ -415,105 +428,106 @@ impl World {
         does: Does,
         seal: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Evidence {
-        let seat = self.batch.seats()[place];
-        let trial = self.batch.course(place).unwrap().trials[trial];
-        let identity = Identity {
+        let participant = self.batch.participants()[place];
+        let trial = self.batch.grade_spec(place).unwrap().trials[trial];
+        let identity = ChallengeIdentity {
             batch: self.id,
-            executor: seat.name(),
-            nonce: Nonce([attempt + 1; 32]),
+            executor: participant.executor_name(),
+            nonce: ChallengeNonce([attempt + 1; 32]),
         };
-        let spec = trial.shape.spec(identity).unwrap();
-        let mut validator = Validator::new(spec, trial.limits());
-        let mut executor = Executor::new(CAPS);
+        let spec = trial.shape.challenge_spec(identity).unwrap();
+        let mut validator = ValidatorConversation::new(spec, trial.limits());
+        let mut executor = ExecutorConversation::new(CAPS);
         let mut prover: Box<dyn Prover> = match does {
             Does::Smaller => Box::new(Smaller::new(prover())),
             _ => Box::new(prover()),
         };
         let mut to_executor = validator.challenge().to_vec();
         let mut now_us = 1;
-        validator.apply(Input::Started, now_us);
+        validator.apply(ValidatorInput::Started, now_us);
         loop {
-            let Command::Run(task) = executor.message(&to_executor).unwrap() else {
+            let ExecutorCommand::Run(task) = executor.receive(&to_executor).unwrap() else {
                 panic!("work")
             };
-            let output = perform(&mut *prover, &task, &Unwatched).unwrap();
-            let Command::Send(mut message) = executor.output(&output).unwrap() else {
+            let output = perform_task(&mut *prover, &task, &NoObserver).unwrap();
+            let ExecutorCommand::Send(mut message) = executor.complete_task(&output).unwrap() else {
                 panic!("a message")
             };
             let kind = message[1];
-            if kind == Kind::Commitment as u8 {
+            if kind == MessageKind::Commitment as u8 {
                 self.commitments.entry(place).or_insert_with(|| message.clone());
             }
             now_us += ALLOWANCE_US;
-            let mut input = Input::Message(&message);
+            let mut input = ValidatorInput::Message(&message);
             match does {
                 Does::Late | Does::LateOnce => now_us += trial.commit_us,
-                Does::LeavesBefore => input = Input::Gone,
-                Does::LeavesAfter if kind == Kind::Opening as u8 => input = Input::Gone,
-                Does::Oversized => input = Input::Oversized(1 << 40),
+                Does::LeavesBefore => input = ValidatorInput::Gone,
+                Does::LeavesAfter if kind == MessageKind::Opening as u8 => input = ValidatorInput::Gone,
+                Does::Oversized => input = ValidatorInput::Oversized(1 << 40),
                 Does::Malformed => {
                     message.truncate(30);
                     message[0] = 9;
-                    input = Input::Message(&message);
+                    input = ValidatorInput::Message(&message);
                 }
                 Does::Early => {
-                    message[1] = Kind::Opening as u8;
-                    input = Input::Message(&message);
+                    message[1] = MessageKind::Opening as u8;
+                    input = ValidatorInput::Message(&message);
                 }
-                Does::WrongOpening if kind == Kind::Opening as u8 => {
+                Does::WrongOpening if kind == MessageKind::Opening as u8 => {
                     message[100] ^= 1;
-                    input = Input::Message(&message);
+                    input = ValidatorInput::Message(&message);
                 }
-                Does::Copies(of) if kind == Kind::Commitment as u8 => {
+                Does::Copies(of) if kind == MessageKind::Commitment as u8 => {
                     let roots = self.commitments[&of][52..].to_vec();
                     message.splice(52.., roots);
-                    // It goes on as if they were its own; what it opens is another's.
-                    input = Input::Message(&message);
+                    // The executor goes on as if the roots were its own, and opens those of another one.
+                    input = ValidatorInput::Message(&message);
                 }
                 Does::Foreign(of) => {
                     message = self.commitments[&of].clone();
-                    input = Input::Message(&message);
+                    input = ValidatorInput::Message(&message);
                 }
                 Does::Replays => {
                     message[4..36].fill(0xAA);
-                    input = Input::Message(&message);
+                    input = ValidatorInput::Message(&message);
                 }
                 _ => {}
             }
-            if let Input::Message(answer) = input {
+            if let ValidatorInput::Message(answer) = input {
                 seal(&to_executor, answer);
             }
             match validator.apply(input, now_us) {
-                Some(session::Action::NeedRandomness) => {}
-                Some(session::Action::End) => return validator.into_evidence(),
+                Some(conversation::ValidatorAction::NeedRandomness) => {}
+                Some(conversation::ValidatorAction::End) => return validator.into_evidence(),
                 other => panic!("{does:?}: {other:?}"),
             }
-            let drawn = validator.apply(Input::Randomness([7; 32]), now_us);
-            let Some(session::Action::Send(bytes)) = drawn else {
+            let drawn = validator.apply(ValidatorInput::Randomness([7; 32]), now_us);
+            let Some(conversation::ValidatorAction::Send(bytes)) = drawn else {
                 panic!("nothing sent")
             };
             if matches!(does, Does::Foreign(_) | Does::Replays) {
-                // It cannot open what is not its own.
-                validator.apply(Input::Gone, now_us);
+                // The executor cannot open the commitment of another one.
+                validator.apply(ValidatorInput::Gone, now_us);
                 return validator.into_evidence();
             }
             if let Does::Copies(_) = does {
-                // The digest of the commitment that was sent is not the one that its machine knows.
+                // The sent commitment has another digest than the one that its state machine knows.
                 let digest = muster_hardware_proof::message::commitment_digest(&[0; 32], &message);
-                let (_, places) = (digest, spec.places(&digest, &[7; 32]));
-                let output = perform(&mut *prover, &session::Task::Open(places), &Unwatched).unwrap();
-                let session::Output::Opened(opened) = output else {
+                let (_, places) = (digest, spec.draw_positions(&digest, &[7; 32]));
+                let output =
+                    perform_task(&mut *prover, &conversation::ProverTask::Open(places), &NoObserver).unwrap();
+                let conversation::ProverOutput::Opened(opened) = output else {
                     panic!("opened")
                 };
-                let opening = muster_hardware_proof::message::frame(
-                    Kind::Opening,
-                    &spec.session(),
+                let opening = muster_hardware_proof::message::encode_message(
+                    MessageKind::Opening,
+                    &spec.challenge_id(),
                     &[&digest, &opened],
                 );
                 seal(&bytes, &opening);
                 assert_eq!(
-                    validator.apply(Input::Message(&opening), now_us),
-                    Some(session::Action::End)
+                    validator.apply(ValidatorInput::Message(&opening), now_us),
+                    Some(conversation::ValidatorAction::End)
                 );
                 return validator.into_evidence();
             }

@@ -31,7 +31,8 @@ pub struct MachineRuns {
 pub struct Calibration {
     /// The calibrated class.
     pub class: ExecutorClass,
-    /// The thresholds until there are runs of enough machines, from published figures. The threshold of memory always holds.
+    /// The thresholds until there are runs of enough machines, from published figures. The threshold of memory always
+    /// holds.
     pub stated: Components,
     /// The honest runs, machine by machine.
     #[serde(default)]
@@ -41,7 +42,7 @@ pub struct Calibration {
 /// The thresholds of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Floors {
+pub struct ClassThresholds {
     /// The calibrated class.
     pub class: ExecutorClass,
     /// The smallest values that pass.
@@ -55,7 +56,7 @@ type Runs = fn(&MachineRuns) -> &Vec<u64>;
 
 impl Calibration {
     /// The thresholds of the class: a tolerance bound where there are runs of enough machines, else the stated value.
-    pub fn floors(&self) -> Floors {
+    pub fn thresholds(&self) -> ClassThresholds {
         let mut least = self.stated;
         let mut provisional = false;
         let columns: [(Component, Runs); 3] = [
@@ -70,12 +71,12 @@ impl Calibration {
                 by_name.entry(&machine.machine).or_default().extend(runs(machine));
             }
             let machines: Vec<Vec<u64>> = by_name.into_values().collect();
-            match tolerance::floor(&machines) {
+            match tolerance::tolerance_bound(&machines) {
                 Some(floor) => *least.get_mut(component) = floor,
                 None => provisional |= least.get(component) > 0,
             }
         }
-        Floors {
+        ClassThresholds {
             class: self.class,
             least,
             provisional,
@@ -83,9 +84,9 @@ impl Calibration {
     }
 }
 
-/// The stated calibrations of all classes, without runs, so every class is provisional. They are 0.3 of the published rates
-/// and half of the published bandwidth of the slowest common card of the class (L4 for 24 GB, A6000 for 48 GB).
-pub fn stated() -> Vec<Calibration> {
+/// The stated calibrations of all classes, without runs, so every class is provisional. They are 0.3 of the published
+/// rates and half of the published bandwidth of the slowest common card of the class (L4 for 24 GB, A6000 for 48 GB).
+pub fn stated_calibrations() -> Vec<Calibration> {
     let of = |class, int8, fp16, memory, bandwidth| Calibration {
         class,
         stated: Components {
@@ -133,17 +134,20 @@ mod tests {
             r#"{"class": "always_on.test", "stated": {"int8": 7, "fp16": 0, "memory": 9, "bandwidth": 0},
                 "machines": [{"machine": "a", "int8": [1000, 1001, 1002]}]}"#,
         )?;
-        assert!(calibration.floors().provisional);
-        assert_eq!(calibration.floors().least, calibration.stated);
+        assert!(calibration.thresholds().provisional);
+        assert_eq!(calibration.thresholds().least, calibration.stated);
         calibration.machines = vec![calibration.machines.swap_remove(0); 5];
-        assert!(calibration.floors().provisional, "five times the same machine");
+        assert!(
+            calibration.thresholds().provisional,
+            "five times the same machine"
+        );
         for (machine, name) in calibration.machines.iter_mut().zip(["a", "b", "c", "d", "e"]) {
             machine.machine = name.to_owned();
         }
-        let floors = calibration.floors();
-        assert!(!floors.provisional);
+        let thresholds = calibration.thresholds();
+        assert!(!thresholds.provisional);
         assert_eq!(
-            floors.least,
+            thresholds.least,
             Components {
                 int8: 944,
                 memory: 9,
@@ -153,9 +157,9 @@ mod tests {
         let text = serde_json::to_string(&calibration)?;
         assert_eq!(serde_json::from_str::<Calibration>(&text)?, calibration);
         assert!(
-            stated()
+            stated_calibrations()
                 .iter()
-                .all(|calibration| calibration.floors().provisional)
+                .all(|calibration| calibration.thresholds().provisional)
         );
         Ok(())
     }

@@ -6,13 +6,13 @@ pub mod tolerance;
 use muster_protocol::class::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Numbers;
-use crate::verdict::{Measured, Reason, Verdict};
+use crate::spec::NumberFormat;
+use crate::verdict::{Measurement, ProofVerdict, ZeroReason};
 
-pub use calibration::{Calibration, Floors, MachineRuns, stated};
+pub use calibration::{Calibration, ClassThresholds, MachineRuns, stated_calibrations};
 
 /// The number of proofs of one kind that count: the first one and one retry.
-pub const ATTEMPTS: usize = 2;
+pub const COUNTED_ATTEMPTS: usize = 2;
 
 /// A property of a machine that is proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub enum Component {
 }
 
 impl Component {
-    /// All components.
+    /// All components, in the order in which shortfalls are listed.
     pub const ALL: [Self; 4] = [Self::Int8, Self::Fp16, Self::Memory, Self::Bandwidth];
 }
 
@@ -73,22 +73,22 @@ impl Components {
 pub enum Shortfall {
     /// A proof was wrong. There is no retry after that.
     #[error("a proof was wrong")]
-    Wrong(#[source] Reason),
+    Wrong(#[source] ZeroReason),
     /// No proof of this component passed. The reason is that of the last proof.
     #[error("no proof of {0:?} passed")]
-    Failed(Component, #[source] Reason),
+    Failed(Component, #[source] ZeroReason),
     /// No proof of this component was made.
     #[error("{0:?} was not proven")]
     Unproven(Component),
     /// The best proof, the retry included, is below the threshold.
-    #[error("{component:?} is {measured}, the class asks for {floor}")]
+    #[error("{component:?} is {measured}, but the class requires {threshold}")]
     Below {
         /// The component that is too small.
         component: Component,
         /// The best measured value, in the unit of the component.
         measured: u64,
         /// The threshold of the class, in the unit of the component.
-        floor: u64,
+        threshold: u64,
     },
     /// There are no thresholds for the class.
     #[error("the class has no thresholds")]
@@ -113,30 +113,31 @@ pub enum Grade {
 
 /// One requested proof and its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct ProofAttempt {
     /// The kind of the proof. A WALK proves both memory and bandwidth.
-    pub of: Challenged,
+    pub kind: ProofKind,
     /// The verdict on the proof.
-    pub verdict: Verdict,
+    pub verdict: ProofVerdict,
 }
 
 /// The kind of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Challenged {
+pub enum ProofKind {
     /// A MATMUL with entries of this format.
-    Chain(Numbers),
-    /// A WALK.
+    Matmul(NumberFormat),
+    /// A WALK, which proves memory and bandwidth.
     Walk,
 }
 
-/// Grades a claim. The best of the first [`ATTEMPTS`] proofs of each kind counts. One wrong proof makes the whole claim a zero.
-pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> Grade {
-    let Some(floors) = floors.iter().find(|floors| floors.class == claim) else {
+/// Grades a claim. The best of the first [`COUNTED_ATTEMPTS`] proofs of each kind counts. One wrong proof makes the
+/// whole claim a zero.
+pub fn grade(claim: ExecutorClass, thresholds: &[ClassThresholds], attempts: &[ProofAttempt]) -> Grade {
+    let Some(thresholds) = thresholds.iter().find(|thresholds| thresholds.class == claim) else {
         return Grade::Zero(vec![Shortfall::UnknownClass]);
     };
     let wrong = attempts.iter().find_map(|attempt| match attempt.verdict {
-        Verdict::Zero(reason) if reason.is_wrong() => Some(reason),
-        Verdict::Zero(_) | Verdict::Passed(_) => None,
+        ProofVerdict::Zero(reason) if reason.is_wrong() => Some(reason),
+        ProofVerdict::Zero(_) | ProofVerdict::Passed(_) => None,
     });
     if let Some(reason) = wrong {
         return Grade::Zero(vec![Shortfall::Wrong(reason)]);
@@ -144,19 +145,19 @@ pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> G
     let mut measured = Components::default();
     let mut short = Vec::new();
     for component in Component::ALL {
-        let floor = floors.least.get(component);
-        match best(component, attempts) {
+        let threshold = thresholds.least.get(component);
+        match best_measurement(component, attempts) {
             Ok(value) => {
                 *measured.get_mut(component) = value;
-                if value < floor {
+                if value < threshold {
                     short.push(Shortfall::Below {
                         component,
                         measured: value,
-                        floor,
+                        threshold,
                     });
                 }
             }
-            Err(shortfall) if floor > 0 => short.push(shortfall),
+            Err(shortfall) if threshold > 0 => short.push(shortfall),
             Err(_) => {}
         }
     }
@@ -164,55 +165,57 @@ pub fn grade(claim: ExecutorClass, floors: &[Floors], attempts: &[Attempt]) -> G
         Grade::Proven {
             class: claim,
             measured,
-            provisional: floors.provisional,
+            provisional: thresholds.provisional,
         }
     } else {
         Grade::Zero(short)
     }
 }
 
-fn best(component: Component, attempts: &[Attempt]) -> Result<u64, Shortfall> {
+fn best_measurement(component: Component, attempts: &[ProofAttempt]) -> Result<u64, Shortfall> {
     let challenged = match component {
-        Component::Int8 => Challenged::Chain(Numbers::Int8),
-        Component::Fp16 => Challenged::Chain(Numbers::Fp16),
-        Component::Memory | Component::Bandwidth => Challenged::Walk,
+        Component::Int8 => ProofKind::Matmul(NumberFormat::Int8),
+        Component::Fp16 => ProofKind::Matmul(NumberFormat::Fp16),
+        Component::Memory | Component::Bandwidth => ProofKind::Walk,
     };
     let tried = attempts
         .iter()
-        .filter(|attempt| attempt.of == challenged)
-        .take(ATTEMPTS);
+        .filter(|attempt| attempt.kind == challenged)
+        .take(COUNTED_ATTEMPTS);
     let mut found = Err(Shortfall::Unproven(component));
     for attempt in tried {
         match (attempt.verdict, &mut found) {
-            (Verdict::Passed(measured), Ok(best)) => *best = value(component, &measured).max(*best),
-            (Verdict::Passed(measured), Err(_)) => found = Ok(value(component, &measured)),
-            (Verdict::Zero(_), Ok(_)) => {}
-            (Verdict::Zero(reason), Err(_)) => found = Err(Shortfall::Failed(component, reason)),
+            (ProofVerdict::Passed(measured), Ok(best)) => {
+                *best = component_value(component, &measured).max(*best)
+            }
+            (ProofVerdict::Passed(measured), Err(_)) => found = Ok(component_value(component, &measured)),
+            (ProofVerdict::Zero(_), Ok(_)) => {}
+            (ProofVerdict::Zero(reason), Err(_)) => found = Err(Shortfall::Failed(component, reason)),
         }
     }
     found
 }
 
-fn value(component: Component, measured: &Measured) -> u64 {
+fn component_value(component: Component, measured: &Measurement) -> u64 {
     match (component, measured) {
         (
             Component::Int8,
-            Measured::Chain {
-                numbers: Numbers::Int8,
+            Measurement::Matmul {
+                numbers: NumberFormat::Int8,
                 rate,
                 ..
             },
         )
         | (
             Component::Fp16,
-            Measured::Chain {
-                numbers: Numbers::Fp16,
+            Measurement::Matmul {
+                numbers: NumberFormat::Fp16,
                 rate,
                 ..
             },
         )
-        | (Component::Bandwidth, Measured::Walk { rate, .. }) => *rate,
-        (Component::Memory, Measured::Walk { bytes, .. }) => bytes >> 20,
+        | (Component::Bandwidth, Measurement::Walk { rate, .. }) => *rate,
+        (Component::Memory, Measurement::Walk { bytes, .. }) => bytes >> 20,
         (Component::Int8 | Component::Fp16 | Component::Memory | Component::Bandwidth, _) => 0,
     }
 }
@@ -223,54 +226,54 @@ mod tests {
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
-    fn floors() -> Vec<Floors> {
+    fn thresholds() -> Vec<ClassThresholds> {
         let least = Components {
             int8: 100,
             fp16: 0,
             memory: 4,
             bandwidth: 50,
         };
-        vec![Floors {
+        vec![ClassThresholds {
             class: CLASS,
             least,
             provisional: true,
         }]
     }
 
-    fn chain(rate: u64) -> Attempt {
-        let measured = Measured::Chain {
-            numbers: Numbers::Int8,
+    fn chain(rate: u64) -> ProofAttempt {
+        let measured = Measurement::Matmul {
+            numbers: NumberFormat::Int8,
             rate,
             elapsed_us: 1,
         };
-        Attempt {
-            of: Challenged::Chain(Numbers::Int8),
-            verdict: Verdict::Passed(measured),
+        ProofAttempt {
+            kind: ProofKind::Matmul(NumberFormat::Int8),
+            verdict: ProofVerdict::Passed(measured),
         }
     }
 
-    fn walk(bytes: u64, rate: u64) -> Attempt {
-        let measured = Measured::Walk {
+    fn walk(bytes: u64, rate: u64) -> ProofAttempt {
+        let measured = Measurement::Walk {
             bytes,
             rate,
             elapsed_us: 1,
         };
-        Attempt {
-            of: Challenged::Walk,
-            verdict: Verdict::Passed(measured),
+        ProofAttempt {
+            kind: ProofKind::Walk,
+            verdict: ProofVerdict::Passed(measured),
         }
     }
 
-    fn zero(reason: Reason) -> Attempt {
-        Attempt {
-            of: Challenged::Chain(Numbers::Int8),
-            verdict: Verdict::Zero(reason),
+    fn zero(reason: ZeroReason) -> ProofAttempt {
+        ProofAttempt {
+            kind: ProofKind::Matmul(NumberFormat::Int8),
+            verdict: ProofVerdict::Zero(reason),
         }
     }
 
     #[test]
     fn floors_are_one_sided_and_the_better_of_two_attempts_counts() {
-        let late = zero(Reason::NotCommitted { limit_us: 1 });
+        let late = zero(ZeroReason::NotCommitted { limit_us: 1 });
         for attempts in [
             vec![chain(100), walk(4 << 20, 50)],
             vec![chain(u64::MAX), walk(1 << 60, u64::MAX)],
@@ -278,7 +281,7 @@ mod tests {
             vec![late, chain(100), walk(4 << 20, 50)],
         ] {
             assert!(matches!(
-                grade(CLASS, &floors(), &attempts),
+                grade(CLASS, &thresholds(), &attempts),
                 Grade::Proven {
                     provisional: true,
                     ..
@@ -289,44 +292,44 @@ mod tests {
         let below = Shortfall::Below {
             component: Component::Int8,
             measured: 99,
-            floor: 100,
+            threshold: 100,
         };
         let attempts = [chain(98), chain(99), chain(100), walk(4 << 20, 50)];
-        assert_eq!(grade(CLASS, &floors(), &attempts), Grade::Zero(vec![below]));
+        assert_eq!(grade(CLASS, &thresholds(), &attempts), Grade::Zero(vec![below]));
     }
 
     #[test]
     fn every_zero_has_its_reasons() {
-        let walk_only = grade(CLASS, &floors(), &[walk(3 << 20, 49)]);
+        let walk_only = grade(CLASS, &thresholds(), &[walk(3 << 20, 49)]);
         let expected = vec![
             Shortfall::Unproven(Component::Int8),
             Shortfall::Below {
                 component: Component::Memory,
                 measured: 3,
-                floor: 4,
+                threshold: 4,
             },
             Shortfall::Below {
                 component: Component::Bandwidth,
                 measured: 49,
-                floor: 50,
+                threshold: 50,
             },
         ];
         assert_eq!(walk_only, Grade::Zero(expected));
-        let failed = grade(CLASS, &floors(), &[zero(Reason::Gone), walk(4 << 20, 50)]);
+        let failed = grade(CLASS, &thresholds(), &[zero(ZeroReason::Gone), walk(4 << 20, 50)]);
         assert_eq!(
             failed,
-            Grade::Zero(vec![Shortfall::Failed(Component::Int8, Reason::Gone)])
+            Grade::Zero(vec![Shortfall::Failed(Component::Int8, ZeroReason::Gone)])
         );
         // A wrong proof is not mended by a right one after it.
-        let wrong = Reason::WrongEntry {
+        let wrong = ZeroReason::WrongEntry {
             draw: 1,
             expected: 2,
             found: 3,
         };
-        for reason in [wrong, Reason::Vanished] {
+        for reason in [wrong, ZeroReason::Vanished] {
             let attempts = [zero(reason), chain(100), walk(4 << 20, 50)];
             assert_eq!(
-                grade(CLASS, &floors(), &attempts),
+                grade(CLASS, &thresholds(), &attempts),
                 Grade::Zero(vec![Shortfall::Wrong(reason)])
             );
         }

@@ -1,23 +1,23 @@
 //! The interface of a prover on any device, and the order in which its parts are called.
 
 mod cpu;
-mod par;
+mod parallel;
 
 use std::num::NonZeroUsize;
 
-pub use cpu::{CpuProver, Product};
+pub use cpu::{CpuProver, MatrixProduct};
 
-use crate::chain::{ChainSpec, Generator, Place};
+use crate::conversation::{ProverOutput, ProverTask};
 use crate::keys;
+use crate::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
+use crate::memory_walk::{StepPosition, WalkSpec};
 use crate::merkle::Hash;
-use crate::message::Places;
-use crate::session::{Output, Task};
-use crate::simd::Engine;
-use crate::walk::{StepPlace, WalkSpec};
+use crate::message::DrawnPositions;
+use crate::simd::InstructionSet;
 
 /// A part of a prover's work, for reports of its progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ProverPhase {
     /// Generating and preparing the matrix B.
     Prepare,
     /// Computing the rounds of a MATMUL.
@@ -31,26 +31,26 @@ pub enum Part {
 }
 
 /// Observes the work of a prover and may cancel it. Called from the worker threads.
-pub trait Watch: Sync {
+pub trait WorkObserver: Sync {
     /// Reports that `done` of `total` pieces of this part are done.
-    fn progress(&self, _part: Part, _done: u64, _total: u64) {}
+    fn report_progress(&self, _part: ProverPhase, _done: u64, _total: u64) {}
 
     /// Whether the prover must stop. Called at least once per band of rows, run of blocks and leaf of a walk.
-    fn cancelled(&self) -> bool {
+    fn is_cancelled(&self) -> bool {
         false
     }
 }
 
 /// Observes nothing and never cancels.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Unwatched;
+pub struct NoObserver;
 
-impl Watch for Unwatched {}
+impl WorkObserver for NoObserver {}
 
 /// The reason why a prover did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum ProverError {
-    /// [`Watch::cancelled`] asked it to stop.
+    /// [`WorkObserver::is_cancelled`] asked it to stop.
     #[error("the work was cancelled")]
     Cancelled,
     /// The parts were called in another order than a conversation has.
@@ -66,119 +66,130 @@ pub enum ProverError {
 
 /// The kernels of a prover on some device. All provers give the same bits as [`CpuProver`].
 ///
-/// Between two calls, a prover keeps what an opening needs. It may compute a row of C, or a walk, again instead of keeping it.
+/// Between two calls, a prover keeps what an opening needs. It may compute a row of C, or a walk, again instead of
+/// keeping it.
 pub trait Prover {
     /// Generates and keeps B. Drops the state of an earlier MATMUL.
     ///
     /// # Errors
     /// The work was cancelled, there is no room, or the device failed.
-    fn chain_start(&mut self, spec: &ChainSpec, watch: &dyn Watch) -> Result<(), ProverError>;
+    fn start_matmul(&mut self, spec: &MatmulSpec, watch: &dyn WorkObserver) -> Result<(), ProverError>;
 
     /// Computes `C_round` from the root of the round before (zeros for round 0) and returns its root.
     ///
     /// # Errors
-    /// The work was cancelled, there is no room, no MATMUL was started, its bound memory is not filled, or the device failed.
-    fn chain_round(&mut self, round: u32, previous: &Hash, watch: &dyn Watch) -> Result<Hash, ProverError>;
+    /// The work was cancelled, there is no room, no MATMUL was started, its bound memory is not filled, or the device
+    /// failed.
+    fn compute_round(
+        &mut self,
+        round: u32,
+        previous: &Hash,
+        watch: &dyn WorkObserver,
+    ) -> Result<Hash, ProverError>;
 
     /// Appends the opening of each entry to `out`: its position, its leaf, its path.
     ///
     /// # Errors
     /// The same as for a round; also a position outside the products.
-    fn chain_open(
+    fn open_entries(
         &mut self,
-        places: &[Place],
+        places: &[EntryPosition],
         out: &mut Vec<u8>,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<(), ProverError>;
 
     /// Fills the memory of a WALK. Drops an earlier memory.
     ///
     /// # Errors
     /// The work was cancelled, there is no room, or the device failed.
-    fn fill(&mut self, spec: &WalkSpec, watch: &dyn Watch) -> Result<(), ProverError>;
+    fn fill_memory(&mut self, spec: &WalkSpec, watch: &dyn WorkObserver) -> Result<(), ProverError>;
 
     /// Runs all walks from `seed` and returns the root over their states.
     ///
     /// # Errors
     /// The work was cancelled, no memory is filled, or the device failed.
-    fn walk(&mut self, seed: &[u8; 32], watch: &dyn Watch) -> Result<Hash, ProverError>;
+    fn run_walks(&mut self, seed: &[u8; 32], watch: &dyn WorkObserver) -> Result<Hash, ProverError>;
 
     /// Appends the opening of each step to `out`.
     ///
     /// # Errors
     /// The same as for the walks; also a step outside of them.
-    fn walk_open(
+    fn open_steps(
         &mut self,
-        places: &[StepPlace],
+        places: &[StepPosition],
         out: &mut Vec<u8>,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<(), ProverError>;
 }
 
-/// Does one task of an [`crate::session::Executor`].
+/// Does one task of an [`crate::conversation::ExecutorConversation`].
 ///
 /// # Errors
 /// The prover's error.
-pub fn perform(prover: &mut dyn Prover, task: &Task, watch: &dyn Watch) -> Result<Output, ProverError> {
+pub fn perform_task(
+    prover: &mut dyn Prover,
+    task: &ProverTask,
+    watch: &dyn WorkObserver,
+) -> Result<ProverOutput, ProverError> {
     match task {
-        Task::Chain(spec) => {
-            prover.chain_start(spec, watch)?;
+        ProverTask::Matmul(spec) => {
+            prover.start_matmul(spec, watch)?;
             let rounds = u32::from(spec.shape().rounds);
             let mut roots = Vec::new();
             let mut previous = [0; 32];
             for round in 0..rounds {
-                previous = prover.chain_round(round, &previous, watch)?;
+                previous = prover.compute_round(round, &previous, watch)?;
                 roots.push(previous);
-                watch.progress(Part::Rounds, u64::from(round) + 1, u64::from(rounds));
+                watch.report_progress(ProverPhase::Rounds, u64::from(round) + 1, u64::from(rounds));
             }
-            Ok(Output::Committed(
-                Generator::new(*spec, Engine::PORTABLE).print(),
+            Ok(ProverOutput::Committed(
+                MatrixGenerator::new(*spec, InstructionSet::PORTABLE).key_confirmation(),
                 roots,
             ))
         }
-        Task::Fill(spec) => {
-            prover.fill(spec, watch)?;
-            Ok(Output::Filled(keys::print(
-                &spec.session(),
+        ProverTask::Fill(spec) => {
+            prover.fill_memory(spec, watch)?;
+            Ok(ProverOutput::Filled(keys::key_confirmation(
+                &spec.challenge_id(),
                 &spec.memory().label_key(),
             )))
         }
-        Task::Walk(spec, seed) => {
-            let root = prover.walk(seed, watch)?;
-            Ok(Output::Committed(
-                keys::print(&spec.session(), &spec.start_key(seed)),
+        ProverTask::Walk(spec, seed) => {
+            let root = prover.run_walks(seed, watch)?;
+            Ok(ProverOutput::Committed(
+                keys::key_confirmation(&spec.challenge_id(), &spec.start_key(seed)),
                 vec![root],
             ))
         }
-        Task::Open(places) => {
+        ProverTask::Open(places) => {
             let mut out = Vec::new();
             match places {
-                Places::Chain(places) => prover.chain_open(places, &mut out, watch)?,
-                Places::Walk(places) => prover.walk_open(places, &mut out, watch)?,
+                DrawnPositions::Matmul(places) => prover.open_entries(places, &mut out, watch)?,
+                DrawnPositions::Walk(places) => prover.open_steps(places, &mut out, watch)?,
             }
-            Ok(Output::Opened(out))
+            Ok(ProverOutput::Opened(out))
         }
     }
 }
 
 /// The number of threads that this process may use.
-pub fn all_cores() -> NonZeroUsize {
+pub fn available_threads() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// A dishonest prover for tests and demonstrations. A validator must find it out.
 pub mod cheat {
-    use super::{Prover, ProverError, Watch};
-    use crate::chain::{ChainShape, ChainSpec, Place};
+    use super::{Prover, ProverError, WorkObserver};
+    use crate::matmul::{EntryPosition, MatmulShape, MatmulSpec};
+    use crate::memory_walk::{StepPosition, WalkSpec};
     use crate::merkle::Hash;
-    use crate::walk::{StepPlace, WalkSpec};
 
-    /// Multiplies matrices of half the side, which is an eighth of the work, and answers as if they were whole. Every message has
-    /// the form of an honest one. The memory is proven honestly.
+    /// Multiplies matrices of half the side, which is an eighth of the work, and answers as if they were whole. Every
+    /// message has the form of an honest one. The memory is proven honestly.
     #[derive(Debug)]
     pub struct Smaller<P> {
         inner: P,
-        asked: Option<ChainSpec>,
+        asked: Option<MatmulSpec>,
     }
 
     impl<P: Prover> Smaller<P> {
@@ -189,41 +200,41 @@ pub mod cheat {
     }
 
     impl<P: Prover> Prover for Smaller<P> {
-        fn chain_start(&mut self, spec: &ChainSpec, watch: &dyn Watch) -> Result<(), ProverError> {
-            let shape = ChainShape {
+        fn start_matmul(&mut self, spec: &MatmulSpec, watch: &dyn WorkObserver) -> Result<(), ProverError> {
+            let shape = MatmulShape {
                 log2_n: spec.shape().log2_n.saturating_sub(1),
                 ..*spec.shape()
             };
-            let smaller = ChainSpec::new(*spec.identity(), shape, None);
+            let smaller = MatmulSpec::new(*spec.identity(), shape, None);
             let smaller = smaller.map_err(|_| ProverError::TooLarge("half of the smallest matrix"))?;
             self.asked = Some(*spec);
-            self.inner.chain_start(&smaller, watch)
+            self.inner.start_matmul(&smaller, watch)
         }
 
-        fn chain_round(
+        fn compute_round(
             &mut self,
             round: u32,
             previous: &Hash,
-            watch: &dyn Watch,
+            watch: &dyn WorkObserver,
         ) -> Result<Hash, ProverError> {
-            self.inner.chain_round(round, previous, watch)
+            self.inner.compute_round(round, previous, watch)
         }
 
-        fn chain_open(
+        fn open_entries(
             &mut self,
-            places: &[Place],
+            places: &[EntryPosition],
             out: &mut Vec<u8>,
-            watch: &dyn Watch,
+            watch: &dyn WorkObserver,
         ) -> Result<(), ProverError> {
             let asked = self.asked.ok_or(ProverError::OutOfOrder("a chain"))?;
             for place in places {
-                let half = Place {
+                let half = EntryPosition {
                     row: place.row / 2,
                     column: place.column / 2,
                     ..*place
                 };
                 let mut opened = Vec::new();
-                self.inner.chain_open(&[half], &mut opened, watch)?;
+                self.inner.open_entries(&[half], &mut opened, watch)?;
                 // The drawn position, the leaf of another one, and a path of the right length.
                 for part in [place.round, place.row, place.column] {
                     out.extend(part.to_le_bytes());
@@ -235,21 +246,21 @@ pub mod cheat {
             Ok(())
         }
 
-        fn fill(&mut self, spec: &WalkSpec, watch: &dyn Watch) -> Result<(), ProverError> {
-            self.inner.fill(spec, watch)
+        fn fill_memory(&mut self, spec: &WalkSpec, watch: &dyn WorkObserver) -> Result<(), ProverError> {
+            self.inner.fill_memory(spec, watch)
         }
 
-        fn walk(&mut self, seed: &[u8; 32], watch: &dyn Watch) -> Result<Hash, ProverError> {
-            self.inner.walk(seed, watch)
+        fn run_walks(&mut self, seed: &[u8; 32], watch: &dyn WorkObserver) -> Result<Hash, ProverError> {
+            self.inner.run_walks(seed, watch)
         }
 
-        fn walk_open(
+        fn open_steps(
             &mut self,
-            places: &[StepPlace],
+            places: &[StepPosition],
             out: &mut Vec<u8>,
-            watch: &dyn Watch,
+            watch: &dyn WorkObserver,
         ) -> Result<(), ProverError> {
-            self.inner.walk_open(places, out, watch)
+            self.inner.open_steps(places, out, watch)
         }
     }
 }

@@ -9,9 +9,9 @@ use std::arch::asm;
 /// One row of a tile, which is one cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-pub(super) struct Line(pub(super) [u8; 64]);
+pub(super) struct TileRow(pub(super) [u8; 64]);
 
-/// Rows and columns of the sums that one call of [`micro`] computes.
+/// Rows and columns of the sums that one call of [`multiply_panels`] computes.
 const SIDE: usize = 32;
 /// Tile rows of two tiles side by side: 32 rows (or columns) of 64 entries.
 const PAIR: usize = 32;
@@ -19,7 +19,7 @@ const PAIR: usize = 32;
 const STEPS: usize = 16;
 
 /// The tile configuration: eight tiles of 16 rows of 64 bytes.
-const CONFIG: Line = {
+const CONFIG: TileRow = {
     let mut bytes = [0; 64];
     bytes[0] = 1;
     let mut tile = 0;
@@ -28,12 +28,12 @@ const CONFIG: Line = {
         bytes[48 + tile] = 16;
         tile += 1;
     }
-    Line(bytes)
+    TileRow(bytes)
 };
 
 /// Whether this processor has AMX for int8 and the kernel lets this process use its registers.
 #[cfg(target_os = "linux")]
-pub(super) fn permitted() -> bool {
+pub(super) fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_ulong = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -49,14 +49,14 @@ pub(super) fn permitted() -> bool {
 
 /// Other systems than Linux have no call that permits AMX.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn permitted() -> bool {
+pub(super) fn is_permitted() -> bool {
     false
 }
 
 /// Arranges columns of B as tiles: for each 32 columns and each 64 entries, two tiles whose row `r` holds entries
 /// `4r … 4r+3` of 16 columns.
-pub(super) fn pack_right(columns: &[u8], n: usize) -> Vec<Line> {
-    let mut lines = vec![Line([0; 64]); columns.len() / 64];
+pub(super) fn pack_columns(columns: &[u8], n: usize) -> Vec<TileRow> {
+    let mut lines = vec![TileRow([0; 64]); columns.len() / 64];
     for (i, line) in lines.iter_mut().enumerate() {
         let (row, half, k, panel) = (i % 16, i / 16 % 2, i / PAIR % (n / 64), i / PAIR / (n / 64));
         for (c, group) in line.0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -68,13 +68,13 @@ pub(super) fn pack_right(columns: &[u8], n: usize) -> Vec<Line> {
 }
 
 /// Arranges rows of A as tiles. Zero rows are added up to a multiple of 32.
-fn pack_left(rows: &[u8], n: usize, lines: &mut Vec<Line>) {
+fn pack_rows(rows: &[u8], n: usize, lines: &mut Vec<TileRow>) {
     let count = rows.len() / n;
     lines.clear();
-    lines.resize(count.next_multiple_of(SIDE) * (n / 64), Line([0; 64]));
+    lines.resize(count.next_multiple_of(SIDE) * (n / 64), TileRow([0; 64]));
     for (r, row) in rows.chunks_exact(n).enumerate() {
         for (k, piece) in row.as_chunks::<64>().0.iter().enumerate() {
-            lines[((r / SIDE) * (n / 64) + k) * PAIR + r % SIDE] = Line(*piece);
+            lines[((r / SIDE) * (n / 64) + k) * PAIR + r % SIDE] = TileRow(*piece);
         }
     }
 }
@@ -82,24 +82,24 @@ fn pack_left(rows: &[u8], n: usize, lines: &mut Vec<Line>) {
 /// Buffers that a thread keeps between products.
 #[derive(Default)]
 pub(super) struct Scratch {
-    left: Vec<Line>,
+    left: Vec<TileRow>,
     sums: Vec<[[i32; SIDE]; SIDE]>,
 }
 
-/// Computes `out = rows · B`, with rows of n int8 entries and B packed by [`pack_right`].
+/// Computes `out = rows · B`, with rows of n int8 entries and B packed by [`pack_columns`].
 ///
-/// The caller must have checked [`permitted`].
-pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], scratch: &mut Scratch) {
+/// The caller must have checked [`is_permitted`].
+pub(super) fn multiply(rows: &[u8], right: &[TileRow], n: usize, out: &mut [i32], scratch: &mut Scratch) {
     let count = rows.len() / n;
     assert!(
         n.is_multiple_of(64) && right.len() == n * n / 64 && out.len() == count * n,
         "shapes do not fit"
     );
-    pack_left(rows, n, &mut scratch.left);
+    pack_rows(rows, n, &mut scratch.left);
     let steps = n / 64;
     let panels = count.div_ceil(SIDE);
     scratch.sums.resize(panels, [[0; SIDE]; SIDE]);
-    // SAFETY: the configuration is 64 bytes and valid; the caller has checked `permitted`.
+    // SAFETY: the configuration is 64 bytes and valid; the caller has checked `is_permitted`.
     unsafe { asm!("ldtilecfg [{0}]", in(reg) &CONFIG, options(nostack, readonly)) };
     for q in 0..n / SIDE {
         for k in (0..steps).step_by(STEPS) {
@@ -107,7 +107,7 @@ pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], s
             let b = &right[(q * steps + k) * PAIR..][..length * PAIR];
             for (p, sums) in scratch.sums.iter_mut().enumerate() {
                 let a = &scratch.left[(p * steps + k) * PAIR..][..length * PAIR];
-                micro(a, b, sums, k == 0);
+                multiply_panels(a, b, sums, k == 0);
             }
         }
         for (r, row) in out.chunks_exact_mut(n).enumerate() {
@@ -119,7 +119,7 @@ pub(super) fn multiply(rows: &[u8], right: &[Line], n: usize, out: &mut [i32], s
 }
 
 /// Adds the product of 32 rows and 32 columns to `sums`, or stores it there if `first`. The tiles must be configured.
-fn micro(a: &[Line], b: &[Line], sums: &mut [[i32; SIDE]; SIDE], first: bool) {
+fn multiply_panels(a: &[TileRow], b: &[TileRow], sums: &mut [[i32; SIDE]; SIDE], first: bool) {
     assert!(
         a.len() == b.len() && a.len().is_multiple_of(PAIR) && !a.is_empty(),
         "panels do not fit"
@@ -128,8 +128,8 @@ fn micro(a: &[Line], b: &[Line], sums: &mut [[i32; SIDE]; SIDE], first: bool) {
         *sums = [[0; SIDE]; SIDE];
     }
     let top = sums.as_mut_ptr().cast::<u8>();
-    // SAFETY: `a` and `b` are `a.len()` lines of 64 bytes, read in pairs of tiles (32 lines) as often as there are pairs;
-    // `sums` is 32 rows of 128 bytes, of which each of four tiles reads and writes 16 rows of 64 bytes.
+    // SAFETY: `a` and `b` are `a.len()` lines of 64 bytes, read in pairs of tiles (32 lines) as often as there are
+    // pairs; `sums` is 32 rows of 128 bytes, of which each of four tiles reads and writes 16 rows of 64 bytes.
     unsafe {
         asm!(
             "tileloadd tmm0, [{c} + {two}*1]",

@@ -1,7 +1,7 @@
 //! ChaCha8 in eight lanes and exact inner products with AVX2.
 //!
-//! `vpmaddubsw` is not used: it saturates at 16 bits, and two products of -128 make 32,768. Entries are widened to 16 bits
-//! and multiplied by `vpmaddwd`, which is exact.
+//! `vpmaddubsw` is not used: it saturates at 16 bits, and two products of -128 make 32,768. Entries are widened to 16
+//! bits and multiplied by `vpmaddwd`, which is exact.
 #![expect(
     clippy::indexing_slicing,
     reason = "sixteen registers addressed by constants below sixteen"
@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use crate::chacha::{self, Key};
 use crate::merkle::LEAF;
-use crate::spec::Numbers;
+use crate::spec::NumberFormat;
 
 /// Word `w` of eight blocks side by side.
 type Lanes = [__m256i; 16];
@@ -62,7 +62,7 @@ fn forward(v: &mut Lanes) {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn initial(key: &Key, counter: u64, stream: u64) -> Lanes {
-    let words = chacha::initial(key, counter, stream);
+    let words = chacha::initial_state(key, counter, stream);
     let mut v = [_mm256_setzero_si256(); 16];
     for i in 0..16 {
         v[i] = _mm256_set1_epi32(words[i].cast_signed());
@@ -129,10 +129,11 @@ pub(super) fn labels(key: &Key, first: u64, work: u32, out: &mut [u8; LEAF]) {
 /// Eight 32-bit sums of products of the entries in two registers of generator bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn products(numbers: Numbers, a: __m256i, b: __m256i) -> __m256i {
+fn products(numbers: NumberFormat, a: __m256i, b: __m256i) -> __m256i {
     match numbers {
-        Numbers::Int8 => {
-            // Even bytes are shifted to the top of their 16 bits and back with their sign. Odd bytes are at the top already.
+        NumberFormat::Int8 => {
+            // Even bytes are shifted to the top of their 16 bits and back with their sign. Odd bytes are at the top
+            // already.
             let even = _mm256_madd_epi16(
                 _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)),
                 _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(b)),
@@ -140,7 +141,7 @@ fn products(numbers: Numbers, a: __m256i, b: __m256i) -> __m256i {
             let odd = _mm256_madd_epi16(_mm256_srai_epi16::<8>(a), _mm256_srai_epi16::<8>(b));
             _mm256_add_epi32(even, odd)
         }
-        Numbers::Fp16 => _mm256_madd_epi16(_mm256_srai_epi16::<7>(a), _mm256_srai_epi16::<7>(b)),
+        NumberFormat::Fp16 => _mm256_madd_epi16(_mm256_srai_epi16::<7>(a), _mm256_srai_epi16::<7>(b)),
     }
 }
 
@@ -154,7 +155,7 @@ fn sum(v: __m256i) -> i32 {
 
 /// Both streams stay in lane order, because an inner product does not depend on the order of its terms.
 #[target_feature(enable = "avx2")]
-pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
+pub(super) fn stream_dot(numbers: NumberFormat, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
     let mut total = _mm256_setzero_si256();
     for counter in (0..8 * pieces as u64).step_by(8) {
         let (mut left, mut right) = (initial(a.0, counter, a.1), initial(b.0, counter, b.1));

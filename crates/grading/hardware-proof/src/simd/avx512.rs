@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use crate::chacha::{self, Key};
 use crate::merkle::LEAF;
-use crate::spec::Numbers;
+use crate::spec::NumberFormat;
 
 /// Word `w` of sixteen blocks side by side.
 type Lanes = [__m512i; 16];
@@ -49,7 +49,7 @@ fn forward(v: &mut Lanes) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn initial(key: &Key, counter: u64, stream: u64) -> Lanes {
-    let words = chacha::initial(key, counter, stream);
+    let words = chacha::initial_state(key, counter, stream);
     let mut v = [_mm512_setzero_si512(); 16];
     for i in 0..16 {
         v[i] = _mm512_set1_epi32(words[i].cast_signed());
@@ -127,7 +127,7 @@ pub(super) fn labels(key: &Key, first: u64, work: u32, out: &mut [u8; LEAF]) {
 
 /// Both streams stay in lane order, because an inner product does not depend on the order of its terms.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
+pub(super) fn stream_dot(numbers: NumberFormat, a: (&Key, u64), b: (&Key, u64), pieces: usize) -> i32 {
     let mut sums = [_mm512_setzero_si512(); 2];
     for counter in (0..16 * pieces as u64).step_by(16) {
         let (mut left, mut right) = (initial(a.0, counter, a.1), initial(b.0, counter, b.1));
@@ -143,17 +143,18 @@ pub(super) fn stream_dot(numbers: Numbers, a: (&Key, u64), b: (&Key, u64), piece
 /// Adds products to the first sum. The caller subtracts the second sum, the bias, from it at the end.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn multiply_add(numbers: Numbers, [sum, bias]: [__m512i; 2], a: __m512i, b: __m512i) -> [__m512i; 2] {
+fn multiply_add(numbers: NumberFormat, [sum, bias]: [__m512i; 2], a: __m512i, b: __m512i) -> [__m512i; 2] {
     match numbers {
-        Numbers::Int8 => {
-            // The instruction multiplies unsigned by signed: (a + 128)·b goes to the sum, 128·b to the bias. Neither saturates.
+        NumberFormat::Int8 => {
+            // The instruction multiplies unsigned by signed: (a + 128)·b goes to the sum, 128·b to the bias. Neither
+            // saturates.
             let half = _mm512_set1_epi8(-128);
             [
                 _mm512_dpbusd_epi32(sum, _mm512_xor_si512(a, half), b),
                 _mm512_dpbusd_epi32(bias, half, b),
             ]
         }
-        Numbers::Fp16 => {
+        NumberFormat::Fp16 => {
             let product = _mm512_madd_epi16(_mm512_srai_epi16::<7>(a), _mm512_srai_epi16::<7>(b));
             [_mm512_add_epi32(sum, product), bias]
         }

@@ -4,17 +4,17 @@
     reason = "bands and columns of shapes that `multiply` checks"
 )]
 
-use super::{Engine, Level, dot};
-use crate::spec::Numbers;
+use super::{InstructionSet, Level, dot};
+use crate::spec::NumberFormat;
 
 /// The columns of B, arranged for many products.
-pub(crate) struct Right {
+pub(crate) struct PreparedColumns {
     n: usize,
-    numbers: Numbers,
-    form: Form,
+    numbers: NumberFormat,
+    layout: ColumnLayout,
 }
 
-enum Form {
+enum ColumnLayout {
     /// Keystream bytes, column after column.
     Bytes(Vec<u8>),
     /// Entries widened to 16 bits, column after column.
@@ -22,10 +22,10 @@ enum Form {
     Wide(Vec<[i16; 16]>),
     /// Keystream bytes, column after column, in pieces of one register.
     #[cfg(target_arch = "x86_64")]
-    Lines(Vec<[u8; 64]>),
+    Registers(Vec<[u8; 64]>),
     /// Tiles for AMX.
     #[cfg(target_arch = "x86_64")]
-    Tiles(Vec<super::amx::Line>),
+    Tiles(Vec<super::amx::TileRow>),
 }
 
 /// Buffers that a thread keeps between products.
@@ -37,29 +37,29 @@ pub(crate) struct Scratch {
     amx: super::amx::Scratch,
 }
 
-impl Right {
+impl PreparedColumns {
     /// Arranges `columns`, the keystream bytes of n columns of n entries. n is a multiple of 64.
-    pub(crate) fn new(engine: Engine, numbers: Numbers, n: usize, columns: Vec<u8>) -> Self {
+    pub(crate) fn new(engine: InstructionSet, numbers: NumberFormat, n: usize, columns: Vec<u8>) -> Self {
         assert!(
             n.is_multiple_of(64) && columns.len() == n * n * numbers.width(),
             "shapes do not fit"
         );
-        let form = match (engine.0, numbers) {
-            (Level::Portable, _) => Form::Bytes(columns),
+        let layout = match (engine.0, numbers) {
+            (Level::Portable, _) => ColumnLayout::Bytes(columns),
             #[cfg(target_arch = "x86_64")]
-            (Level::Amx, Numbers::Int8) => Form::Tiles(super::amx::pack_right(&columns, n)),
+            (Level::Amx, NumberFormat::Int8) => ColumnLayout::Tiles(super::amx::pack_columns(&columns, n)),
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx512, Numbers::Int8) => Form::Lines(columns.as_chunks().0.to_vec()),
+            (Level::Avx512, NumberFormat::Int8) => ColumnLayout::Registers(columns.as_chunks().0.to_vec()),
             #[cfg(target_arch = "x86_64")]
-            (Level::Avx2, _) | (Level::Avx512 | Level::Amx, Numbers::Fp16) => {
+            (Level::Avx2, _) | (Level::Avx512 | Level::Amx, NumberFormat::Fp16) => {
                 let mut wide = Vec::new();
                 widen(numbers, &columns, &mut wide);
-                Form::Wide(wide)
+                ColumnLayout::Wide(wide)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            (Level::Avx2 | Level::Avx512 | Level::Amx, _) => Form::Bytes(columns),
+            (Level::Avx2 | Level::Avx512 | Level::Amx, _) => ColumnLayout::Bytes(columns),
         };
-        Self { n, numbers, form }
+        Self { n, numbers, layout }
     }
 
     /// Computes `out = rows · B`. `rows` holds the keystream bytes of whole rows, `out` has n sums for each row.
@@ -69,8 +69,8 @@ impl Right {
             rows.len().is_multiple_of(row_bytes) && out.len() * row_bytes == rows.len() * n,
             "shapes do not fit"
         );
-        match &self.form {
-            Form::Bytes(columns) => {
+        match &self.layout {
+            ColumnLayout::Bytes(columns) => {
                 for (row, sums) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(n)) {
                     for (column, sum) in columns.chunks_exact(row_bytes).zip(sums) {
                         *sum = dot(self.numbers, row, column);
@@ -79,23 +79,23 @@ impl Right {
                 _ = scratch;
             }
             #[cfg(target_arch = "x86_64")]
-            Form::Wide(columns) => {
+            ColumnLayout::Wide(columns) => {
                 widen(self.numbers, rows, &mut scratch.wide);
                 wide_blocks(&scratch.wide, columns, n, out);
             }
             #[cfg(target_arch = "x86_64")]
-            Form::Lines(columns) => line_blocks(rows.as_chunks().0, columns, n, out),
+            ColumnLayout::Registers(columns) => line_blocks(rows.as_chunks().0, columns, n, out),
             #[cfg(target_arch = "x86_64")]
-            Form::Tiles(tiles) => super::amx::multiply(rows, tiles, n, out, &mut scratch.amx),
+            ColumnLayout::Tiles(tiles) => super::amx::multiply(rows, tiles, n, out, &mut scratch.amx),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn widen(numbers: Numbers, bytes: &[u8], out: &mut Vec<[i16; 16]>) {
+fn widen(numbers: NumberFormat, bytes: &[u8], out: &mut Vec<[i16; 16]>) {
     out.clear();
     match numbers {
-        Numbers::Int8 => {
+        NumberFormat::Int8 => {
             out.extend(
                 bytes
                     .as_chunks::<16>()
@@ -104,7 +104,7 @@ fn widen(numbers: Numbers, bytes: &[u8], out: &mut Vec<[i16; 16]>) {
                     .map(|piece| piece.map(|byte| i16::from(byte.cast_signed()))),
             );
         }
-        Numbers::Fp16 => out.extend(bytes.as_chunks::<32>().0.iter().map(|piece| {
+        NumberFormat::Fp16 => out.extend(bytes.as_chunks::<32>().0.iter().map(|piece| {
             let mut entries = [0; 16];
             for (entry, pair) in entries.iter_mut().zip(piece.as_chunks::<2>().0) {
                 *entry = i16::from_le_bytes(*pair) >> 7;
@@ -154,17 +154,17 @@ mod tests {
     use super::*;
     use crate::chacha::{self, Key};
 
-    fn agree(numbers: Numbers, n: usize, rows: &[u8], columns: &[u8]) {
+    fn agree(numbers: NumberFormat, n: usize, rows: &[u8], columns: &[u8]) {
         let count = rows.len() / (n * numbers.width());
         let mut expected = vec![0; count * n];
-        Right::new(Engine::PORTABLE, numbers, n, columns.to_vec()).multiply(
+        PreparedColumns::new(InstructionSet::PORTABLE, numbers, n, columns.to_vec()).multiply(
             rows,
             &mut expected,
             &mut Scratch::default(),
         );
-        for engine in Engine::available() {
+        for engine in InstructionSet::available() {
             let mut out = vec![1; count * n];
-            Right::new(engine, numbers, n, columns.to_vec()).multiply(
+            PreparedColumns::new(engine, numbers, n, columns.to_vec()).multiply(
                 rows,
                 &mut out,
                 &mut Scratch::default(),
@@ -175,14 +175,14 @@ mod tests {
 
     #[test]
     fn all_engines_multiply_alike() {
-        for numbers in [Numbers::Int8, Numbers::Fp16] {
+        for numbers in [NumberFormat::Int8, NumberFormat::Fp16] {
             for (n, count) in [(64, 3), (256, 1), (256, 37), (1088, 33)] {
                 let (mut rows, mut columns) = (
                     vec![0; count * n * numbers.width()],
                     vec![0; n * n * numbers.width()],
                 );
-                chacha::fill(&Key([5; 32]), 0, &mut rows);
-                chacha::fill(&Key([6; 32]), 0, &mut columns);
+                chacha::fill_keystream(&Key([5; 32]), 0, &mut rows);
+                chacha::fill_keystream(&Key([6; 32]), 0, &mut columns);
                 agree(numbers, n, &rows, &columns);
             }
         }
@@ -193,10 +193,10 @@ mod tests {
     fn nothing_saturates() {
         let n = 256;
         let (rows, columns) = (vec![0x80; 32 * n], vec![0x80; n * n]);
-        agree(Numbers::Int8, n, &rows, &columns);
-        for engine in Engine::available() {
+        agree(NumberFormat::Int8, n, &rows, &columns);
+        for engine in InstructionSet::available() {
             let mut out = vec![0; 32 * n];
-            Right::new(engine, Numbers::Int8, n, columns.clone()).multiply(
+            PreparedColumns::new(engine, NumberFormat::Int8, n, columns.clone()).multiply(
                 &rows,
                 &mut out,
                 &mut Scratch::default(),
@@ -209,12 +209,12 @@ mod tests {
         }
         // -256 everywhere: the most negative nine-bit entry.
         agree(
-            Numbers::Fp16,
+            NumberFormat::Fp16,
             n,
             &[0x00, 0x80].repeat(8 * n),
             &[0x00, 0x80].repeat(n * n),
         );
         // Opposite corners.
-        agree(Numbers::Int8, n, &vec![0x80; 32 * n], &vec![0x7f; n * n]);
+        agree(NumberFormat::Int8, n, &vec![0x80; 32 * n], &vec![0x7f; n * n]);
     }
 }

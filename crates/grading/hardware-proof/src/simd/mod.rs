@@ -1,8 +1,8 @@
 //! The inner loops, once per instruction set. This module holds all `unsafe` code of the crate.
 //!
-//! Every function here is safe to call: an [`Engine`] exists only for instructions that this processor has, and lengths are
-//! checked before a pointer is made. All instruction sets give the same bits; tests compare them with each other and with the
-//! Python reference.
+//! Every function here is safe to call: an [`InstructionSet`] exists only for instructions that this processor has, and
+//! lengths are checked before a pointer is made. All instruction sets give the same bits; tests compare them with each
+//! other and with the Python reference.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -14,11 +14,12 @@ pub(crate) mod gemm;
 
 use crate::chacha::{self, Key};
 use crate::merkle::LEAF;
-use crate::spec::Numbers;
+use crate::spec::NumberFormat;
 
-/// The vector instructions in use. Made by [`Engine::best`], [`Engine::available`] and [`Engine::PORTABLE`] only.
+/// The vector instructions in use. Made by [`InstructionSet::best`], [`InstructionSet::available`] and
+/// [`InstructionSet::PORTABLE`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Engine(Level);
+pub struct InstructionSet(Level);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Level {
@@ -28,7 +29,7 @@ enum Level {
     Amx,
 }
 
-impl Engine {
+impl InstructionSet {
     /// Plain Rust, on every processor.
     pub const PORTABLE: Self = Self(Level::Portable);
 
@@ -42,7 +43,7 @@ impl Engine {
                 levels.push(Self(Level::Avx2));
                 if has!("avx512f") && has!("avx512bw") && has!("avx512vnni") {
                     levels.push(Self(Level::Avx512));
-                    if amx::permitted() {
+                    if amx::is_permitted() {
                         levels.push(Self(Level::Amx));
                     }
                 }
@@ -53,7 +54,7 @@ impl Engine {
 
     /// The fastest instruction set of this processor.
     pub fn best() -> Self {
-        static BEST: std::sync::OnceLock<Engine> = std::sync::OnceLock::new();
+        static BEST: std::sync::OnceLock<InstructionSet> = std::sync::OnceLock::new();
         *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::PORTABLE))
     }
 
@@ -69,7 +70,7 @@ impl Engine {
 }
 
 /// Fills `out` with the first bytes of stream `stream`.
-pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
+pub(crate) fn fill_keystream(engine: InstructionSet, key: &Key, stream: u64, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let (out, counter) = match engine.0 {
         Level::Portable => (out, 0),
@@ -93,7 +94,7 @@ pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
     for (i, chunk) in out.chunks_mut(chacha::BLOCK).enumerate() {
         for (place, byte) in chunk
             .iter_mut()
-            .zip(chacha::block(key, (counter + i) as u64, stream))
+            .zip(chacha::keystream_block(key, (counter + i) as u64, stream))
         {
             *place = byte;
         }
@@ -101,12 +102,18 @@ pub(crate) fn fill(engine: Engine, key: &Key, stream: u64, out: &mut [u8]) {
 }
 
 /// Computes block `index` of a memory: sixteen words of `work` applications of the one-way function each.
-pub(crate) fn label_block(engine: Engine, key: &Key, index: u64, work: u32, out: &mut [u8; LEAF]) {
-    let first = index * crate::spec::WORDS;
+pub(crate) fn compute_label_block(
+    engine: InstructionSet,
+    key: &Key,
+    index: u64,
+    work: u32,
+    out: &mut [u8; LEAF],
+) {
+    let first = index * crate::spec::WORDS_PER_BLOCK;
     match engine.0 {
         Level::Portable => {
             for (word, place) in (first..).zip(out.as_chunks_mut::<{ chacha::BLOCK }>().0) {
-                *place = crate::spec::label_word(key, word, work);
+                *place = crate::spec::compute_label(key, word, work);
             }
         }
         #[cfg(target_arch = "x86_64")]
@@ -116,12 +123,20 @@ pub(crate) fn label_block(engine: Engine, key: &Key, index: u64, work: u32, out:
         // SAFETY: these instruction sets exist only where avx512f was detected.
         Level::Avx512 | Level::Amx => unsafe { avx512::labels(key, first, work, out) },
         #[cfg(not(target_arch = "x86_64"))]
-        Level::Avx2 | Level::Avx512 | Level::Amx => label_block(Engine::PORTABLE, key, index, work, out),
+        Level::Avx2 | Level::Avx512 | Level::Amx => {
+            compute_label_block(InstructionSet::PORTABLE, key, index, work, out)
+        }
     }
 }
 
 /// Computes the inner product, modulo 2³², of `n` entries of two keystreams without storing them.
-pub(crate) fn stream_dot(engine: Engine, numbers: Numbers, a: (&Key, u64), b: (&Key, u64), n: usize) -> i32 {
+pub(crate) fn dot_streams(
+    engine: InstructionSet,
+    numbers: NumberFormat,
+    a: (&Key, u64),
+    b: (&Key, u64),
+    n: usize,
+) -> i32 {
     let bytes = n * numbers.width();
     match engine.0 {
         #[cfg(target_arch = "x86_64")]
@@ -136,19 +151,22 @@ pub(crate) fn stream_dot(engine: Engine, numbers: Numbers, a: (&Key, u64), b: (&
         }
         Level::Portable | Level::Avx2 | Level::Avx512 | Level::Amx => (0..(bytes / chacha::BLOCK) as u64)
             .fold(0i32, |sum, counter| {
-                let (left, right) = (chacha::block(a.0, counter, a.1), chacha::block(b.0, counter, b.1));
+                let (left, right) = (
+                    chacha::keystream_block(a.0, counter, a.1),
+                    chacha::keystream_block(b.0, counter, b.1),
+                );
                 sum.wrapping_add(dot(numbers, &left, &right))
             }),
     }
 }
 
 /// Computes the inner product, modulo 2³², of two rows of keystream bytes.
-pub(crate) fn dot(numbers: Numbers, a: &[u8], b: &[u8]) -> i32 {
+pub(crate) fn dot(numbers: NumberFormat, a: &[u8], b: &[u8]) -> i32 {
     match numbers {
-        Numbers::Int8 => a.iter().zip(b).fold(0i32, |sum, (x, y)| {
+        NumberFormat::Int8 => a.iter().zip(b).fold(0i32, |sum, (x, y)| {
             sum.wrapping_add(i32::from(x.cast_signed()) * i32::from(y.cast_signed()))
         }),
-        Numbers::Fp16 => {
+        NumberFormat::Fp16 => {
             let pairs = a.as_chunks::<2>().0.iter().zip(b.as_chunks::<2>().0);
             pairs.fold(0i32, |sum, (x, y)| {
                 sum.wrapping_add(nine_bits(*x) * nine_bits(*y))
@@ -169,11 +187,11 @@ mod tests {
     #[test]
     fn all_engines_generate_the_same_bytes() {
         let key = Key(std::array::from_fn(|i| i as u8));
-        for engine in Engine::available() {
+        for engine in InstructionSet::available() {
             for length in [0, 63, 64, 500, 512, 1024, 1100, 4096 + 64] {
                 let (mut ours, mut reference) = (vec![0; length], vec![0; length]);
-                fill(engine, &key, u64::MAX - 5, &mut ours);
-                chacha::fill(&key, u64::MAX - 5, &mut reference);
+                fill_keystream(engine, &key, u64::MAX - 5, &mut ours);
+                chacha::fill_keystream(&key, u64::MAX - 5, &mut reference);
                 assert_eq!(ours, reference, "{} {length}", engine.name());
             }
         }
@@ -182,12 +200,12 @@ mod tests {
     #[test]
     fn all_engines_compute_the_same_labels() {
         let key = Key([9; 32]);
-        for engine in Engine::available() {
+        for engine in InstructionSet::available() {
             // The last block of the largest memory: its word numbers need more than 32 bits.
             for (index, work) in [(0, 1), (5, 16), ((1 << 32) - 1, 3)] {
                 let (mut ours, mut reference) = ([0; LEAF], [0; LEAF]);
-                label_block(engine, &key, index, work, &mut ours);
-                label_block(Engine::PORTABLE, &key, index, work, &mut reference);
+                compute_label_block(engine, &key, index, work, &mut ours);
+                compute_label_block(InstructionSet::PORTABLE, &key, index, work, &mut reference);
                 assert_eq!(ours, reference, "{} {index} {work}", engine.name());
             }
         }
@@ -196,14 +214,14 @@ mod tests {
     #[test]
     fn all_engines_find_the_same_inner_products() {
         let (a, b) = (Key([1; 32]), Key([2; 32]));
-        for numbers in [Numbers::Int8, Numbers::Fp16] {
+        for numbers in [NumberFormat::Int8, NumberFormat::Fp16] {
             for n in [256, 512, 1024, 8192] {
                 let (mut left, mut right) = (vec![0; n * numbers.width()], vec![0; n * numbers.width()]);
-                chacha::fill(&a, 7, &mut left);
-                chacha::fill(&b, 8, &mut right);
+                chacha::fill_keystream(&a, 7, &mut left);
+                chacha::fill_keystream(&b, 8, &mut right);
                 let expected = dot(numbers, &left, &right);
-                for engine in Engine::available() {
-                    let found = stream_dot(engine, numbers, (&a, 7), (&b, 8), n);
+                for engine in InstructionSet::available() {
+                    let found = dot_streams(engine, numbers, (&a, 7), (&b, 8), n);
                     assert_eq!(found, expected, "{} {numbers:?} {n}", engine.name());
                 }
             }

@@ -1,31 +1,36 @@
-//! Who cheats is caught as often as docs/proofs.md says. Seeds are fixed: a test that passes passes always.
+//! Cheats are found at the rates of docs/proofs.md. The seeds are fixed, so the tests are deterministic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::{LIMITS, chain, converse, walk as walk_spec};
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::chain::{ChainSpec, Generator, Place};
-use muster_hardware_proof::merkle::{self, Hash, LEAF, Tree};
-use muster_hardware_proof::message::{Kind, Places, Spec, commitment_digest, frame};
-use muster_hardware_proof::prover::{Prover, ProverError, Unwatched, Watch, perform};
-use muster_hardware_proof::session::{Output, Task};
-use muster_hardware_proof::spec::{self, Numbers};
-use muster_hardware_proof::walk::{self, StepPlace, WalkSpec};
-use muster_hardware_proof::{Draws, Ending, Engine, Evidence, Reason, Received, Sent, Verdict, label_block};
+use muster_hardware_proof::conversation::{ProverOutput, ProverTask};
+use muster_hardware_proof::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
+use muster_hardware_proof::memory_walk::{self, StepPosition, WalkSpec};
+use muster_hardware_proof::merkle::{self, Hash, LEAF, MerkleTree};
+use muster_hardware_proof::message::{
+    DrawnPositions, MessageKind, ProofSpec, commitment_digest, encode_message,
+};
+use muster_hardware_proof::prover::{NoObserver, Prover, ProverError, WorkObserver, perform_task};
+use muster_hardware_proof::spec::{self, NumberFormat};
+use muster_hardware_proof::{
+    ConversationEnd, Draws, Evidence, InstructionSet, ProofVerdict, ReceivedMessage, SentRandomness,
+    ZeroReason, compute_label_block,
+};
 
-/// A CHAIN prover that keeps everything and may lie about single leaves or whole rounds before it commits.
+/// A MATMUL prover that keeps everything and may invent single leaves or whole rounds before it commits.
 struct Liar {
-    spec: ChainSpec,
+    spec: MatmulSpec,
     leaves: Vec<Vec<[u8; LEAF]>>,
-    trees: Vec<Tree>,
+    trees: Vec<MerkleTree>,
     wrong: Vec<Vec<bool>>,
 }
 
 impl Liar {
-    /// `lie(round, leaf)` tells which leaves it makes up.
-    fn new(spec: ChainSpec, lie: impl Fn(u32, usize) -> bool) -> anyhow::Result<Self> {
-        let generator = Generator::new(spec, Engine::best());
+    /// `lie(round, leaf)` selects the leaves that the prover invents.
+    fn new(spec: MatmulSpec, lie: impl Fn(u32, usize) -> bool) -> anyhow::Result<Self> {
+        let generator = MatrixGenerator::new(spec, InstructionSet::best());
         let mut liar = Self {
             spec,
             leaves: vec![],
@@ -40,18 +45,18 @@ impl Liar {
                 let mut leaf = [0; LEAF];
                 let made_up = lie(round, row as usize);
                 for (column, bytes) in (0..).zip(leaf.as_chunks_mut::<4>().0) {
-                    let place = Place { round, row, column };
+                    let place = EntryPosition { round, row, column };
                     let entry = if made_up {
                         row as i32
                     } else {
-                        generator.entry(place, &previous)
+                        generator.compute_entry(place, &previous)
                     };
                     *bytes = entry.to_le_bytes();
                 }
                 leaves.push(leaf);
                 wrong.push(made_up);
             }
-            let tree = Tree::over(leaves.iter().map(merkle::leaf_hash).collect());
+            let tree = MerkleTree::build(leaves.iter().map(merkle::hash_leaf).collect());
             previous = tree.root();
             liar.leaves.push(leaves);
             liar.trees.push(tree);
@@ -62,13 +67,13 @@ impl Liar {
 
     /// The evidence of a conversation in which the validator drew `entropy`.
     fn evidence(&self, entropy: [u8; 32]) -> anyhow::Result<Evidence> {
-        let spec = Spec::Chain(self.spec);
-        let session = spec.session();
-        let roots: Vec<Hash> = self.trees.iter().map(Tree::root).collect();
-        let print = Generator::new(self.spec, Engine::best()).print();
-        let commitment = frame(Kind::Commitment, &session, &[&print, roots.as_flattened()]);
+        let spec = ProofSpec::Matmul(self.spec);
+        let session = spec.challenge_id();
+        let roots: Vec<Hash> = self.trees.iter().map(MerkleTree::root).collect();
+        let print = MatrixGenerator::new(self.spec, InstructionSet::best()).key_confirmation();
+        let commitment = encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
         let digest = commitment_digest(&[0; 32], &commitment);
-        let Places::Chain(places) = spec.places(&digest, &entropy) else {
+        let DrawnPositions::Matmul(places) = spec.draw_positions(&digest, &entropy) else {
             anyhow::bail!("entries")
         };
         let mut out = Vec::new();
@@ -86,29 +91,29 @@ impl Liar {
             out.extend(leaf);
             out.extend(tree.path(u64::from(place.row)).as_flattened());
         }
-        let opening = frame(Kind::Opening, &session, &[&digest, &out]);
+        let opening = encode_message(MessageKind::Opening, &session, &[&digest, &out]);
         Ok(Evidence {
             spec,
             limits: LIMITS,
             filled: None,
             seed: None,
-            commitment: Some(Received {
+            commitment: Some(ReceivedMessage {
                 at_us: 1,
                 bytes: commitment,
             }),
-            draw: Some(Sent {
+            draw: Some(SentRandomness {
                 at_us: 2,
                 bytes: entropy,
             }),
-            opening: Some(Received {
+            opening: Some(ReceivedMessage {
                 at_us: 3,
                 bytes: opening,
             }),
-            ending: Ending::Complete,
+            ending: ConversationEnd::Complete,
         })
     }
 
-    /// The probability with which the lies escape: each round's forced draw, then the free ones.
+    /// The probability that the lies escape: the forced draw of each round, then the free draws.
     fn predicted(&self) -> f64 {
         let shares: Vec<f64> = self
             .wrong
@@ -121,23 +126,23 @@ impl Liar {
         forced * (1.0 - all).powi(free)
     }
 
-    /// How many of `trials` conversations it survives.
+    /// The number of `trials` conversations that pass.
     fn escapes(&self, trials: u32) -> anyhow::Result<u32> {
         let mut escaped = 0;
         for trial in 0..trials {
             let mut entropy = [7; 32];
             entropy[..4].copy_from_slice(&trial.to_le_bytes());
-            match self.evidence(entropy)?.judge(Engine::best()) {
-                Verdict::Passed(_) => escaped += 1,
-                Verdict::Zero(Reason::WrongEntry { .. }) => {}
-                Verdict::Zero(other) => anyhow::bail!("{other}"),
+            match self.evidence(entropy)?.judge(InstructionSet::best()) {
+                ProofVerdict::Passed(_) => escaped += 1,
+                ProofVerdict::Zero(ZeroReason::WrongEntry { .. }) => {}
+                ProofVerdict::Zero(other) => anyhow::bail!("{other}"),
             }
         }
         Ok(escaped)
     }
 }
 
-/// Three standard deviations of a binomial around what was predicted.
+/// Checks a count against three standard deviations of a binomial around the predicted value.
 fn within(found: u32, trials: u32, probability: f64) {
     let expected = f64::from(trials) * probability;
     let room = 3.0 * (expected * (1.0 - probability)).sqrt().max(1.0);
@@ -150,7 +155,7 @@ fn within(found: u32, trials: u32, probability: f64) {
 #[test]
 fn made_up_rows_are_caught_at_the_predicted_rate() -> anyhow::Result<()> {
     for every in [64, 24, 8] {
-        let liar = Liar::new(chain(Numbers::Int8, 4, 64)?, |round, row| {
+        let liar = Liar::new(chain(NumberFormat::Int8, 4, 64)?, |round, row| {
             (row + round as usize).is_multiple_of(every)
         })?;
         let predicted = liar.predicted();
@@ -160,10 +165,10 @@ fn made_up_rows_are_caught_at_the_predicted_rate() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Twelve draws over twelve rounds with one made-up round: free draws would miss it with (11/12)¹² = 35 %.
+/// Twelve draws over twelve rounds with one invented round, which free draws would miss with (11/12)¹² = 35 %.
 #[test]
 fn a_made_up_round_is_always_caught() -> anyhow::Result<()> {
-    let liar = Liar::new(chain(Numbers::Int8, 12, 12)?, |round, _| round == 7)?;
+    let liar = Liar::new(chain(NumberFormat::Int8, 12, 12)?, |round, _| round == 7)?;
     assert_eq!(liar.predicted(), 0.0);
     assert_eq!(liar.escapes(200)?, 0);
     Ok(())
@@ -171,12 +176,12 @@ fn a_made_up_round_is_always_caught() -> anyhow::Result<()> {
 
 #[test]
 fn honesty_always_passes() -> anyhow::Result<()> {
-    let liar = Liar::new(chain(Numbers::Fp16, 2, 32)?, |_, _| false)?;
+    let liar = Liar::new(chain(NumberFormat::Fp16, 2, 32)?, |_, _| false)?;
     assert_eq!(liar.escapes(50)?, 50);
     Ok(())
 }
 
-/// A WALK prover that stores the first blocks only. What is missing it recomputes and counts, or makes up.
+/// A WALK prover that stores the first blocks only. It recomputes and counts missing blocks, or invents them.
 struct Forgetful {
     spec: Option<WalkSpec>,
     blocks: Vec<[u8; LEAF]>,
@@ -184,7 +189,7 @@ struct Forgetful {
     honest: bool,
     recomputed: AtomicU64,
     reads: AtomicU64,
-    walked: Vec<Vec<walk::WalkState>>,
+    walked: Vec<Vec<memory_walk::WalkState>>,
     wrong: Vec<Vec<bool>>,
 }
 
@@ -203,12 +208,13 @@ impl Forgetful {
         }
     }
 
-    fn tree(&self) -> Tree {
-        Tree::over(self.leaves().iter().map(merkle::leaf_hash).collect())
+    fn tree(&self) -> MerkleTree {
+        MerkleTree::build(self.leaves().iter().map(merkle::hash_leaf).collect())
     }
 
     fn leaves(&self) -> Vec<[u8; LEAF]> {
-        let leaf = |states: &[walk::WalkState]| states.as_flattened().as_chunks::<LEAF>().0.first().copied();
+        let leaf =
+            |states: &[memory_walk::WalkState]| states.as_flattened().as_chunks::<LEAF>().0.first().copied();
         self.walked
             .iter()
             .flat_map(|states| states.chunks(32).filter_map(leaf))
@@ -217,49 +223,55 @@ impl Forgetful {
 }
 
 impl Prover for Forgetful {
-    fn chain_start(&mut self, _: &ChainSpec, _: &dyn Watch) -> Result<(), ProverError> {
+    fn start_matmul(&mut self, _: &MatmulSpec, _: &dyn WorkObserver) -> Result<(), ProverError> {
         Err(ProverError::OutOfOrder("a chain"))
     }
 
-    fn chain_round(&mut self, _: u32, _: &Hash, _: &dyn Watch) -> Result<Hash, ProverError> {
+    fn compute_round(&mut self, _: u32, _: &Hash, _: &dyn WorkObserver) -> Result<Hash, ProverError> {
         Err(ProverError::OutOfOrder("a chain"))
     }
 
-    fn chain_open(&mut self, _: &[Place], _: &mut Vec<u8>, _: &dyn Watch) -> Result<(), ProverError> {
+    fn open_entries(
+        &mut self,
+        _: &[EntryPosition],
+        _: &mut Vec<u8>,
+        _: &dyn WorkObserver,
+    ) -> Result<(), ProverError> {
         Err(ProverError::OutOfOrder("a chain"))
     }
 
-    fn fill(&mut self, spec: &WalkSpec, _: &dyn Watch) -> Result<(), ProverError> {
+    fn fill_memory(&mut self, spec: &WalkSpec, _: &dyn WorkObserver) -> Result<(), ProverError> {
         let kept = (spec.shape().blocks as f64 * self.share) as usize;
         self.blocks = vec![[0; LEAF]; kept];
         for (index, block) in (0..).zip(&mut self.blocks) {
-            label_block(Engine::best(), &spec.memory(), index, block);
+            compute_label_block(InstructionSet::best(), &spec.memory(), index, block);
         }
         self.spec = Some(*spec);
         Ok(())
     }
 
-    fn walk(&mut self, seed: &[u8; 32], _: &dyn Watch) -> Result<Hash, ProverError> {
+    fn run_walks(&mut self, seed: &[u8; 32], _: &dyn WorkObserver) -> Result<Hash, ProverError> {
         let spec = self.spec.ok_or(ProverError::OutOfOrder("a walk"))?;
         let (key, memory) = (spec.start_key(seed), spec.memory());
         self.walked.clear();
         self.wrong.clear();
         for number in 0..spec.walks() {
-            let mut state = walk::start(&key, number);
+            let mut state = memory_walk::start_state(&key, number);
             let (mut states, mut wrong) = (Vec::new(), Vec::new());
             for count in 0..spec.steps() {
-                let address = memory.address(walk::address_bits(&state));
+                let address = memory.address(memory_walk::address_bits(&state));
                 self.reads.fetch_add(1, Ordering::Relaxed);
                 let block = self.blocks.get(address as usize).copied().unwrap_or_else(|| {
                     let mut block = [0; LEAF];
                     if self.honest {
-                        self.recomputed.fetch_add(spec::WORDS, Ordering::Relaxed);
-                        label_block(Engine::best(), &memory, address, &mut block);
+                        self.recomputed
+                            .fetch_add(spec::WORDS_PER_BLOCK, Ordering::Relaxed);
+                        compute_label_block(InstructionSet::best(), &memory, address, &mut block);
                     }
                     block
                 });
                 wrong.push(!self.honest && address as usize >= self.blocks.len());
-                state = walk::step(number, count, &state, &block);
+                state = memory_walk::next_state(number, count, &state, &block);
                 states.push(state);
             }
             self.walked.push(states);
@@ -268,11 +280,11 @@ impl Prover for Forgetful {
         Ok(self.tree().root())
     }
 
-    fn walk_open(
+    fn open_steps(
         &mut self,
-        places: &[StepPlace],
+        places: &[StepPosition],
         out: &mut Vec<u8>,
-        _: &dyn Watch,
+        _: &dyn WorkObserver,
     ) -> Result<(), ProverError> {
         let spec = self.spec.ok_or(ProverError::OutOfOrder("an opening"))?;
         let (tree, leaves) = (self.tree(), self.leaves());
@@ -290,21 +302,24 @@ impl Prover for Forgetful {
     }
 }
 
-/// Nine tenths of the memory: the answer is right, and the price is one tenth of the reads, sixteen labels each.
+/// With nine tenths of the memory, the answer is right, but a tenth of the reads cost sixteen labels each.
 #[test]
 fn a_missing_tenth_of_the_memory_costs_the_predicted_number_of_labels() -> anyhow::Result<()> {
     let mut forgetful = Forgetful::new(0.9, true);
-    let evidence = converse(&mut forgetful, Spec::Walk(walk_spec(128)?), 1, |_, _| {})?;
-    assert!(matches!(evidence.judge(Engine::best()), Verdict::Passed(_)));
+    let evidence = converse(&mut forgetful, ProofSpec::Walk(walk_spec(128)?), 1, |_, _| {})?;
+    assert!(matches!(
+        evidence.judge(InstructionSet::best()),
+        ProofVerdict::Passed(_)
+    ));
     let reads = forgetful.reads.load(Ordering::Relaxed);
     assert_eq!(reads, 16 * 64);
     let recomputed = forgetful.recomputed.load(Ordering::Relaxed);
-    assert_eq!(recomputed % spec::WORDS, 0);
+    assert_eq!(recomputed % spec::WORDS_PER_BLOCK, 0);
     let missing = 1.0 - (1024.0f64 * 0.9).floor() / 1024.0;
-    within((recomputed / spec::WORDS) as u32, reads as u32, missing);
-    // With all of it, none.
+    within((recomputed / spec::WORDS_PER_BLOCK) as u32, reads as u32, missing);
+    // With the whole memory, no label is recomputed.
     let mut whole = Forgetful::new(1.0, true);
-    converse(&mut whole, Spec::Walk(walk_spec(16)?), 1, |_, _| {})?;
+    converse(&mut whole, ProofSpec::Walk(walk_spec(16)?), 1, |_, _| {})?;
     assert_eq!(whole.recomputed.load(Ordering::Relaxed), 0);
     Ok(())
 }
@@ -314,7 +329,7 @@ fn made_up_blocks_are_caught_at_the_predicted_rate() -> anyhow::Result<()> {
     for (share, draws) in [(0.95, 16), (0.98, 64), (0.90, 24)] {
         let spec = walk_spec(draws)?;
         let mut forgetful = Forgetful::new(share, false);
-        let evidence = converse(&mut forgetful, Spec::Walk(spec), 1, |_, _| {})?;
+        let evidence = converse(&mut forgetful, ProofSpec::Walk(spec), 1, |_, _| {})?;
         let all = forgetful.wrong.iter().flatten();
         let wrong = all.clone().filter(|wrong| **wrong).count() as f64 / all.count() as f64;
         let predicted = (1.0 - wrong).powi(i32::from(draws));
@@ -327,23 +342,25 @@ fn made_up_blocks_are_caught_at_the_predicted_rate() -> anyhow::Result<()> {
             let mut redrawn = evidence.clone();
             let mut entropy = [9; 32];
             entropy[..4].copy_from_slice(&trial.to_le_bytes());
-            redrawn.draw = Some(Sent {
+            redrawn.draw = Some(SentRandomness {
                 bytes: entropy,
-                ..evidence.draw.unwrap_or(Sent {
+                ..evidence.draw.unwrap_or(SentRandomness {
                     at_us: 0,
                     bytes: entropy,
                 })
             });
-            let task = Task::Open(redrawn.spec.places(&digest, &entropy));
-            let Output::Opened(out) = perform(&mut forgetful, &task, &Unwatched)? else {
+            let task = ProverTask::Open(redrawn.spec.draw_positions(&digest, &entropy));
+            let ProverOutput::Opened(out) = perform_task(&mut forgetful, &task, &NoObserver)? else {
                 anyhow::bail!("opened")
             };
-            let bytes = frame(Kind::Opening, &spec.session(), &[&digest, &out]);
-            redrawn.opening = redrawn.opening.map(|received| Received { bytes, ..received });
-            match redrawn.judge(Engine::best()) {
-                Verdict::Passed(_) => escaped += 1,
-                Verdict::Zero(Reason::WrongStep { .. }) => {}
-                Verdict::Zero(other) => anyhow::bail!("{other}"),
+            let bytes = encode_message(MessageKind::Opening, &spec.challenge_id(), &[&digest, &out]);
+            redrawn.opening = redrawn
+                .opening
+                .map(|received| ReceivedMessage { bytes, ..received });
+            match redrawn.judge(InstructionSet::best()) {
+                ProofVerdict::Passed(_) => escaped += 1,
+                ProofVerdict::Zero(ZeroReason::WrongStep { .. }) => {}
+                ProofVerdict::Zero(other) => anyhow::bail!("{other}"),
             }
         }
         within(escaped, 1000, predicted);
@@ -351,13 +368,13 @@ fn made_up_blocks_are_caught_at_the_predicted_rate() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A generator as one production network uses it: (seed + i + j) mod 2³², a Hankel matrix of rank two.
+/// A generator that a production network uses: (seed + i + j) mod 2³², a Hankel matrix of rank two.
 fn structured(row: u32, column: u32) -> i64 {
     i64::from(0x9e37_79b9_u32.wrapping_add(row).wrapping_add(column))
 }
 
-/// The trick: with `A[i+1][j] = A[i][j] + 1`, the next row of the product is this one plus the column sums of B, n
-/// additions in the place of n² products. Returns the share of entries it gets right.
+/// A shortcut: if `A[i+1][j] = A[i][j] + 1`, the next row of the product is this row plus the column sums of B, which
+/// takes n additions instead of n² products. Returns the share of right entries.
 fn hankel_trick(n: u32, a: impl Fn(u32, u32) -> i64, b: impl Fn(u32, u32) -> i64) -> f64 {
     let wrap = |x: i64| x as i32;
     let product = |row: u32, column: u32| {
@@ -377,13 +394,13 @@ fn hankel_trick(n: u32, a: impl Fn(u32, u32) -> i64, b: impl Fn(u32, u32) -> i64
 }
 
 fn rows(count: u32) -> anyhow::Result<Vec<Vec<u8>>> {
-    let spec = chain(Numbers::Int8, 1, 1)?;
-    let generator = Generator::new(spec, Engine::best());
+    let spec = chain(NumberFormat::Int8, 1, 1)?;
+    let generator = MatrixGenerator::new(spec, InstructionSet::best());
     let key = generator.a_key(0, &[0; 32]);
     Ok((0..count)
         .map(|row| {
             let mut bytes = vec![0; spec.row_bytes()];
-            generator.row(&key, row, &mut bytes);
+            generator.fill_row(&key, row, &mut bytes);
             bytes
         })
         .collect())
@@ -391,11 +408,11 @@ fn rows(count: u32) -> anyhow::Result<Vec<Vec<u8>>> {
 
 #[test]
 fn the_hankel_trick_works_on_the_structured_generator_and_fails_on_ours() -> anyhow::Result<()> {
-    let spec = chain(Numbers::Int8, 1, 1)?;
+    let spec = chain(NumberFormat::Int8, 1, 1)?;
     let mut columns = vec![vec![0; spec.row_bytes()]; 256];
-    let generator = Generator::new(spec, Engine::best());
+    let generator = MatrixGenerator::new(spec, InstructionSet::best());
     for (j, column) in (0..).zip(&mut columns) {
-        generator.column(j, column);
+        generator.fill_column(j, column);
     }
     let b = |k: u32, j: u32| i64::from(columns[j as usize][k as usize].cast_signed());
     assert_eq!(hankel_trick(256, structured, b), 1.0);
@@ -433,7 +450,7 @@ fn neighbouring_rows_share_no_structure() -> anyhow::Result<()> {
     let ours = rows(256)?;
     // 17 shifts: |z| above 4.5 has a probability of about 10⁻⁴.
     assert!(neighbours(&ours) < 4.5, "{}", neighbours(&ours));
-    // The control: the middle byte of the structured generator, and rows that are ours shifted by one place.
+    // The control: the middle byte of the structured generator, and our rows shifted by one position.
     let control: Vec<Vec<u8>> = (0..64)
         .map(|i| {
             (0..256)
@@ -458,15 +475,15 @@ fn neighbouring_rows_share_no_structure() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two sessions that differ in nothing but the nonce, the executor or the round have unrelated matrices.
+/// Two challenges that differ only in the nonce, the executor or the round have unrelated matrices.
 #[test]
 fn no_work_is_shared_between_sessions_or_rounds() -> anyhow::Result<()> {
-    let shape = *chain(Numbers::Int8, 1, 1)?.shape();
+    let shape = *chain(NumberFormat::Int8, 1, 1)?.shape();
     let row = |nonce: u8, round: u32, previous: Hash| -> anyhow::Result<Vec<u8>> {
-        let spec = ChainSpec::new(crate::support::identity(nonce), shape, None)?;
-        let generator = Generator::new(spec, Engine::best());
+        let spec = MatmulSpec::new(crate::support::identity(nonce), shape, None)?;
+        let generator = MatrixGenerator::new(spec, InstructionSet::best());
         let mut bytes = vec![0; spec.row_bytes()];
-        generator.row(&generator.a_key(round, &previous), 0, &mut bytes);
+        generator.fill_row(&generator.a_key(round, &previous), 0, &mut bytes);
         Ok(bytes)
     };
     let base = row(1, 0, [0; 32])?;
@@ -474,6 +491,6 @@ fn no_work_is_shared_between_sessions_or_rounds() -> anyhow::Result<()> {
         let equal = base.iter().zip(&other).filter(|(a, b)| a == b).count();
         assert!(equal < 10, "256 bytes agree by chance in one place: {equal}");
     }
-    assert_eq!(Draws::new(Key([0; 32])).below(1), 0);
+    assert_eq!(Draws::new(Key([0; 32])).draw_below(1), 0);
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! Every step against the vectors of the Python reference.
+//! Compares every step with the vectors of the Python reference.
 
 use crate::support::prover;
 use anyhow::Context;
 use muster_hardware_proof::chacha::{self, Key};
-use muster_hardware_proof::chain::{ChainSpec, Generator, Place};
+use muster_hardware_proof::conversation::{ProverOutput, ProverTask};
 use muster_hardware_proof::keys;
-use muster_hardware_proof::merkle::{self, LEAF, Tree};
-use muster_hardware_proof::message::{self, Kind, Places, Spec, commitment_digest};
-use muster_hardware_proof::prover::{Prover, Unwatched, perform};
-use muster_hardware_proof::session::{Output, Task};
-use muster_hardware_proof::walk::{self, StepPlace, WalkSpec};
-use muster_hardware_proof::{Draws, Engine, label_block};
+use muster_hardware_proof::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
+use muster_hardware_proof::memory_walk::{self, StepPosition, WalkSpec};
+use muster_hardware_proof::merkle::{self, LEAF, MerkleTree};
+use muster_hardware_proof::message::{self, DrawnPositions, MessageKind, ProofSpec, commitment_digest};
+use muster_hardware_proof::prover::{NoObserver, Prover, perform_task};
+use muster_hardware_proof::{Draws, InstructionSet, compute_label_block};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -46,7 +46,7 @@ fn chacha_draws_and_trees() -> anyhow::Result<()> {
     let all = vectors()?;
     let key = Key(array(&all["chacha"]["key"])?);
     for block in list(&all["chacha"]["blocks"])? {
-        let found = chacha::block(&key, number(&block["counter"])?, number(&block["stream"])?);
+        let found = chacha::keystream_block(&key, number(&block["counter"])?, number(&block["stream"])?);
         assert_eq!(hex::encode(found), block["bytes"]);
     }
     let mut draws = Draws::new(Key(array(&all["draws"]["key"])?));
@@ -55,40 +55,44 @@ fn chacha_draws_and_trees() -> anyhow::Result<()> {
         .zip(list(&all["draws"]["values"])?)
     {
         for value in list(values)? {
-            assert_eq!(u64::from(draws.below(number(bound)? as u32)), number(value)?);
+            assert_eq!(u64::from(draws.draw_below(number(bound)? as u32)), number(value)?);
         }
     }
     let tree = &all["merkle"];
-    assert_eq!(hex::encode(merkle::leaf_hash(&[0; LEAF])), tree["leaf"]);
+    assert_eq!(hex::encode(merkle::hash_leaf(&[0; LEAF])), tree["leaf"]);
     assert_eq!(
-        hex::encode(merkle::node_hash(&[0; 32], &Sha256::digest(b"right").into())),
+        hex::encode(merkle::hash_node(&[0; 32], &Sha256::digest(b"right").into())),
         tree["node"]
     );
-    let four = Tree::over((0..4).map(|i| merkle::leaf_hash(&[i; LEAF])).collect());
+    let four = MerkleTree::build((0..4).map(|i| merkle::hash_leaf(&[i; LEAF])).collect());
     assert_eq!(hex::encode(four.root()), tree["root_of_4"]);
     let step = &all["step"];
     let (walk, count) = (number(&step["walk"])? as u32, number(&step["number"])?);
-    let next = walk::step(walk, count, &array(&step["state"])?, &array(&step["block"])?);
+    let next = memory_walk::next_state(walk, count, &array(&step["state"])?, &array(&step["block"])?);
     assert_eq!(hex::encode(next), step["next"]);
     Ok(())
 }
 
-/// Walks through one CHAIN on one engine, holding every intermediate value against the vectors.
-fn chain(vector: &Value, engine: Engine, prover: &mut dyn Prover) -> anyhow::Result<()> {
-    let spec = ChainSpec::from_bytes(&bytes(&vector["spec"])?)?;
-    let session = spec.session();
+/// Compares every intermediate value of one MATMUL with the vectors, for one instruction set.
+fn chain(vector: &Value, engine: InstructionSet, prover: &mut dyn Prover) -> anyhow::Result<()> {
+    let spec = MatmulSpec::from_bytes(&bytes(&vector["spec"])?)?;
+    let session = spec.challenge_id();
     assert_eq!(hex::encode(spec.to_bytes()), vector["spec"]);
     assert_eq!(hex::encode(session.0), vector["session"]);
     assert_eq!(
-        hex::encode(message::frame(Kind::Challenge, &session, &[&spec.to_bytes()])),
+        hex::encode(message::encode_message(
+            MessageKind::Challenge,
+            &session,
+            &[&spec.to_bytes()]
+        )),
         vector["challenge"]
     );
-    let generator = Generator::new(spec, engine);
+    let generator = MatrixGenerator::new(spec, engine);
     assert_eq!(hex::encode(generator.b_key().0), vector["b_key"]);
     let mut column = vec![0; spec.row_bytes()];
     let mut columns = Vec::new();
     for j in 0..spec.n() as u32 {
-        generator.column(j, &mut column);
+        generator.fill_column(j, &mut column);
         columns.extend(&column);
     }
     assert_eq!(
@@ -101,7 +105,7 @@ fn chain(vector: &Value, engine: Engine, prover: &mut dyn Prover) -> anyhow::Res
         assert_eq!(hex::encode(generator.a_key(k, &previous).0), round["a_key"]);
         let mut rows = Vec::new();
         for i in 0..spec.n() as u32 {
-            generator.whole_row(k, &previous, i, &mut column);
+            generator.fill_bound_row(k, &previous, i, &mut column);
             rows.extend(&column);
         }
         assert_eq!(
@@ -111,8 +115,8 @@ fn chain(vector: &Value, engine: Engine, prover: &mut dyn Prover) -> anyhow::Res
         assert_eq!(sha(&rows), round["rows_sha256"]);
         let last = spec.n() as u32 - 1;
         let entry = |row, column| {
-            i64::from(generator.entry(
-                Place {
+            i64::from(generator.compute_entry(
+                EntryPosition {
                     round: k,
                     row,
                     column,
@@ -124,18 +128,19 @@ fn chain(vector: &Value, engine: Engine, prover: &mut dyn Prover) -> anyhow::Res
         assert_eq!(Some(entry(last, last)), round["c_last"].as_i64());
         previous = array(&round["root"])?;
     }
-    let output = perform(prover, &Task::Chain(spec), &Unwatched)?;
-    let Output::Committed(print, roots) = output else {
+    let output = perform_task(prover, &ProverTask::Matmul(spec), &NoObserver)?;
+    let ProverOutput::Committed(print, roots) = output else {
         anyhow::bail!("not committed")
     };
-    let commitment = message::frame(Kind::Commitment, &session, &[&print, roots.as_flattened()]);
+    let commitment =
+        message::encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
     assert_eq!(hex::encode(&commitment), vector["commitment"]);
-    opened(&Spec::Chain(spec), vector, &[0; 32], &commitment, prover)
+    opened(&ProofSpec::Matmul(spec), vector, &[0; 32], &commitment, prover)
 }
 
-/// The digest, the draw and the opening of either kind.
+/// Compares the digest, the draw and the opening of either kind.
 fn opened(
-    spec: &Spec,
+    spec: &ProofSpec,
     vector: &Value,
     seed: &[u8; 32],
     commitment: &[u8],
@@ -143,23 +148,24 @@ fn opened(
 ) -> anyhow::Result<()> {
     let digest = commitment_digest(seed, commitment);
     assert_eq!(hex::encode(digest), vector["commitment_digest"]);
-    let places = spec.places(&digest, &array(&vector["entropy"])?);
+    let places = spec.draw_positions(&digest, &array(&vector["entropy"])?);
     let drawn: Vec<Vec<u64>> = match &places {
-        Places::Chain(places) => places
+        DrawnPositions::Matmul(places) => places
             .iter()
             .map(|p| vec![p.round.into(), p.row.into(), p.column.into()])
             .collect(),
-        Places::Walk(places) => places.iter().map(|p| vec![p.walk.into(), p.step]).collect(),
+        DrawnPositions::Walk(places) => places.iter().map(|p| vec![p.walk.into(), p.step]).collect(),
     };
     assert_eq!(serde_json::to_value(drawn)?, vector["places"]);
-    let Output::Opened(out) = perform(prover, &Task::Open(places.clone()), &Unwatched)? else {
+    let ProverOutput::Opened(out) = perform_task(prover, &ProverTask::Open(places.clone()), &NoObserver)?
+    else {
         anyhow::bail!("not opened")
     };
     if let Some(first) = vector.get("first_opening") {
         let first = bytes(first)?;
         assert!(out.starts_with(&first));
     }
-    let opening = message::frame(Kind::Opening, &spec.session(), &[&digest, &out]);
+    let opening = message::encode_message(MessageKind::Opening, &spec.challenge_id(), &[&digest, &out]);
     assert_eq!(opening.len() as u64, number(&vector["opening_bytes"])?);
     assert_eq!(opening.len(), spec.opening_bytes(&places));
     assert_eq!(sha(&opening), vector["opening_sha256"]);
@@ -169,7 +175,7 @@ fn opened(
 #[test]
 fn both_chains_on_every_engine() -> anyhow::Result<()> {
     let all = vectors()?;
-    for engine in Engine::available() {
+    for engine in InstructionSet::available() {
         chain(&all["int8"], engine, &mut prover(engine))?;
         chain(&all["fp16"], engine, &mut prover(engine))?;
     }
@@ -181,22 +187,22 @@ fn the_walk_and_the_chain_bound_to_it_on_every_engine() -> anyhow::Result<()> {
     let all = vectors()?;
     let vector = &all["walk"];
     let spec = WalkSpec::from_bytes(&bytes(&vector["spec"])?)?;
-    let (session, memory) = (spec.session(), spec.memory());
+    let (session, memory) = (spec.challenge_id(), spec.memory());
     assert_eq!(hex::encode(spec.to_bytes()), vector["spec"]);
     assert_eq!(hex::encode(session.0), vector["session"]);
     assert_eq!(hex::encode(memory.label_key().0), vector["label_key"]);
-    let print = keys::print(&session, &memory.label_key());
+    let print = keys::key_confirmation(&session, &memory.label_key());
     assert_eq!(
-        hex::encode(message::frame(Kind::Filled, &session, &[&print])),
+        hex::encode(message::encode_message(MessageKind::Filled, &session, &[&print])),
         vector["filled"]
     );
     let seed: [u8; 32] = array(&vector["seed"])?;
     let key = spec.start_key(&seed);
     assert_eq!(hex::encode(key.0), vector["start_key"]);
-    for engine in Engine::available() {
+    for engine in InstructionSet::available() {
         let mut blocks = vec![[0; LEAF]; memory.blocks as usize];
         for (index, block) in (0..).zip(&mut blocks) {
-            label_block(engine, &memory, index, block);
+            compute_label_block(engine, &memory, index, block);
         }
         for block in list(&vector["blocks"])? {
             assert_eq!(
@@ -206,28 +212,29 @@ fn the_walk_and_the_chain_bound_to_it_on_every_engine() -> anyhow::Result<()> {
         }
         assert_eq!(sha(blocks.as_flattened()), vector["memory_sha256"]);
         for (walk, states) in (0..).zip(list(&vector["states"])?) {
-            let mut state = walk::start(&key, walk);
+            let mut state = memory_walk::start_state(&key, walk);
             for (count, expected) in (0..).zip(list(states)?.iter().take(4)) {
                 assert_eq!(hex::encode(state), *expected);
-                let address = memory.address(walk::address_bits(&state)) as usize;
-                state = walk::step(walk, count, &state, &blocks[address]);
+                let address = memory.address(memory_walk::address_bits(&state)) as usize;
+                state = memory_walk::next_state(walk, count, &state, &blocks[address]);
             }
         }
         let mut prover = prover(engine);
-        perform(&mut prover, &Task::Fill(spec), &Unwatched)?;
+        perform_task(&mut prover, &ProverTask::Fill(spec), &NoObserver)?;
         chain(&all["bound"], engine, &mut prover)?;
-        let output = perform(&mut prover, &Task::Walk(spec, seed), &Unwatched)?;
-        let Output::Committed(print, roots) = output else {
+        let output = perform_task(&mut prover, &ProverTask::Walk(spec, seed), &NoObserver)?;
+        let ProverOutput::Committed(print, roots) = output else {
             anyhow::bail!("not committed")
         };
         assert_eq!(hex::encode(roots[0]), vector["root"]);
-        let commitment = message::frame(Kind::Commitment, &session, &[&print, roots.as_flattened()]);
+        let commitment =
+            message::encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
         assert_eq!(hex::encode(&commitment), vector["commitment"]);
-        let border = StepPlace { walk: 1, step: 32 };
+        let border = StepPosition { walk: 1, step: 32 };
         let mut out = Vec::new();
-        prover.walk_open(&[border], &mut out, &Unwatched)?;
+        prover.open_steps(&[border], &mut out, &NoObserver)?;
         assert_eq!(hex::encode(out), vector["border"]["bytes"]);
-        opened(&Spec::Walk(spec), vector, &seed, &commitment, &mut prover)?;
+        opened(&ProofSpec::Walk(spec), vector, &seed, &commitment, &mut prover)?;
     }
     Ok(())
 }

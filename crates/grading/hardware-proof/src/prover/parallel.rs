@@ -3,15 +3,15 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Part, ProverError, Watch};
+use super::{ProverError, ProverPhase, WorkObserver};
 
 /// Does `work` for every number below `count` and returns the results in order. `scratch` is made once per thread.
 ///
 /// All threads have ended when this returns. A cancelled run finishes the pieces that have begun.
-pub(super) fn numbered<S, R: Send>(
+pub(super) fn run_numbered<S, R: Send>(
     threads: NonZeroUsize,
     count: u64,
-    (part, watch): (Part, &dyn Watch),
+    (part, watch): (ProverPhase, &dyn WorkObserver),
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, u64) -> Result<R, ProverError> + Sync,
 ) -> Result<Vec<R>, ProverError> {
@@ -24,7 +24,7 @@ pub(super) fn numbered<S, R: Send>(
             if number >= count {
                 return Ok(mine);
             }
-            if watch.cancelled() {
+            if watch.is_cancelled() {
                 return Err(ProverError::Cancelled);
             }
             match work(&mut room, number) {
@@ -35,7 +35,7 @@ pub(super) fn numbered<S, R: Send>(
                     return Err(error);
                 }
             }
-            watch.progress(part, done.fetch_add(1, Ordering::Relaxed) + 1, count);
+            watch.report_progress(part, done.fetch_add(1, Ordering::Relaxed) + 1, count);
         }
     };
     let mut all = std::thread::scope(|scope| {

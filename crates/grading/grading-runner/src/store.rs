@@ -1,14 +1,14 @@
-//! What stays of batches. A part of the validator's database, whose migrations make the tables.
+//! The store of batches, in tables of the validator's database. The validator's migrations create the tables.
 //!
-//! A batch is open until everything that came of it is written, in one transaction; one that a later process finds open is void.
-//! So it counts whole or not at all.
+//! A batch is open until one transaction writes all its results. A batch that a later process finds open is void. So a
+//! batch counts as a whole or not at all.
 
 use std::collections::BTreeMap;
 
-use muster_grading::evidence::{BatchFile, Before, FORMAT, Head, ProofFile, SeatFile};
-use muster_grading::fingerprints::Marks;
+use muster_grading::evidence::{BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::fingerprints::Fingerprints;
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{Plan, Seat};
+use muster_grading::plan::{BatchPlan, Participant};
 use muster_grading::settlement::Capacity;
 use muster_hardware_proof::keys::BatchId;
 use muster_process::store::{During as _, StoreError, begin};
@@ -20,61 +20,61 @@ use sqlx::{Any, AnyPool, Decode, Row as _, Type};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// A batch, as lists show it.
+/// A batch in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BatchRow {
-    /// Its id.
+    /// The id of the batch.
     pub batch: String,
-    /// The block that it began with.
+    /// The number of the block with which it began.
     pub block: u64,
-    /// `open`, `done`, or `void`.
+    /// The state: `open`, `done`, or `void`.
     pub state: String,
-    /// When it began.
+    /// The time when it began.
     pub began_at: Timestamp,
-    /// When it was over.
+    /// The time when it ended or was voided; none while it is open.
     pub ended_at: Option<Timestamp>,
-    /// Executors of each judgement.
+    /// The number of executors by the name of their judgement.
     pub grades: BTreeMap<String, u64>,
 }
 
-/// What one executor came to.
+/// The judgement of one executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GradeRow {
-    /// In which batch.
+    /// The id of the batch.
     pub batch: String,
-    /// The block that it began with.
+    /// The number of the block with which the batch began.
     pub block: u64,
-    /// Its place in the plan.
+    /// The place of the executor in the plan.
     pub place: u64,
-    /// Whose.
+    /// The miner of the executor.
     pub miner: MinerKey,
-    /// Of which kind; none for a miner that did not say what it has.
+    /// The class of the executor; none for a miner that did not announce its executors.
     pub class: Option<ExecutorClass>,
-    /// Which of them.
+    /// The number of the executor among those of its class.
     pub index: u64,
-    /// What it came to.
+    /// The judgement as stored.
     pub judgement: Judgement,
-    /// In words.
+    /// The judgement in words.
     pub said: String,
 }
 
-/// The tables. Clones share their connections.
+/// Reads and writes the tables of grading. Clones share one connection pool.
 #[derive(Clone, Debug)]
-pub struct Book {
+pub struct GradingStore {
     pool: AnyPool,
 }
 
-impl Book {
-    /// Over the validator's database, which is migrated.
+impl GradingStore {
+    /// A store in the validator's database, whose migrations have been applied.
     pub const fn new(pool: AnyPool) -> Self {
         Self { pool }
     }
 
-    /// Batches that nobody will finish any more; how many.
+    /// Voids all open batches and returns their number. Called at start, when no batch is running.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn void_open(&self, now: Timestamp) -> Result<u64> {
+    /// The database fails.
+    pub async fn void_unfinished(&self, now: Timestamp) -> Result<u64> {
         let done = sqlx::query("UPDATE batches SET state = 'void', ended_at = $1 WHERE state = 'open'")
             .bind(now.micros())
             .execute(&self.pool)
@@ -83,79 +83,88 @@ impl Book {
         Ok(done.rows_affected())
     }
 
-    /// A batch begins.
+    /// Inserts a batch that begins.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn begin(&self, id: &BatchId, head: &Head, now: Timestamp) -> Result<()> {
+    /// The database fails.
+    pub async fn begin_batch(&self, id: &BatchId, head: &BatchHead, now: Timestamp) -> Result<()> {
         sqlx::query(
             "INSERT INTO batches (batch_id, block, state, began_at, head) VALUES ($1, $2, 'open', $3, $4)",
         )
         .bind(hex::encode(id.0))
-        .bind(signed(head.block))
+        .bind(to_i64(head.block))
         .bind(now.micros())
-        .bind(text(head))
+        .bind(to_json(head))
         .execute(&self.pool)
         .await
         .during("begin a batch")?;
         Ok(())
     }
 
-    /// Keeps the evidence of one proof.
+    /// Inserts the evidence of one proof.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn keep_proof(&self, id: &BatchId, place: usize, number: u32, proof: &ProofFile) -> Result<()> {
+    /// The database fails.
+    pub async fn insert_proof(
+        &self,
+        id: &BatchId,
+        place: usize,
+        number: u32,
+        proof: &ProofRecord,
+    ) -> Result<()> {
         sqlx::query("INSERT INTO batch_proofs (batch_id, place, number, proof) VALUES ($1, $2, $3, $4)")
             .bind(hex::encode(id.0))
-            .bind(place_of(place))
+            .bind(place_to_i64(place))
             .bind(i64::from(number))
-            .bind(text(proof))
+            .bind(to_json(proof))
             .execute(&self.pool)
             .await
             .during("keep a proof")?;
         Ok(())
     }
 
-    /// A batch is over: all that came of it, or nothing.
+    /// Writes all results of a batch and closes it, in one transaction.
     ///
     /// # Errors
-    /// The database's.
-    #[expect(clippy::too_many_arguments, reason = "what came of a batch, each part once")]
-    pub async fn finish(
+    /// The database fails.
+    #[expect(clippy::too_many_arguments, reason = "each result of a batch is one argument")]
+    pub async fn finish_batch(
         &self,
-        plan: &Plan,
-        head: &Head,
-        marks: &Marks,
+        plan: &BatchPlan,
+        head: &BatchHead,
+        fingerprints: &Fingerprints,
         judgements: &[Judgement],
-        seats: &BTreeMap<usize, SeatFile>,
+        participants: &BTreeMap<usize, ParticipantEvidence>,
         counted: &[Capacity],
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "finish a batch";
         let id = hex::encode(plan.id.0);
         let mut tx = begin(&self.pool).await?;
-        let seats_of = plan
-            .seats
-            .iter()
-            .map(|seat| (seat.miner, seat.class.to_string(), seat.index));
-        // Silent miners come behind: nobody knows which class their executors would be of.
+        let participant_rows = plan.participants.iter().map(|participant| {
+            (
+                participant.miner,
+                participant.class.to_string(),
+                participant.index,
+            )
+        });
+        // Silent miners follow the executors. Their rows have no class.
         let silent = head.silent.iter().map(|silent| (silent.miner, String::new(), 0));
-        let rows = seats_of.chain(silent).zip(judgements);
+        let rows = participant_rows.chain(silent).zip(judgements);
         for (place, ((miner, class, index), judgement)) in rows.enumerate() {
-            let kept = seats.get(&place).cloned().unwrap_or_default();
+            let kept = participants.get(&place).cloned().unwrap_or_default();
             sqlx::query(
-                "INSERT INTO grades (batch_id, place, miner, class, seat, grade, judgement, evidence) \
+                "INSERT INTO grades (batch_id, place, miner, class, participant, grade, judgement, evidence) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             )
             .bind(id.clone())
-            .bind(place_of(place))
+            .bind(place_to_i64(place))
             .bind(miner.to_string())
             .bind(class)
             .bind(i64::from(index))
             .bind(judgement.name())
-            .bind(text(judgement))
-            .bind(text(&kept))
+            .bind(to_json(judgement))
+            .bind(to_json(&kept))
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
@@ -167,7 +176,7 @@ impl Book {
             .bind(id.clone())
             .bind(count.miner.to_string())
             .bind(count.class.to_string())
-            .bind(signed(head.block))
+            .bind(to_i64(head.block))
             .bind(i64::from(count.proven))
             .bind(i64::from(count.excused))
             .execute(&mut *tx)
@@ -176,7 +185,7 @@ impl Book {
         }
         sqlx::query("UPDATE batches SET state = 'done', ended_at = $1, marks = $2 WHERE batch_id = $3")
             .bind(now.micros())
-            .bind(text(marks))
+            .bind(to_json(fingerprints))
             .bind(id)
             .execute(&mut *tx)
             .await
@@ -184,11 +193,11 @@ impl Book {
         tx.commit().await.during(OPERATION)
     }
 
-    /// The most executors of each kind that the miners of these ever had proven in one batch.
+    /// The largest number of executors that the miners of these participants ever had proven in one batch, by class.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn proven_before(&self, seats: &[Seat]) -> Result<Vec<Before>> {
+    /// The database fails.
+    pub async fn proven_before(&self, participants: &[Participant]) -> Result<Vec<ProvenCount>> {
         let rows =
             sqlx::query("SELECT miner, class, MAX(proven) AS proven FROM capacities GROUP BY miner, class")
                 .fetch_all(&self.pool)
@@ -196,48 +205,48 @@ impl Book {
                 .during("read what was proven before")?;
         let mut before = Vec::new();
         for row in &rows {
-            let (miner, class) = (parsed(row, "miner")?, parsed(row, "class")?);
-            if seats
+            let (miner, class) = (parse_column(row, "miner")?, parse_column(row, "class")?);
+            if participants
                 .iter()
-                .any(|seat| seat.miner == miner && seat.class == class)
+                .any(|participant| participant.miner == miner && participant.class == class)
             {
-                let proven = u32::try_from(column::<i64>(row, "proven")?).unwrap_or(0);
-                before.push(Before { miner, class, proven });
+                let proven = u32::try_from(read_column::<i64>(row, "proven")?).unwrap_or(0);
+                before.push(ProvenCount { miner, class, proven });
             }
         }
         Ok(before)
     }
 
-    /// What each miner's last batch in these blocks showed, both ends included.
+    /// The capacities of each miner and class in its last batch between these blocks, both included.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn capacities_between(&self, first: u64, last: u64) -> Result<Vec<Capacity>> {
         let rows = sqlx::query(
             "SELECT miner, class, block, proven, excused FROM capacities WHERE block >= $1 AND block <= $2 ORDER BY block",
         )
-        .bind(signed(first))
-        .bind(signed(last))
+        .bind(to_i64(first))
+        .bind(to_i64(last))
         .fetch_all(&self.pool)
         .await
         .during("read proven capacities")?;
         let mut latest = BTreeMap::new();
         for row in &rows {
             let count = Capacity {
-                miner: parsed(row, "miner")?,
-                class: parsed(row, "class")?,
-                proven: u32::try_from(column::<i64>(row, "proven")?).unwrap_or(0),
-                excused: u32::try_from(column::<i64>(row, "excused")?).unwrap_or(0),
+                miner: parse_column(row, "miner")?,
+                class: parse_column(row, "class")?,
+                proven: u32::try_from(read_column::<i64>(row, "proven")?).unwrap_or(0),
+                excused: u32::try_from(read_column::<i64>(row, "excused")?).unwrap_or(0),
             };
             latest.insert((count.miner, count.class), count);
         }
         Ok(latest.into_values().collect())
     }
 
-    /// The newest batches.
+    /// The newest batches, newest first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn batches(&self, limit: u32) -> Result<Vec<BatchRow>> {
         let rows = sqlx::query(
             "SELECT batch_id, block, state, began_at, ended_at FROM batches ORDER BY began_at DESC, batch_id LIMIT $1",
@@ -248,7 +257,7 @@ impl Book {
         .during("read batches")?;
         let mut batches = Vec::new();
         for row in &rows {
-            let batch: String = column(row, "batch_id")?;
+            let batch: String = read_column(row, "batch_id")?;
             let counts = sqlx::query(
                 "SELECT grade, COUNT(*) AS executors FROM grades WHERE batch_id = $1 GROUP BY grade",
             )
@@ -258,28 +267,28 @@ impl Book {
             .during("count grades")?;
             let mut grades = BTreeMap::new();
             for count in &counts {
-                let executors = u64::try_from(column::<i64>(count, "executors")?).unwrap_or(0);
-                grades.insert(column(count, "grade")?, executors);
+                let executors = u64::try_from(read_column::<i64>(count, "executors")?).unwrap_or(0);
+                grades.insert(read_column(count, "grade")?, executors);
             }
             batches.push(BatchRow {
                 batch,
-                block: unsigned(column(row, "block")?),
-                state: column(row, "state")?,
-                began_at: Timestamp::from_micros(column(row, "began_at")?),
-                ended_at: column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
+                block: to_u64(read_column(row, "block")?),
+                state: read_column(row, "state")?,
+                began_at: Timestamp::from_micros(read_column(row, "began_at")?),
+                ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
                 grades,
             });
         }
         Ok(batches)
     }
 
-    /// What a miner's executors came to, the newest batch first.
+    /// The judgements of a miner's executors, newest batch first.
     ///
     /// # Errors
-    /// The database's.
+    /// The database fails.
     pub async fn grades_of(&self, miner: MinerKey, limit: u32) -> Result<Vec<GradeRow>> {
         let rows = sqlx::query(
-            "SELECT g.batch_id, b.block, g.place, g.miner, g.class, g.seat, g.judgement FROM grades AS g \
+            "SELECT g.batch_id, b.block, g.place, g.miner, g.class, g.participant, g.judgement FROM grades AS g \
              JOIN batches AS b ON b.batch_id = g.batch_id WHERE g.miner = $1 \
              ORDER BY b.began_at DESC, g.place LIMIT $2",
         )
@@ -288,14 +297,15 @@ impl Book {
         .fetch_all(&self.pool)
         .await
         .during("read grades")?;
-        rows.iter().map(grade).collect()
+        rows.iter().map(read_grade).collect()
     }
 
-    /// The file of a batch: all of it, or the evidence about one miner's executors only. `None` if there is none that is over.
+    /// The file of a batch, with all its evidence or only that about one miner's executors. `None` if no such batch is
+    /// done.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn file(&self, batch: &str, of: Option<MinerKey>) -> Result<Option<BatchFile>> {
+    /// The database fails.
+    pub async fn batch_file(&self, batch: &str, of: Option<MinerKey>) -> Result<Option<BatchFile>> {
         const OPERATION: &str = "read a batch";
         let row = sqlx::query("SELECT head, marks FROM batches WHERE batch_id = $1 AND state = 'done'")
             .bind(batch.to_owned())
@@ -312,19 +322,19 @@ impl Book {
         .during(OPERATION)?;
         let mut file = BatchFile {
             format: FORMAT.to_owned(),
-            head: json(&row, "head")?,
-            marks: json(&row, "marks")?,
+            head: parse_json(&row, "head")?,
+            fingerprints: parse_json(&row, "marks")?,
             judgements: Vec::new(),
-            seats: BTreeMap::new(),
+            participants: BTreeMap::new(),
         };
         for row in &rows {
-            file.judgements.push(json(row, "judgement")?);
-            let miner: MinerKey = parsed(row, "miner")?;
+            file.judgements.push(parse_json(row, "judgement")?);
+            let miner: MinerKey = parse_column(row, "miner")?;
             if of.is_some_and(|of| of != miner) {
                 continue;
             }
-            let place: i64 = column(row, "place")?;
-            let mut seat: SeatFile = json(row, "evidence")?;
+            let place: i64 = read_column(row, "place")?;
+            let mut participant: ParticipantEvidence = parse_json(row, "evidence")?;
             let proofs = sqlx::query(
                 "SELECT proof FROM batch_proofs WHERE batch_id = $1 AND place = $2 ORDER BY number",
             )
@@ -334,19 +344,19 @@ impl Book {
             .await
             .during(OPERATION)?;
             for proof in &proofs {
-                seat.proofs.push(json(proof, "proof")?);
+                participant.proofs.push(parse_json(proof, "proof")?);
             }
-            file.seats
-                .insert(usize::try_from(place).unwrap_or(usize::MAX), seat);
+            file.participants
+                .insert(usize::try_from(place).unwrap_or(usize::MAX), participant);
         }
         Ok(Some(file))
     }
 
-    /// Forgets batches that ended before this, with their evidence.
+    /// Deletes the proofs and grades of batches that ended before this time. Capacities stay.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn forget(&self, before: Timestamp) -> Result<()> {
+    /// The database fails.
+    pub async fn forget_evidence_before(&self, before: Timestamp) -> Result<()> {
         const OPERATION: &str = "forget old batches";
         let mut tx = begin(&self.pool).await?;
         for statement in [
@@ -363,29 +373,29 @@ impl Book {
     }
 }
 
-fn grade(row: &AnyRow) -> Result<GradeRow> {
-    let judgement: Judgement = json(row, "judgement")?;
+fn read_grade(row: &AnyRow) -> Result<GradeRow> {
+    let judgement: Judgement = parse_json(row, "judgement")?;
     Ok(GradeRow {
-        batch: column(row, "batch_id")?,
-        block: unsigned(column(row, "block")?),
-        place: unsigned(column(row, "place")?),
-        miner: parsed(row, "miner")?,
-        class: class_of(row)?,
-        index: unsigned(column(row, "seat")?),
+        batch: read_column(row, "batch_id")?,
+        block: to_u64(read_column(row, "block")?),
+        place: to_u64(read_column(row, "place")?),
+        miner: parse_column(row, "miner")?,
+        class: read_class(row)?,
+        index: to_u64(read_column(row, "seat")?),
         said: judgement.to_string(),
         judgement,
     })
 }
 
-fn class_of(row: &AnyRow) -> Result<Option<ExecutorClass>> {
-    let text: String = column(row, "class")?;
+fn read_class(row: &AnyRow) -> Result<Option<ExecutorClass>> {
+    let text: String = read_column(row, "class")?;
     if text.is_empty() {
         return Ok(None);
     }
-    parsed(row, "class").map(Some)
+    parse_column(row, "class").map(Some)
 }
 
-fn column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>
+fn read_column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>
 where
     T: Decode<'r, Any> + Type<Any>,
 {
@@ -393,34 +403,34 @@ where
         .map_err(|error| StoreError::corrupt(name, error))
 }
 
-fn parsed<T>(row: &AnyRow, name: &'static str) -> Result<T>
+fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
 {
-    let text: String = column(row, name)?;
+    let text: String = read_column(row, name)?;
     text.parse()
         .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
 }
 
-fn json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
-    let text: String = column(row, name)?;
+fn parse_json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
+    let text: String = read_column(row, name)?;
     serde_json::from_str(&text).map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-/// The JSON text of a value of ours, all of which have one.
-fn text<T: Serialize>(value: &T) -> String {
+/// The JSON text of a value. All our types can be serialised.
+fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn signed(number: u64) -> i64 {
+fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unsigned(number: i64) -> u64 {
+fn to_u64(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn place_of(place: usize) -> i64 {
+fn place_to_i64(place: usize) -> i64 {
     i64::try_from(place).unwrap_or(i64::MAX)
 }

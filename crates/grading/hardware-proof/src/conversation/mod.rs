@@ -6,5 +6,7 @@
 mod executor;
 mod validator;
 
-pub use executor::{Caps, Command, Executor, Output, Refusal, Task};
-pub use validator::{Action, Input, Validator};
+pub use executor::{
+    ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverLimits, ProverOutput, ProverTask,
+};
+pub use validator::{ValidatorAction, ValidatorConversation, ValidatorInput};

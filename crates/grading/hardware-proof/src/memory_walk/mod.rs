@@ -1,19 +1,19 @@
 //! WALK: dependent reads all over a filled memory, which prove the size of the memory and its bandwidth.
 //!
 //! A word (64 bytes) is a one-way function applied t times to the word's number, so recomputing a word costs more than
-//! storing it. A block is sixteen words. Many walks run side by side. Each step mixes the whole block at the state's address
-//! into the state, so the next address is unknown until the block has been read. The prover commits to all states. The
-//! verifier draws single steps and replays them with recomputed blocks; it stores no memory.
+//! storing it. A block is sixteen words. Many walks run side by side. Each step mixes the whole block at the state's
+//! address into the state, so the next address is unknown until the block has been read. The prover commits to all
+//! states. The verifier draws single steps and replays them with recomputed blocks; it stores no memory.
 
 pub(crate) mod check;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::chacha::{self, Key, State};
+use crate::chacha::{self, ChaChaState, Key};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, DOMAIN, Draws, Identity, Purpose, SessionId};
+use crate::keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::merkle::{Hash, LEAF};
-use crate::spec::{Memory, SpecError, push_identity, read_identity};
+use crate::spec::{SpecError, WalkMemory, push_identity, read_identity};
 
 /// States in one leaf of the tree: 1 KiB.
 pub const LEAF_STATES: u64 = 32;
@@ -39,21 +39,22 @@ pub struct WalkShape {
 /// A complete WALK challenge, whose shape is within its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WalkSpec {
-    identity: Identity,
+    identity: ChallengeIdentity,
     shape: WalkShape,
 }
 
 /// The position of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StepPlace {
+pub struct StepPosition {
     /// The number of the walk, from 0.
     pub walk: u32,
     /// The number of the step in its walk, from 0.
     pub step: u64,
 }
 
-impl StepPlace {
-    /// Whether the leaf before must be opened too: the state before the first step of a leaf is the last one of that leaf.
+impl StepPosition {
+    /// Whether the leaf before must be opened too: the state before the first step of a leaf is the last one of that
+    /// leaf.
     pub fn needs_leaf_before(&self) -> bool {
         self.step > 0 && self.step.is_multiple_of(LEAF_STATES)
     }
@@ -67,7 +68,7 @@ impl WalkSpec {
     ///
     /// # Errors
     /// Names the first value outside its range.
-    pub fn new(identity: Identity, shape: WalkShape) -> Result<Self, SpecError> {
+    pub fn new(identity: ChallengeIdentity, shape: WalkShape) -> Result<Self, SpecError> {
         if shape.log2_walks > 20 {
             return Err(SpecError("number of walks"));
         }
@@ -78,12 +79,12 @@ impl WalkSpec {
             return Err(SpecError("number of drawn steps"));
         }
         let spec = Self { identity, shape };
-        spec.memory().check()?;
+        spec.memory().validate()?;
         Ok(spec)
     }
 
     /// The identity of the challenge.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &ChallengeIdentity {
         &self.identity
     }
 
@@ -93,9 +94,9 @@ impl WalkSpec {
     }
 
     /// The memory that the prover must fill.
-    pub fn memory(&self) -> Memory {
-        Memory {
-            session: self.session(),
+    pub fn memory(&self) -> WalkMemory {
+        WalkMemory {
+            challenge_id: self.challenge_id(),
             blocks: self.shape.blocks,
             work: self.shape.work,
         }
@@ -126,8 +127,9 @@ impl WalkSpec {
         u128::from(self.steps()) * u128::from(self.walks()) * LEAF as u128
     }
 
-    /// Bytes of one opened step: its position, its leaf and path, and the leaf before with its path if the step needs it.
-    pub fn opening_bytes(&self, place: &StepPlace) -> usize {
+    /// Bytes of one opened step: its position, its leaf and path, and the leaf before with its path if the step needs
+    /// it.
+    pub fn opening_bytes(&self, place: &StepPosition) -> usize {
         let leaf = LEAF + 32 * self.depth();
         12 + if place.needs_leaf_before() { 2 * leaf } else { leaf }
     }
@@ -176,24 +178,24 @@ impl WalkSpec {
     }
 
     /// The digest of the fixed layout. Every message carries it and every key depends on it.
-    pub fn session(&self) -> SessionId {
-        SessionId(Sha256::digest(self.to_bytes()).into())
+    pub fn challenge_id(&self) -> ChallengeId {
+        ChallengeId(Sha256::digest(self.to_bytes()).into())
     }
 
     /// Derives the key of the first states from the validator's seed.
     pub fn start_key(&self, seed: &[u8; 32]) -> Key {
-        keys::derive(&self.session(), Purpose::WalkStart, 0, seed)
+        keys::derive_key(&self.challenge_id(), KeyPurpose::WalkStart, 0, seed)
     }
 
     /// Draws the steps to open.
-    pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<StepPlace> {
-        let mut draws = Draws::new(keys::draw_key(&self.session(), commitment, entropy));
+    pub fn draw_positions(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<StepPosition> {
+        let mut draws = Draws::new(keys::derive_draw_key(&self.challenge_id(), commitment, entropy));
         // At most 2²⁵ steps a walk: the shift cannot overflow.
         let steps = 32 << self.shape.log2_leaves;
         (0..self.shape.draws)
-            .map(|_| StepPlace {
-                walk: draws.below(self.walks()),
-                step: u64::from(draws.below(steps)),
+            .map(|_| StepPosition {
+                walk: draws.draw_below(self.walks()),
+                step: u64::from(draws.draw_below(steps)),
             })
             .collect()
     }
@@ -205,8 +207,8 @@ impl WalkSpec {
 }
 
 /// Computes the state of walk `walk` before its first step.
-pub fn start(key: &Key, walk: u32) -> WalkState {
-    head(chacha::initial(key, 0, u64::from(walk)))
+pub fn start_state(key: &Key, walk: u32) -> WalkState {
+    state_head(chacha::initial_state(key, 0, u64::from(walk)))
 }
 
 /// The first 64 bits of a state, which determine the address of the next block.
@@ -220,13 +222,13 @@ pub fn address_bits(state: &WalkState) -> u64 {
         .unwrap_or_default()
 }
 
-/// Computes the state after one step: XORs a row of the block and applies one round, sixteen times, then applies the one-way
-/// function.
+/// Computes the state after one step: XORs a row of the block and applies one round, sixteen times, then applies the
+/// one-way function.
 ///
-/// The rows act as round keys of 512 bits. A sum over the block with a repeating key, as in NH, would be weaker: a prover
-/// could store the coefficients of that sum, a fifth of the block, instead of the block.
-pub fn step(walk: u32, number: u64, state: &WalkState, block: &[u8; LEAF]) -> WalkState {
-    let mut mixed = chacha::initial(&Key(*state), u64::from(walk), number);
+/// The rows act as round keys of 512 bits. A sum over the block with a repeating key, as in NH, would be weaker: a
+/// prover could store the coefficients of that sum, a fifth of the block, instead of the block.
+pub fn next_state(walk: u32, number: u64, state: &WalkState, block: &[u8; LEAF]) -> WalkState {
+    let mut mixed = chacha::initial_state(&Key(*state), u64::from(walk), number);
     for (i, row) in block.as_chunks::<{ chacha::BLOCK }>().0.iter().enumerate() {
         for (word, bytes) in mixed.iter_mut().zip(row.as_chunks::<4>().0) {
             *word ^= u32::from_le_bytes(*bytes);
@@ -237,11 +239,11 @@ pub fn step(walk: u32, number: u64, state: &WalkState, block: &[u8; LEAF]) -> Wa
             chacha::diagonal_round(&mut mixed)
         }
     }
-    head(mixed)
+    state_head(mixed)
 }
 
-fn head(mut state: State) -> WalkState {
-    chacha::forward(&mut state);
+fn state_head(mut state: ChaChaState) -> WalkState {
+    chacha::apply_block_function(&mut state);
     let mut out = [0; 32];
     for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(state) {
         *place = word.to_le_bytes();

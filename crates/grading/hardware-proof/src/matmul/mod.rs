@@ -1,9 +1,9 @@
 //! MATMUL: a sequence of dependent matrix products, which proves a rate of computing.
 //!
-//! `C_k = A_k · B` for `k = 0 … K-1`, all exact integers modulo 2³². B and A₀ follow from the challenge id, `A_{k+1}` follows
-//! from the Merkle root over `C_k`. So no round can be computed before the round before it. After all roots are committed,
-//! single entries are drawn and opened. To check one entry, a verifier computes one row of A, one column of B and one inner
-//! product.
+//! `C_k = A_k · B` for `k = 0 … K-1`, all exact integers modulo 2³². B and A₀ follow from the challenge id, `A_{k+1}`
+//! follows from the Merkle root over `C_k`. So no round can be computed before the round before it. After all roots are
+//! committed, single entries are drawn and opened. To check one entry, a verifier computes one row of A, one column of
+//! B and one inner product.
 
 pub(crate) mod check;
 
@@ -11,19 +11,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, Key};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, DOMAIN, Draws, Identity, Purpose, SessionId};
+use crate::keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::merkle::{Hash, LEAF};
-use crate::simd::{self, Engine};
-use crate::spec::{Memory, Numbers, SpecError, push_identity, read_identity};
+use crate::simd::{self, InstructionSet};
+use crate::spec::{NumberFormat, SpecError, WalkMemory, push_identity, read_identity};
 
 /// Entries of C in one leaf: 256 columns of one row.
 pub const LEAF_ENTRIES: u32 = 256;
 
 /// The size of a MATMUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ChainShape {
+pub struct MatmulShape {
     /// The format of the entries.
-    pub numbers: Numbers,
+    pub numbers: NumberFormat,
     /// log₂ of the side n of the matrices, 8 to 16.
     pub log2_n: u8,
     /// The number of products, 1 to 256.
@@ -34,24 +34,24 @@ pub struct ChainShape {
 
 /// Binds the products to a filled memory: blocks of a WALK are XORed over the beginning of every row of A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Binding {
+pub struct MemoryBinding {
     /// Blocks of memory per row of A, 1 to `n · width / 1024`.
     pub blocks_per_row: u16,
     /// The memory that must be filled.
-    pub memory: Memory,
+    pub memory: WalkMemory,
 }
 
 /// A complete MATMUL challenge, whose shape and binding are within their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ChainSpec {
-    identity: Identity,
-    shape: ChainShape,
-    binding: Option<Binding>,
+pub struct MatmulSpec {
+    identity: ChallengeIdentity,
+    shape: MatmulShape,
+    binding: Option<MemoryBinding>,
 }
 
 /// The position of one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct EntryPosition {
     /// The number of the product, from 0.
     pub round: u32,
     /// The row of C, below n.
@@ -60,7 +60,7 @@ pub struct Place {
     pub column: u32,
 }
 
-impl ChainSpec {
+impl MatmulSpec {
     /// The length of the fixed layout.
     pub const BYTES: usize = 152;
 
@@ -68,7 +68,11 @@ impl ChainSpec {
     ///
     /// # Errors
     /// Names the first value outside its range.
-    pub fn new(identity: Identity, shape: ChainShape, binding: Option<Binding>) -> Result<Self, SpecError> {
+    pub fn new(
+        identity: ChallengeIdentity,
+        shape: MatmulShape,
+        binding: Option<MemoryBinding>,
+    ) -> Result<Self, SpecError> {
         if !(8..=16).contains(&shape.log2_n) {
             return Err(SpecError("side"));
         }
@@ -88,23 +92,23 @@ impl ChainSpec {
             if binding.blocks_per_row == 0 || usize::from(binding.blocks_per_row) > most {
                 return Err(SpecError("number of bound blocks"));
             }
-            binding.memory.check()?;
+            binding.memory.validate()?;
         }
         Ok(spec)
     }
 
     /// The identity of the challenge.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &ChallengeIdentity {
         &self.identity
     }
 
     /// The size of the products.
-    pub fn shape(&self) -> &ChainShape {
+    pub fn shape(&self) -> &MatmulShape {
         &self.shape
     }
 
     /// The memory to which the products are bound, if any.
-    pub fn binding(&self) -> Option<&Binding> {
+    pub fn binding(&self) -> Option<&MemoryBinding> {
         self.binding.as_ref()
     }
 
@@ -148,7 +152,7 @@ impl ChainSpec {
                 out.extend([0; 2]);
                 out.extend(binding.memory.work.to_le_bytes());
                 out.extend(binding.memory.blocks.to_le_bytes());
-                out.extend(binding.memory.session.0);
+                out.extend(binding.memory.challenge_id.0);
             }
         }
         out
@@ -168,11 +172,11 @@ impl ChainSpec {
             return Err(DecodeError::Unknown("kind of proof"));
         }
         let numbers = match numbers {
-            0 => Numbers::Int8,
-            1 => Numbers::Fp16,
+            0 => NumberFormat::Int8,
+            1 => NumberFormat::Fp16,
             2.. => return Err(DecodeError::Unknown("kind of numbers")),
         };
-        let shape = ChainShape {
+        let shape = MatmulShape {
             numbers,
             log2_n,
             rounds: reader.u16()?,
@@ -190,37 +194,37 @@ impl ChainSpec {
     }
 
     /// The digest of the fixed layout. Every message carries it and every key depends on it.
-    pub fn session(&self) -> SessionId {
-        SessionId(Sha256::digest(self.to_bytes()).into())
+    pub fn challenge_id(&self) -> ChallengeId {
+        ChallengeId(Sha256::digest(self.to_bytes()).into())
     }
 
     /// Draws the entries to open: first one of every round, then the rest from any round.
-    pub fn places(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<Place> {
-        let mut draws = Draws::new(keys::draw_key(&self.session(), commitment, entropy));
+    pub fn draw_positions(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<EntryPosition> {
+        let mut draws = Draws::new(keys::derive_draw_key(&self.challenge_id(), commitment, entropy));
         let rounds = u32::from(self.shape.rounds);
         let n = 1 << self.shape.log2_n;
         (0..u32::from(self.shape.entries))
-            .map(|i| Place {
-                round: if i < rounds { i } else { draws.below(rounds) },
-                row: draws.below(n),
-                column: draws.below(n),
+            .map(|i| EntryPosition {
+                round: if i < rounds { i } else { draws.draw_below(rounds) },
+                row: draws.draw_below(n),
+                column: draws.draw_below(n),
             })
             .collect()
     }
 }
 
-fn read_binding(bytes: &[u8]) -> Result<Binding, DecodeError> {
+fn read_binding(bytes: &[u8]) -> Result<MemoryBinding, DecodeError> {
     let mut reader = Reader::new(bytes);
     let blocks_per_row = reader.u16()?;
     if reader.u16()? != 0 {
         return Err(DecodeError::Range("reserved field"));
     }
     let (work, blocks) = (reader.u32()?, reader.u64()?);
-    let session = SessionId(*reader.take()?);
-    Ok(Binding {
+    let challenge_id = ChallengeId(*reader.take()?);
+    Ok(MemoryBinding {
         blocks_per_row,
-        memory: Memory {
-            session,
+        memory: WalkMemory {
+            challenge_id,
             blocks,
             work,
         },
@@ -229,23 +233,23 @@ fn read_binding(bytes: &[u8]) -> Result<Binding, DecodeError> {
 
 /// Generates the matrices of one challenge.
 #[derive(Debug, Clone)]
-pub struct Generator {
-    spec: ChainSpec,
-    session: SessionId,
+pub struct MatrixGenerator {
+    spec: MatmulSpec,
+    challenge_id: ChallengeId,
     b: Key,
     labels: Option<Key>,
-    engine: Engine,
+    engine: InstructionSet,
 }
 
-impl Generator {
+impl MatrixGenerator {
     /// Derives the keys that stay the same in all rounds.
-    pub fn new(spec: ChainSpec, engine: Engine) -> Self {
-        let session = spec.session();
-        let b = keys::derive(&session, Purpose::MatrixB, 0, &[0; 32]);
+    pub fn new(spec: MatmulSpec, engine: InstructionSet) -> Self {
+        let challenge_id = spec.challenge_id();
+        let b = keys::derive_key(&challenge_id, KeyPurpose::MatrixB, 0, &[0; 32]);
         let labels = spec.binding.map(|binding| binding.memory.label_key());
         Self {
             spec,
-            session,
+            challenge_id,
             b,
             labels,
             engine,
@@ -253,8 +257,8 @@ impl Generator {
     }
 
     /// The bytes that a prover sends to show that it derived the same keys.
-    pub fn print(&self) -> [u8; 16] {
-        keys::print(&self.session, &self.b)
+    pub fn key_confirmation(&self) -> [u8; 16] {
+        keys::key_confirmation(&self.challenge_id, &self.b)
     }
 
     /// The key of B.
@@ -264,17 +268,17 @@ impl Generator {
 
     /// Derives the key of A in `round` from the root of the round before (zeros for round 0).
     pub fn a_key(&self, round: u32, previous: &Hash) -> Key {
-        keys::derive(&self.session, Purpose::MatrixA, round, previous)
+        keys::derive_key(&self.challenge_id, KeyPurpose::MatrixA, round, previous)
     }
 
     /// Generates column `column` of B into `out`, which has `row_bytes` bytes.
-    pub fn column(&self, column: u32, out: &mut [u8]) {
-        simd::fill(self.engine, &self.b, u64::from(column), out);
+    pub fn fill_column(&self, column: u32, out: &mut [u8]) {
+        simd::fill_keystream(self.engine, &self.b, u64::from(column), out);
     }
 
     /// Generates row `row` of A under `key` into `out`, without the blocks of a bound memory.
-    pub fn row(&self, key: &Key, row: u32, out: &mut [u8]) {
-        simd::fill(self.engine, key, u64::from(row), out);
+    pub fn fill_row(&self, key: &Key, row: u32, out: &mut [u8]) {
+        simd::fill_keystream(self.engine, key, u64::from(row), out);
     }
 
     /// The addresses of the blocks that are XORed over row `row` of A in `round`, in order. Empty without a binding.
@@ -282,9 +286,9 @@ impl Generator {
         let Some(binding) = &self.spec.binding else {
             return Vec::new();
         };
-        let key = keys::derive(&self.session, Purpose::BoundBlocks, round, previous);
+        let key = keys::derive_key(&self.challenge_id, KeyPurpose::BoundBlocks, round, previous);
         let mut stream = vec![0; usize::from(binding.blocks_per_row) * 8];
-        chacha::fill(&key, u64::from(row), &mut stream);
+        chacha::fill_keystream(&key, u64::from(row), &mut stream);
         stream
             .as_chunks::<8>()
             .0
@@ -294,49 +298,49 @@ impl Generator {
     }
 
     /// Computes the entry at `place` from the specification and the root of the round before.
-    pub fn entry(&self, place: Place, previous: &Hash) -> i32 {
+    pub fn compute_entry(&self, place: EntryPosition, previous: &Hash) -> i32 {
         let key = self.a_key(place.round, previous);
         let numbers = self.spec.shape.numbers;
         if self.labels.is_none() {
             let (a, b) = ((&key, u64::from(place.row)), (&self.b, u64::from(place.column)));
-            return simd::stream_dot(self.engine, numbers, a, b, self.spec.n());
+            return simd::dot_streams(self.engine, numbers, a, b, self.spec.n());
         }
         let mut a = vec![0; self.spec.row_bytes()];
         let mut b = a.clone();
-        self.whole_row(place.round, previous, place.row, &mut a);
-        self.column(place.column, &mut b);
+        self.fill_bound_row(place.round, previous, place.row, &mut a);
+        self.fill_column(place.column, &mut b);
         simd::dot(numbers, &a, &b)
     }
 
     /// Recomputes the 256 entries of the leaf that holds `place`. Used only to name a fault that was found.
-    pub(crate) fn leaf(&self, place: Place, previous: &Hash) -> Vec<i32> {
+    pub(crate) fn compute_leaf(&self, place: EntryPosition, previous: &Hash) -> Vec<i32> {
         let (mut a, mut b) = (vec![0; self.spec.row_bytes()], vec![0; self.spec.row_bytes()]);
-        self.whole_row(place.round, previous, place.row, &mut a);
+        self.fill_bound_row(place.round, previous, place.row, &mut a);
         let first = place.column - place.column % LEAF_ENTRIES;
         let entry = |column| {
-            self.column(column, &mut b);
+            self.fill_column(column, &mut b);
             simd::dot(self.spec.shape.numbers, &a, &b)
         };
         (first..first + LEAF_ENTRIES).map(entry).collect()
     }
 
     /// Generates row `row` of A as it is multiplied. The blocks of a bound memory are recomputed.
-    pub fn whole_row(&self, round: u32, previous: &Hash, row: u32, out: &mut [u8]) {
-        self.row(&self.a_key(round, previous), row, out);
+    pub fn fill_bound_row(&self, round: u32, previous: &Hash, row: u32, out: &mut [u8]) {
+        self.fill_row(&self.a_key(round, previous), row, out);
         let (Some(binding), Some(labels)) = (&self.spec.binding, &self.labels) else {
             return;
         };
         let pieces = out.as_chunks_mut::<LEAF>().0;
         for (piece, address) in pieces.iter_mut().zip(self.bound_blocks(round, previous, row)) {
             let mut block = [0; LEAF];
-            simd::label_block(self.engine, labels, address, binding.memory.work, &mut block);
-            xor(piece, &block);
+            simd::compute_label_block(self.engine, labels, address, binding.memory.work, &mut block);
+            xor_leaf(piece, &block);
         }
     }
 }
 
 /// `target ^= mask`.
-pub(crate) fn xor(target: &mut [u8; LEAF], mask: &[u8; LEAF]) {
+pub(crate) fn xor_leaf(target: &mut [u8; LEAF], mask: &[u8; LEAF]) {
     for (byte, other) in target.iter_mut().zip(mask) {
         *byte ^= other;
     }

@@ -2,16 +2,18 @@
 
 use crate::chacha::Key;
 use crate::codec::Reader;
+use crate::memory_walk::{
+    LEAF_STATES, StepPosition, WalkSpec, WalkState, address_bits, next_state, start_state,
+};
 use crate::merkle::{self, Hash, LEAF};
-use crate::simd::{self, Engine};
-use crate::spec::Memory;
-use crate::verdict::Reason;
-use crate::walk::{LEAF_STATES, StepPlace, WalkSpec, WalkState, address_bits, start, step};
+use crate::simd::{self, InstructionSet};
+use crate::spec::WalkMemory;
+use crate::verdict::ZeroReason;
 
-struct Checker<'a> {
+struct StepChecker<'a> {
     spec: &'a WalkSpec,
-    engine: Engine,
-    memory: Memory,
+    engine: InstructionSet,
+    memory: WalkMemory,
     labels: Key,
     start: Key,
     root: &'a Hash,
@@ -21,16 +23,16 @@ struct Checker<'a> {
 ///
 /// # Errors
 /// The first fault, with the number of its draw.
-pub(crate) fn openings(
+pub(crate) fn check_openings(
     spec: &WalkSpec,
-    engine: Engine,
+    engine: InstructionSet,
     seed: &[u8; 32],
     root: &Hash,
-    places: &[StepPlace],
+    places: &[StepPosition],
     body: &[u8],
-) -> Result<(), Reason> {
+) -> Result<(), ZeroReason> {
     let memory = spec.memory();
-    let checker = Checker {
+    let checker = StepChecker {
         spec,
         engine,
         memory,
@@ -40,20 +42,25 @@ pub(crate) fn openings(
     };
     let mut reader = Reader::new(body);
     for (draw, place) in places.iter().enumerate() {
-        if (StepPlace {
+        if (StepPosition {
             walk: reader.u32()?,
             step: reader.u64()?,
         }) != *place
         {
-            return Err(Reason::OtherPlace { draw });
+            return Err(ZeroReason::OtherPlace { draw });
         }
-        checker.one(draw, place, &mut reader)?;
+        checker.check_step(draw, place, &mut reader)?;
     }
     Ok(reader.finish()?)
 }
 
-impl Checker<'_> {
-    fn one(&self, draw: usize, place: &StepPlace, reader: &mut Reader<'_>) -> Result<(), Reason> {
+impl StepChecker<'_> {
+    fn check_step(
+        &self,
+        draw: usize,
+        place: &StepPosition,
+        reader: &mut Reader<'_>,
+    ) -> Result<(), ZeroReason> {
         let leaf = reader.take::<LEAF>()?;
         let path = reader.hashes(self.spec.depth())?;
         let states = leaf.as_chunks::<32>().0;
@@ -61,18 +68,20 @@ impl Checker<'_> {
         let before = if place.needs_leaf_before() {
             let earlier = reader.take::<LEAF>()?;
             let earlier_path = reader.hashes(self.spec.depth())?;
-            if !self.holds(place.walk, place.step - 1, earlier, earlier_path) {
-                return Err(Reason::AlteredPath { draw });
+            if !self.is_in_tree(place.walk, place.step - 1, earlier, earlier_path) {
+                return Err(ZeroReason::AlteredPath { draw });
             }
             earlier.as_chunks::<32>().0.last()
         } else {
             within.checked_sub(1).and_then(|i| states.get(i))
         };
-        let before = before.copied().unwrap_or_else(|| start(&self.start, place.walk));
-        if states.get(within) != Some(&self.next(place.walk, place.step, &before)) {
-            return Err(Reason::WrongStep { draw });
+        let before = before
+            .copied()
+            .unwrap_or_else(|| start_state(&self.start, place.walk));
+        if states.get(within) != Some(&self.replay_step(place.walk, place.step, &before)) {
+            return Err(ZeroReason::WrongStep { draw });
         }
-        if self.holds(place.walk, place.step, leaf, path) {
+        if self.is_in_tree(place.walk, place.step, leaf, path) {
             return Ok(());
         }
         // The opening is wrong either way. Replaying the leaf's steps tells whether the leaf or its path was altered.
@@ -80,23 +89,23 @@ impl Checker<'_> {
         let honest = states
             .array_windows::<2>()
             .zip(first + 1..)
-            .all(|([a, b], number)| self.next(place.walk, number, a) == *b);
+            .all(|([a, b], number)| self.replay_step(place.walk, number, a) == *b);
         Err(if honest {
-            Reason::AlteredPath { draw }
+            ZeroReason::AlteredPath { draw }
         } else {
-            Reason::AlteredLeaf { draw }
+            ZeroReason::AlteredLeaf { draw }
         })
     }
 
-    fn holds(&self, walk: u32, number: u64, leaf: &[u8; LEAF], path: &[Hash]) -> bool {
+    fn is_in_tree(&self, walk: u32, number: u64, leaf: &[u8; LEAF], path: &[Hash]) -> bool {
         let index = self.spec.leaf_index(walk, number);
-        merkle::climb(merkle::leaf_hash(leaf), index, path) == *self.root
+        merkle::root_from_path(merkle::hash_leaf(leaf), index, path) == *self.root
     }
 
-    fn next(&self, walk: u32, number: u64, before: &WalkState) -> WalkState {
+    fn replay_step(&self, walk: u32, number: u64, before: &WalkState) -> WalkState {
         let address = self.memory.address(address_bits(before));
         let mut block = [0; LEAF];
-        simd::label_block(self.engine, &self.labels, address, self.memory.work, &mut block);
-        step(walk, number, before, &block)
+        simd::compute_label_block(self.engine, &self.labels, address, self.memory.work, &mut block);
+        next_state(walk, number, before, &block)
     }
 }

@@ -1,80 +1,80 @@
-//! The floors of classes as an operator keeps them in a file: what is stated, and the honest runs of machines that are known to be of the
-//! class. Whatever class the file does not name has the floors that are stated here.
+//! An operator's file of thresholds: for some classes, the stated values and the honest runs of machines that are known
+//! to be of the class. Other classes have the thresholds that are stated in the program.
 
 use muster_hardware_proof::grade::tolerance::{LEAST_MACHINES, LEAST_RUNS};
-use muster_hardware_proof::grade::{Calibration, Component, MachineRuns, stated};
-use muster_hardware_proof::keys::{BatchId, ExecutorName, Identity, Nonce};
+use muster_hardware_proof::grade::{Calibration, Component, MachineRuns, stated_calibrations};
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
-use crate::course::Course;
+use crate::grade_spec::GradeSpec;
 
-/// The version of the file.
+/// The format and version of the file.
 pub const FORMAT: &str = "muster-floors/1";
 
-/// The longest name of a machine.
+/// The longest name of a machine, in characters.
 const MAX_NAME: usize = 100;
-/// Runs of one component of one machine, at most.
+/// The largest number of runs of one component of one machine.
 const MAX_RUNS: usize = 1_000;
-/// The longest that one proof may take at its floor.
+/// The longest time limit that may follow from a threshold, in microseconds.
 const LONGEST_US: u64 = 900_000_000;
 
-/// Floors of classes.
+/// A file of thresholds. The file format and the key `grading.floors` call them floors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FloorsFile {
-    /// [`FORMAT`].
+pub struct ThresholdsFile {
+    /// The format and version, which must be [`FORMAT`].
     pub format: String,
-    /// One for each class that is not to have what is stated without a file.
+    /// The calibrations, one for each class whose thresholds the operator sets.
     pub classes: Vec<Calibration>,
 }
 
-/// What is wrong with a file of floors.
+/// A fault in a file of thresholds.
 #[derive(Debug, thiserror::Error)]
-pub enum FloorsError {
-    /// No JSON, or not these fields.
-    #[error("it is no file of floors: {0}; `muster grade self --write-floors FILE` writes one")]
+pub enum ThresholdsError {
+    /// The text is not JSON, or has other fields.
+    #[error("it is not a file of floors: {0}; `muster grade self --write-floors FILE` writes one")]
     Text(#[from] serde_json::Error),
-    /// Another version.
+    /// The file has another format or version.
     #[error("its format is {0:?}, this version reads {FORMAT:?}")]
     Format(String),
-    /// A class stands in it twice.
-    #[error("class {0} stands in it twice: put the machines of both under one")]
+    /// A class is listed twice.
+    #[error("class {0} is listed twice: put the machines of both under one")]
     Twice(ExecutorClass),
-    /// A class would be graded without computing anything.
+    /// The threshold of int8 is 0, so the class would prove no computing.
     #[error("class {0}: stated.int8 must be at least 1: every class proves that it computes")]
     NoRate(ExecutorClass),
-    /// A memory and its bandwidth are one proof.
-    #[error("class {0}: stated.memory and stated.bandwidth are one proof: both are 0, or neither")]
+    /// Only one of memory and bandwidth is 0, but one proof measures both.
+    #[error("class {0}: stated.memory and stated.bandwidth are one proof: both must be 0, or neither")]
     HalfAWalk(ExecutorClass),
-    /// The proof that follows from a floor cannot be asked for.
-    #[error("class {class}: {component:?} of {floor} cannot be asked for: {why}")]
+    /// The proof that follows from a threshold is too large or too slow.
+    #[error("class {class}: {component:?} of {threshold} is impossible: {why}")]
     Unaskable {
-        /// Which class.
+        /// The class with the fault.
         class: ExecutorClass,
-        /// Which floor.
+        /// The component with the fault.
         component: Component,
-        /// The floor.
-        floor: u64,
-        /// Why not.
+        /// Its threshold, in the unit of the component.
+        threshold: u64,
+        /// The fault in words.
         why: String,
     },
-    /// A machine without a name, or with an endless one.
+    /// A machine has no name, or one that is too long.
     #[error(
         "class {0}: every machine needs a name of 1 to {MAX_NAME} characters: runs of one name are of one machine"
     )]
     Name(ExecutorClass),
-    /// Runs that are none.
+    /// A machine has a run of 0, or too many runs.
     #[error("class {class}: machine {machine:?} has a run of 0, or more than {MAX_RUNS} runs of one kind")]
     Runs {
-        /// Which class.
+        /// The class of the machine.
         class: ExecutorClass,
-        /// Whose.
+        /// The name of the machine.
         machine: String,
     },
 }
 
-impl Default for FloorsFile {
+impl Default for ThresholdsFile {
     fn default() -> Self {
         Self {
             format: FORMAT.to_owned(),
@@ -83,54 +83,58 @@ impl Default for FloorsFile {
     }
 }
 
-impl FloorsFile {
-    /// Reads and checks one.
+impl ThresholdsFile {
+    /// Reads and checks a file.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, FloorsError> {
+    /// The first fault in the file.
+    pub fn parse(text: &str) -> Result<Self, ThresholdsError> {
         let file: Self = serde_json::from_str(text)?;
         if file.format != FORMAT {
-            return Err(FloorsError::Format(file.format));
+            return Err(ThresholdsError::Format(file.format));
         }
         let mut seen = Vec::new();
         for calibration in &file.classes {
             let class = calibration.class;
             if seen.contains(&class) {
-                return Err(FloorsError::Twice(class));
+                return Err(ThresholdsError::Twice(class));
             }
             seen.push(class);
-            check(calibration)?;
+            check_calibration(calibration)?;
         }
         Ok(file)
     }
 
-    /// As it is kept.
+    /// The text of the file.
     pub fn to_text(&self) -> String {
-        // Numbers and texts always have a JSON form.
+        // Numbers and texts can always be serialised.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         text
     }
 
-    /// What a class has to prove.
-    pub fn course(&self, class: ExecutorClass) -> Option<Course> {
-        match self.of(class) {
-            Some(calibration) => Some(Course::with(calibration.floors())),
-            None => Course::of(class),
+    /// The grade specification of a class: by this file if it names the class, else with the stated thresholds.
+    pub fn grade_spec(&self, class: ExecutorClass) -> Option<GradeSpec> {
+        match self.calibration(class) {
+            Some(calibration) => Some(GradeSpec::from_thresholds(calibration.thresholds())),
+            None => GradeSpec::for_class(class),
         }
     }
 
-    /// What stands in it about a class.
-    pub fn of(&self, class: ExecutorClass) -> Option<&Calibration> {
+    /// The calibration of a class, if the file has one.
+    pub fn calibration(&self, class: ExecutorClass) -> Option<&Calibration> {
         self.classes.iter().find(|calibration| calibration.class == class)
     }
 
-    /// Puts runs of a machine beside those that it has of it. A class that is new here begins with what is stated without a file.
-    pub fn add(&mut self, class: ExecutorClass, runs: MachineRuns) {
-        if self.of(class).is_none() {
-            self.classes
-                .extend(stated().into_iter().find(|stated| stated.class == class));
+    /// Adds runs of a machine to those that the file has. A class that is new in the file begins with its stated
+    /// thresholds.
+    pub fn add_runs(&mut self, class: ExecutorClass, runs: MachineRuns) {
+        if self.calibration(class).is_none() {
+            self.classes.extend(
+                stated_calibrations()
+                    .into_iter()
+                    .find(|stated| stated.class == class),
+            );
         }
         let Some(calibration) = self
             .classes
@@ -153,16 +157,16 @@ impl FloorsFile {
         }
     }
 
-    /// Whether the floors of a class are measured, in words.
-    pub fn standing(&self, class: ExecutorClass) -> String {
-        let Some(calibration) = self.of(class) else {
+    /// Describes the thresholds of a class and whether they are measured, in words.
+    pub fn describe(&self, class: ExecutorClass) -> String {
+        let Some(calibration) = self.calibration(class) else {
             return "stated; nothing is measured".to_owned();
         };
-        let floors = calibration.floors();
-        let least = floors.least;
-        let state = if floors.provisional {
+        let thresholds = calibration.thresholds();
+        let least = thresholds.least;
+        let state = if thresholds.provisional {
             format!(
-                "provisional: a floor is measured once {LEAST_MACHINES} machines have {LEAST_RUNS} runs each, {} are known",
+                "provisional: a threshold is measured once {LEAST_MACHINES} machines have {LEAST_RUNS} runs each; {} machines are known",
                 calibration.machines.len()
             )
         } else {
@@ -175,44 +179,44 @@ impl FloorsFile {
     }
 }
 
-fn check(calibration: &Calibration) -> Result<(), FloorsError> {
+fn check_calibration(calibration: &Calibration) -> Result<(), ThresholdsError> {
     let class = calibration.class;
     if calibration.stated.int8 == 0 {
-        return Err(FloorsError::NoRate(class));
+        return Err(ThresholdsError::NoRate(class));
     }
     if (calibration.stated.memory == 0) != (calibration.stated.bandwidth == 0) {
-        return Err(FloorsError::HalfAWalk(class));
+        return Err(ThresholdsError::HalfAWalk(class));
     }
     for machine in &calibration.machines {
         let name = machine.machine.trim();
         if name.is_empty() || machine.machine.chars().count() > MAX_NAME {
-            return Err(FloorsError::Name(class));
+            return Err(ThresholdsError::Name(class));
         }
         let all = [&machine.int8, &machine.fp16, &machine.bandwidth];
         if all.iter().any(|runs| runs.len() > MAX_RUNS || runs.contains(&0)) {
-            return Err(FloorsError::Runs {
+            return Err(ThresholdsError::Runs {
                 class,
                 machine: machine.machine.clone(),
             });
         }
     }
-    let course = Course::with(calibration.floors());
-    let anybody = Identity {
+    let grade_spec = GradeSpec::from_thresholds(calibration.thresholds());
+    let anybody = ChallengeIdentity {
         batch: BatchId([0; 16]),
         executor: ExecutorName([0; 32]),
-        nonce: Nonce([0; 32]),
+        nonce: ChallengeNonce([0; 32]),
     };
-    for trial in &course.trials {
+    for trial in &grade_spec.trials {
         let rate = trial.shape.component();
-        let unaskable = |component, why| FloorsError::Unaskable {
+        let unaskable = |component, why| ThresholdsError::Unaskable {
             class,
             component,
-            floor: course.floors.least.get(component),
+            threshold: grade_spec.thresholds.least.get(component),
             why,
         };
-        if let Err(error) = trial.shape.spec(anybody) {
+        if let Err(error) = trial.shape.challenge_spec(anybody) {
             let component = match rate {
-                // What a walk cannot be is too large or too small.
+                // An impossible walk has a memory that is too large or too small.
                 Component::Bandwidth | Component::Memory => Component::Memory,
                 Component::Int8 | Component::Fp16 => rate,
             };
@@ -220,7 +224,7 @@ fn check(calibration: &Calibration) -> Result<(), FloorsError> {
         }
         if trial.commit_us > LONGEST_US {
             let seconds = trial.commit_us / 1_000_000;
-            let why = format!("who just reaches it would be waited for for {seconds} s; raise it");
+            let why = format!("a machine that just reaches it would take up to {seconds} s; raise it");
             return Err(unaskable(rate, why));
         }
     }
@@ -244,71 +248,70 @@ mod tests {
 
     #[test]
     fn floors_are_measured_once_there_are_enough_machines_and_stated_until_then() {
-        let mut file = FloorsFile::default();
-        assert_eq!(file.course(CLASS), Course::of(CLASS));
+        let mut file = ThresholdsFile::default();
+        assert_eq!(file.grade_spec(CLASS), GradeSpec::for_class(CLASS));
         for number in 0..5 {
-            let measured = file.of(CLASS).is_some_and(|known| !known.floors().provisional);
+            let measured = file
+                .calibration(CLASS)
+                .is_some_and(|known| !known.thresholds().provisional);
             assert!(!measured, "{number} machines");
-            file.add(CLASS, runs(&format!("host {number}"), 900_000));
+            file.add_runs(CLASS, runs(&format!("host {number}"), 900_000));
         }
-        let course = file.course(CLASS).unwrap();
-        let least = course.floors.least;
-        assert!(!course.floors.provisional && file.standing(CLASS).contains("(measured)"));
+        let grade_spec = file.grade_spec(CLASS).unwrap();
+        let least = grade_spec.thresholds.least;
+        assert!(!grade_spec.thresholds.provisional && file.describe(CLASS).contains("(measured)"));
         assert!((700_000..900_000).contains(&least.int8), "{least:?}");
         assert_eq!(
             least.memory,
-            Course::of(CLASS).unwrap().floors.least.memory,
+            GradeSpec::for_class(CLASS).unwrap().thresholds.least.memory,
             "always stated"
         );
-        // Other classes have what they had.
+        // Other classes keep their thresholds.
         assert_eq!(
-            file.course(ExecutorClass::AlwaysOnTest),
-            Course::of(ExecutorClass::AlwaysOnTest)
+            file.grade_spec(ExecutorClass::AlwaysOnTest),
+            GradeSpec::for_class(ExecutorClass::AlwaysOnTest)
         );
-        // More runs of one machine are no further machine.
-        file.add(CLASS, runs("host 1", 900_000));
+        // More runs of the same machine do not count as another machine.
+        file.add_runs(CLASS, runs("host 1", 900_000));
         assert_eq!(
             (
-                file.of(CLASS).unwrap().machines.len(),
-                file.of(CLASS).unwrap().machines[1].int8.len()
+                file.calibration(CLASS).unwrap().machines.len(),
+                file.calibration(CLASS).unwrap().machines[1].int8.len()
             ),
             (5, 6)
         );
-        assert_eq!(FloorsFile::parse(&file.to_text()).unwrap(), file);
+        assert_eq!(ThresholdsFile::parse(&file.to_text()).unwrap(), file);
     }
 
     #[test]
     fn what_is_wrong_with_a_file_is_said() {
         let class = r#"{"class": "always_on.cpu.8c.16gb", "stated": {"int8": 200000, "fp16": 0, "memory": 8192, "bandwidth": 1000}}"#;
         let file = |classes: &str| format!(r#"{{"format": "muster-floors/1", "classes": [{classes}]}}"#);
-        FloorsFile::parse(&file(class)).unwrap();
+        ThresholdsFile::parse(&file(class)).unwrap();
         let with = |from: &str, to: &str| file(&class.replace(from, to));
         let machine = |machine: &str| with("1000}}", &format!("1000}}, \"machines\": [{machine}]}}"));
         let cases = [
             (
                 "a thousand".to_owned(),
-                "no file of floors: expected value at line 1 column 1",
+                "not a file of floors: expected value at line 1 column 1",
             ),
             (with("int8", "int9"), "unknown field `int9`"),
-            (with("cpu.8c", "cpu.9c"), "no file of floors"),
+            (with("cpu.8c", "cpu.9c"), "not a file of floors"),
             (
                 file(class).replace("floors/1", "floors/2"),
                 "its format is \"muster-floors/2\"",
             ),
             (
                 file(&format!("{class}, {class}")),
-                "class always_on.cpu.8c.16gb stands in it twice",
+                "class always_on.cpu.8c.16gb is listed twice",
             ),
             (with("200000", "0"), "stated.int8 must be at least 1"),
             (with("8192", "0"), "are one proof"),
             (
                 with("200000", "1"),
-                "Int8 of 1 cannot be asked for: who just reaches it would be waited for",
+                "Int8 of 1 is impossible: a machine that just reaches it would take",
             ),
-            (
-                with("8192", "99999999999"),
-                "Memory of 99999999999 cannot be asked for",
-            ),
+            (with("8192", "99999999999"), "Memory of 99999999999 is impossible"),
             (
                 machine(r#"{"machine": " ", "int8": [1]}"#),
                 "every machine needs a name",
@@ -319,7 +322,7 @@ mod tests {
             ),
         ];
         for (text, said) in cases {
-            let error = FloorsFile::parse(&text).unwrap_err().to_string();
+            let error = ThresholdsFile::parse(&text).unwrap_err().to_string();
             assert!(error.contains(said), "{said}: {error}");
         }
     }

@@ -1,61 +1,61 @@
-//! WALK on a device: a thread for every word, then a thread for every walk.
+//! WALK on a device: the fill uses a thread for every word, the walks use a thread for every walk.
 
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::merkle::{Hash, LEAF, Tree};
-use muster_hardware_proof::prover::{Part, ProverError, Watch};
-use muster_hardware_proof::spec::{self, WORDS};
-use muster_hardware_proof::walk::{LEAF_STATES, StepPlace, WalkSpec};
+use muster_hardware_proof::memory_walk::{LEAF_STATES, StepPosition, WalkSpec};
+use muster_hardware_proof::merkle::{Hash, LEAF, MerkleTree};
+use muster_hardware_proof::prover::{ProverError, ProverPhase, WorkObserver};
+use muster_hardware_proof::spec::{self, WORDS_PER_BLOCK};
 
-use super::{Pace, failed, hashes, room, stop, trees};
+use super::{LaunchSizes, allocate, build_trees, device_error, read_hashes, stop_if_cancelled};
 use crate::device::{Device, Lane};
 use crate::kernels::{DrawnWalks, HASH, Kernels};
 
-/// There is only one thing to do at a time.
+/// The only lane in use, because a WALK has no work to overlap.
 const LANE: Lane = Lane::Even;
 
-/// A memory that has been filled.
-pub(super) struct Filled<D: Device> {
+/// A filled memory on the device.
+pub(super) struct FilledMemory<D: Device> {
     spec: WalkSpec,
     memory: D::Memory,
-    walked: Option<Walked>,
+    walked: Option<FinishedWalks>,
 }
 
-/// What an opening needs of the walks.
-struct Walked {
+/// The parts of the walks that an opening needs.
+struct FinishedWalks {
     key: Key,
-    tree: Tree,
+    tree: MerkleTree,
 }
 
-/// What came of a walk that was walked again.
-struct Again {
-    /// The tree over its leaves.
-    own: Tree,
-    /// The leaf before the one wanted, and that one.
+/// The result of running one walk again.
+struct ReplayedWalk {
+    /// The tree over the leaves of the walk.
+    own: MerkleTree,
+    /// The leaf before the wanted one, and the wanted one.
     kept: [[u8; LEAF]; 2],
 }
 
-impl<D: Device> Filled<D> {
-    /// Takes the memory and fills it.
+impl<D: Device> FilledMemory<D> {
+    /// Allocates the memory and fills it.
     pub(super) fn fill(
         kernels: &Kernels<D>,
         spec: &WalkSpec,
-        pace: &Pace,
-        watch: &dyn Watch,
+        sizes: &LaunchSizes,
+        watch: &dyn WorkObserver,
     ) -> Result<Self, ProverError> {
-        let memory = room(kernels, spec.bytes(), "memory")?;
+        let memory = allocate(kernels, spec.bytes(), "memory")?;
         let (key, work) = (spec.memory().label_key(), spec.shape().work);
-        let words = spec.shape().blocks * WORDS;
-        let most = (pace.applications / u64::from(work)).max(WORDS);
+        let words = spec.shape().blocks * WORDS_PER_BLOCK;
+        let most = (sizes.applications / u64::from(work)).max(WORDS_PER_BLOCK);
         let mut first = 0;
         while first < words {
-            stop(watch)?;
+            stop_if_cancelled(watch)?;
             let count = most.min(words - first);
             kernels
                 .labels(LANE, &key, (first, count), work, &memory)
                 .and_then(|()| kernels.0.wait(LANE))
-                .map_err(failed)?;
+                .map_err(device_error)?;
             first += count;
-            watch.progress(Part::Fill, first, words);
+            watch.report_progress(ProverPhase::Fill, first, words);
         }
         Ok(Self {
             spec: *spec,
@@ -64,61 +64,61 @@ impl<D: Device> Filled<D> {
         })
     }
 
-    /// The memory, if it is the one described.
-    pub(super) fn of(&self, memory: &spec::Memory) -> Option<&D::Memory> {
+    /// The memory on the device, if it has these parameters.
+    pub(super) fn of(&self, memory: &spec::WalkMemory) -> Option<&D::Memory> {
         (self.spec.memory() == *memory).then_some(&self.memory)
     }
 
-    /// Walks all walks.
+    /// Runs all walks.
     pub(super) fn walk(
         &mut self,
         kernels: &Kernels<D>,
-        pace: &Pace,
+        sizes: &LaunchSizes,
         seed: &[u8; 32],
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<Hash, ProverError> {
         self.walked = None;
         let key = self.spec.start_key(seed);
         let (walks, levels) = (self.spec.walks(), u32::from(self.spec.shape().log2_leaves));
         let all = u64::from(walks) * HASH;
-        let states = room(kernels, all, "states")?;
-        let stack = room(kernels, all * u64::from(levels + 1), "states")?;
+        let states = allocate(kernels, all, "states")?;
+        let stack = allocate(kernels, all * u64::from(levels + 1), "states")?;
         kernels
             .walk_start(LANE, &key, None, walks, &states)
-            .map_err(failed)?;
+            .map_err(device_error)?;
         let leaf_bytes = u64::from(walks) * LEAF_STATES * LEAF as u64;
-        let most = (pace.bytes_read / leaf_bytes).clamp(1, 1 << levels) as u32;
+        let most = (sizes.bytes_read / leaf_bytes).clamp(1, 1 << levels) as u32;
         let shape = (walks, levels);
         self.in_pieces(kernels, most, watch, |piece| {
             let memory = (&self.memory, self.spec.shape().blocks);
             kernels
                 .walk(LANE, memory, shape, piece, &states, &stack)
-                .map_err(failed)
+                .map_err(device_error)
         })?;
-        let roots = hashes(kernels, &stack, all * u64::from(levels), u64::from(walks))?;
-        let tree = Tree::over(roots);
+        let roots = read_hashes(kernels, &stack, all * u64::from(levels), u64::from(walks))?;
+        let tree = MerkleTree::build(roots);
         let root = tree.root();
-        self.walked = Some(Walked { key, tree });
+        self.walked = Some(FinishedWalks { key, tree });
         Ok(root)
     }
 
-    /// Does `work` for runs of at most `most` leaves, waiting after each.
+    /// Does `work` for runs of at most `most` leaves and waits after each run.
     fn in_pieces(
         &self,
         kernels: &Kernels<D>,
         most: u32,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
         work: impl Fn((u32, u32)) -> Result<(), ProverError>,
     ) -> Result<(), ProverError> {
         let leaves = self.leaves();
         let mut first = 0;
         while first < leaves {
-            stop(watch)?;
+            stop_if_cancelled(watch)?;
             let count = most.min(leaves - first);
             work((first, count))?;
-            kernels.0.wait(LANE).map_err(failed)?;
+            kernels.0.wait(LANE).map_err(device_error)?;
             first += count;
-            watch.progress(Part::Walks, u64::from(first), u64::from(leaves));
+            watch.report_progress(ProverPhase::Walks, u64::from(first), u64::from(leaves));
         }
         Ok(())
     }
@@ -127,27 +127,28 @@ impl<D: Device> Filled<D> {
         1 << self.spec.shape().log2_leaves
     }
 
-    /// Appends the openings of `places`; their walks are walked again.
+    /// Appends the openings of `places` to `out`. Their walks are run again.
     pub(super) fn open(
         &self,
         kernels: &Kernels<D>,
-        pace: &Pace,
-        places: &[StepPlace],
+        sizes: &LaunchSizes,
+        places: &[StepPosition],
         out: &mut Vec<u8>,
-        watch: &dyn Watch,
+        watch: &dyn WorkObserver,
     ) -> Result<(), ProverError> {
         let walked = self
             .walked
             .as_ref()
             .ok_or(ProverError::OutOfOrder("an opening"))?;
-        let outside = |place: &StepPlace| place.walk >= self.spec.walks() || place.step >= self.spec.steps();
+        let outside =
+            |place: &StepPosition| place.walk >= self.spec.walks() || place.step >= self.spec.steps();
         if places.iter().any(outside) {
             return Err(ProverError::OutOfOrder("an opening"));
         }
-        let at_once = (pace.panel_bytes / (u64::from(self.leaves()) * HASH)).clamp(1, 1024);
+        let at_once = (sizes.panel_bytes / (u64::from(self.leaves()) * HASH)).clamp(1, 1024);
         for drawn in places.chunks(at_once as usize) {
-            let again = self.again(kernels, pace, &walked.key, drawn, watch)?;
-            for (place, Again { own, kept }) in drawn.iter().zip(again) {
+            let again = self.again(kernels, sizes, &walked.key, drawn, watch)?;
+            for (place, ReplayedWalk { own, kept }) in drawn.iter().zip(again) {
                 let wanted = place.step / LEAF_STATES;
                 out.extend(place.walk.to_le_bytes());
                 out.extend(place.step.to_le_bytes());
@@ -163,22 +164,22 @@ impl<D: Device> Filled<D> {
         Ok(())
     }
 
-    /// Walks the walks of `drawn` again.
+    /// Runs the walks of `drawn` again.
     fn again(
         &self,
         kernels: &Kernels<D>,
-        pace: &Pace,
+        sizes: &LaunchSizes,
         key: &Key,
-        drawn: &[StepPlace],
-        watch: &dyn Watch,
-    ) -> Result<Vec<Again>, ProverError> {
+        drawn: &[StepPosition],
+        watch: &dyn WorkObserver,
+    ) -> Result<Vec<ReplayedWalk>, ProverError> {
         let (count, leaves) = (drawn.len() as u32, self.leaves());
         let all = u64::from(count);
-        let take = |bytes| room(kernels, bytes, "openings");
+        let take = |bytes| allocate(kernels, bytes, "openings");
         let (walks, wanted) = (take(all * 4)?, take(all * 4)?);
         let (states, all_hashes) = (take(all * HASH)?, take(all * u64::from(leaves) * HASH)?);
         let kept = take(all * 2 * LEAF as u64)?;
-        let numbers = |of: fn(&StepPlace) -> u32| {
+        let numbers = |of: fn(&StepPosition) -> u32| {
             drawn
                 .iter()
                 .flat_map(|place| of(place).to_le_bytes())
@@ -193,7 +194,7 @@ impl<D: Device> Filled<D> {
                     .write(&wanted, 0, &numbers(|place| (place.step / LEAF_STATES) as u32))
             })
             .and_then(|()| kernels.walk_start(LANE, key, Some(&walks), count, &states))
-            .map_err(failed)?;
+            .map_err(device_error)?;
         let walks = DrawnWalks {
             count,
             leaves,
@@ -204,20 +205,22 @@ impl<D: Device> Filled<D> {
             kept: &kept,
         };
         let memory = (&self.memory, self.spec.shape().blocks);
-        self.in_pieces(kernels, pace.leaves_again, watch, |piece| {
-            kernels.walk_again(LANE, memory, &walks, piece).map_err(failed)
+        self.in_pieces(kernels, sizes.leaves_again, watch, |piece| {
+            kernels
+                .walk_again(LANE, memory, &walks, piece)
+                .map_err(device_error)
         })?;
-        let bottoms = hashes(kernels, &all_hashes, 0, all * u64::from(leaves))?;
-        let own = trees(bottoms.chunks(leaves as usize).map(<[Hash]>::to_vec).collect());
+        let bottoms = read_hashes(kernels, &all_hashes, 0, all * u64::from(leaves))?;
+        let own = build_trees(bottoms.chunks(leaves as usize).map(<[Hash]>::to_vec).collect());
         let mut states = vec![[[0; LEAF]; 2]; drawn.len()];
         kernels
             .0
             .read(&kept, 0, states.as_flattened_mut().as_flattened_mut())
-            .map_err(failed)?;
+            .map_err(device_error)?;
         Ok(own
             .into_iter()
             .zip(states)
-            .map(|(own, kept)| Again { own, kept })
+            .map(|(own, kept)| ReplayedWalk { own, kept })
             .collect())
     }
 }

@@ -1,0 +1,359 @@
+//! Runs one batch, from its block to its last judgement.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_gateway::sealed::Line;
+use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
+use muster_grading::evidence::{BatchHead, ParticipantEvidence};
+use muster_grading::grade_spec::GradeSpec;
+use muster_grading::judgement::Judgement;
+use muster_grading::plan::{BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch};
+use muster_grading::settlement::{Capacity, count_capacities, judge_silent_miner};
+use muster_process::store::StoreError;
+use muster_protocol::ExecutorClass;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::backend::Announcements;
+use crate::executor_run::{ExecutorRun, RunCommand, RunReport};
+use crate::state::{BatchRejection, RunnerState, micros};
+
+/// The time that a lease lasts beyond all trials, for fetching openings and for judging.
+const LEASE_MARGIN: Duration = Duration::from_secs(600);
+
+/// One batch under way.
+struct BatchRun {
+    state: Arc<RunnerState>,
+    plan: BatchPlan,
+    batch: Batch,
+    /// The sessions in which executors are challenged, by place.
+    sessions: BTreeMap<usize, Arc<Line>>,
+    started_at: Instant,
+    lease_lifetime: Duration,
+    /// The channel to the task of each executor, by place.
+    commands: BTreeMap<usize, mpsc::UnboundedSender<RunCommand>>,
+    reports: mpsc::UnboundedSender<(usize, RunReport)>,
+    evidence: BTreeMap<usize, ParticipantEvidence>,
+}
+
+/// Runs the batch that begins with this block. Returns its id, or the reason why there is none.
+pub(crate) async fn run_batch(
+    state: &Arc<RunnerState>,
+    block: u64,
+    hash: BlockHash,
+) -> Result<Result<String, BatchRejection>, StoreError> {
+    let stop = state.tasks.token();
+    let announcements = tokio::select! {
+        () = stop.cancelled() => return Ok(Err(BatchRejection::Stopping)),
+        announcements = state.backend.collect_announcements() => announcements,
+    };
+    let announcements = select_graded(state, announcements);
+    let plan = draw_batch(
+        &hash,
+        state.backend.validator_key(),
+        &announcements.announced,
+        state.settings.bounds(),
+    );
+    if plan.participants.is_empty() && announcements.silent.is_empty() {
+        return Ok(Err(BatchRejection::NoExecutors));
+    }
+    let lines = state.backend.serving_sessions().await;
+    let head = build_head(state, (block, hash), announcements, &plan, &lines).await?;
+    let sessions = match_sessions(&plan.participants, &head.serving, &lines);
+    let id = hex::encode(plan.id.0);
+    tracing::info!(
+        batch = id,
+        block,
+        executors = plan.participants.len(),
+        beyond = plan.above_bound.len(),
+        left_out = plan.left_out.len(),
+        silent = head.silent.len(),
+        in_sessions = sessions.len(),
+        "a batch begins"
+    );
+    state
+        .store
+        .begin_batch(&plan.id, &head, state.clock.now())
+        .await?;
+    let (reports, incoming) = mpsc::unbounded_channel();
+    let mut run = BatchRun::new(state, plan, sessions, reports);
+    let finished = tokio::select! {
+        () = stop.cancelled() => false,
+        () = run.drive(incoming) => true,
+    };
+    if !finished {
+        return Ok(Err(BatchRejection::Stopping));
+    }
+    run.finish(&head).await?;
+    Ok(Ok(id))
+}
+
+/// The announcements that count: executors of classes that are graded, and as many silent miners as a batch may have
+/// executors.
+fn select_graded(state: &RunnerState, announcements: Announcements) -> Announcements {
+    let graded: Vec<ExecutorClass> = state.grade_specs.iter().map(GradeSpec::class).collect();
+    let Announcements {
+        mut announced,
+        mut silent,
+    } = announcements;
+    announced.retain(|announcement| announcement.count > 0 && graded.contains(&announcement.class));
+    silent.sort_unstable();
+    silent.truncate(usize::try_from(state.settings.executors).unwrap_or(usize::MAX));
+    Announcements { announced, silent }
+}
+
+/// The head of the batch's file: all decisions before the first challenge.
+async fn build_head(
+    state: &RunnerState,
+    (block, hash): (u64, BlockHash),
+    announcements: Announcements,
+    plan: &BatchPlan,
+    lines: &[Arc<Line>],
+) -> Result<BatchHead, StoreError> {
+    Ok(BatchHead {
+        validator: state.backend.validator_key(),
+        block,
+        hash,
+        announced: announcements.announced,
+        silent: announcements.silent,
+        serving: lines.iter().map(|line| describe_session(line)).collect(),
+        bounds: state.settings.bounds(),
+        proven_before: state.store.proven_before(&plan.participants).await?,
+        grade_specs: state.grade_specs.clone(),
+    })
+}
+
+/// Describes a session in the form of the evidence.
+fn describe_session(line: &Line) -> ServingSession {
+    ServingSession {
+        miner: line.miner(),
+        class: line.class(),
+        job: line.job(),
+    }
+}
+
+/// The sessions in which executors of the batch are challenged, by place.
+fn match_sessions(
+    participants: &[Participant],
+    serving: &[ServingSession],
+    lines: &[Arc<Line>],
+) -> BTreeMap<usize, Arc<Line>> {
+    let places = assign_sessions(participants, serving).into_iter();
+    places
+        .filter_map(|(place, job)| {
+            let line = lines.iter().find(|line| line.job() == job)?;
+            Some((place, Arc::clone(line)))
+        })
+        .collect()
+}
+
+/// The longest time in microseconds that all trials of a class can take, including retries.
+fn longest_us(grade_spec: &GradeSpec) -> u64 {
+    let trials = grade_spec
+        .trials
+        .iter()
+        .map(|trial| trial.longest_us().saturating_mul(2));
+    trials.fold(0, u64::saturating_add)
+}
+
+impl BatchRun {
+    /// A batch run whose clock starts now.
+    fn new(
+        state: &Arc<RunnerState>,
+        plan: BatchPlan,
+        sessions: BTreeMap<usize, Arc<Line>>,
+        reports: mpsc::UnboundedSender<(usize, RunReport)>,
+    ) -> Self {
+        let started_at = Instant::now();
+        let gather = state.settings.gather_time();
+        let rules = BatchRules {
+            gather_us: micros(gather),
+        };
+        let longest = state.grade_specs.iter().map(longest_us).max().unwrap_or(0);
+        let batch = Batch::new(plan.participants.clone(), state.grade_specs.clone(), rules, 0);
+        Self {
+            state: Arc::clone(state),
+            batch: batch.with_sessions(sessions.keys().copied()),
+            sessions,
+            plan,
+            started_at,
+            lease_lifetime: gather + Duration::from_micros(longest) + LEASE_MARGIN,
+            commands: BTreeMap::new(),
+            reports,
+            evidence: BTreeMap::new(),
+        }
+    }
+
+    /// Drives the batch until all executors are judged.
+    async fn drive(&mut self, mut incoming: mpsc::UnboundedReceiver<(usize, RunReport)>) {
+        let mut actions = self.batch.tick(0);
+        loop {
+            if self.perform_actions(actions) {
+                return;
+            }
+            let due = self
+                .batch
+                .deadline_us()
+                .map(|us| self.started_at + Duration::from_micros(us));
+            actions = tokio::select! {
+                // Reports that arrived before a time limit come before the limit.
+                biased;
+                report = incoming.recv() => match report {
+                    Some((place, report)) => self.handle_report(place, report),
+                    // Cannot happen: this run holds a sender itself.
+                    None => return,
+                },
+                () = sleep_until(due.unwrap_or(self.started_at)), if due.is_some() => {
+                    let now = self.now();
+                    self.batch.tick(now)
+                }
+            };
+        }
+    }
+
+    fn handle_report(&mut self, place: usize, report: RunReport) -> Vec<BatchAction> {
+        let now = self.now();
+        match report {
+            RunReport::Event(event) => {
+                if let BatchEvent::Absent(absence) = &event {
+                    tracing::info!(place, ?absence, "an executor will not reach the barrier");
+                }
+                self.batch.apply(place, event, now)
+            }
+            RunReport::Session(job, attestation) => {
+                let participant = self.evidence.entry(place).or_default();
+                participant.job = Some(job.to_string());
+                participant.attestation = Some(attestation);
+                Vec::new()
+            }
+            RunReport::Judged(result) => self.batch.apply(place, BatchEvent::Judged(result), now),
+        }
+    }
+
+    /// Carries out the actions. Returns whether the batch is over.
+    fn perform_actions(&mut self, actions: Vec<BatchAction>) -> bool {
+        let mut over = false;
+        for action in actions {
+            match action {
+                BatchAction::Lease(places) => {
+                    for place in places {
+                        self.start_executor(place);
+                    }
+                }
+                BatchAction::Challenge {
+                    trial,
+                    attempt,
+                    participants,
+                } => {
+                    tracing::info!(
+                        trial,
+                        attempt,
+                        executors = participants.len(),
+                        "challenges go out"
+                    );
+                    self.send_command(&participants, RunCommand::Challenge(trial));
+                }
+                BatchAction::Judge(places) => self.send_command(&places, RunCommand::Judge),
+                BatchAction::Release(places) => {
+                    self.send_command(&places, RunCommand::Release);
+                    for place in places {
+                        self.commands.remove(&place);
+                    }
+                }
+                BatchAction::Finish => over = true,
+            }
+        }
+        over
+    }
+
+    fn send_command(&self, places: &[usize], command: RunCommand) {
+        for place in places {
+            if let Some(run) = self.commands.get(place) {
+                // A task that has ended has reported so, or the time limit of the round gives its executor up.
+                let _ = run.send(command);
+            }
+        }
+    }
+
+    fn start_executor(&mut self, place: usize) {
+        let (Some(participant), Some(grade_spec)) =
+            (self.plan.participants.get(place), self.batch.grade_spec(place))
+        else {
+            return;
+        };
+        let (sender, commands) = mpsc::unbounded_channel();
+        let run = ExecutorRun {
+            state: Arc::clone(&self.state),
+            batch: self.plan.id,
+            place,
+            participant: *participant,
+            grade_spec: grade_spec.clone(),
+            session: self.sessions.get(&place).cloned(),
+            batch_started_at: self.started_at,
+            lease_lifetime: self.lease_lifetime,
+            reports: self.reports.clone(),
+        };
+        drop(self.state.tasks.spawn("executor in a batch", run.run(commands)));
+        self.commands.insert(place, sender);
+    }
+
+    async fn finish(mut self, head: &BatchHead) -> Result<(), StoreError> {
+        let Some((mut judgements, fingerprints)) = self.batch.judgements(&head.proven_before()) else {
+            return Ok(());
+        };
+        for (place, absence) in self.batch.absences() {
+            self.evidence.entry(*place).or_default().absence = Some(absence.clone());
+        }
+        let mut counted = count_capacities(&self.plan.participants, &judgements);
+        // Capacities that a silent miner proved in earlier batches count no longer.
+        counted.extend(head.silent.iter().flat_map(|silent| {
+            head.grade_specs.iter().map(|grade_spec| Capacity {
+                miner: silent.miner,
+                class: grade_spec.class(),
+                proven: 0,
+                excused: 0,
+            })
+        }));
+        judgements.extend(head.silent.iter().map(judge_silent_miner));
+        let now = self.state.clock.now();
+        let store = &self.state.store;
+        store
+            .finish_batch(
+                &self.plan,
+                head,
+                &fingerprints,
+                &judgements,
+                &self.evidence,
+                &counted,
+                now,
+            )
+            .await?;
+        log_outcome(&self.plan, head, &judgements, &counted);
+        // The capacities stay; the evidence is large and is deleted after a time.
+        store
+            .forget_evidence_before(self.state.settings.evidence_cutoff(now))
+            .await
+    }
+
+    fn now(&self) -> u64 {
+        micros(Instant::now().saturating_duration_since(self.started_at))
+    }
+}
+
+fn log_outcome(plan: &BatchPlan, head: &BatchHead, judgements: &[Judgement], counted: &[Capacity]) {
+    for (participant, judgement) in plan.participants.iter().zip(judgements) {
+        tracing::info!(miner = %participant.miner, class = %participant.class, executor = participant.index, %judgement, "graded");
+    }
+    for silent in &head.silent {
+        tracing::info!(miner = %silent.miner, said = silent.said, "a miner did not announce its executors: they count for nothing");
+    }
+    let proven: u32 = counted.iter().map(|count| count.proven).sum();
+    tracing::info!(
+        batch = hex::encode(plan.id.0),
+        executors = judgements.len(),
+        proven,
+        "a batch is over"
+    );
+}

@@ -1,0 +1,357 @@
+//! Runs one executor of a batch: leases it, waits at the barrier, challenges it on command, and releases it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_gateway::host::{News, Order};
+use muster_gateway::sealed::{Line, Opening};
+use muster_grading::batch::BatchEvent;
+use muster_grading::evidence::ProofRecord;
+use muster_grading::grade_spec::GradeSpec;
+use muster_grading::judgement::{Absence, sanitize_words};
+use muster_grading::plan::Participant;
+use muster_grading::seals::{GRADE_PATH, IN_SESSION_PATH};
+use muster_grading::trial_result::TrialResult;
+use muster_hardware_proof::conversation::ValidatorConversation;
+use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::{InstructionSet, ProofVerdict};
+use muster_process::certificate;
+use muster_protocol::JobId;
+use muster_session_pool::Service;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::conversation::TimedConversation;
+use crate::state::{RunnerState, micros};
+use crate::transport::{SessionTransport, Transport};
+
+/// The number of news of one job that may wait.
+const MAX_WAITING_NEWS: usize = 8;
+/// The time between two health checks of an executor at the barrier. The checks also keep the connection in use.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time limit for starting the grader beside a session in use.
+const GRADER_START_LIMIT: Duration = Duration::from_secs(150);
+/// The reason for a void if this validator ended the session meanwhile.
+const SESSION_ENDED: &str = "the validator ended the session in which it was challenged";
+
+/// The pauses between attempts to lease an executor whose miner has none free.
+const LEASE_RETRY_PAUSES: [Duration; 6] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(8),
+];
+
+/// A command from the batch to the task of one executor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RunCommand {
+    /// Challenge the executor now, with the trial of this number.
+    Challenge(usize),
+    /// Draw, take the opening, and judge it. No clock of the batch runs any longer.
+    Judge,
+    /// Release the executor.
+    Release,
+}
+
+/// A report from the task of one executor to the batch.
+#[derive(Debug)]
+pub(crate) enum RunReport {
+    /// An event for the state machine of the batch.
+    Event(BatchEvent),
+    /// The job of the executor's session, and its miner's attestation of the session.
+    Session(JobId, String),
+    /// A proof has been judged and stored.
+    Judged(Box<TrialResult>),
+}
+
+/// The task of one executor in a batch.
+pub(crate) struct ExecutorRun {
+    pub(crate) state: Arc<RunnerState>,
+    pub(crate) batch: BatchId,
+    pub(crate) place: usize,
+    pub(crate) participant: Participant,
+    pub(crate) grade_spec: GradeSpec,
+    /// The session in which the executor is challenged, if it serves one. It is not leased then.
+    pub(crate) session: Option<Arc<Line>>,
+    /// The start of the batch, to which the times in the evidence are relative.
+    pub(crate) batch_started_at: Instant,
+    /// The time after which the lease ends.
+    pub(crate) lease_lifetime: Duration,
+    pub(crate) reports: mpsc::UnboundedSender<(usize, RunReport)>,
+}
+
+impl ExecutorRun {
+    /// Runs the executor until it is released.
+    pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<RunCommand>) {
+        if let Some(line) = self.session.clone() {
+            tokio::select! {
+                ready = line.stand_by(GRADER_START_LIMIT) => self.run_in_session(&line, ready, &mut commands).await,
+                _ = commands.recv() => {}
+            }
+            return;
+        }
+        let job = Mutex::new(None);
+        let (leased, mut incoming_news) = tokio::select! {
+            leased = self.lease(&job) => leased,
+            _ = commands.recv() => {
+                self.give_back(&job, "the barrier has closed").await;
+                return;
+            }
+        };
+        match leased {
+            Ok(line) => {
+                if let Some(job) = *job.lock() {
+                    self.report(RunReport::Session(job, line.attestation.clone()));
+                }
+                self.report(RunReport::Event(BatchEvent::Ready));
+                let transport = SessionTransport {
+                    line: &line,
+                    path: GRADE_PATH,
+                };
+                self.follow_batch(transport, &mut commands, &mut incoming_news)
+                    .await;
+            }
+            Err(absence) => self.report(RunReport::Event(BatchEvent::Absent(absence))),
+        }
+        self.give_back(&job, "its grading is over").await;
+    }
+
+    /// Challenges the executor in the session that it serves.
+    async fn run_in_session(
+        &self,
+        line: &Line,
+        ready: Result<(), String>,
+        commands: &mut mpsc::UnboundedReceiver<RunCommand>,
+    ) {
+        self.report(RunReport::Session(line.job(), line.attestation.clone()));
+        match ready {
+            Ok(()) => self.report(RunReport::Event(BatchEvent::Ready)),
+            Err(_) if line.is_ending() => {
+                return self.report(RunReport::Event(BatchEvent::EndedByValidator(
+                    SESSION_ENDED.to_owned(),
+                )));
+            }
+            Err(why) => {
+                let said = sanitize_words(&format!("in the session that it serves: {why}"));
+                return self.report(RunReport::Event(BatchEvent::Absent(Absence::NotReady { said })));
+            }
+        }
+        // The gateway receives the news of this session, so this channel stays empty.
+        let (_quiet, mut incoming_news) = mpsc::channel(1);
+        let transport = SessionTransport {
+            line,
+            path: IN_SESSION_PATH,
+        };
+        self.follow_batch(transport, commands, &mut incoming_news).await;
+    }
+
+    async fn give_back(&self, job: &Mutex<Option<JobId>>, why: &'static str) {
+        let job = *job.lock();
+        if let Some(job) = job {
+            self.state.backend.end_job(job, why).await;
+        }
+    }
+
+    /// Leases the executor. A miner that has none free is asked again for a while, because its work may be about to
+    /// end.
+    async fn lease(&self, job: &Mutex<Option<JobId>>) -> (Result<Line, Absence>, mpsc::Receiver<News>) {
+        let mut pauses = LEASE_RETRY_PAUSES.into_iter();
+        loop {
+            let id = JobId::from_uuid(Uuid::new_v4());
+            *job.lock() = Some(id);
+            let (news, mut incoming_news) = mpsc::channel(MAX_WAITING_NEWS);
+            let leased = self.try_lease(id, news, &mut incoming_news).await;
+            let pause = match &leased {
+                Err(Absence::NotLeased { .. }) => pauses.next(),
+                Ok(_)
+                | Err(Absence::NotReady { .. } | Absence::LeftBarrier { .. } | Absence::Void { .. }) => None,
+            };
+            match pause {
+                Some(pause) => self.state.clock.sleep(pause).await,
+                None => return (leased, incoming_news),
+            }
+        }
+    }
+
+    async fn try_lease(
+        &self,
+        job: JobId,
+        news: mpsc::Sender<News>,
+        incoming_news: &mut mpsc::Receiver<News>,
+    ) -> Result<Line, Absence> {
+        let void = |why: &dyn std::fmt::Display| Absence::Void {
+            said: why.to_string(),
+        };
+        let state = &self.state;
+        let service = state.settings.service(self.participant.class);
+        let service: Service = service.ok_or_else(|| void(&"no grader for its class"))?;
+        let names = ["muster-grading".to_owned()];
+        let generated = certificate::make_self_signed(&names).map_err(|error| void(&error))?;
+        let order = Order {
+            job,
+            service: service.clone(),
+            certificate: generated.pem,
+            lives: self.lease_lifetime,
+            starts_within: state.settings.gather_time(),
+            on: Some(self.participant.miner),
+            news,
+        };
+        state.backend.begin_job(order).await.map_err(|why| void(&why))?;
+        let (miner, ready) = match incoming_news.recv().await {
+            Some(News::Ready { miner, ready }) => (miner, ready),
+            Some(News::Ended(why)) => {
+                let backed = state.backend.is_backed_by_receipts(job).await;
+                let said = sanitize_words(&why);
+                return Err(Absence::NotLeased { said, backed });
+            }
+            Some(News::Closed(_)) => {
+                let said = "its session was over before it began".to_owned();
+                return Err(Absence::NotReady { said });
+            }
+            None => return Err(void(&"its job was forgotten")),
+        };
+        let opening = Opening {
+            me: state.backend.validator_key(),
+            job,
+            service: &service,
+            identity: &generated.identity,
+            until: state.clock.now().plus(self.lease_lifetime),
+            skew: Duration::from_millis(state.settings.skew_ms),
+            clock: &state.clock,
+            tasks: &state.tasks,
+        };
+        let opened = Line::open(&opening, miner, *ready).await;
+        opened.map_err(|why| Absence::NotReady {
+            said: sanitize_words(&why),
+        })
+    }
+
+    /// Waits at the barrier and follows the commands of the batch.
+    async fn follow_batch(
+        &self,
+        transport: SessionTransport<'_>,
+        commands: &mut mpsc::UnboundedReceiver<RunCommand>,
+        incoming_news: &mut mpsc::Receiver<News>,
+    ) {
+        let mut first = self.prepare_challenge(0);
+        let mut trial = 0;
+        let mut under_way: Option<TimedConversation> = None;
+        let mut number = 0;
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(RunCommand::Challenge(which)) => {
+                        // The first challenge is prepared before the barrier opens.
+                        let prepared = first.take().filter(|_| which == 0);
+                        let Some(mut conversation) = prepared.or_else(|| self.prepare_challenge(which)) else {
+                            return;
+                        };
+                        trial = which;
+                        conversation.run_to_commitment(&transport as &dyn Transport).await;
+                        under_way = Some(conversation);
+                        self.report(RunReport::Event(BatchEvent::Committed));
+                    }
+                    Some(RunCommand::Judge) => {
+                        let Some(conversation) = under_way.take() else { continue };
+                        self.judge(trial, number, conversation, transport).await;
+                        number += 1;
+                    }
+                    Some(RunCommand::Release) | None => return,
+                },
+                news = incoming_news.recv(), if under_way.is_none() => {
+                    let why = match news {
+                        Some(News::Ended(why)) => why,
+                        Some(News::Ready { .. }) => "it moved to another address".to_owned(),
+                        Some(News::Closed(_)) => "its session was closed".to_owned(),
+                        None => "its job was forgotten".to_owned(),
+                    };
+                    self.report(RunReport::Event(BatchEvent::Lost(sanitize_words(&why))));
+                    return;
+                }
+                () = tokio::time::sleep(HEALTH_INTERVAL), if under_way.is_none() => {
+                    if let Err(why) = transport.line.health().await {
+                        tracing::info!(place = self.place, why, "an executor at the barrier is not healthy");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Prepares a challenge with a nonce of its own, and encodes its message.
+    fn prepare_challenge(&self, trial: usize) -> Option<TimedConversation> {
+        let asked = self.grade_spec.trials.get(trial)?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).ok()?;
+        let identity = ChallengeIdentity {
+            batch: self.batch,
+            executor: self.participant.executor_name(),
+            nonce: ChallengeNonce(nonce),
+        };
+        let spec = asked.shape.challenge_spec(identity).ok()?;
+        Some(TimedConversation::new(ValidatorConversation::new(
+            spec,
+            asked.limits(),
+        )))
+    }
+
+    /// Takes the opening, judges it on a blocking thread, stores the evidence, and reports.
+    async fn judge(
+        &self,
+        trial: usize,
+        number: u32,
+        conversation: TimedConversation,
+        transport: SessionTransport<'_>,
+    ) {
+        let Ok(_permit) = self.state.judging_permits.acquire().await else {
+            return;
+        };
+        let sent_us = micros(
+            conversation
+                .sent_at
+                .saturating_duration_since(self.batch_started_at),
+        );
+        let (evidence, remarks) = conversation.take_opening(&transport).await;
+        let trouble = remarks.trouble.clone();
+        let judging = tokio::task::spawn_blocking(move || {
+            let result = TrialResult::from_evidence(trial, &evidence, trouble, InstructionSet::best());
+            (result, evidence)
+        });
+        let Ok((result, evidence)) = judging.await else {
+            // The verifier has a defect. The time limit of the round makes the executor void.
+            tracing::error!(place = self.place, "an executor's proof could not be judged");
+            return;
+        };
+        if transport.line.is_ending()
+            && matches!(result.verdict, ProofVerdict::Zero(reason) if !reason.is_wrong())
+        {
+            // The validator itself ended the session, so the missing answer is not the executor's fault.
+            return self.report(RunReport::Event(BatchEvent::EndedByValidator(
+                SESSION_ENDED.to_owned(),
+            )));
+        }
+        let proof = ProofRecord {
+            trouble: remarks.trouble,
+            seals: remarks.seals,
+            ..ProofRecord::new(trial, sent_us, &evidence)
+        };
+        match self
+            .state
+            .store
+            .insert_proof(&self.batch, self.place, number, &proof)
+            .await
+        {
+            Ok(()) => self.report(RunReport::Judged(Box::new(result))),
+            Err(error) => (self.state.on_store_failure)(error),
+        }
+    }
+
+    fn report(&self, report: RunReport) {
+        // A batch that is over takes no more reports.
+        let _ = self.reports.send((self.place, report));
+    }
+}
