@@ -94,7 +94,7 @@ where
             Ok(body) => grade_message(body.to_bytes(), grader).await,
             Err(_) => error_response(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("the message is incomplete or longer than {MAX_MESSAGE_BYTES} bytes"),
+                &format!("a message must be whole and have at most {MAX_MESSAGE_BYTES} bytes"),
             ),
         },
         (_, "/health" | "/v1/grade") => {
