@@ -1,12 +1,12 @@
 //! The proofs that a class must give, with their sizes and time limits.
 
-use muster_hardware_proof::Limits;
 use muster_hardware_proof::grade::{ClassThresholds, Component, Components, ProofKind, stated_calibrations};
 use muster_hardware_proof::keys::ChallengeIdentity;
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
 use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
 use muster_hardware_proof::message::ProofSpec;
 use muster_hardware_proof::spec::{NumberFormat, SpecError};
+use muster_hardware_proof::{Limits, Measurement};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
@@ -305,6 +305,24 @@ impl GradeSpec {
     /// The class of the thresholds.
     pub fn class(&self) -> ExecutorClass {
         self.thresholds.class
+    }
+}
+
+/// Whether a correct proof measured less than the threshold of its class.
+pub(crate) fn is_below_threshold(thresholds: &ClassThresholds, measured: &Measurement) -> bool {
+    let least = &thresholds.least;
+    match measured {
+        Measurement::Matmul {
+            numbers: NumberFormat::Int8,
+            rate,
+            ..
+        } => *rate < least.int8,
+        Measurement::Matmul {
+            numbers: NumberFormat::Fp16,
+            rate,
+            ..
+        } => *rate < least.fp16,
+        Measurement::Walk { rate, .. } => *rate < least.bandwidth,
     }
 }
 

@@ -158,3 +158,13 @@ fn find_other_place(
     let mut others = fingerprints.iter().filter(|(other, _)| **other != place);
     others.find_map(|(other, fingerprint)| fingerprint.iter().any(&is).then_some(*other))
 }
+
+/// The fingerprints of every proof, by place.
+pub(crate) fn collect_fingerprints(results: &[Vec<TrialResult>]) -> Fingerprints {
+    let all = results
+        .iter()
+        .enumerate()
+        .filter(|(_, results)| !results.is_empty());
+    all.map(|(place, results)| (place, results.iter().map(|result| result.fingerprint).collect()))
+        .collect()
+}

@@ -5,68 +5,24 @@
 //! the clock of another one. The caller reports how each conversation ended. Executors are numbered by their places in
 //! the plan.
 
+mod events;
+
 use std::collections::BTreeMap;
 
-use muster_hardware_proof::grade::ClassThresholds;
-use muster_hardware_proof::{Measurement, ProofVerdict};
+use muster_hardware_proof::ProofVerdict;
 use muster_protocol::ExecutorClass;
 
 use crate::fingerprints::Fingerprints;
-use crate::grade_spec::GradeSpec;
+use crate::grade_spec::{GradeSpec, is_below_threshold};
 use crate::judgement::{Absence, Judgement};
 use crate::plan::Participant;
 use crate::settlement::{ProvenBefore, settle};
-use crate::trial_result::{TrialResult, judge_participant};
+use crate::trial_result::{TrialResult, collect_fingerprints, judge_participant};
+
+pub use events::{BatchAction, BatchEvent, BatchRules};
 
 /// Time for a round beyond the limits of its conversations. Executors that are still unreported then are void.
 const SLACK_US: u64 = 60_000_000;
-
-/// The time limits of a batch, set by the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchRules {
-    /// Microseconds to reach the barrier, beyond the spin-up time of the slowest class in the batch.
-    pub gather_us: u64,
-}
-
-/// An event of one executor.
-#[derive(Clone, Debug)]
-pub enum BatchEvent {
-    /// It is leased and its session is up: it waits at the barrier.
-    Ready,
-    /// It will not reach the barrier.
-    Absent(Absence),
-    /// It waited at the barrier, and its session ended.
-    Lost(String),
-    /// The validator itself ended the session in which it is challenged.
-    EndedByValidator(String),
-    /// Its clock has stopped, because it has committed or its conversation is over.
-    Committed,
-    /// Its proof has been judged.
-    Judged(Box<TrialResult>),
-}
-
-/// An action that the caller must carry out. Executors are named by their places in the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BatchAction {
-    /// Lease these executors.
-    Lease(Vec<usize>),
-    /// Challenge these executors now, all at once.
-    Challenge {
-        /// The number of the trial in each executor's grade specification.
-        trial: usize,
-        /// 0 for the first time, 1 for the retry.
-        attempt: u8,
-        /// The executors, by place.
-        participants: Vec<usize>,
-    },
-    /// Draw, take the openings, and judge these executors. No clock of the batch runs any longer, so verification
-    /// disturbs no measurement. The openings may be fetched a few at a time, which bounds the memory.
-    Judge(Vec<usize>),
-    /// End the leases of these executors.
-    Release(Vec<usize>),
-    /// The batch is over.
-    Finish,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ParticipantState {
@@ -479,34 +435,5 @@ impl Batch {
         if !held.is_empty() {
             actions.push(BatchAction::Release(held));
         }
-    }
-}
-
-/// The fingerprints of every proof, by place.
-pub(crate) fn collect_fingerprints(results: &[Vec<TrialResult>]) -> Fingerprints {
-    let all = results
-        .iter()
-        .enumerate()
-        .filter(|(_, results)| !results.is_empty());
-    all.map(|(place, results)| (place, results.iter().map(|result| result.fingerprint).collect()))
-        .collect()
-}
-
-/// Whether a correct proof measured less than the threshold of its class.
-fn is_below_threshold(thresholds: &ClassThresholds, measured: &Measurement) -> bool {
-    use muster_hardware_proof::spec::NumberFormat;
-    let least = &thresholds.least;
-    match measured {
-        Measurement::Matmul {
-            numbers: NumberFormat::Int8,
-            rate,
-            ..
-        } => *rate < least.int8,
-        Measurement::Matmul {
-            numbers: NumberFormat::Fp16,
-            rate,
-            ..
-        } => *rate < least.fp16,
-        Measurement::Walk { rate, .. } => *rate < least.bandwidth,
     }
 }

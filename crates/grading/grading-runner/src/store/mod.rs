@@ -3,6 +3,8 @@
 //! A batch is open until one transaction writes all its results. A batch that a later process finds open is void. So a
 //! batch counts as a whole or not at all.
 
+mod columns;
+
 use std::collections::BTreeMap;
 
 use muster_grading::evidence::{BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofRecord, ProvenCount};
@@ -14,9 +16,10 @@ use muster_hardware_proof::keys::BatchId;
 use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use sqlx::AnyPool;
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyPool, Decode, Row as _, Type};
+
+use columns::{parse_column, parse_json, place_to_i64, read_column, to_i64, to_json, to_u64};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -393,44 +396,4 @@ fn read_class(row: &AnyRow) -> Result<Option<ExecutorClass>> {
         return Ok(None);
     }
     parse_column(row, "class").map(Some)
-}
-
-fn read_column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>
-where
-    T: Decode<'r, Any> + Type<Any>,
-{
-    row.try_get(name)
-        .map_err(|error| StoreError::corrupt(name, error))
-}
-
-fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    let text: String = read_column(row, name)?;
-    text.parse()
-        .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
-}
-
-fn parse_json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
-    let text: String = read_column(row, name)?;
-    serde_json::from_str(&text).map_err(|error| StoreError::corrupt(name, error.to_string()))
-}
-
-/// The JSON text of a value. All our types can be serialised.
-fn to_json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
-
-fn to_i64(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn to_u64(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
-fn place_to_i64(place: usize) -> i64 {
-    i64::try_from(place).unwrap_or(i64::MAX)
 }
