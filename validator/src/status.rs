@@ -229,7 +229,7 @@ async fn batch(
     let file = sources.grading.store().batch_file(&batch, miner).await?;
     Ok(match file {
         Some(file) => Json(file).into_response(),
-        None => not_found("no batch of that id is over here"),
+        None => not_found("this validator has no finished batch with that id"),
     })
 }
 
@@ -273,7 +273,7 @@ impl From<StoreError> for StoreUnreadable {
 
 impl IntoResponse for StoreUnreadable {
     fn into_response(self) -> Response {
-        tracing::error!(error = %Causes(&self.0), "the state cannot be read");
+        tracing::error!(error = %Causes(&self.0), "the status page cannot read the store");
         let code = self.0.code().map(|code| code.to_string());
         (
             StatusCode::SERVICE_UNAVAILABLE,

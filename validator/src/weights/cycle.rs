@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_before_a_cycle_is_scored_in_its_second_half() {
+    fn work_before_a_cycle_is_scored_in_the_cycles_second_half() {
         assert_eq!(
             span_to_score(&window(5), None),
             None,

@@ -78,7 +78,7 @@ async fn gathered(world: &World, count: u64) -> Value {
 }
 
 #[tokio::test]
-async fn what_other_validators_paid_counts_and_what_is_forged_does_not() {
+async fn receipts_of_other_validators_count_and_forged_ones_do_not() {
     let (miner, other) = (Miner::open("//Miner").await, Miner::open("//Other").await);
     let mut world = world(&miner, &other).await;
     let stranger = Keypair::from_uri("//Stranger").unwrap();

@@ -169,7 +169,7 @@ async fn the_miner_of_computehorde_is_not_waited_for_longer_than_configured() {
 }
 
 #[tokio::test]
-async fn who_may_not_submit_is_told_why() {
+async fn a_user_who_may_not_submit_is_told_the_reason() {
     let mut world = World::new(&[]).await;
     world.config.users.allow_any = false;
     world.config.users.allow = [muster_protocol::UserKey(

@@ -257,7 +257,7 @@ async fn a_job_that_waits_for_the_chain_can_be_called_off() {
 }
 
 #[tokio::test]
-async fn what_a_job_prints_reaches_the_facilitator_while_it_runs() {
+async fn output_of_a_job_reaches_the_facilitator_while_it_runs() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     let job = submitted(&mut world).await;

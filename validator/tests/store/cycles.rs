@@ -90,7 +90,7 @@ fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
 }
 
 #[tokio::test]
-async fn what_reveals_a_commit_is_kept_until_it_is_revealed_and_lost_work_is_scored_again() {
+async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored_again() {
     for (test, store) in each().await {
         let salted = PendingReveal {
             by: RevealedBy::Us { salt: [7; 8] },

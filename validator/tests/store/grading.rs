@@ -88,7 +88,7 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
 }
 
 #[tokio::test]
-async fn what_came_of_a_batch_is_read_as_it_was_kept() {
+async fn a_finished_batch_is_read_as_it_was_stored() {
     for (test, store) in each().await {
         let book = GradingStore::new(store.pool());
         let (mut head, plan) = drawn(7, &[(1, 2), (2, 1)]);

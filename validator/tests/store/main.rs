@@ -338,7 +338,7 @@ async fn a_report_of_cheating_is_kept_once() {
 }
 
 #[tokio::test]
-async fn who_opens_the_store_takes_it_over_and_whoever_had_it_writes_no_more() {
+async fn opening_the_store_takes_it_over_and_its_earlier_owner_writes_no_more() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         assert_eq!(
@@ -442,7 +442,7 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
 }
 
 #[tokio::test]
-async fn a_job_of_ones_own_is_told_to_nobody() {
+async fn a_job_of_the_validators_own_gets_no_update() {
     for (_test, store) in each().await {
         let (request, frame) = request(job(1), 5);
         assert!(store.admit_own(&request, &frame, NOW(10)).await.unwrap());

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_validator_calls_off_itself_no_user_has_cancelled() {
+    fn a_cancellation_of_the_validators_own_job_is_no_users_fault() {
         let cancelled = Outcome::cancelled(muster_protocol::JobStage::Execution, "its grading is over");
         let ours = excuse_own_cancellation(cancelled.clone());
         assert_eq!(
