@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
 use muster_gateway::ProofView;
-use muster_gateway::record::{Record, Words};
+use muster_gateway::proof_record::{ProofRecord, Transcript};
 use muster_process::SharedClock;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub(crate) struct Answer {
     /// `proven`, or why it is not.
     pub(crate) verdict: String,
     /// Everything that is needed to check it again.
-    pub(crate) record: Record,
+    pub(crate) record: ProofRecord,
 }
 
 /// Runs the command.
@@ -160,7 +160,7 @@ impl Talk<'_> {
         if let Some(error) = reader.error {
             return Err(anyhow!("the model's side: {error}").into());
         }
-        let words = Words {
+        let words = Transcript {
             method: "POST".to_owned(),
             path: PATH.to_owned(),
             request: STANDARD.encode(&body),
@@ -172,9 +172,9 @@ impl Talk<'_> {
             ended_at,
         };
         let view = self.proof(&id).await?;
-        let record = Record {
+        let record = ProofRecord {
             view,
-            words: Some(words),
+            transcript: Some(words),
         };
         let verdict = match record.check(self.clock.clone()).await {
             Ok(_) => proof::PROVEN.to_owned(),

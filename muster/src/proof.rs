@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use muster_gateway::record::{Proven, Record};
+use muster_gateway::proof_record::{ProofRecord, VerifiedRecord};
 use muster_process::SharedClock;
 use serde_json::{Value, json};
 
@@ -33,14 +33,14 @@ async fn verify(args: ProofVerify, clock: SharedClock) -> Result<ExitCode> {
         return Err(Failure::usage(format_args!("{file} is larger than any proof")));
     }
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
-    let record: Record = serde_json::from_str(&text).with_context(|| {
+    let record: ProofRecord = serde_json::from_str(&text).with_context(|| {
         format!("{file} is no proof: it is what `muster chat --save` writes, or what /v1/proofs/ID answers")
     })?;
     let checked = record.check(clock).await;
     if args.json {
         let verdict = match &checked {
             Ok(proven) => json!({
-                "proven": true, "words": proven.words, "session": proven.proof.session.to_string(),
+                "proven": true, "words": proven.has_transcript, "session": proven.proof.session.to_string(),
                 "sequence": proven.proof.sequence, "miner": proven.attestation.miner,
                 "validator": proven.attestation.audience, "image": proven.attestation.image,
                 "end": proven.proof.end.name(), "bytes": proven.proof.output_bytes,
@@ -61,7 +61,7 @@ async fn verify(args: ProofVerify, clock: SharedClock) -> Result<ExitCode> {
     })
 }
 
-fn told(record: &Record, proven: &Proven) -> String {
+fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
     let (proof, attested) = (&proven.proof, &proven.attestation);
     let mut text = format!("{PROVEN}\n");
     let model = attested
@@ -101,7 +101,7 @@ fn told(record: &Record, proven: &Proven) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "{name:>10}  {said}");
     }
-    if !proven.words {
+    if !proven.has_transcript {
         let _ = writeln!(
             text,
             "{:>10}  not in this file, so only their digests are proven",

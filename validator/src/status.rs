@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::store::{Account, SessionRow};
+use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, View};
 use muster_grading_runner::GradingRunner;
 use muster_process::Coded;
@@ -77,7 +77,7 @@ struct SessionsView {
     models: Vec<View>,
     sessions: Vec<SessionRow>,
     /// The miners' earnings within the last day.
-    earned: Vec<Account>,
+    earned: Vec<MinerEarnings>,
     /// The value of the sessions' answers in the cycle that was scored last.
     scored: Option<ScoredView>,
 }
@@ -191,9 +191,9 @@ async fn sessions(
         gateway: gateway.notice(),
         address: gateway.address(),
         time: now,
-        models: gateway.look().await,
-        sessions: gateway.book().sessions(limit).await?,
-        earned: gateway.book().accounts(yesterday).await?,
+        models: gateway.list_models().await,
+        sessions: gateway.store().list_sessions(limit).await?,
+        earned: gateway.store().sum_earnings(yesterday).await?,
         scored: sources.state.store.cycles(1).await?.pop().map(ScoredView::from),
     })
     .into_response())

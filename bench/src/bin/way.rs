@@ -21,8 +21,8 @@ use muster_bench::streams::{
 };
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_facilitator::Config;
-use muster_gateway::host::{Host, News, Order};
-use muster_gateway::{Gateway, Parts, Settings};
+use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
+use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_streaming_ready};
 use muster_process::store::migrate;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
@@ -111,7 +111,7 @@ struct Jobs {
     clock: SharedClock,
     tasks: Tasks,
     /// For as long as the process lives.
-    open: Mutex<Vec<(Endpoint, tokio::sync::mpsc::Sender<News>)>>,
+    open: Mutex<Vec<(Endpoint, tokio::sync::mpsc::Sender<JobNews>)>>,
 }
 
 async fn gateway(folder: &Path) -> Result<()> {
@@ -140,13 +140,13 @@ async fn gateway(folder: &Path) -> Result<()> {
         queue_of_one: 4_096,
         ..Settings::default()
     };
-    let parts = Parts {
-        host: Arc::new(jobs),
+    let parts = GatewayDeps {
+        backend: Arc::new(jobs),
         pool,
         clock,
         tasks,
         // Requests fail with it, and the bench with them.
-        failed: Box::new(drop),
+        on_store_failure: Box::new(drop),
     };
     let gateway = Gateway::open(([127, 0, 0, 1], 0).into(), settings, parts).await?;
     say(folder, "gateway", &serde_json::to_string(&gateway.notice())?)?;
@@ -155,25 +155,25 @@ async fn gateway(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Host for Jobs {
-    fn me(&self) -> ValidatorKey {
+impl ValidatorBackend for Jobs {
+    fn validator(&self) -> ValidatorKey {
         ValidatorKey(self.validator.hotkey())
     }
 
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+    fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let begun = self.run(order).await;
             begun.map_err(|error| format!("{error:#}"))
         })
     }
 
-    fn end(&self, _job: JobId, _why: &'static str, _last_word: bool) -> BoxFuture<'_, ()> {
+    fn end_job(&self, _job: JobId, _why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
 
 impl Jobs {
-    async fn run(&self, order: Order) -> Result<()> {
+    async fn run(&self, order: StreamingJobOrder) -> Result<()> {
         let server = certificate::make_self_signed(&["localhost".to_owned()])?;
         let client = certificate::digest_of_pem(&order.certificate)?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -186,7 +186,7 @@ impl Jobs {
             job: order.job,
             attempt,
             miner: MinerKey(self.miner.hotkey()),
-            audience: self.me(),
+            audience: self.validator(),
             server_certificate: server.identity.fingerprint(),
             client_certificate: client,
             executor: Text::new("bench")?,
@@ -196,7 +196,7 @@ impl Jobs {
             scheme: order.service.scheme,
             price: order.service.price(),
             not_before: now,
-            not_after: now.plus(order.lives),
+            not_after: now.plus(order.lifetime),
         };
         let envelope = Envelope::new(&stated, |bytes| self.miner.sign(bytes));
         let sealer = Sealer::new(session, envelope, Arc::clone(&self.clock))?;
@@ -215,7 +215,7 @@ impl Jobs {
             miner_signature: Some(signature),
         };
         let miner = MinerKey(self.miner.hotkey());
-        let news = News::Ready {
+        let news = JobNews::Ready {
             miner,
             ready: Box::new(ready),
         };

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::host::News;
+use muster_gateway::backend::JobNews;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, fault_of, final_metadata,
@@ -175,7 +175,7 @@ impl JobDrivers {
 
     /// Registers a job of the validator's own before it is started. Its news go to `listener`; only `miner` may run it,
     /// if not `None`.
-    pub(crate) fn register_own(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<News>) {
+    pub(crate) fn register_own(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
         self.own_jobs.add(job, miner, listener);
     }
 
@@ -324,7 +324,7 @@ impl JobDrivers {
         tracing::info!(%job, outcome = describe(&outcome), fault = ?fault_of(&outcome), attempts = attempts.len(), "job over");
         let metadata = final_metadata(&outcome, &attempts, receipts);
         self.state.store.close_job(job, &outcome, &metadata, now).await?;
-        self.own_jobs.notify(job, News::Ended(describe(&outcome)));
+        self.own_jobs.notify(job, JobNews::Ended(describe(&outcome)));
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use muster_gateway::host::News;
+use muster_gateway::backend::JobNews;
 use muster_protocol::{JobId, MinerKey};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -11,14 +11,14 @@ use tokio::sync::{mpsc, watch};
 /// The validator's own jobs from their order to their end.
 #[derive(Debug, Default)]
 pub(super) struct OwnJobs {
-    listeners: watch::Sender<HashMap<JobId, mpsc::Sender<News>>>,
+    listeners: watch::Sender<HashMap<JobId, mpsc::Sender<JobNews>>>,
     /// The only miner that may run the job, for the jobs whose order names one.
     pinned: Mutex<HashMap<JobId, MinerKey>>,
 }
 
 impl OwnJobs {
     /// Registers a job before its driver starts. `miner` is the only one that may run it, if not `None`.
-    pub(super) fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<News>) {
+    pub(super) fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
         if let Some(miner) = miner {
             self.pinned.lock().insert(job, miner);
         }
@@ -47,19 +47,19 @@ impl OwnJobs {
     }
 
     /// Sends news of a job to the listener named in its order. The news of its end are the last and unregister the job.
-    pub(super) fn notify(&self, job: JobId, news: News) {
+    pub(super) fn notify(&self, job: JobId, news: JobNews) {
         let mut listener = None;
         self.listeners.send_if_modified(|listeners| match &news {
-            News::Ready { .. } | News::Closed(_) => {
+            JobNews::Ready { .. } | JobNews::Closed(_) => {
                 listener = listeners.get(&job).cloned();
                 false
             }
-            News::Ended(_) => {
+            JobNews::Ended(_) => {
                 listener = listeners.remove(&job);
                 listener.is_some()
             }
         });
-        if let News::Ended(_) = &news {
+        if let JobNews::Ended(_) = &news {
             self.pinned.lock().remove(&job);
         }
         if let Some(listener) = listener {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_gateway::host::{Host, Order};
-use muster_gateway::{Gateway, Parts};
+use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
+use muster_gateway::{Gateway, GatewayDeps};
 use muster_protocol::{JobId, ValidatorKey};
 
 use super::own_jobs::OwnJobIntake;
@@ -21,29 +21,29 @@ pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, 
         return Ok(None);
     };
     let failing = Arc::clone(&state);
-    let parts = Parts {
-        host: Arc::new(jobs),
+    let parts = GatewayDeps {
+        backend: Arc::new(jobs),
         pool: state.store.pool(),
         clock: Arc::clone(&state.clock),
         tasks: state.tasks.clone(),
-        failed: Box::new(move |error| failing.fail(error)),
+        on_store_failure: Box::new(move |error| failing.fail(error)),
     };
     let gateway = Gateway::open(bind, state.config.gateway.clone(), parts).await?;
     Ok(Some(gateway))
 }
 
-impl Host for OwnJobIntake {
-    fn me(&self) -> ValidatorKey {
+impl ValidatorBackend for OwnJobIntake {
+    fn validator(&self) -> ValidatorKey {
         self.state.key()
     }
 
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+    fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.order(order))
     }
 
-    fn end(&self, job: JobId, why: &'static str, last_word: bool) -> BoxFuture<'_, ()> {
+    fn end_job(&self, job: JobId, why: &'static str, is_closed: bool) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if last_word {
+            if is_closed {
                 let over = self.drivers.wait_for_own_end(job);
                 let _ = tokio::time::timeout(CLOSE_GRACE, over).await;
             }

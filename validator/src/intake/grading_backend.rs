@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::Gateway;
-use muster_gateway::host::Order;
+use muster_gateway::backend::StreamingJobOrder;
 use muster_gateway::sealed::Line;
 use muster_grading_runner::{Announcements, GradingBackend, GradingDeps, GradingRunner};
 use muster_process::store::StoreError;
@@ -52,13 +52,13 @@ impl GradingBackend for ValidatorGrading {
     fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
         Box::pin(async move {
             match &self.gateway {
-                Some(gateway) => gateway.lines().await,
+                Some(gateway) => gateway.list_live_sessions().await,
                 None => Vec::new(),
             }
         })
     }
 
-    fn begin_job(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+    fn begin_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.jobs.order(order))
     }
 

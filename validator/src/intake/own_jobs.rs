@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use muster_gateway::host::Order;
+use muster_gateway::backend::StreamingJobOrder;
 use muster_identity::sign_job;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_process::store::StoreError;
@@ -35,11 +35,11 @@ impl OwnJobIntake {
     }
 
     /// Stores and starts the job of a session. The error is text for the log.
-    pub(super) async fn order(&self, order: Order) -> Result<(), String> {
+    pub(super) async fn order(&self, order: StreamingJobOrder) -> Result<(), String> {
         let state = &self.state;
         let request = session_job(state, &order);
         let now = state.clock.now();
-        self.drivers.register_own(order.job, order.on, order.news.clone());
+        self.drivers.register_own(order.job, order.miner, order.news.clone());
         match state.store.admit_own(&request, &encode(&request), now).await {
             Ok(true) => {
                 self.drivers.start(request, None);
@@ -87,7 +87,7 @@ fn grader_terms(state: &ValidatorState, class: ExecutorClass) -> Option<GraderTe
 }
 
 /// The job that runs a session, signed by the validator as its user.
-fn session_job(state: &ValidatorState, order: &Order) -> JobRequest {
+fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest {
     let service = &order.service;
     let unsigned = UserSignature {
         signature_type: BittensorSignature,
@@ -117,9 +117,9 @@ fn session_job(state: &ValidatorState, order: &Order) -> JobRequest {
         artifacts_dir: None,
         on_trusted_miner: false,
         download_time_limit: NO_DATA_SECS,
-        execution_time_limit: order.lives.as_secs(),
+        execution_time_limit: order.lifetime.as_secs(),
         upload_time_limit: NO_DATA_SECS,
-        streaming_start_time_limit: order.starts_within.as_secs(),
+        streaming_start_time_limit: order.start_limit.as_secs(),
         streaming_details: Some(StreamingDetails {
             public_key: order.certificate.clone(),
             executor_ip: None,

@@ -12,7 +12,7 @@ use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::{AttemptId, MinerKey, Timestamp};
-use muster_session_pool::whitelist::notice;
+use muster_session_pool::whitelist::whitelist_notice;
 use muster_websocket::lines::Heard;
 use uuid::Uuid;
 
@@ -39,7 +39,7 @@ pub(crate) fn whitelist_frame(config: &Config) -> Option<String> {
     }
     // Graders come first, so that they stay on the list however many services follow.
     let all = config.grading.services().chain(served.into_iter().flatten());
-    Some(encode(&ToMiner::MusterWhitelist(notice(all))))
+    Some(encode(&ToMiner::MusterWhitelist(whitelist_notice(all))))
 }
 
 /// Tells every miner of the subnet, now and again, until the validator stops. Every session with a miner begins with

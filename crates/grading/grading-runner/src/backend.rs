@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use muster_gateway::host::Order;
+use muster_gateway::backend::StreamingJobOrder;
 use muster_gateway::sealed::Line;
 use muster_grading::plan::{Announcement, BlockHash, SilentMiner};
 use muster_protocol::{JobId, ValidatorKey};
@@ -23,7 +23,7 @@ pub trait GradingBackend: Send + Sync + 'static {
     fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
 
     /// Sends a job to the miner that its order names. News of the job follow after this has returned.
-    fn begin_job(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
+    fn begin_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
 
     /// Ends a job that has not ended yet. Such a job is not paid; proven capacity is.
     fn end_job(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_gateway::host::{News, Order};
+use muster_gateway::backend::{JobNews, StreamingJobOrder};
 use muster_gateway::sealed::{Line, Opening};
 use muster_grading::batch::BatchEvent;
 use muster_grading::evidence::ProofRecord;
@@ -159,7 +159,7 @@ impl ExecutorRun {
 
     /// Leases the executor. A miner that has none free is asked again for a while, because its work may be about to
     /// end.
-    async fn lease(&self, job: &Mutex<Option<JobId>>) -> (Result<Line, Absence>, mpsc::Receiver<News>) {
+    async fn lease(&self, job: &Mutex<Option<JobId>>) -> (Result<Line, Absence>, mpsc::Receiver<JobNews>) {
         let mut pauses = LEASE_RETRY_PAUSES.into_iter();
         loop {
             let id = JobId::from_uuid(Uuid::new_v4());
@@ -181,8 +181,8 @@ impl ExecutorRun {
     async fn try_lease(
         &self,
         job: JobId,
-        news: mpsc::Sender<News>,
-        incoming_news: &mut mpsc::Receiver<News>,
+        news: mpsc::Sender<JobNews>,
+        incoming_news: &mut mpsc::Receiver<JobNews>,
     ) -> Result<Line, Absence> {
         let void = |why: &dyn std::fmt::Display| Absence::Void {
             said: why.to_string(),
@@ -192,24 +192,24 @@ impl ExecutorRun {
         let service: Service = service.ok_or_else(|| void(&"no grader for its class"))?;
         let names = ["muster-grading".to_owned()];
         let generated = certificate::make_self_signed(&names).map_err(|error| void(&error))?;
-        let order = Order {
+        let order = StreamingJobOrder {
             job,
             service: service.clone(),
             certificate: generated.pem,
-            lives: self.lease_lifetime,
-            starts_within: state.settings.gather_time(),
-            on: Some(self.participant.miner),
+            lifetime: self.lease_lifetime,
+            start_limit: state.settings.gather_time(),
+            miner: Some(self.participant.miner),
             news,
         };
         state.backend.begin_job(order).await.map_err(|why| void(&why))?;
         let (miner, ready) = match incoming_news.recv().await {
-            Some(News::Ready { miner, ready }) => (miner, ready),
-            Some(News::Ended(why)) => {
+            Some(JobNews::Ready { miner, ready }) => (miner, ready),
+            Some(JobNews::Ended(why)) => {
                 let backed = state.backend.is_backed_by_receipts(job).await;
                 let said = sanitize_words(&why);
                 return Err(Absence::NotLeased { said, backed });
             }
-            Some(News::Closed(_)) => {
+            Some(JobNews::Closed(_)) => {
                 let said = "its session was over before it began".to_owned();
                 return Err(Absence::NotReady { said });
             }
@@ -236,7 +236,7 @@ impl ExecutorRun {
         &self,
         transport: SessionTransport<'_>,
         commands: &mut mpsc::UnboundedReceiver<RunCommand>,
-        incoming_news: &mut mpsc::Receiver<News>,
+        incoming_news: &mut mpsc::Receiver<JobNews>,
     ) {
         let mut first = self.prepare_challenge(0);
         let mut trial = 0;
@@ -265,9 +265,9 @@ impl ExecutorRun {
                 },
                 news = incoming_news.recv(), if under_way.is_none() => {
                     let why = match news {
-                        Some(News::Ended(why)) => why,
-                        Some(News::Ready { .. }) => "it moved to another address".to_owned(),
-                        Some(News::Closed(_)) => "its session was closed".to_owned(),
+                        Some(JobNews::Ended(why)) => why,
+                        Some(JobNews::Ready { .. }) => "it moved to another address".to_owned(),
+                        Some(JobNews::Closed(_)) => "its session was closed".to_owned(),
                         None => "its job was forgotten".to_owned(),
                     };
                     self.report(RunReport::Event(BatchEvent::Lost(sanitize_words(&why))));

@@ -11,7 +11,7 @@ use muster_process::config::Problem;
 use muster_protocol::{ExecutorClass, ImageId, Timestamp};
 use muster_response_proof::HashScheme;
 use muster_session_pool::Service;
-use muster_session_pool::whitelist::{EngineKind, Listen};
+use muster_session_pool::whitelist::{EngineKind, ListenAddress};
 use serde::Deserialize;
 
 /// The configuration of grading. `[grading]` in the validator's commented default explains every key.
@@ -126,7 +126,7 @@ impl Settings {
             engine: EngineKind::Other,
             scheme: HashScheme::RawHttp,
             health: "/health".to_owned(),
-            listen: Listen::Socket("http.sock".to_owned()),
+            listen: ListenAddress::Socket("http.sock".to_owned()),
             class,
             args: grader.args.clone(),
             env: IndexMap::new(),

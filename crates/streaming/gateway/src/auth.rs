@@ -1,4 +1,4 @@
-//! Who may ask, and under which name their requests go.
+//! Admits clients by API key or by a facilitator's token, and gives each a pseudonym.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,55 +9,75 @@ use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
 
-/// Whoever asks, under a name that the miners may see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Client(pub(crate) Digest);
+use crate::settings::Settings;
 
-/// Whom a gateway lets in.
+/// The pseudonym of an admitted client. Miners see it; only the validator or the facilitator can resolve it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientPseudonym(pub(crate) Digest);
+
+/// Decides which clients are admitted.
 #[derive(Debug)]
-pub(crate) struct Porter {
-    pub(crate) me: ValidatorKey,
-    pub(crate) facilitators: BTreeSet<Hotkey>,
-    /// SHA-256 of each key of the validator's own, and its name.
-    pub(crate) keys: BTreeMap<Digest, String>,
-    pub(crate) skew: Duration,
+pub(crate) struct Authenticator {
+    validator: ValidatorKey,
+    /// The facilitators whose tokens are accepted.
+    facilitators: BTreeSet<Hotkey>,
+    /// SHA-256 of each API key of the validator's own clients, and the client's name.
+    keys: BTreeMap<Digest, String>,
+    /// How far the clocks of facilitators may differ.
+    skew: Duration,
 }
 
-impl Porter {
-    /// Whom the request's bearer names.
-    pub(crate) fn admit(&self, headers: &HeaderMap, now: Timestamp) -> Result<Client, OpenAiError> {
-        let bearer = bearer_token(headers)?;
-        // Whoever compares digests learns nothing from how long it takes.
-        if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
-            return Ok(Client(pseudonym(b"own", name.as_bytes())));
+impl Authenticator {
+    pub(crate) fn new(validator: ValidatorKey, settings: &Settings) -> Self {
+        let keys = settings.keys.iter().map(|(name, digest)| (*digest, name.clone()));
+        Self {
+            validator,
+            facilitators: settings.facilitators.clone(),
+            keys: keys.collect(),
+            skew: settings.skew(),
         }
-        let refuse = |why: &str| OpenAiError::InvalidKey(why.to_owned());
+    }
+
+    /// The client that the request's bearer token stands for.
+    ///
+    /// # Errors
+    /// [`OpenAiError::MissingKey`] or [`OpenAiError::InvalidKey`].
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<ClientPseudonym, OpenAiError> {
+        let bearer = bearer_token(headers)?;
+        // Digests are compared and not keys, so the time that it takes reveals nothing about a key.
+        if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
+            return Ok(pseudonym(b"own", name.as_bytes()));
+        }
+        let invalid = |reason: &str| OpenAiError::InvalidKey(reason.to_owned());
         let envelope = Envelope::<GatewayToken>::from_text(bearer)
-            .map_err(|_| refuse("the API key is unknown, or was revoked"))?;
-        let token = envelope.statement().map_err(|error| refuse(&error.to_string()))?;
+            .map_err(|_| invalid("the API key is unknown, or was revoked"))?;
+        let token = envelope
+            .statement()
+            .map_err(|error| invalid(&error.to_string()))?;
         if !self.facilitators.contains(&token.facilitator) {
-            return Err(refuse(
-                "this validator does not serve the facilitator that vouches",
+            return Err(invalid(
+                "this validator does not serve the facilitator that issued the token",
             ));
         }
         if !muster_identity::verify(&token.facilitator, envelope.signed_bytes(), envelope.signature()) {
-            return Err(refuse("the facilitator did not sign this token"));
+            return Err(invalid("the facilitator did not sign this token"));
         }
         token
-            .judge(self.me, now, self.skew)
-            .map_err(|error| refuse(&error.to_string()))?;
-        Ok(Client(pseudonym(
-            token.facilitator.as_bytes(),
-            token.client.as_bytes(),
-        )))
+            .judge(self.validator, now, self.skew)
+            .map_err(|error| invalid(&error.to_string()))?;
+        Ok(pseudonym(token.facilitator.as_bytes(), token.client.as_bytes()))
     }
 }
 
-fn pseudonym(who: &[u8], name: &[u8]) -> Digest {
+fn pseudonym(issuer: &[u8], name: &[u8]) -> ClientPseudonym {
     let mut bytes = b"muster/gateway-client/1".to_vec();
-    bytes.extend_from_slice(Digest::of(who).as_bytes());
+    bytes.extend_from_slice(Digest::of(issuer).as_bytes());
     bytes.extend_from_slice(name);
-    Digest::of(&bytes)
+    ClientPseudonym(Digest::of(&bytes))
 }
 
 #[cfg(test)]
@@ -69,9 +89,9 @@ mod tests {
 
     const NOW: fn() -> Timestamp = || Timestamp::from_secs(1_000);
 
-    fn porter(facilitator: &Keypair) -> Porter {
-        Porter {
-            me: ValidatorKey(Hotkey::from_bytes([2; 32])),
+    fn authenticator(facilitator: &Keypair) -> Authenticator {
+        Authenticator {
+            validator: ValidatorKey(Hotkey::from_bytes([2; 32])),
             facilitators: BTreeSet::from([facilitator.hotkey()]),
             keys: BTreeMap::from([(Digest::of(b"secret"), "me".to_owned())]),
             skew: Duration::from_secs(5),
@@ -98,18 +118,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_ones_own_and_tokens_of_listed_facilitators_open_and_nothing_else() {
+    fn only_own_keys_and_tokens_of_listed_facilitators_are_admitted() {
         let (listed, stranger) = (Keypair::from_seed([1; 32]), Keypair::from_seed([9; 32]));
-        let porter = porter(&listed);
-        let own = porter.admit(&with("bearer secret"), NOW()).unwrap();
-        let theirs = porter.admit(&token(&listed, |_| ()), NOW()).unwrap();
+        let authenticator = authenticator(&listed);
+        let own = authenticator.authenticate(&with("bearer secret"), NOW()).unwrap();
+        let theirs = authenticator
+            .authenticate(&token(&listed, |_| ()), NOW())
+            .unwrap();
         assert_ne!(own, theirs);
         assert_eq!(
-            porter.admit(&HeaderMap::new(), NOW()),
+            authenticator.authenticate(&HeaderMap::new(), NOW()),
             Err(OpenAiError::MissingKey)
         );
         assert_eq!(
-            porter.admit(&with("Basic secret"), NOW()),
+            authenticator.authenticate(&with("Basic secret"), NOW()),
             Err(OpenAiError::MissingKey)
         );
         let mut tampered = token(&listed, |_| ());
@@ -142,7 +164,7 @@ mod tests {
                 "expired",
             ),
         ] {
-            let refused = porter.admit(&headers, NOW()).unwrap_err();
+            let refused = authenticator.authenticate(&headers, NOW()).unwrap_err();
             assert!(refused.to_string().contains(says), "{says}: {refused}");
             assert_eq!(refused.status().as_u16(), 401);
         }

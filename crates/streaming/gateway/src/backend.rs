@@ -1,4 +1,4 @@
-//! What a gateway needs of the validator that it stands in: streaming jobs, and their news.
+//! The services that a gateway needs of its validator: streaming jobs, and news of them.
 
 use std::time::Duration;
 
@@ -8,50 +8,53 @@ use muster_protocol::{JobId, MinerKey, ValidatorKey};
 use muster_session_pool::Service;
 use tokio::sync::mpsc;
 
-/// A streaming job that a gateway wants.
+/// An order for a streaming job, which becomes one session.
 #[derive(Debug)]
-pub struct Order {
-    /// Its id.
+pub struct StreamingJobOrder {
+    /// The job's id, drawn by the gateway.
     pub job: JobId,
-    /// What is to run.
+    /// The whitelisted service that the job runs.
     pub service: Service,
-    /// The only certificate that its endpoint is to let in, PEM.
+    /// The only client certificate that the job's endpoint accepts, PEM.
     pub certificate: String,
-    /// How long it is to serve.
-    pub lives: Duration,
-    /// How long its image and its engine may take to come up.
-    pub starts_within: Duration,
-    /// The only miner that may run it; whichever is chosen, if it does not matter.
-    pub on: Option<MinerKey>,
-    /// Who hears how it fares.
-    pub news: mpsc::Sender<News>,
+    /// How long the job serves.
+    pub lifetime: Duration,
+    /// Limit for image and engine to come up.
+    pub start_limit: Duration,
+    /// The only miner that may run the job; `None` lets the validator choose one.
+    pub miner: Option<MinerKey>,
+    /// Receives the news of the job.
+    pub news: mpsc::Sender<JobNews>,
 }
 
-/// What becomes of a streaming job.
+/// News of a streaming job.
 #[derive(Debug)]
-pub enum News {
-    /// A miner says where it answers.
+pub enum JobNews {
+    /// A miner states the address at which the job answers.
     Ready {
-        /// Who runs it.
+        /// The miner that runs the job.
         miner: MinerKey,
-        /// As it said it.
+        /// The miner's message; its signature is not checked yet.
         ready: Box<StreamingJobReady>,
     },
-    /// Its session is closed: the last word of it in text form, as its miner passed it on.
+    /// The session has closed by itself: its close statement in text form, as the miner forwarded it.
     Closed(String),
-    /// It is over; why, in words.
+    /// The job is over; the reason, in words for clients and logs.
     Ended(String),
 }
 
-/// The validator.
-pub trait Host: Send + Sync + 'static {
-    /// Its key.
-    fn me(&self) -> ValidatorKey;
+/// The validator, as its gateway uses it.
+pub trait ValidatorBackend: Send + Sync + 'static {
+    /// The validator's key.
+    fn validator(&self) -> ValidatorKey;
 
-    /// Hands a job to whichever miner is chosen. Its news begin to come once this has returned.
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>>;
+    /// Hands a job to a miner. Its news begin once this has returned.
+    ///
+    /// # Errors
+    /// The job cannot be started; the reason, in words for clients and logs.
+    fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Ends a job, if it has not ended. One that has said its `last word` may end by itself first, within moments: it is then
-    /// a job that was done, and not one that was called off.
-    fn end(&self, job: JobId, why: &'static str, last_word: bool) -> BoxFuture<'_, ()>;
+    /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by itself
+    /// within moments; it then counts as done and not as cancelled.
+    fn end_job(&self, job: JobId, reason: &'static str, is_closed: bool) -> BoxFuture<'_, ()>;
 }

@@ -1,6 +1,5 @@
-//! The gateway as a whole: what its parts share, how it opens.
+//! The gateway as a whole: opens it and answers its owner's questions.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,201 +8,131 @@ use muster_process::listen::{self, BindError};
 use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{Digest, JobId};
 use muster_session_pool::Whitelist;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 
-use crate::auth::Porter;
-use crate::desk::{Desk, Dispatcher, View};
-use crate::host::Host;
+use crate::auth::Authenticator;
+use crate::backend::ValidatorBackend;
 use crate::line::Line;
+use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
-use crate::store::{Book, SessionRow};
-use crate::{http_door, server};
+use crate::state::GatewayState;
+use crate::store::GatewayStore;
+use crate::{dispatcher, routes, server};
 
 /// Why a gateway does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// Its address.
+    /// The address cannot be bound.
     #[error("the gateway cannot be served")]
     Bind(#[from] BindError),
-    /// Its address, once it is bound.
+    /// The operating system does not tell the bound address.
     #[error("the gateway's address is not known")]
     Address(#[source] std::io::Error),
-    /// Its store.
+    /// The database failed.
     #[error("the gateway cannot use its store")]
     Store(#[from] StoreError),
 }
 
-/// What a gateway is made of besides its settings.
-pub struct Parts {
-    /// The validator.
-    pub host: Arc<dyn Host>,
+/// The services of its process that a gateway uses.
+pub struct GatewayDeps {
+    /// The validator that starts and ends streaming jobs.
+    pub backend: Arc<dyn ValidatorBackend>,
     /// The validator's database, migrated.
     pub pool: AnyPool,
-    /// When it is.
+    /// The process's clock.
     pub clock: SharedClock,
-    /// Where its tasks run, and whose token stops it.
+    /// Runs the gateway's tasks; its token stops the gateway.
     pub tasks: Tasks,
-    /// Who is told that the store has failed: nothing can go on then.
-    pub failed: Box<dyn Fn(StoreError) + Send + Sync>,
+    /// Called when the store has failed; the gateway cannot go on then.
+    pub on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
 /// An open gateway. Clones are the same one.
 #[derive(Clone)]
 pub struct Gateway {
-    core: Arc<Core>,
+    state: Arc<GatewayState>,
     address: SocketAddr,
-}
-
-/// What everything in it shares.
-pub(crate) struct Core {
-    pub(crate) settings: Settings,
-    pub(crate) whitelist: Whitelist,
-    pub(crate) porter: Porter,
-    pub(crate) host: Arc<dyn Host>,
-    pub(crate) book: Book,
-    pub(crate) desk: Desk,
-    pub(crate) clock: SharedClock,
-    pub(crate) tasks: Tasks,
-    pub(crate) permits: Arc<Semaphore>,
-    failed: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
 impl Gateway {
     /// Opens at this address and begins to keep sessions.
     ///
     /// # Errors
-    /// The address or the store cannot be used.
-    pub async fn open(bind: SocketAddr, settings: Settings, parts: Parts) -> Result<Self, GatewayError> {
+    /// The address cannot be bound, or the store fails.
+    pub async fn open(bind: SocketAddr, settings: Settings, deps: GatewayDeps) -> Result<Self, GatewayError> {
         let listener = listen::bind(bind).await?;
         let address = listener.local_addr().map_err(GatewayError::Address)?;
-        let book = Book::new(parts.pool);
-        for job in book.orphans(parts.clock.now()).await? {
-            parts.host.end(job, "the gateway was started anew", false).await;
+        let store = GatewayStore::new(deps.pool);
+        for job in store.close_orphans(deps.clock.now()).await? {
+            deps.backend
+                .end_job(job, "the gateway was started anew", false)
+                .await;
         }
-        let named = settings.keys.iter().map(|(name, digest)| (*digest, name.clone()));
-        let keys: BTreeMap<Digest, String> = named.collect();
-        let (desk, words) = Desk::new();
-        let core = Arc::new(Core {
-            // What the configuration's check let pass has no defects.
-            whitelist: Whitelist::new(settings.services.clone()).unwrap_or_default(),
-            porter: Porter {
-                me: parts.host.me(),
-                facilitators: settings.facilitators.clone(),
-                keys,
-                skew: settings.skew(),
-            },
-            host: parts.host,
-            book,
-            desk,
-            clock: parts.clock,
+        // The check of the configuration has found no defects in the services.
+        let whitelist = Whitelist::new(settings.services.clone()).unwrap_or_default();
+        let (handle, commands) = SchedulerHandle::new();
+        let scheduler = SessionScheduler::new(whitelist.services(), settings.limits());
+        let state = Arc::new(GatewayState {
+            whitelist,
+            authenticator: Authenticator::new(deps.backend.validator(), &settings),
+            backend: deps.backend,
+            store,
+            scheduler: handle,
+            clock: deps.clock,
             permits: Arc::new(Semaphore::new(settings.requests)),
             settings,
-            tasks: parts.tasks,
-            failed: parts.failed,
+            tasks: deps.tasks,
+            on_store_failure: deps.on_store_failure,
         });
-        let dispatcher = Dispatcher::new(Arc::clone(&core), words);
-        drop(core.tasks.spawn("gateway's desk", dispatcher.run()));
-        let router = http_door::router(Arc::clone(&core));
-        let most = core.settings.requests;
-        let serving = server::serve(listener, router, core.tasks.clone(), core.clock.clone(), most);
-        drop(core.tasks.spawn("gateway", serving));
-        tracing::info!(%address, models = core.whitelist.services().len(), "the gateway is open");
-        Ok(Self { core, address })
+        let dispatching = dispatcher::run(Arc::clone(&state), scheduler, commands);
+        drop(state.tasks.spawn("gateway's scheduler", dispatching));
+        let router = routes::router(Arc::clone(&state));
+        let max = state.settings.requests;
+        let serving = server::serve(listener, router, state.tasks.clone(), state.clock.clone(), max);
+        drop(state.tasks.spawn("gateway", serving));
+        tracing::info!(%address, models = state.whitelist.services().len(), "the gateway is open");
+        Ok(Self { state, address })
     }
 
-    /// Where it answers.
+    /// The bound address.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What facilitators are told of it.
+    /// The notice that tells facilitators of this gateway.
     pub fn notice(&self) -> GatewayNotice {
-        let here = || format!("http://{}", self.address);
-        let models = self.core.whitelist.services().iter().map(|service| ServedModel {
+        let bound = || format!("http://{}", self.address);
+        let models = self.state.whitelist.services().iter().map(|service| ServedModel {
             id: service.model.clone(),
             input_price: service.input_price,
             output_price: service.output_price,
         });
         GatewayNotice {
-            url: Some(self.core.settings.announce.clone().unwrap_or_else(here)),
+            url: Some(self.state.settings.announce.clone().unwrap_or_else(bound)),
             models: models.collect(),
         }
     }
 
-    /// How each model stands.
-    pub fn look(&self) -> BoxFuture<'_, Vec<View>> {
-        Box::pin(self.core.desk.look())
+    /// The status of every model; empty once the gateway has stopped.
+    pub fn list_models(&self) -> BoxFuture<'_, Vec<ModelStatus>> {
+        Box::pin(self.state.scheduler.list_models())
     }
 
-    /// The sessions that serve now.
-    pub fn lines(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
-        Box::pin(self.core.desk.lines())
+    /// The sessions that take requests; empty once the gateway has stopped.
+    pub fn list_live_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+        Box::pin(self.state.scheduler.list_live_sessions())
     }
 
-    /// What it keeps.
-    pub fn book(&self) -> &Book {
-        &self.core.book
+    /// Its sessions, answers and earnings.
+    pub fn store(&self) -> &GatewayStore {
+        &self.state.store
     }
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Gateway({})", self.address)
-    }
-}
-
-impl Core {
-    /// A session is about to serve.
-    pub(crate) async fn opened(&self, line: &Line) -> Result<(), StoreError> {
-        let row = SessionRow {
-            session: line.session,
-            job: line.job,
-            miner: line.miner,
-            model: line.service.model.clone(),
-            address: line.address().to_owned(),
-            attestation: line.attestation.clone(),
-            opened_at: self.clock.now(),
-            closed_at: None,
-            closed_because: None,
-            close: None,
-            fault: None,
-        };
-        self.book.open(&row).await
-    }
-
-    /// Ends a session once no answer of it is under way, or its time is over: its last word is asked for and kept, then its job
-    /// ends.
-    pub(crate) async fn close(&self, job: JobId, line: Option<Arc<Line>>, why: &'static str) {
-        let mut last_word = false;
-        if let Some(line) = line {
-            // One that was taken for dead may be alive, and its close would cut what still flows.
-            tokio::select! {
-                () = line.quiet() => {}
-                () = self.clock.sleep_until(line.until) => {}
-                () = self.tasks.token().cancelled_owned() => {}
-            }
-            let (close, fault) = line.close().await;
-            last_word = close.is_some();
-            if let Some(fault) = &fault {
-                tracing::warn!(session = %line.session, miner = %line.miner, fault, "a session did not end as it should");
-            }
-            let now = self.clock.now();
-            let kept = self
-                .book
-                .close(line.session, why, close.as_deref(), fault.as_deref(), now)
-                .await;
-            if let Err(error) = kept {
-                self.fail(error);
-            }
-        }
-        self.host.end(job, why, last_word).await;
-    }
-
-    /// What cannot be made durable must not be said.
-    pub(crate) fn fail(&self, error: StoreError) {
-        (self.failed)(error);
     }
 }

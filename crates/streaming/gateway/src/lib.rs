@@ -1,32 +1,40 @@
-//! The OpenAI-compatible door to streaming sessions.
+//! The OpenAI-compatible gateway to a validator's streaming sessions.
 //!
-//! A validator opens a [`Gateway`]: it keeps sessions of the whitelisted services alive as streaming jobs, lets clients in,
-//! passes each request to a session and its answer back as it arrives, and keeps what was proven. Read `desk` for the order
-//! of things, `starter` and `line` for one session, `relay` for one request, `http` for the door, [`store`] for what stays.
-//! A facilitator reaches it through `muster-gateway-client`.
+//! A [`Gateway`] keeps sessions of the whitelisted services alive as streaming jobs, admits clients, relays each request to a
+//! session and its answer back as it arrives, and stores the proofs. Facilitators reach it through `muster-gateway-client`.
 //!
-//! What is decided is decided in `muster-session-pool`; what is proven, in `muster-response-proof`.
+//! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all events),
+//! `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`, `request`, `relay`,
+//! `settlement` and `reply` (one request), [`store`] (what is durable), [`proof_record`] (what a client keeps).
+//!
+//! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
+mod answer;
 mod auth;
-mod desk;
+pub mod backend;
+mod dispatcher;
 mod gateway;
-pub mod host;
-mod http_door;
 mod line;
-pub mod record;
+pub mod proof_record;
+mod proof_view;
 mod relay;
 mod reply;
+mod request;
+mod routes;
+mod scheduler;
 mod server;
+mod session;
 mod settings;
-mod starter;
+mod settlement;
+mod state;
 pub mod store;
 
-pub use desk::{LineView, View};
-pub use gateway::{Gateway, GatewayError, Parts};
-/// One sealed session, for whoever asks without a door.
+pub use gateway::{Gateway, GatewayDeps, GatewayError};
+pub use proof_view::ProofView;
+pub use scheduler::{ModelStatus, SessionStatus};
+pub use settings::Settings;
+
+/// One sealed session, without a gateway.
 pub mod sealed {
     pub use crate::line::{Answer, Line, Opening, Question, Report, draw};
 }
-
-pub use http_door::ProofView;
-pub use settings::Settings;

@@ -1,4 +1,4 @@
-//! A proof as its client keeps it: with what was asked and what came, checked without asking anybody.
+//! A proof as a client keeps it, with the request and the answer. It is checked without any connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,133 +18,137 @@ use muster_sealing_proxy::{Asked, Checked, CheckedBody};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::http_door::ProofView;
+use crate::proof_view::ProofView;
 
-/// How far the clocks of a client and of an executor may differ.
+/// By how much the clocks of a client and of an executor may differ.
 pub const SKEW: Duration = Duration::from_secs(30);
 
-/// What a client asked and got, word for word.
+/// The request and the answer, byte for byte, as the client saw them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
-    /// `POST`.
+pub struct Transcript {
+    /// The method of the request, `POST`.
     pub method: String,
-    /// Path and query.
+    /// Path and query of the request.
     pub path: String,
-    /// What was sent, base64.
+    /// The body of the request, base64.
     pub request: String,
-    /// As it came.
+    /// The HTTP status of the answer.
     pub status: u16,
-    /// As it came.
+    /// The header `Content-Type` of the answer.
     pub content_type: Option<String>,
-    /// What came, base64, with the comment lines of ours.
+    /// The body of the answer, base64, including Muster's comment lines.
     pub response: String,
-    /// What the client drew, 64 hex digits.
+    /// The nonce that the client drew, 64 hex digits.
     pub client_nonce: Option<String>,
-    /// When it asked, by its own clock.
+    /// When the client sent the request, by its own clock.
     pub asked_at: Timestamp,
-    /// When the end came.
+    /// When the answer ended, by the client's clock.
     pub ended_at: Timestamp,
 }
 
-/// One answer's proof, and the words if their holder kept them.
+/// The proof of one answer, with the transcript if the client kept it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// What the gateway says.
+pub struct ProofRecord {
+    /// The proof and the verdict, as the gateway returned them.
     #[serde(flatten)]
     pub view: ProofView,
-    /// What the client saw itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub words: Option<Words>,
+    /// The request and the answer, as the client saw them.
+    #[serde(rename = "words", default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<Transcript>,
 }
 
-/// What a record proves.
+/// The result of checking a record that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proven {
-    /// What the session signed.
+pub struct VerifiedRecord {
+    /// The statement that the session signed.
     pub proof: ResponseProof,
-    /// What the miner signed.
+    /// The statement that the miner signed.
     pub attestation: Attestation,
-    /// Whether the words themselves were there and are those that were signed.
-    pub words: bool,
+    /// Whether the record has a transcript, whose request and answer are those that were signed.
+    pub has_transcript: bool,
 }
 
-/// Why a record proves nothing.
+/// Why a record is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Worthless {
-    /// The answer came without a proof.
+pub enum InvalidRecord {
+    /// The record has no proof.
     #[error("the answer came without a proof; its gateway says: {0}")]
-    Absent(String),
-    /// A statement cannot be read.
+    NoProof(String),
+    /// A signed statement cannot be decoded.
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
-    /// Likewise.
+    /// The content of a signed statement cannot be decoded.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The miner did not sign the attestation.
     #[error("the miner that the attestation names did not sign it")]
     Attestation,
-    /// The record names somebody else than the statements do.
+    /// The record and its statements disagree on this.
     #[error("the record names another {0} than the statements in it")]
-    Names(&'static str),
-    /// The proof is worth nothing.
+    Mismatch(&'static str),
+    /// The proof does not match the request, the answer or the attestation.
     #[error(transparent)]
     Forged(#[from] Forgery),
-    /// The words are not base64, or a nonce no nonce.
+    /// This part of the transcript cannot be decoded.
     #[error("the record's {0} cannot be read")]
-    Words(&'static str),
+    Unreadable(&'static str),
 }
 
-impl Record {
-    /// Checks everything that can be checked without asking anybody: both signatures, whom and what they bind, and the words
-    /// if they are there.
+impl ProofRecord {
+    /// Checks everything that can be checked without a connection: both signatures, the parties and the request that they bind,
+    /// and the transcript if there is one.
     ///
     /// # Errors
-    /// The first thing that is wrong.
-    pub async fn check(&self, clock: SharedClock) -> Result<Proven, Worthless> {
+    /// The first defect that is found.
+    pub async fn check(&self, clock: SharedClock) -> Result<VerifiedRecord, InvalidRecord> {
         let attestation = Envelope::<Attestation>::from_text(&self.view.attestation)?;
         let stated = attestation.statement()?;
         let by = &stated.miner.0;
         if !muster_identity::verify(by, attestation.signed_bytes(), attestation.signature()) {
-            return Err(Worthless::Attestation);
+            return Err(InvalidRecord::Attestation);
         }
         if stated.miner != self.view.miner {
-            return Err(Worthless::Names("miner"));
+            return Err(InvalidRecord::Mismatch("miner"));
         }
         if stated.audience != self.view.validator {
-            return Err(Worthless::Names("validator"));
+            return Err(InvalidRecord::Mismatch("validator"));
         }
         let text = self.view.proof.as_deref();
-        let text = text.ok_or_else(|| Worthless::Absent(self.view.verdict.clone()))?;
+        let text = text.ok_or_else(|| InvalidRecord::NoProof(self.view.verdict.clone()))?;
         let envelope = Envelope::<ResponseProof>::from_text(text)?;
         let proof = envelope.statement()?;
         if proof.gateway_nonce.map(|nonce| nonce.hex()).as_deref() != Some(&self.view.id) {
-            return Err(Worthless::Names("answer"));
+            return Err(InvalidRecord::Mismatch("answer"));
         }
-        // It is judged alone: that none before it is missing is the validator's to see.
+        // The proof is judged alone. Only the validator can see whether an earlier proof of the session is missing.
         let mut ledger = Ledger::after(&attestation, proof.sequence, proof.previous)?;
-        let (asked, checked) = match &self.words {
-            Some(words) => words.seen(&proof, clock).await?,
-            None => as_stated(&proof),
+        let (asked, checked) = match &self.transcript {
+            Some(transcript) => transcript.observe(&proof, clock).await?,
+            None => assume_stated(&proof),
         };
         let bounds = Bounds { skew: SKEW };
         let proof = checked.judge(&envelope, &asked, &mut ledger, bounds)?;
-        Ok(Proven {
+        Ok(VerifiedRecord {
             proof,
             attestation: stated,
-            words: self.words.is_some(),
+            has_transcript: self.transcript.is_some(),
         })
     }
 }
 
-impl Words {
-    /// What a checker sees who reads the words anew.
-    async fn seen(&self, proof: &ResponseProof, clock: SharedClock) -> Result<(Asked, Checked), Worthless> {
-        let read = |text: &str, what| STANDARD.decode(text).map_err(|_| Worthless::Words(what));
+impl Transcript {
+    /// The observation of a checker who reads the request and the answer again.
+    async fn observe(
+        &self,
+        proof: &ResponseProof,
+        clock: SharedClock,
+    ) -> Result<(Asked, Checked), InvalidRecord> {
+        let read = |text: &str, what| STANDARD.decode(text).map_err(|_| InvalidRecord::Unreadable(what));
         let request = read(&self.request, "request")?;
         let response = read(&self.response, "response")?;
         let client_nonce = match &self.client_nonce {
             None => None,
-            Some(text) => Some(Nonce::from_hex(text).ok_or(Worthless::Words("nonce"))?),
+            Some(text) => Some(Nonce::from_hex(text).ok_or(InvalidRecord::Unreadable("nonce"))?),
         };
         let asked = Asked {
             client_nonce,
@@ -155,28 +159,31 @@ impl Words {
             at: self.asked_at,
         };
         let mut answer = Response::new(Full::new(Bytes::from(response)));
-        *answer.status_mut() = self.status.try_into().map_err(|_| Worthless::Words("status"))?;
+        *answer.status_mut() = self
+            .status
+            .try_into()
+            .map_err(|_| InvalidRecord::Unreadable("status"))?;
         if let Some(kind) = &self.content_type {
-            let kind = HeaderValue::from_str(kind).map_err(|_| Worthless::Words("content type"))?;
+            let kind = HeaderValue::from_str(kind).map_err(|_| InvalidRecord::Unreadable("content type"))?;
             answer.headers_mut().insert(CONTENT_TYPE, kind);
         }
-        let kept = Arc::new(Mutex::new(None));
-        let keep = Arc::clone(&kept);
+        let observed = Arc::new(Mutex::new(None));
+        let sink = Arc::clone(&observed);
         let report = move |checked: Checked| {
-            *keep.lock() = Some(checked);
+            *sink.lock() = Some(checked);
         };
         let passing = CheckedBody::over(answer, proof.scheme, clock, report);
-        // A body in memory does not break off.
+        // A body in memory cannot break off.
         let _ = passing.into_body().collect().await;
-        let checked = kept.lock().take();
-        let mut checked = checked.ok_or(Worthless::Words("response"))?;
+        let checked = observed.lock().take();
+        let mut checked = checked.ok_or(InvalidRecord::Unreadable("response"))?;
         checked.ended = self.ended_at;
         Ok((asked, checked))
     }
 }
 
-/// Where the words are not at hand: what the proof states, so that everything else of it is judged.
-fn as_stated(proof: &ResponseProof) -> (Asked, Checked) {
+/// The observation that the proof itself states. Without a transcript it lets everything else be judged.
+fn assume_stated(proof: &ResponseProof) -> (Asked, Checked) {
     let asked = Asked {
         client_nonce: proof.client_nonce,
         gateway_nonce: proof.gateway_nonce,
@@ -218,16 +225,28 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    fn record() -> Record {
-        let (miner, session, validator) = ([1; 32], [2; 32], [3; 32]);
-        let [miner, session, validator] = [miner, session, validator].map(Keypair::from_seed);
-        let attestation = Attestation {
+    struct Keys {
+        miner: Keypair,
+        session: Keypair,
+        validator: Keypair,
+    }
+
+    fn keys() -> Keys {
+        Keys {
+            miner: Keypair::from_seed([1; 32]),
+            session: Keypair::from_seed([2; 32]),
+            validator: Keypair::from_seed([3; 32]),
+        }
+    }
+
+    fn attestation(keys: &Keys) -> Attestation {
+        Attestation {
             session: SessionId(Uuid::from_u128(1)),
-            session_key: session.hotkey(),
+            session_key: keys.session.hotkey(),
             job: JobId::from_uuid(Uuid::from_u128(2)),
             attempt: AttemptId::from_uuid(Uuid::from_u128(3)),
-            miner: MinerKey(miner.hotkey()),
-            audience: ValidatorKey(validator.hotkey()),
+            miner: MinerKey(keys.miner.hotkey()),
+            audience: ValidatorKey(keys.validator.hotkey()),
             server_certificate: Digest::of(b"s"),
             client_certificate: Digest::of(b"c"),
             executor: Text::new("e").unwrap(),
@@ -238,12 +257,13 @@ mod tests {
             price: Price::default(),
             not_before: at(0),
             not_after: at(1_000),
-        };
-        let attested = Envelope::new(&attestation, |bytes| miner.sign(bytes));
+        }
+    }
+
+    fn proof(attestation: &Attestation, attested: Digest) -> ResponseProof {
         let mut chunks = ChunkTree::default();
         chunks.update(BODY);
-        let nonce = Nonce::from_bytes([7; 32]);
-        let proof = ResponseProof {
+        ResponseProof {
             session: attestation.session,
             sequence: 9_000,
             previous: Digest::of(b"the one before"),
@@ -251,9 +271,9 @@ mod tests {
             attempt: attestation.attempt,
             audience: attestation.audience,
             client: None,
-            attestation: attested.digest(),
+            attestation: attested,
             client_nonce: None,
-            gateway_nonce: Some(nonce),
+            gateway_nonce: Some(Nonce::from_bytes([7; 32])),
             method: Text::new("POST").unwrap(),
             path: Text::new("/v1/chat/completions").unwrap(),
             status: 200,
@@ -269,14 +289,35 @@ mod tests {
             tokens: None,
             engine: None,
             end: StreamEnd::Completed,
-        };
-        let sealed = Envelope::new(&proof, |bytes| session.sign(bytes));
+        }
+    }
+
+    fn transcript(proof: &str) -> Transcript {
         let mut response = b": muster-wait\n: muster-wait\n".to_vec();
         response.extend_from_slice(BODY);
-        response.extend_from_slice(&muster_sealing_proxy::comment::proof_line(&sealed.to_text()));
-        Record {
+        response.extend_from_slice(&muster_sealing_proxy::comment::proof_line(proof));
+        Transcript {
+            method: "POST".to_owned(),
+            path: "/v1/chat/completions".to_owned(),
+            request: STANDARD.encode(ASKED),
+            status: 200,
+            content_type: Some("text/event-stream".to_owned()),
+            response: STANDARD.encode(response),
+            client_nonce: None,
+            asked_at: at(100),
+            ended_at: at(103),
+        }
+    }
+
+    fn record() -> ProofRecord {
+        let keys = keys();
+        let attestation = attestation(&keys);
+        let attested = Envelope::new(&attestation, |bytes| keys.miner.sign(bytes));
+        let proof = proof(&attestation, attested.digest());
+        let sealed = Envelope::new(&proof, |bytes| keys.session.sign(bytes)).to_text();
+        ProofRecord {
             view: ProofView {
-                id: nonce.hex(),
+                id: Nonce::from_bytes([7; 32]).hex(),
                 verdict: "proven".to_owned(),
                 model: "m".to_owned(),
                 miner: attestation.miner,
@@ -288,45 +329,40 @@ mod tests {
                 bytes: BODY.len() as u64,
                 usage: TokenUsage::default(),
                 cost: 0,
-                proof: Some(sealed.to_text()),
+                proof: Some(sealed.clone()),
                 attestation: attested.to_text(),
             },
-            words: Some(Words {
-                method: "POST".to_owned(),
-                path: "/v1/chat/completions".to_owned(),
-                request: STANDARD.encode(ASKED),
-                status: 200,
-                content_type: Some("text/event-stream".to_owned()),
-                response: STANDARD.encode(response),
-                client_nonce: None,
-                asked_at: at(100),
-                ended_at: at(103),
-            }),
+            transcript: Some(transcript(&sealed)),
         }
     }
 
-    async fn check(change: impl FnOnce(&mut Record)) -> Result<Proven, Worthless> {
+    async fn check(change: impl FnOnce(&mut ProofRecord)) -> Result<VerifiedRecord, InvalidRecord> {
         let mut record = record();
         change(&mut record);
         let text = serde_json::to_string(&record).unwrap();
-        let read: Record = serde_json::from_str(&text).unwrap();
+        let read: ProofRecord = serde_json::from_str(&text).unwrap();
         assert_eq!(read, record);
         read.check(Arc::new(TestClock::default())).await
     }
 
     #[tokio::test]
-    async fn a_record_proves_itself_with_its_words_and_without() {
-        assert!(check(|_| ()).await.unwrap().words);
-        assert!(!check(|record| record.words = None).await.unwrap().words);
+    async fn a_record_is_valid_with_its_transcript_and_without() {
+        assert!(check(|_| ()).await.unwrap().has_transcript);
+        assert!(
+            !check(|record| record.transcript = None)
+                .await
+                .unwrap()
+                .has_transcript
+        );
     }
 
     #[tokio::test]
-    async fn whatever_is_changed_has_its_reason() {
-        fn words(record: &mut Record) -> &mut Words {
-            record.words.as_mut().unwrap()
+    async fn every_change_is_found_and_named() {
+        fn words(record: &mut ProofRecord) -> &mut Transcript {
+            record.transcript.as_mut().unwrap()
         }
         let other = |seed| Keypair::from_seed([seed; 32]).hotkey();
-        type Change = Box<dyn FnOnce(&mut Record)>;
+        type Change = Box<dyn FnOnce(&mut ProofRecord)>;
         let table: Vec<(Change, &str)> = vec![
             (
                 Box::new(|r| words(r).request = STANDARD.encode("{}")),
@@ -372,8 +408,8 @@ mod tests {
             ),
         ];
         for (change, says) in table {
-            let worthless = check(change).await.unwrap_err().to_string();
-            assert!(worthless.contains(says), "{says}: {worthless}");
+            let invalid = check(change).await.unwrap_err().to_string();
+            assert!(invalid.contains(says), "{says}: {invalid}");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! One request on its way to a session, and its answer on its way back, as it arrives.
+//! Relays one request to a session, and its answer to the client as it arrives.
 //!
-//! Until the first byte of an answer has come, the request may be given to another session; after that the client has it, and
-//! whatever happens is told inside the stream. However it ends, what was seen is judged and kept, before the client sees
-//! the end.
+//! Until the first byte of an answer has come, the request may be given to another session. After that the client has it, and
+//! errors are reported inside the stream. However the answer ends, it is settled before the client sees the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,428 +9,321 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
+use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
-use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
+use muster_openai::OpenAiError;
 use muster_process::error::Causes;
-use muster_protocol::{Digest, Timestamp};
-use muster_response_proof::{Nonce, StreamEnd};
+use muster_response_proof::StreamEnd;
 use muster_sealing_proxy::headers::{PROOF, end_to_end};
-use muster_sealing_proxy::{Asked, Checked, Unproven};
-use muster_session_pool::SessionNo;
-use tokio::sync::{mpsc, oneshot};
+use muster_sealing_proxy::{Arriving, CheckedBody};
+use muster_session_pool::SessionNumber;
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::desk::{Ticket, Turn};
-use crate::gateway::Core;
-use crate::line::{Answer, Line, Question};
-use crate::store::{Pair, ResponseRow};
+use crate::answer::{AnswerPart, REQUEST_ID, is_event_stream, request_id};
+use crate::line::{Answer, Line, Question, Report};
+use crate::request::RelayedRequest;
+use crate::scheduler::{SessionAssignment, StreamRequest};
+use crate::settlement::{AnswerObservation, ObservedEnd};
+use crate::state::GatewayState;
 
-/// By what a client finds the proof of its answer later.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// How long an answer may be silent whose session is taken for dead: one that goes on is let go on.
-const LAST_SILENCE: Duration = Duration::from_secs(5);
-/// How long a client may take nothing of what waits for it.
-const STALL: Duration = Duration::from_secs(120);
-/// The largest answer that is kept for a later check.
-const MAX_PAIR: usize = 2 * 1024 * 1024;
+/// Grace period before aborting an answer in flight from a session that is presumed dead.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// How long a client may take nothing of the parts that wait for it.
+const STALL_LIMIT: Duration = Duration::from_secs(120);
 
-/// What was asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Asking {
-    pub(crate) path: &'static str,
-    pub(crate) body: Bytes,
-    pub(crate) client: Digest,
-    pub(crate) client_nonce: Option<Nonce>,
-    /// Also the name of its proof.
-    pub(crate) nonce: Nonce,
+/// How one attempt with one session ended.
+enum AttemptOutcome {
+    /// The session failed before the first byte, so another one may serve the request.
+    Failed,
+    /// The session was presumed dead before the first byte; this is the scheduler's next assignment.
+    Reassigned(SessionAssignment),
+    /// The client has its answer, or has gone.
+    Finished,
 }
 
-/// A piece of an answer.
-#[derive(Debug)]
-pub(crate) enum Part {
-    /// Its head.
-    Head(StatusCode, HeaderMap),
-    /// Bytes of its body.
-    Data(Bytes),
-    /// What follows on its body.
-    Trailers(HeaderMap),
-    /// There is no answer; nothing has been sent.
-    Refused(OpenAiError),
-    /// It broke off, and nothing can be said about it inside the body.
-    Cut,
-}
+type AnswerBody = CheckedBody<Arriving, Report>;
+/// The next frame of an answer's body; `None` at its end.
+type NextFrame = Option<Result<Frame<Bytes>, <AnswerBody as Body>::Error>>;
 
-/// How one try ended.
-enum Tried {
-    /// Somebody else may try.
-    Again,
-    /// It was taken for dead before it answered, and this is what the desk says instead.
-    Moved(Turn),
-    /// The client has its answer, or is gone.
-    Over,
-}
+/// Sends the parts of an answer to the task that writes them to the client.
+struct PartSender(mpsc::Sender<AnswerPart>);
 
-/// The way to the client.
-struct Client(mpsc::Sender<Part>);
+/// The client has gone, or takes nothing.
+struct ClientGone;
 
-/// The client is gone, or takes nothing.
-struct Gone;
-
-impl Client {
-    async fn give(&self, part: Part) -> Result<(), Gone> {
-        match timeout(STALL, self.0.send(part)).await {
+impl PartSender {
+    async fn send(&self, part: AnswerPart) -> Result<(), ClientGone> {
+        match timeout(STALL_LIMIT, self.0.send(part)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Gone),
+            Ok(Err(_)) | Err(_) => Err(ClientGone),
         }
+    }
+
+    async fn refuse(&self, error: OpenAiError) {
+        // A client that has gone needs no error.
+        let _ = self.send(AnswerPart::Refused(error)).await;
+    }
+
+    async fn closed(&self) {
+        self.0.closed().await;
     }
 }
 
-/// Sees one request through.
-pub(crate) async fn run(core: Arc<Core>, mut ticket: Ticket, asking: Asking, to: mpsc::Sender<Part>) {
-    let client = Client(to);
-    let mut told = None;
+/// Relays one request until its answer has ended, through as many sessions as it needs.
+pub(crate) async fn run(
+    state: Arc<GatewayState>,
+    mut stream: StreamRequest,
+    request: RelayedRequest,
+    parts: mpsc::Sender<AnswerPart>,
+) {
+    let client = PartSender(parts);
+    let mut reassigned = None;
     loop {
-        let turn = match told.take() {
-            Some(turn) => turn,
+        let assignment = match reassigned.take() {
+            Some(assignment) => assignment,
             None => tokio::select! {
-                turn = ticket.next() => turn,
-                // Dropping the ticket gives its place up.
-                () = client.0.closed() => return,
+                assignment = stream.next_assignment() => assignment,
+                // Dropping `stream` tells the scheduler that the client has gone.
+                () = client.closed() => return,
             },
         };
-        match turn {
-            Turn::Refused(refusal) => {
-                // A client that is gone needs no refusal.
-                let _ = client.give(Part::Refused(refusal)).await;
-                return;
+        let (session, line) = match assignment {
+            SessionAssignment::Refused(error) => return client.refuse(error).await,
+            SessionAssignment::SessionLost => {
+                let error = OpenAiError::UpstreamFailed("the session is gone".to_owned());
+                return client.refuse(error).await;
             }
-            Turn::Broken => {
-                let refusal = OpenAiError::UpstreamFailed("the session is gone".to_owned());
-                let _ = client.give(Part::Refused(refusal)).await;
-                return;
-            }
-            Turn::Yours(session, line) => {
-                match attempt(&core, &mut ticket, &asking, &client, session, &line).await {
-                    Tried::Again => ticket.broke(session),
-                    Tried::Moved(turn) => told = Some(turn),
-                    Tried::Over => return ticket.served(session),
-                }
-            }
+            SessionAssignment::Assigned(session, line) => (session, line),
+        };
+        let attempt = Attempt {
+            state: &state,
+            stream: &mut stream,
+            request: &request,
+            client: &client,
+            session,
+            line: &line,
+        };
+        match attempt.run().await {
+            AttemptOutcome::Failed => stream.report_failure(session),
+            AttemptOutcome::Reassigned(assignment) => reassigned = Some(assignment),
+            AttemptOutcome::Finished => return stream.finish(session),
         }
     }
 }
 
-async fn attempt(
-    core: &Core,
-    ticket: &mut Ticket,
-    asking: &Asking,
-    client: &Client,
-    session: SessionNo,
-    line: &Line,
-) -> Tried {
-    let question = Question {
-        method: Method::POST,
-        path: asking.path.to_owned(),
-        body: asking.body.clone(),
-        client: Some(asking.client),
-        client_nonce: asking.client_nonce,
-        gateway_nonce: asking.nonce,
-    };
-    let silence = Duration::from_secs(core.settings.silence_s);
-    let _passing = line.passing();
-    let asked_at = core.clock.now();
-    let answer = tokio::select! {
-        biased;
-        answer = timeout(silence, line.ask(&question)) => answer,
-        turn = ticket.next() => return Tried::Moved(turn),
-        // Nothing was seen of it: the session will have signed an answer that nobody got.
-        () = client.0.closed() => return Tried::Over,
-    };
-    let Answer {
-        asked,
-        response,
-        seen,
-    } = match answer {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => {
-            tracing::info!(session = %line.session, error = %Causes(&error), "a session did not answer");
-            return Tried::Again;
-        }
-        Err(_) => return Tried::Again,
-    };
-    let (mut head, mut body) = response.into_parts();
-    let proof = head.headers.remove(PROOF);
-    if proof.is_none() && head.status == StatusCode::SERVICE_UNAVAILABLE {
-        // The seal's own refusal: it is full, or closing. Nothing was asked of the engine.
-        return Tried::Again;
-    }
-    let content_type = content_type(&head.headers);
-    let events = is_events(content_type.as_deref());
-    end_to_end(&mut head.headers);
-    if let Some(proof) = proof {
-        head.headers.insert(PROOF, proof);
-    }
-    head.headers.insert(REQUEST_ID, id(&asking.nonce));
-    let mut passage = Passage {
-        meter: TokenMeter::new(content_type.as_deref(), asking.body.len()),
-        kept: drawn(&asking.nonce, core.settings.sample_percent).then(Vec::new),
-        first_byte: None,
-    };
-    // Nothing is given before there is something to give: until then another session may take over.
-    let mut next = tokio::select! {
-        biased;
-        next = timeout(silence, body.frame()) => match next {
-            Ok(Some(Err(_))) | Err(_) => return Tried::Again,
-            Ok(next) => next,
-        },
-        turn = ticket.next() => return Tried::Moved(turn),
-        () = client.0.closed() => None,
-    };
-    ticket.first_byte(session);
-    passage.first_byte = Some(core.clock.now());
-    let mut end = match client.give(Part::Head(head.status, head.headers)).await {
-        Ok(()) => None,
-        Err(Gone) => Some(StreamEnd::ClientGone),
-    };
-    let mut doomed = false;
-    while end.is_none() {
-        let frame = match next.take() {
-            Some(Ok(frame)) => frame,
-            None => break,
-            Some(Err(_)) => {
-                end = Some(StreamEnd::EngineFailed);
-                break;
-            }
+/// One request with one session.
+struct Attempt<'a> {
+    state: &'a GatewayState,
+    stream: &'a mut StreamRequest,
+    request: &'a RelayedRequest,
+    client: &'a PartSender,
+    session: SessionNumber,
+    line: &'a Line,
+}
+
+/// The head of an answer, as the client gets it.
+struct AnswerHead {
+    status: StatusCode,
+    headers: HeaderMap,
+    content_type: Option<String>,
+}
+
+impl Attempt<'_> {
+    async fn run(mut self) -> AttemptOutcome {
+        // The session is not closed before the answer is settled.
+        let _passing = self.line.passing();
+        let asked_at = self.state.clock.now();
+        let Answer {
+            asked,
+            response,
+            seen,
+        } = match self.ask().await {
+            Ok(answer) => answer,
+            Err(outcome) => return outcome,
         };
-        let part = match frame.into_data() {
-            Ok(data) => {
-                passage.pass(&data);
-                Part::Data(data)
-            }
-            Err(frame) => Part::Trailers(frame.into_trailers().unwrap_or_default()),
+        let (head, mut body) = response.into_parts();
+        let Some(head) = self.read_head(head) else {
+            return AttemptOutcome::Failed;
         };
-        if client.give(part).await.is_err() {
-            end = Some(StreamEnd::ClientGone);
-            break;
+        let percent = self.state.settings.sample_percent;
+        let mut observation = AnswerObservation::new(self.request, head.content_type.as_deref(), percent);
+        let first = match self.first_frame(&mut body).await {
+            Ok(first) => first,
+            Err(outcome) => return outcome,
+        };
+        self.stream.report_first_byte(self.session);
+        observation.first_byte_at = Some(self.state.clock.now());
+        let end = match self
+            .client
+            .send(AnswerPart::Head(head.status, head.headers))
+            .await
+        {
+            Ok(()) => self.pass_body(first, &mut body, &mut observation).await,
+            Err(ClientGone) => Some(StreamEnd::ClientGone),
+        };
+        // The body reports what was seen of it once it is dropped.
+        drop(body);
+        let events = is_event_stream(head.content_type.as_deref());
+        let observed = ObservedEnd {
+            asked_at,
+            status: head.status,
+            content_type: head.content_type,
+            end,
+        };
+        observation
+            .settle(self.state, self.line, self.request, &asked, seen, observed)
+            .await;
+        if let Some(end) = end {
+            self.report_break(end, events).await;
         }
-        next = loop {
-            let last_silence = OptionFuture::from(doomed.then(|| core.clock.sleep(LAST_SILENCE)));
+        AttemptOutcome::Finished
+    }
+
+    /// Sends the request and waits for the answer's head.
+    async fn ask(&mut self) -> Result<Answer, AttemptOutcome> {
+        let question = Question {
+            method: Method::POST,
+            path: self.request.path.to_owned(),
+            body: self.request.body.clone(),
+            client: Some(self.request.client),
+            client_nonce: self.request.client_nonce,
+            gateway_nonce: self.request.nonce,
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = timeout(self.silence_limit(), self.line.ask(&question)) => answer,
+            assignment = self.stream.next_assignment() => return Err(AttemptOutcome::Reassigned(assignment)),
+            // Nothing of the answer was seen here. The session signs it all the same.
+            () = self.client.closed() => return Err(AttemptOutcome::Finished),
+        };
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                tracing::info!(session = %self.line.session, error = %Causes(&error), "a session did not answer");
+                Err(AttemptOutcome::Failed)
+            }
+            Err(_) => Err(AttemptOutcome::Failed),
+        }
+    }
+
+    /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine was
+    /// asked nothing.
+    fn read_head(&self, mut head: http::response::Parts) -> Option<AnswerHead> {
+        let proof = head.headers.remove(PROOF);
+        if proof.is_none() && head.status == StatusCode::SERVICE_UNAVAILABLE {
+            return None;
+        }
+        let content_type = head.headers.get(CONTENT_TYPE);
+        let content_type = content_type
+            .and_then(|kind| kind.to_str().ok())
+            .map(str::to_owned);
+        end_to_end(&mut head.headers);
+        if let Some(proof) = proof {
+            head.headers.insert(PROOF, proof);
+        }
+        head.headers.insert(REQUEST_ID, request_id(&self.request.nonce));
+        Some(AnswerHead {
+            status: head.status,
+            headers: head.headers,
+            content_type,
+        })
+    }
+
+    /// Waits for the first frame. The client gets nothing before it, so until then another session may take over.
+    async fn first_frame(&mut self, body: &mut AnswerBody) -> Result<NextFrame, AttemptOutcome> {
+        tokio::select! {
+            biased;
+            next = timeout(self.silence_limit(), body.frame()) => match next {
+                Ok(Some(Err(_))) | Err(_) => Err(AttemptOutcome::Failed),
+                Ok(next) => Ok(next),
+            },
+            assignment = self.stream.next_assignment() => Err(AttemptOutcome::Reassigned(assignment)),
+            () = self.client.closed() => Ok(None),
+        }
+    }
+
+    /// Passes the body to the client. `None` if it came to its end.
+    async fn pass_body(
+        &mut self,
+        first: NextFrame,
+        body: &mut AnswerBody,
+        observation: &mut AnswerObservation,
+    ) -> Option<StreamEnd> {
+        let mut next = first;
+        let mut is_presumed_dead = false;
+        loop {
+            let frame = match next {
+                None => return None,
+                Some(Err(_)) => return Some(StreamEnd::EngineFailed),
+                Some(Ok(frame)) => frame,
+            };
+            let part = match frame.into_data() {
+                Ok(data) => {
+                    observation.update(&data);
+                    AnswerPart::Data(data)
+                }
+                Err(frame) => AnswerPart::Trailers(frame.into_trailers().unwrap_or_default()),
+            };
+            if self.client.send(part).await.is_err() {
+                return Some(StreamEnd::ClientGone);
+            }
+            next = match self.next_frame(body, &mut is_presumed_dead).await {
+                Ok(next) => next,
+                Err(end) => return Some(end),
+            };
+        }
+    }
+
+    async fn next_frame(
+        &mut self,
+        body: &mut AnswerBody,
+        is_presumed_dead: &mut bool,
+    ) -> Result<NextFrame, StreamEnd> {
+        loop {
+            let grace = is_presumed_dead.then(|| self.state.clock.sleep(GRACE_PERIOD));
+            let grace = OptionFuture::from(grace);
             tokio::select! {
                 biased;
-                frame = body.frame() => break frame,
-                () = client.0.closed() => {
-                    end = Some(StreamEnd::ClientGone);
-                    break None;
+                frame = body.frame() => return Ok(frame),
+                () = self.client.closed() => return Err(StreamEnd::ClientGone),
+                assignment = self.stream.next_assignment(), if !*is_presumed_dead => {
+                    // The report of its death may be wrong: an answer that still arrives goes on.
+                    tracing::info!(session = %self.line.session, ?assignment,
+                        "a session is presumed dead in the middle of an answer");
+                    *is_presumed_dead = true;
                 }
-                turn = ticket.next(), if !doomed => {
-                    // Its machine may be gone, or only the word of it: what flows is not broken by that.
-                    tracing::info!(session = %line.session, ?turn, "a session is taken for dead in the middle of an answer");
-                    doomed = true;
-                }
-                Some(()) = last_silence => {
-                    end = Some(StreamEnd::EngineFailed);
-                    break None;
-                }
-                () = sleep(silence) => {
-                    end = Some(StreamEnd::EngineSilent);
-                    break None;
-                }
+                Some(()) = grace => return Err(StreamEnd::EngineFailed),
+                () = sleep(self.silence_limit()) => return Err(StreamEnd::EngineSilent),
             }
-        };
+        }
     }
-    drop(body);
-    let judged = Judged {
-        asked_at,
-        status: head.status,
-        content_type,
-        end,
-    };
-    passage.settle(core, line, asking, &asked, seen, judged).await;
-    if let Some(end) = end {
-        let told = match end {
-            StreamEnd::ClientGone => return Tried::Over,
+
+    /// Tells the client that its answer broke off.
+    async fn report_break(&self, end: StreamEnd, events: bool) {
+        let error = match end {
+            StreamEnd::ClientGone => return,
             StreamEnd::Completed
             | StreamEnd::EngineFailed
             | StreamEnd::EngineSilent
             | StreamEnd::Oversize
             | StreamEnd::SessionClosed => OpenAiError::UpstreamFailed(format!(
-                "the answer broke off: {}; what came is proven as such",
+                "the answer broke off: {}; its proof covers the part that was sent",
                 end.name()
             )),
         };
         let last = if events {
             // The engine may have stopped within a line.
-            Part::Data(format!("\n\n{}", told.event()).into())
+            AnswerPart::Data(format!("\n\n{}", error.event()).into())
         } else {
-            Part::Cut
+            AnswerPart::Cut
         };
-        // A client that is gone needs no explanation.
-        let _ = client.give(last).await;
-    }
-    Tried::Over
-}
-
-/// What is noted while an answer passes.
-struct Passage {
-    meter: TokenMeter,
-    /// What has passed, if it was drawn for a later check and is not too large for one.
-    kept: Option<Vec<u8>>,
-    first_byte: Option<Timestamp>,
-}
-
-/// What is known once it is over.
-struct Judged {
-    asked_at: Timestamp,
-    status: StatusCode,
-    content_type: Option<String>,
-    /// As it was seen to end; `None` if the end came.
-    end: Option<StreamEnd>,
-}
-
-impl Passage {
-    fn pass(&mut self, data: &[u8]) {
-        self.meter.update(data);
-        if let Some(kept) = &mut self.kept {
-            if kept.len().saturating_add(data.len()) > MAX_PAIR {
-                self.kept = None;
-            } else {
-                kept.extend_from_slice(data);
-            }
-        }
+        // A client that has gone needs no error.
+        let _ = self.client.send(last).await;
     }
 
-    /// Judges the proof and keeps what is to be kept.
-    async fn settle(
-        mut self,
-        core: &Core,
-        line: &Line,
-        asking: &Asking,
-        asked: &Asked,
-        seen: oneshot::Receiver<Checked>,
-        judged: Judged,
-    ) {
-        let checked = seen.await.ok();
-        let verdict = match &checked {
-            Some(checked) => line.verdict(checked, asked).await,
-            None => Err(Unproven::Absent),
-        };
-        let usage: TokenUsage = self.meter.usage();
-        let (end, words, proof, sequence) = match verdict {
-            Ok((stated, envelope)) => (
-                stated.end.name(),
-                PROVEN.to_owned(),
-                Some(envelope.to_text()),
-                Some(stated.sequence),
-            ),
-            Err(unproven) => {
-                tracing::warn!(session = %line.session, miner = %line.miner, %unproven, "an answer is not proven");
-                let came = checked.and_then(|checked| checked.proof).and_then(Result::ok);
-                let end = judged.end.unwrap_or(StreamEnd::Completed).name();
-                (
-                    end,
-                    unproven.to_string(),
-                    came.map(|envelope| envelope.to_text()),
-                    None,
-                )
-            }
-        };
-        let proven = sequence.is_some();
-        let earned = if proven && judged.status.is_success() {
-            line.service.cost(usage)
-        } else {
-            0
-        };
-        let row = ResponseRow {
-            id: asking.nonce.hex(),
-            session: line.session,
-            client: asking.client,
-            model: line.service.model.clone(),
-            asked_at: judged.asked_at,
-            first_byte_at: self.first_byte,
-            ended_at: core.clock.now(),
-            status: judged.status.as_u16(),
-            end: end.to_owned(),
-            verdict: words,
-            proof,
-            sequence,
-            bytes: self.meter.bytes(),
-            usage,
-            earned,
-        };
-        let pair = self.kept.filter(|_| proven).map(|response| Pair {
-            request: asking.body.to_vec(),
-            response,
-            content_type: judged.content_type,
-        });
-        measure(&row);
-        if let Err(error) = core.book.keep(&row, pair.as_ref()).await {
-            core.fail(error);
-        }
-    }
-}
-
-/// The verdict on an answer whose proof holds.
-pub(crate) const PROVEN: &str = "proven";
-
-fn measure(row: &ResponseRow) {
-    let model = row.model.clone();
-    let verdict = if row.sequence.is_some() {
-        PROVEN
-    } else {
-        "unproven"
-    };
-    metrics::counter!("muster_gateway_responses_total", "model" => model.clone(), "verdict" => verdict, "end" => row.end.clone())
-        .increment(1);
-    metrics::counter!("muster_gateway_tokens_total", "model" => model.clone(), "of" => "input")
-        .increment(row.usage.input);
-    metrics::counter!("muster_gateway_tokens_total", "model" => model.clone(), "of" => "output")
-        .increment(row.usage.output);
-    if let Some(first) = row.first_byte_at {
-        metrics::histogram!("muster_gateway_first_byte_seconds", "model" => model)
-            .record(first.since(row.asked_at).as_secs_f64());
-    }
-}
-
-/// Whether an answer is kept for a later check. The nonce was drawn here, so nobody knows beforehand.
-fn drawn(nonce: &Nonce, percent: u8) -> bool {
-    let [first, second, ..] = Digest::of(nonce.as_bytes()).as_bytes().to_owned();
-    u16::from_be_bytes([first, second]) % 100 < u16::from(percent)
-}
-
-fn content_type(headers: &HeaderMap) -> Option<String> {
-    headers.get(CONTENT_TYPE)?.to_str().ok().map(str::to_owned)
-}
-
-pub(crate) fn is_events(content_type: Option<&str>) -> bool {
-    content_type.is_some_and(|kind| {
-        kind.trim_start()
-            .to_ascii_lowercase()
-            .starts_with("text/event-stream")
-    })
-}
-
-pub(crate) fn id(nonce: &Nonce) -> HeaderValue {
-    // Hex digits are a header's value.
-    HeaderValue::from_str(&nonce.hex()).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn about_as_many_are_drawn_as_were_asked_for() {
-        let drawn = |percent| {
-            (0..2_000_u32)
-                .filter(|seed| {
-                    let mut bytes = [0; 32];
-                    bytes[..4].copy_from_slice(&seed.to_be_bytes());
-                    drawn(&Nonce::from_bytes(bytes), percent)
-                })
-                .count()
-        };
-        assert_eq!((drawn(0), drawn(100)), (0, 2_000));
-        assert!((120..280).contains(&drawn(10)), "{}", drawn(10));
+    fn silence_limit(&self) -> Duration {
+        Duration::from_secs(self.state.settings.silence_s)
     }
 }

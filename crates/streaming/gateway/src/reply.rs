@@ -1,4 +1,4 @@
-//! Answers of the door itself, and the body through which an answer of a session reaches its client.
+//! The response to a client: its body passes the parts of an answer on, with a heartbeat until they come.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,18 +15,19 @@ use muster_openai::OpenAiError;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::relay::{Part, REQUEST_ID, is_events};
+use crate::answer::{AnswerPart, REQUEST_ID, is_event_stream};
 
-/// What a client hears while it waits. A comment of an event stream, with our prefix and without an empty line after it: a checker of
-/// the answer leaves it out, and nothing is left of it.
-const WAIT: &[u8] = b": muster-wait\n";
-/// The most of a session's error that is told inside a stream that has begun without it.
+/// The heartbeat of a stream that waits: a comment line with our prefix, and no empty line after it, so that a checker of the
+/// answer removes it completely.
+const HEARTBEAT: &[u8] = b": muster-wait\n";
+/// Bytes of a session's error response that are reported inside a stream that has begun.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// Waits for the head of an answer and passes it on. A client that wants a stream is given the beginning of one after
-/// `heartbeat`, with a comment as often as that, so that nobody between takes the connection for dead.
+/// Waits for the head of an answer and passes the answer on. If the client wants a stream and the head takes longer than
+/// `heartbeat`, the stream begins without it, and a comment is sent at that interval, so that no proxy on the way closes the
+/// connection.
 pub(crate) async fn reply(
-    mut parts: mpsc::Receiver<Part>,
+    mut parts: mpsc::Receiver<AnswerPart>,
     streams: bool,
     heartbeat: Duration,
     id: HeaderValue,
@@ -37,22 +38,22 @@ pub(crate) async fn reply(
         Some(parts.recv().await)
     };
     match first {
-        Some(Some(Part::Head(status, headers))) => {
-            let mut response = Response::new(Body::new(Passing::answer(parts)));
+        Some(Some(AnswerPart::Head(status, headers))) => {
+            let mut response = Response::new(Body::new(AnswerBody::passing(parts)));
             *response.status_mut() = status;
             *response.headers_mut() = headers;
             response
         }
-        Some(Some(Part::Refused(refusal))) => error_response(&refusal),
-        Some(Some(Part::Data(_) | Part::Trailers(_) | Part::Cut) | None) => error_response(
+        Some(Some(AnswerPart::Refused(error))) => error_response(&error),
+        Some(Some(AnswerPart::Data(_) | AnswerPart::Trailers(_) | AnswerPart::Cut) | None) => error_response(
             &OpenAiError::Internal("the answer was lost on its way".to_owned()),
         ),
         None => {
             let mut ticks = interval(heartbeat);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut response = Response::new(Body::new(Passing {
+            let mut response = Response::new(Body::new(AnswerBody {
                 parts,
-                state: State::Waiting(ticks),
+                phase: BodyPhase::Waiting(ticks),
             }));
             let headers = response.headers_mut();
             headers.insert(
@@ -66,101 +67,108 @@ pub(crate) async fn reply(
     }
 }
 
-/// An answer's body, from whoever sees the request through.
-struct Passing {
-    parts: mpsc::Receiver<Part>,
-    state: State,
+/// The body of a response, made of the parts that the request's task sends.
+struct AnswerBody {
+    parts: mpsc::Receiver<AnswerPart>,
+    phase: BodyPhase,
 }
 
-enum State {
-    /// The stream has begun, the answer has not.
+enum BodyPhase {
+    /// The stream has begun with heartbeats; the answer has not.
     Waiting(Interval),
-    /// The answer passes.
-    Through,
-    /// The answer is no stream: it is collected and told as an error inside this one.
+    /// The answer passes as it arrives.
+    Passing,
+    /// The answer is not a stream: it is collected and reported as an error event inside this stream.
     Error(Vec<u8>),
-    Over,
+    Ended,
 }
 
-/// The answer broke off.
+/// Ends the connection of an answer that broke off.
 #[derive(Debug, thiserror::Error)]
 #[error("the session broke off")]
-struct CutOff;
+struct AnswerCut;
 
-impl Passing {
-    const fn answer(parts: mpsc::Receiver<Part>) -> Self {
+impl AnswerBody {
+    const fn passing(parts: mpsc::Receiver<AnswerPart>) -> Self {
         Self {
             parts,
-            state: State::Through,
+            phase: BodyPhase::Passing,
         }
     }
 
-    fn last(&mut self, text: String) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        self.state = State::Over;
+    fn end_with(&mut self, text: String) -> Poll<Option<Result<Frame<Bytes>, AnswerCut>>> {
+        self.phase = BodyPhase::Ended;
         Poll::Ready(Some(Ok(Frame::data(text.into()))))
     }
 }
 
-impl http_body::Body for Passing {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = CutOff;
+    type Error = AnswerCut;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerCut>>> {
         let this = self.get_mut();
         loop {
-            if matches!(this.state, State::Over) {
+            if matches!(this.phase, BodyPhase::Ended) {
                 return Poll::Ready(None);
             }
             let part = match this.parts.poll_recv(cx) {
                 Poll::Ready(part) => part,
                 Poll::Pending => {
-                    return match &mut this.state {
-                        State::Waiting(ticks) => {
+                    return match &mut this.phase {
+                        BodyPhase::Waiting(ticks) => {
                             std::task::ready!(ticks.poll_tick(cx));
-                            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(WAIT)))))
+                            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(HEARTBEAT)))))
                         }
-                        State::Through | State::Error(_) | State::Over => Poll::Pending,
+                        BodyPhase::Passing | BodyPhase::Error(_) | BodyPhase::Ended => Poll::Pending,
                     };
                 }
             };
-            match (part, &mut this.state) {
-                (None, State::Error(body)) => {
+            match (part, &mut this.phase) {
+                (None, BodyPhase::Error(body)) => {
                     let json = std::mem::take(body);
-                    let told = match serde_json::from_slice::<serde_json::Value>(&json) {
+                    let event = match serde_json::from_slice::<serde_json::Value>(&json) {
                         Ok(json) => format!("data: {json}\n\n"),
                         Err(_) => {
                             OpenAiError::UpstreamFailed("the session refused the request".to_owned()).event()
                         }
                     };
-                    return this.last(told);
+                    return this.end_with(event);
                 }
-                (None, State::Waiting(_) | State::Through | State::Over) => {
-                    this.state = State::Over;
+                (None, BodyPhase::Waiting(_) | BodyPhase::Passing | BodyPhase::Ended) => {
+                    this.phase = BodyPhase::Ended;
                     return Poll::Ready(None);
                 }
-                (Some(Part::Head(status, headers)), State::Waiting(_)) => {
+                (Some(AnswerPart::Head(status, headers)), BodyPhase::Waiting(_)) => {
                     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-                    this.state = if status.is_success() && is_events(kind) {
-                        State::Through
+                    this.phase = if status.is_success() && is_event_stream(kind) {
+                        BodyPhase::Passing
                     } else {
-                        State::Error(Vec::new())
+                        BodyPhase::Error(Vec::new())
                     };
                 }
-                (Some(Part::Data(data)), State::Error(body)) => {
+                (Some(AnswerPart::Data(data)), BodyPhase::Error(body)) => {
                     if body.len().saturating_add(data.len()) <= MAX_ERROR {
                         body.extend_from_slice(&data);
                     }
                 }
-                (Some(Part::Data(data)), State::Through) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                (Some(Part::Trailers(trailers)), State::Through) => {
+                (Some(AnswerPart::Data(data)), BodyPhase::Passing) => {
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                (Some(AnswerPart::Trailers(trailers)), BodyPhase::Passing) => {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
-                (Some(Part::Refused(refusal)), State::Waiting(_)) => return this.last(refusal.event()),
-                (Some(Part::Cut), State::Through) => {
-                    this.state = State::Over;
-                    return Poll::Ready(Some(Err(CutOff)));
+                (Some(AnswerPart::Refused(error)), BodyPhase::Waiting(_)) => {
+                    return this.end_with(error.event());
                 }
-                // Parts come in their order: nothing of the others follows here.
+                (Some(AnswerPart::Cut), BodyPhase::Passing) => {
+                    this.phase = BodyPhase::Ended;
+                    return Poll::Ready(Some(Err(AnswerCut)));
+                }
+                // The parts come in their order, so no other part follows in these phases.
                 (Some(_), _) => {}
             }
         }
@@ -178,10 +186,10 @@ mod tests {
         HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))])
     }
 
-    async fn collected(parts: Vec<Part>, streams: bool, wait: Duration) -> (StatusCode, String) {
+    async fn collected(parts: Vec<AnswerPart>, streams: bool, wait: Duration) -> (StatusCode, String) {
         let (to, from) = mpsc::channel(16);
         let beat = Duration::from_secs(10);
-        let told = async move {
+        let sending = async move {
             tokio::time::sleep(wait).await; // paused time
             for part in parts {
                 to.send(part).await.unwrap();
@@ -194,45 +202,48 @@ mod tests {
             let body = response.into_body().collect().await.unwrap().to_bytes();
             (status, String::from_utf8(body.to_vec()).unwrap())
         };
-        tokio::join!(told, answered).1
+        tokio::join!(sending, answered).1
     }
 
-    fn whole() -> Vec<Part> {
+    fn whole() -> Vec<AnswerPart> {
         vec![
-            Part::Head(StatusCode::OK, events()),
-            Part::Data(Bytes::from_static(b"data: 1\n\n")),
+            AnswerPart::Head(StatusCode::OK, events()),
+            AnswerPart::Data(Bytes::from_static(b"data: 1\n\n")),
         ]
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_wants_a_stream_hears_a_comment_while_it_waits() {
+    async fn a_client_that_wants_a_stream_gets_comments_while_it_waits() {
         let (status, body) = collected(whole(), true, Duration::from_secs(25)).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(body, ": muster-wait\n: muster-wait\ndata: 1\n\n");
         let (_, body) = collected(whole(), true, Duration::from_secs(1)).await;
         assert_eq!(body, "data: 1\n\n");
         let (_, body) = collected(whole(), false, Duration::from_secs(25)).await;
-        assert_eq!(body, "data: 1\n\n", "who wants a document waits in silence");
+        assert_eq!(
+            body, "data: 1\n\n",
+            "a client that wants a document gets nothing before it"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_after_the_wait_is_told_inside_the_stream() {
+    async fn an_error_after_the_wait_is_an_event_inside_the_stream() {
         let late = Duration::from_secs(15);
         let refusal = || OpenAiError::UpstreamFailed("gone".to_owned());
-        let (status, body) = collected(vec![Part::Refused(refusal())], true, late).await;
+        let (status, body) = collected(vec![AnswerPart::Refused(refusal())], true, late).await;
         assert_eq!(status, StatusCode::OK);
         assert!(body.ends_with(&refusal().event()), "{body}");
         let error = vec![
-            Part::Head(StatusCode::BAD_REQUEST, HeaderMap::new()),
-            Part::Data(Bytes::from_static(b"{\"error\": {\"message\":")),
-            Part::Data(Bytes::from_static(b" \"no\"}}")),
+            AnswerPart::Head(StatusCode::BAD_REQUEST, HeaderMap::new()),
+            AnswerPart::Data(Bytes::from_static(b"{\"error\": {\"message\":")),
+            AnswerPart::Data(Bytes::from_static(b" \"no\"}}")),
         ];
         let (_, body) = collected(error, true, late).await;
         assert!(
             body.ends_with("data: {\"error\":{\"message\":\"no\"}}\n\n"),
             "{body}"
         );
-        let (status, body) = collected(vec![Part::Refused(refusal())], true, Duration::ZERO).await;
+        let (status, body) = collected(vec![AnswerPart::Refused(refusal())], true, Duration::ZERO).await;
         assert_eq!(
             (status, body),
             (StatusCode::BAD_GATEWAY, refusal().body().to_string())

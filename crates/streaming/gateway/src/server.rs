@@ -1,4 +1,4 @@
-//! The door's connections: HTTP/1.1 and HTTP/2 on one port, bounded in number, in time and in size of heads.
+//! Accepts connections: HTTP/1.1 and HTTP/2 on one port, bounded in number and in the time of a request's head.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use muster_process::{SharedClock, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// From the first byte of a request's head to its last.
-const HEAD: Duration = Duration::from_secs(30);
-/// After a failed accept, so that a lack of file descriptors does not spin.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Streams of one HTTP/2 connection.
-const STREAMS: u32 = 256;
-/// What an HTTP/2 connection holds for one stream that its client does not read.
+/// Limit for the head of a request, from its first byte.
+const HEAD_LIMIT: Duration = Duration::from_secs(30);
+/// The pause after a failed accept, so that a lack of file descriptors does not make the loop spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Concurrent streams of one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// Bytes that an HTTP/2 connection buffers for one stream that its client does not read.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Between two signs of life on an HTTP/2 connection.
-const PING: Duration = Duration::from_secs(30);
+/// The interval between two pings on an HTTP/2 connection.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Serves `router` until the token of `tasks` is cancelled, `most` connections at a time.
+/// Serves `router` until the token of `tasks` is cancelled, at most `max` connections at a time.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     tasks: Tasks,
     clock: SharedClock,
-    most: usize,
+    max: usize,
 ) {
-    let places = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(max));
     let stop = tasks.token();
     loop {
         let accepted = tokio::select! {
@@ -40,38 +40,38 @@ pub(crate) async fn serve(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection to the gateway could not be taken");
-                clock.sleep(PAUSE).await;
+                tracing::warn!(%error, "a connection to the gateway could not be accepted");
+                clock.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!(
-                most,
-                "too many connections to the gateway; a new one is hung up on"
-            );
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            tracing::warn!(max, "too many connections to the gateway; a new one is closed");
             continue;
         };
-        // A connection that refuses the option is slower, not worse.
+        // Without the option a connection is slower, but it works.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let stop = stop.clone();
         drop(tasks.spawn("gateway connection", async move {
             let mut builder = Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_LIMIT);
             builder
                 .http2()
                 .timer(TokioTimer::new())
-                .keep_alive_interval(PING)
-                .max_concurrent_streams(STREAMS)
+                .keep_alive_interval(PING_INTERVAL)
+                .max_concurrent_streams(MAX_STREAMS)
                 .max_send_buf_size(SEND_BUFFER);
             let serving = builder.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
-                // A client that hangs up is no error of ours.
+                // A client that closes the connection early is not an error.
                 _ = serving => {}
                 () = stop.cancelled() => {}
             }
-            drop(place);
+            drop(permit);
         }));
     }
 }

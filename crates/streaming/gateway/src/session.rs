@@ -1,129 +1,165 @@
-//! A session from its job to its end: what is handed to the subnet, what comes of it, and whether it is well meanwhile.
+//! One session from its job to its end: it is started, checked, watched and closed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_session_pool::{Event, Service, SessionNo};
+use muster_process::certificate;
+use muster_process::store::StoreError;
+
+use muster_session_pool::Event;
 use tokio::sync::{mpsc, oneshot};
 
-use muster_process::certificate;
-use muster_protocol::JobId;
-
-use crate::desk::Word;
-use crate::gateway::Core;
-use crate::host::{News, Order};
+use crate::backend::{JobNews, StreamingJobOrder};
 use crate::line::{Line, Opening};
+use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart};
+use crate::state::GatewayState;
+use crate::store::SessionRow;
 
-/// News of one job that wait.
-const WAITING: usize = 8;
+/// News of one job that may wait to be received.
+const NEWS_CAPACITY: usize = 8;
 
-/// A session that was asked for.
-pub(crate) struct Started {
-    pub(crate) core: Arc<Core>,
-    pub(crate) service: Service,
-    pub(crate) pool: usize,
-    pub(crate) session: SessionNo,
-    pub(crate) job: JobId,
+/// Brings a session up and watches it until it has died or the scheduler has closed it.
+pub(crate) async fn run(state: Arc<GatewayState>, start: SessionStart, closed: oneshot::Receiver<()>) {
+    tokio::select! {
+        _ = closed => {}
+        event = live(&state, &start) => state.scheduler.report(start.pool, event),
+    }
 }
 
-impl Started {
-    /// Brings it up and watches over it until it is gone, or nobody wants it any longer.
-    pub(crate) async fn watch(self, unwatched: oneshot::Receiver<()>) {
+/// Brings a session up and watches it. Returns the event that ended it.
+async fn live(state: &GatewayState, start: &SessionStart) -> Event {
+    let (sender, mut news) = mpsc::channel(NEWS_CAPACITY);
+    let limit = Duration::from_secs(state.settings.start_s);
+    let started = tokio::select! {
+        started = bring_up(state, start, sender, &mut news) => started,
+        () = state.clock.sleep(limit) => Err(format!("it did not come up within {} s", limit.as_secs())),
+    };
+    let line = match started {
+        Ok(line) => Arc::new(line),
+        Err(reason) => return Event::Unusable(start.session, reason),
+    };
+    if let Err(error) = record_opening(state, &line).await {
+        let reason = format!("the store does not accept it: {error}");
+        return Event::Unusable(start.session, reason);
+    }
+    tracing::info!(session = %line.session, model = start.service.model, miner = %line.miner, job = %start.job,
+        attempt = %line.attempt(), address = line.address(), "a session serves");
+    let command = SchedulerCommand::AddSession(start.pool, start.session, Arc::clone(&line));
+    state.scheduler.send(command);
+    watch(state, start, &line, &mut news).await
+}
+
+async fn bring_up(
+    state: &GatewayState,
+    start: &SessionStart,
+    sender: mpsc::Sender<JobNews>,
+    news: &mut mpsc::Receiver<JobNews>,
+) -> Result<Line, String> {
+    let names = ["muster-gateway".to_owned()];
+    let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
+    let lifetime = Duration::from_secs(state.settings.session_s);
+    let order = StreamingJobOrder {
+        job: start.job,
+        service: start.service.clone(),
+        certificate: made.pem,
+        lifetime,
+        start_limit: Duration::from_secs(state.settings.start_s),
+        miner: None,
+        news: sender,
+    };
+    state.backend.start_job(order).await?;
+    match news.recv().await {
+        None => Err("its job was forgotten".to_owned()),
+        Some(JobNews::Ended(reason)) => Err(reason),
+        Some(JobNews::Closed(_)) => Err("its session was closed before it served".to_owned()),
+        Some(JobNews::Ready { miner, ready }) => {
+            let opening = Opening {
+                me: state.backend.validator(),
+                job: start.job,
+                service: &start.service,
+                identity: &made.identity,
+                until: state.clock.now().plus(lifetime),
+                skew: state.settings.skew(),
+                clock: &state.clock,
+                tasks: &state.tasks,
+            };
+            Line::open(&opening, miner, *ready).await
+        }
+    }
+}
+
+async fn record_opening(state: &GatewayState, line: &Line) -> Result<(), StoreError> {
+    let row = SessionRow {
+        session: line.session,
+        job: line.job,
+        miner: line.miner,
+        model: line.service.model.clone(),
+        address: line.address().to_owned(),
+        attestation: line.attestation.clone(),
+        opened_at: state.clock.now(),
+        closed_at: None,
+        closed_because: None,
+        close: None,
+        fault: None,
+    };
+    state.store.insert_session(&row).await
+}
+
+/// Reports the health of a session that serves, until its job has ended.
+async fn watch(
+    state: &GatewayState,
+    start: &SessionStart,
+    line: &Line,
+    news: &mut mpsc::Receiver<JobNews>,
+) -> Event {
+    let interval = Duration::from_secs(state.settings.health_s);
+    loop {
         tokio::select! {
-            _ = unwatched => {}
-            () = self.live() => {}
-        }
-    }
-
-    async fn live(&self) {
-        let (news, mut heard) = mpsc::channel(WAITING);
-        let limit = Duration::from_secs(self.core.settings.start_s);
-        let up = tokio::select! {
-            up = self.bring_up(news, &mut heard) => up,
-            () = self.core.clock.sleep(limit) => Err(format!("it did not come up within {} s", limit.as_secs())),
-        };
-        let line = match up {
-            Ok(line) => Arc::new(line),
-            Err(why) => return self.happened(Event::Unusable(self.session, why)),
-        };
-        if let Err(error) = self.core.opened(&line).await {
-            return self.happened(Event::Unusable(
-                self.session,
-                format!("the store does not take it: {error}"),
-            ));
-        }
-        tracing::info!(session = %line.session, model = self.service.model, miner = %line.miner, job = %self.job,
-            attempt = %line.attempt(), address = line.address(), "a session serves");
-        self.core
-            .desk
-            .say(Word::Up(self.pool, self.session, Arc::clone(&line)));
-        let between = Duration::from_secs(self.core.settings.health_s);
-        loop {
-            tokio::select! {
-                news = heard.recv() => match news {
-                    // Nobody has asked it to: its time is over, or its program ended. Its job's end follows.
-                    Some(News::Closed(said)) => line.heard(said),
-                    // It has moved: the session that was attested is no longer where it was.
-                    None | Some(News::Ended(_) | News::Ready { .. }) => {
-                        return self.happened(Event::Died(self.session));
-                    }
-                },
-                () = self.core.clock.sleep(between) => {
-                    let health = line.health().await;
-                    if let Err(why) = &health {
-                        tracing::warn!(session = %line.session, why, "a session is not well");
-                    }
-                    self.happened(Event::Health(self.session, health.is_ok()));
+            received = news.recv() => match received {
+                // The session closed without being asked: its time is over, or its program ended. The end of its job follows.
+                Some(JobNews::Closed(statement)) => line.heard(statement),
+                // A second `Ready` means that the job moved: the session that was attested is no longer at its address.
+                None | Some(JobNews::Ended(_) | JobNews::Ready { .. }) => return Event::Died(start.session),
+            },
+            () = state.clock.sleep(interval) => {
+                let health = line.health().await;
+                if let Err(reason) = &health {
+                    tracing::warn!(session = %line.session, reason, "a session failed a health check");
                 }
+                state.scheduler.report(start.pool, Event::Health(start.session, health.is_ok()));
             }
         }
     }
+}
 
-    async fn bring_up(
-        &self,
-        news: mpsc::Sender<News>,
-        heard: &mut mpsc::Receiver<News>,
-    ) -> Result<Line, String> {
-        let names = ["muster-gateway".to_owned()];
-        let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
-        let settings = &self.core.settings;
-        self.core
-            .host
-            .begin(Order {
-                job: self.job,
-                service: self.service.clone(),
-                certificate: made.pem,
-                lives: Duration::from_secs(settings.session_s),
-                starts_within: Duration::from_secs(settings.start_s),
-                on: None,
-                news,
-            })
-            .await?;
-        match heard.recv().await {
-            None => Err("its job was forgotten".to_owned()),
-            Some(News::Ended(why)) => Err(why),
-            Some(News::Closed(_)) => Err("its session was closed before it served".to_owned()),
-            Some(News::Ready { miner, ready }) => {
-                let opening = Opening {
-                    me: self.core.host.me(),
-                    job: self.job,
-                    service: &self.service,
-                    identity: &made.identity,
-                    until: self
-                        .core
-                        .clock
-                        .now()
-                        .plus(Duration::from_secs(settings.session_s)),
-                    skew: settings.skew(),
-                    clock: &self.core.clock,
-                    tasks: &self.core.tasks,
-                };
-                Line::open(&opening, miner, *ready).await
-            }
+/// Closes a session once none of its answers is under way, or its time is over. Its close statement is stored, then its job ends.
+pub(crate) async fn close(state: &GatewayState, end: SessionEnd) {
+    let mut is_closed = false;
+    if let Some(line) = end.line {
+        // A session that is presumed dead may be alive, and closing it would cut the answers that still arrive.
+        tokio::select! {
+            () = line.quiet() => {}
+            () = state.clock.sleep_until(line.until) => {}
+            () = state.tasks.token().cancelled_owned() => {}
+        }
+        let (statement, fault) = line.close().await;
+        is_closed = statement.is_some();
+        if let Some(fault) = &fault {
+            tracing::warn!(session = %line.session, miner = %line.miner, fault, "a session did not close correctly");
+        }
+        let stored = state
+            .store
+            .close_session(
+                line.session,
+                end.reason.text(),
+                statement.as_deref(),
+                fault.as_deref(),
+                state.clock.now(),
+            )
+            .await;
+        if let Err(error) = stored {
+            state.fail(error);
         }
     }
-
-    fn happened(&self, event: Event) {
-        self.core.desk.happened(self.pool, event);
-    }
+    state.backend.end_job(end.job, end.reason.text(), is_closed).await;
 }

@@ -1,4 +1,4 @@
-//! The part of a validator's configuration that is the gateway's.
+//! The section `[gateway]` of a validator's configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,62 +9,63 @@ use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
 use serde::Deserialize;
 
-/// Sessions of one model that fail one after another before those who wait are told.
-const TRIES: u32 = 3;
-/// Checks of its health that a session may fail one after another.
-const MISSES: u32 = 2;
-/// After a failed start.
+/// Starts of sessions of one model that fail in a row before waiting requests are refused; also the sessions that one request
+/// is given to.
+const MAX_TRIES: u32 = 3;
+/// Health checks that a session may fail one after another.
+const MAX_MISSES: u32 = 2;
+/// The pause after a failed start.
 const BACKOFF: Duration = Duration::from_secs(2);
 
 /// The configuration of a gateway. `[gateway]` in the validator's commented default explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where clients and facilitators connect; none for no gateway.
+    /// Address at which clients and facilitators connect; without one there is no gateway.
     pub bind: Option<SocketAddr>,
-    /// The URL that facilitators are told; by default the bound address.
+    /// URL of the gateway for facilitators; by default the bound address.
     pub announce: Option<String>,
-    /// Facilitators whose tokens let their clients in.
+    /// Facilitators whose tokens are accepted.
     pub facilitators: BTreeSet<Hotkey>,
-    /// Clients of the validator's own: a name for each, and SHA-256 of its key.
+    /// The validator's own clients: a name for each, and SHA-256 of its API key.
     pub keys: BTreeMap<String, Digest>,
-    /// What may serve.
+    /// The whitelisted services, one for each model.
     pub services: Vec<Service>,
-    /// Sessions of each model that are kept even if nobody asks.
+    /// Sessions of each model that are kept even if there are no requests.
     pub min_sessions: usize,
-    /// Sessions of each model at most.
+    /// The maximum number of sessions of each model.
     pub max_sessions: usize,
     /// Requests that one session serves at a time.
     pub per_session: usize,
-    /// Requests for one model that wait.
+    /// Requests for one model that may wait.
     pub queue: usize,
-    /// Of one client.
+    /// Requests of one client for one model that may wait.
     pub queue_of_one: usize,
-    /// Seconds that a request waits.
+    /// Seconds that a request waits for a session before it is refused.
     pub patience_s: u64,
-    /// Seconds that a session may be unused.
+    /// Seconds that a session may be unused before it is closed.
     pub idle_s: u64,
     /// Seconds that a session lives.
     pub session_s: u64,
-    /// Seconds before its end at which another one takes its place.
+    /// Seconds before a session's end at which its replacement is started.
     pub replace_s: u64,
-    /// Seconds before its end from which it gets nothing new.
+    /// Seconds before a session's end from which it gets no more requests.
     pub drain_s: u64,
-    /// Seconds for image and engine to come up.
+    /// Limit in seconds for image and engine to come up.
     pub start_s: u64,
-    /// Seconds that an engine may be silent.
+    /// Seconds that an engine may send nothing, before its answer or within it.
     pub silence_s: u64,
-    /// Seconds between two signs that a waiting client is not forgotten.
+    /// Seconds between two comments to a client that waits.
     pub heartbeat_s: u64,
     /// Seconds between two checks of a session's health.
     pub health_s: u64,
-    /// Milliseconds by which an executor's clock may differ.
+    /// Milliseconds by which the clocks of executors and facilitators may differ.
     pub skew_ms: u64,
-    /// The largest request, in KiB.
+    /// The largest body of a request, in KiB.
     pub max_body_kib: usize,
-    /// Requests at a time, of all clients.
+    /// Requests of all clients that are served or wait at a time; also the number of connections.
     pub requests: usize,
-    /// How many of a hundred answers are kept with their request for a later check.
+    /// Percentage of answers that are kept with their request for a later check.
     pub sample_percent: u8,
 }
 
@@ -107,27 +108,27 @@ impl Settings {
             per_session: self.per_session,
             queue: self.queue,
             queue_of_one: self.queue_of_one,
-            patience: Duration::from_secs(self.patience_s),
+            max_wait: Duration::from_secs(self.patience_s),
             idle: Duration::from_secs(self.idle_s),
             replace: Duration::from_secs(self.replace_s),
             drain: Duration::from_secs(self.drain_s),
-            misses: MISSES,
-            tries: TRIES,
+            max_misses: MAX_MISSES,
+            max_tries: MAX_TRIES,
             backoff: BACKOFF,
         }
     }
 
-    /// How far clocks may differ.
+    /// By how much clocks may differ.
     pub const fn skew(&self) -> Duration {
         Duration::from_millis(self.skew_ms)
     }
 
-    /// The largest request, in bytes.
+    /// The largest body of a request, in bytes.
     pub const fn max_body(&self) -> usize {
         self.max_body_kib.saturating_mul(1024)
     }
 
-    /// Everything that is wrong with it, under `path`.
+    /// All problems of these settings. `path` is the name of the section.
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let at = |key: &str| format!("{path}.{key}");
@@ -172,10 +173,10 @@ impl Settings {
             problems.push(Problem::at(at("announce"), "must begin with http:// or https://"));
         }
         if let Err(defects) = Whitelist::new(self.services.clone()) {
-            let said = defects
+            let found = defects
                 .into_iter()
-                .map(|(place, defect)| Problem::at(format!("{path}.services[{place}]"), defect.to_string()));
-            problems.extend(said);
+                .map(|(index, defect)| Problem::at(format!("{path}.services[{index}]"), defect.to_string()));
+            problems.extend(found);
         }
         problems
     }

@@ -1,5 +1,6 @@
-//! What a gateway must not forget: sessions, what each answered, and the pairs that are checked later. A part of the
-//! validator's database, whose migrations make the tables, since a database has one history.
+//! The gateway's tables: sessions, their answers, and the samples for later checks.
+//!
+//! They are a part of the validator's database, and the validator's migrations create them, since a database has one history.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,101 +14,101 @@ use sqlx::{Any, AnyPool, Decode, Row as _, Type};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// A session that was opened.
+/// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionRow {
-    /// Its id.
+    /// The id of the session.
     #[serde(serialize_with = "as_text")]
     pub session: SessionId,
-    /// The job that it is.
+    /// The streaming job that runs the session.
     pub job: JobId,
-    /// Who runs it.
+    /// The miner that runs the job.
     pub miner: MinerKey,
-    /// What it serves.
+    /// The model that the session serves.
     pub model: String,
-    /// Where.
+    /// Host and port of the session's endpoint.
     pub address: String,
-    /// The miner's word for it: the text form of the envelope.
+    /// The miner's signed attestation of the session, in text form.
     pub attestation: String,
-    /// When it began to serve.
+    /// When the session was checked and ready to serve.
     pub opened_at: Timestamp,
-    /// When it ended, if it has.
+    /// When the session was closed, if it is.
     pub closed_at: Option<Timestamp>,
-    /// Why.
+    /// Why the session was closed; one of the texts of `CloseReason`, or that the gateway was stopped.
     pub closed_because: Option<String>,
-    /// The session's last word, text form.
+    /// The session's signed close statement, in text form.
     pub close: Option<String>,
-    /// What was wrong with its last word or missing before it.
+    /// The defect of the close statement, or the gap in the proofs before it.
     pub fault: Option<String>,
 }
 
-/// One response, as the gateway saw it.
+/// One answer, as the gateway observed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResponseRow {
-    /// Its id: the nonce that the gateway drew for it, 64 hex digits.
+    /// The id: the nonce that the gateway drew for the request, 64 hex digits.
     pub id: String,
-    /// The session that gave it.
+    /// The session that answered.
     #[serde(serialize_with = "as_text")]
     pub session: SessionId,
-    /// For whom, under a name that only whoever vouched can resolve.
+    /// The pseudonym of the client. Only the party that admitted the client can resolve it.
     pub client: Digest,
-    /// What was asked for.
+    /// The model that was asked.
     pub model: String,
-    /// When the gateway asked, by its own clock.
+    /// When the gateway sent the request, by its own clock.
     pub asked_at: Timestamp,
-    /// When the first byte came.
+    /// When the first byte of the answer arrived.
     pub first_byte_at: Option<Timestamp>,
-    /// When the end came.
+    /// When the answer ended.
     pub ended_at: Timestamp,
-    /// The HTTP status.
+    /// The HTTP status of the answer.
     pub status: u16,
-    /// How it ended: as the session signed it, or as it was seen.
+    /// How the answer ended: as the session signed it, or as the gateway observed it.
     pub end: String,
-    /// `proven`, or why it is not.
+    /// `proven`, or why the answer is not proven.
     pub verdict: String,
-    /// The proof, text form, if one came.
+    /// The proof in text form, if one arrived.
     pub proof: Option<String>,
-    /// Its number in the session, if it is proven.
+    /// The number of the proof in its session, if the answer is proven.
     pub sequence: Option<u64>,
-    /// Bytes of the body.
+    /// Bytes of the answer's body.
     pub bytes: u64,
     /// Tokens, by the gateway's own count.
     pub usage: TokenUsage,
-    /// What the miner has earned with it, in rao: nothing without a proof.
+    /// The miner's earnings from the answer, in rao; 0 without a proof.
     pub earned: u64,
 }
 
-/// What was asked and answered, word for word.
+/// A request and its answer, byte for byte, kept as a sample for a later check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The body that was sent.
+pub struct SampledPair {
+    /// The body of the request.
     pub request: Vec<u8>,
-    /// The body that came.
+    /// The body of the answer.
     pub response: Vec<u8>,
-    /// Its type.
+    /// The content type of the answer.
     pub content_type: Option<String>,
 }
 
-/// What the sessions of a miner have answered, summed up.
+/// The answers of a miner's sessions of one model, summed up over a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Account {
-    /// Whose.
+pub struct MinerEarnings {
+    /// The miner that ran the sessions.
     pub miner: MinerKey,
-    /// For which model.
+    /// The model that the sessions served.
     pub model: String,
-    /// Responses with a proof.
+    /// Number of proven answers.
     pub proven: u64,
-    /// Without.
+    /// Number of answers that are not proven.
     pub unproven: u64,
-    /// Tokens of the proven ones.
+    /// Tokens of the proven answers.
     pub usage: TokenUsage,
-    /// Rao earned.
+    /// Earnings in rao.
     pub earned: u64,
 }
 
-/// The tables. Clones share their connections.
+/// The gateway's tables in the validator's database. Clones share their connections.
 #[derive(Clone, Debug)]
-pub struct Book {
+pub struct GatewayStore {
     pool: AnyPool,
 }
 
@@ -115,17 +116,17 @@ fn as_text<S: serde::Serializer>(id: &SessionId, serializer: S) -> std::result::
     serializer.collect_str(id)
 }
 
-impl Book {
-    /// Over the validator's database, which is migrated.
+impl GatewayStore {
+    /// Uses the validator's database, which must be migrated.
     pub const fn new(pool: AnyPool) -> Self {
         Self { pool }
     }
 
-    /// A session is about to serve.
+    /// Stores a session before it serves.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn open(&self, session: &SessionRow) -> Result<()> {
+    /// The database fails.
+    pub async fn insert_session(&self, session: &SessionRow) -> Result<()> {
         sqlx::query(
             "INSERT INTO sessions (session_id, job_id, miner, model, address, attestation, opened_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -143,14 +144,14 @@ impl Book {
         Ok(())
     }
 
-    /// A session has ended, with its last word if it had one.
+    /// Stores the end of a session, with its close statement if it gave one. A session that is closed already is not changed.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn close(
+    /// The database fails.
+    pub async fn close_session(
         &self,
         session: SessionId,
-        because: &str,
+        reason: &str,
         close: Option<&str>,
         fault: Option<&str>,
         now: Timestamp,
@@ -160,7 +161,7 @@ impl Book {
              WHERE session_id = $5 AND closed_at IS NULL",
         )
         .bind(now.micros())
-        .bind(because.to_owned())
+        .bind(reason.to_owned())
         .bind(close.map(str::to_owned))
         .bind(fault.map(str::to_owned))
         .bind(session.to_string())
@@ -170,18 +171,18 @@ impl Book {
         Ok(())
     }
 
-    /// The process before this one was killed, or stopped without having closed everything: its sessions are over, since
-    /// nobody else has the key that they let in. Their jobs.
+    /// Closes the sessions that an earlier process left open, and returns their jobs. These sessions cannot be used any more,
+    /// since the client keys that they accept were in that process's memory only.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn orphans(&self, now: Timestamp) -> Result<Vec<JobId>> {
+    /// The database fails.
+    pub async fn close_orphans(&self, now: Timestamp) -> Result<Vec<JobId>> {
         const OPERATION: &str = "close the sessions of an earlier process";
         let rows = sqlx::query("SELECT job_id FROM sessions WHERE closed_at IS NULL")
             .fetch_all(&self.pool)
             .await
             .during(OPERATION)?;
-        let jobs: Result<Vec<JobId>> = rows.iter().map(|row| parsed(row, "job_id")).collect();
+        let jobs: Result<Vec<JobId>> = rows.iter().map(|row| parse_column(row, "job_id")).collect();
         sqlx::query(
             "UPDATE sessions SET closed_at = $1, closed_because = 'the gateway was stopped' WHERE closed_at IS NULL",
         )
@@ -192,11 +193,11 @@ impl Book {
         jobs
     }
 
-    /// A response has ended. It, and the pair if it was drawn for a check, are durable from here on.
+    /// Stores an answer that has ended, with its sample if it was drawn for one. Both are durable once this returns.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn keep(&self, response: &ResponseRow, pair: Option<&Pair>) -> Result<()> {
+    /// The database fails.
+    pub async fn insert_response(&self, response: &ResponseRow, sample: Option<&SampledPair>) -> Result<()> {
         const OPERATION: &str = "keep a response";
         let mut tx = begin(&self.pool).await?;
         sqlx::query(
@@ -215,23 +216,23 @@ impl Book {
         .bind(response.end.clone())
         .bind(response.verdict.clone())
         .bind(response.proof.clone())
-        .bind(response.sequence.map(signed))
-        .bind(signed(response.bytes))
-        .bind(signed(response.usage.input))
-        .bind(signed(response.usage.output))
-        .bind(signed(response.earned))
+        .bind(response.sequence.map(to_signed))
+        .bind(to_signed(response.bytes))
+        .bind(to_signed(response.usage.input))
+        .bind(to_signed(response.usage.output))
+        .bind(to_signed(response.earned))
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;
-        if let Some(pair) = pair {
+        if let Some(sample) = sample {
             sqlx::query(
                 "INSERT INTO pairs (response_id, request, response, content_type, gathered_at) \
                  VALUES ($1, $2, $3, $4, $5)",
             )
             .bind(response.id.clone())
-            .bind(STANDARD.encode(&pair.request))
-            .bind(STANDARD.encode(&pair.response))
-            .bind(pair.content_type.clone())
+            .bind(STANDARD.encode(&sample.request))
+            .bind(STANDARD.encode(&sample.response))
+            .bind(sample.content_type.clone())
             .bind(response.ended_at.micros())
             .execute(&mut *tx)
             .await
@@ -240,11 +241,11 @@ impl Book {
         tx.commit().await.during(OPERATION)
     }
 
-    /// A response, and the attestation of its session; `None` if there is none of this id.
+    /// An answer and its session; `None` if no answer has this id.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn response(&self, id: &str) -> Result<Option<(ResponseRow, SessionRow)>> {
+    /// The database fails.
+    pub async fn find_response(&self, id: &str) -> Result<Option<(ResponseRow, SessionRow)>> {
         const OPERATION: &str = "look for a response";
         let row = sqlx::query("SELECT * FROM responses WHERE response_id = $1")
             .bind(id.to_owned())
@@ -252,20 +253,20 @@ impl Book {
             .await
             .during(OPERATION)?;
         let Some(row) = row else { return Ok(None) };
-        let response = response(&row)?;
+        let response = response_from(&row)?;
         let row = sqlx::query("SELECT * FROM sessions WHERE session_id = $1")
             .bind(response.session.to_string())
             .fetch_one(&self.pool)
             .await
             .during(OPERATION)?;
-        Ok(Some((response, session(&row)?)))
+        Ok(Some((response, session_from(&row)?)))
     }
 
-    /// The pair that was kept of a response, if it was drawn.
+    /// The sample of an answer; `None` if it was not drawn for one.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn pair(&self, id: &str) -> Result<Option<Pair>> {
+    /// The database fails.
+    pub async fn find_sample(&self, id: &str) -> Result<Option<SampledPair>> {
         let row = sqlx::query("SELECT request, response, content_type FROM pairs WHERE response_id = $1")
             .bind(id.to_owned())
             .fetch_optional(&self.pool)
@@ -273,36 +274,36 @@ impl Book {
             .during("look for a pair")?;
         let Some(row) = row else { return Ok(None) };
         let bytes = |name: &'static str| -> Result<Vec<u8>> {
-            let text: String = column(&row, name)?;
+            let text: String = read_column(&row, name)?;
             STANDARD
                 .decode(text)
                 .map_err(|error| StoreError::corrupt(name, error.to_string()))
         };
-        Ok(Some(Pair {
+        Ok(Some(SampledPair {
             request: bytes("request")?,
             response: bytes("response")?,
-            content_type: column(&row, "content_type")?,
+            content_type: read_column(&row, "content_type")?,
         }))
     }
 
-    /// The newest sessions, newest first.
+    /// The newest sessions, at most `limit`, newest first.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn sessions(&self, limit: u32) -> Result<Vec<SessionRow>> {
+    /// The database fails.
+    pub async fn list_sessions(&self, limit: u32) -> Result<Vec<SessionRow>> {
         let rows = sqlx::query("SELECT * FROM sessions ORDER BY opened_at DESC, session_id LIMIT $1")
             .bind(i64::from(limit))
             .fetch_all(&self.pool)
             .await
             .during("list sessions")?;
-        rows.iter().map(session).collect()
+        rows.iter().map(session_from).collect()
     }
 
-    /// What each miner has earned with sessions since `since`.
+    /// The earnings of each miner from answers that ended at `since` or later, by model.
     ///
     /// # Errors
-    /// The database's.
-    pub async fn accounts(&self, since: Timestamp) -> Result<Vec<Account>> {
+    /// The database fails.
+    pub async fn sum_earnings(&self, since: Timestamp) -> Result<Vec<MinerEarnings>> {
         let rows = sqlx::query(
             "SELECT s.miner AS miner, s.model AS model, \
              CAST(SUM(CASE WHEN r.verdict = 'proven' THEN 1 ELSE 0 END) AS BIGINT) AS proven, \
@@ -317,92 +318,92 @@ impl Book {
         .fetch_all(&self.pool)
         .await
         .during("add up what sessions have earned")?;
-        let account = |row: &AnyRow| {
-            Ok(Account {
-                miner: parsed(row, "miner")?,
-                model: column(row, "model")?,
-                proven: unsigned(row, "proven")?,
-                unproven: unsigned(row, "unproven")?,
+        let earnings = |row: &AnyRow| {
+            Ok(MinerEarnings {
+                miner: parse_column(row, "miner")?,
+                model: read_column(row, "model")?,
+                proven: unsigned_column(row, "proven")?,
+                unproven: unsigned_column(row, "unproven")?,
                 usage: TokenUsage {
-                    input: unsigned(row, "input")?,
-                    output: unsigned(row, "output")?,
+                    input: unsigned_column(row, "input")?,
+                    output: unsigned_column(row, "output")?,
                 },
-                earned: unsigned(row, "earned")?,
+                earned: unsigned_column(row, "earned")?,
             })
         };
-        rows.iter().map(account).collect()
+        rows.iter().map(earnings).collect()
     }
 }
 
-fn session(row: &AnyRow) -> Result<SessionRow> {
+fn session_from(row: &AnyRow) -> Result<SessionRow> {
     Ok(SessionRow {
         session: session_id(row)?,
-        job: parsed(row, "job_id")?,
-        miner: parsed(row, "miner")?,
-        model: column(row, "model")?,
-        address: column(row, "address")?,
-        attestation: column(row, "attestation")?,
-        opened_at: column(row, "opened_at").map(Timestamp::from_micros)?,
-        closed_at: column::<Option<i64>>(row, "closed_at")?.map(Timestamp::from_micros),
-        closed_because: column(row, "closed_because")?,
-        close: column(row, "close_proof")?,
-        fault: column(row, "fault")?,
+        job: parse_column(row, "job_id")?,
+        miner: parse_column(row, "miner")?,
+        model: read_column(row, "model")?,
+        address: read_column(row, "address")?,
+        attestation: read_column(row, "attestation")?,
+        opened_at: read_column(row, "opened_at").map(Timestamp::from_micros)?,
+        closed_at: read_column::<Option<i64>>(row, "closed_at")?.map(Timestamp::from_micros),
+        closed_because: read_column(row, "closed_because")?,
+        close: read_column(row, "close_proof")?,
+        fault: read_column(row, "fault")?,
     })
 }
 
-fn response(row: &AnyRow) -> Result<ResponseRow> {
-    let status: i64 = column(row, "status")?;
-    let sequence: Option<i64> = column(row, "sequence")?;
+fn response_from(row: &AnyRow) -> Result<ResponseRow> {
+    let status: i64 = read_column(row, "status")?;
+    let sequence: Option<i64> = read_column(row, "sequence")?;
     Ok(ResponseRow {
-        id: column(row, "response_id")?,
+        id: read_column(row, "response_id")?,
         session: session_id(row)?,
-        client: parsed(row, "client")?,
-        model: column(row, "model")?,
-        asked_at: column(row, "asked_at").map(Timestamp::from_micros)?,
-        first_byte_at: column::<Option<i64>>(row, "first_byte_at")?.map(Timestamp::from_micros),
-        ended_at: column(row, "ended_at").map(Timestamp::from_micros)?,
+        client: parse_column(row, "client")?,
+        model: read_column(row, "model")?,
+        asked_at: read_column(row, "asked_at").map(Timestamp::from_micros)?,
+        first_byte_at: read_column::<Option<i64>>(row, "first_byte_at")?.map(Timestamp::from_micros),
+        ended_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
         status: u16::try_from(status).map_err(|error| StoreError::corrupt("status", error.to_string()))?,
-        end: column(row, "how_ended")?,
-        verdict: column(row, "verdict")?,
-        proof: column(row, "proof")?,
+        end: read_column(row, "how_ended")?,
+        verdict: read_column(row, "verdict")?,
+        proof: read_column(row, "proof")?,
         sequence: sequence.map(|number| u64::try_from(number).unwrap_or(0)),
-        bytes: unsigned(row, "bytes")?,
+        bytes: unsigned_column(row, "bytes")?,
         usage: TokenUsage {
-            input: unsigned(row, "input_tokens")?,
-            output: unsigned(row, "output_tokens")?,
+            input: unsigned_column(row, "input_tokens")?,
+            output: unsigned_column(row, "output_tokens")?,
         },
-        earned: unsigned(row, "earned")?,
+        earned: unsigned_column(row, "earned")?,
     })
 }
 
 fn session_id(row: &AnyRow) -> Result<SessionId> {
-    let text: String = column(row, "session_id")?;
+    let text: String = read_column(row, "session_id")?;
     let id = text
         .parse()
         .map_err(|_| StoreError::corrupt("session_id", "not an id".to_owned()))?;
     Ok(SessionId(id))
 }
 
-fn column<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, name: &'static str) -> Result<T> {
+fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, name: &'static str) -> Result<T> {
     row.try_get(name)
         .map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-fn parsed<T>(row: &AnyRow, name: &'static str) -> Result<T>
+fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
 {
-    let text: String = column(row, name)?;
+    let text: String = read_column(row, name)?;
     text.parse()
         .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
 }
 
-fn signed(number: u64) -> i64 {
+fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unsigned(row: &AnyRow, name: &'static str) -> Result<u64> {
-    let number: i64 = column(row, name)?;
+fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
+    let number: i64 = read_column(row, name)?;
     Ok(u64::try_from(number).unwrap_or(0))
 }

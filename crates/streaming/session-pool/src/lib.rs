@@ -1,12 +1,14 @@
-//! What is decided about streaming sessions, all of it pure: which images may serve ([`whitelist`]), how many sessions of each
-//! there are and who is served by which ([`pool`]), and in what order those who wait get their turn ([`queue`]).
+//! The decisions about streaming sessions, without clock, socket or store.
 //!
-//! A session is one container behind one seal. No clock, no socket, no store: a gateway tells the pool what happened and does
-//! what it answers.
+//! * [`whitelist`]: which images may serve which models, and whether a miner attests what was asked for.
+//! * [`pool`]: how many sessions of a model there are, and which session serves which request.
+//! * [`queue`]: the order in which requests that wait are served.
+//!
+//! A session is one container behind one seal. A gateway reports events to the pool and carries out its effects.
 
 pub mod pool;
 pub mod queue;
 pub mod whitelist;
 
-pub use pool::{Effect, Event, Limits, Pool, RequestNo, SessionNo};
+pub use pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
 pub use whitelist::{Service, Whitelist};

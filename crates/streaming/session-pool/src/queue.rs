@@ -1,93 +1,94 @@
-//! Who waits, and who is next: one line for each user, and the users take turns.
+//! A bounded queue in which users take turns.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Why there is no place in the queue.
+/// Why an item cannot join the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
-    /// All places together are taken.
-    Queue,
-    /// This user has as many in it as one may have.
+pub enum QueueFull {
+    /// Every place is taken.
+    Everyone,
+    /// The user has as many places as one user may have.
     User,
 }
 
-/// A bounded queue in which users take turns. One user's thousand requests hold up nobody else's one.
+/// A bounded queue in which users take turns, so that the many requests of one user do not delay those of others.
 #[derive(Clone, Debug)]
 pub struct FairQueue<U, T> {
-    most: usize,
-    most_of_one: usize,
+    max: usize,
+    max_of_one: usize,
     length: usize,
-    lines: BTreeMap<U, VecDeque<T>>,
-    /// Users who wait, the next one first.
+    /// The items of each user who waits, in the order of their arrival.
+    items: BTreeMap<U, VecDeque<T>>,
+    /// The users who wait, the next one first.
     turns: VecDeque<U>,
 }
 
 impl<U: Ord + Clone, T: PartialEq> FairQueue<U, T> {
-    /// A queue of `most` places, `most_of_one` of them for one user.
-    pub const fn new(most: usize, most_of_one: usize) -> Self {
+    /// A queue of `max` places, of which one user may take `max_of_one`.
+    pub const fn new(max: usize, max_of_one: usize) -> Self {
         Self {
-            most,
-            most_of_one,
+            max,
+            max_of_one,
             length: 0,
-            lines: BTreeMap::new(),
+            items: BTreeMap::new(),
             turns: VecDeque::new(),
         }
     }
 
-    /// How many wait.
+    /// The number of items that wait.
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nobody does.
+    /// Whether no item waits.
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many of one user wait.
-    pub fn of(&self, user: &U) -> usize {
-        self.lines.get(user).map_or(0, VecDeque::len)
+    /// The number of items of one user that wait.
+    pub fn len_of(&self, user: &U) -> usize {
+        self.items.get(user).map_or(0, VecDeque::len)
     }
 
-    /// Joins the end of the user's line.
+    /// Adds an item after the user's other items.
     ///
     /// # Errors
-    /// There is no place.
-    pub fn join(&mut self, user: U, item: T) -> Result<(), Full> {
-        if self.of(&user) >= self.most_of_one {
-            return Err(Full::User);
+    /// The queue is full, or the user's share of it.
+    pub fn join(&mut self, user: U, item: T) -> Result<(), QueueFull> {
+        if self.len_of(&user) >= self.max_of_one {
+            return Err(QueueFull::User);
         }
-        if self.length >= self.most {
-            return Err(Full::Queue);
+        if self.length >= self.max {
+            return Err(QueueFull::Everyone);
         }
-        if self.of(&user) == 0 {
+        if self.len_of(&user) == 0 {
             self.turns.push_back(user.clone());
         }
-        self.lines.entry(user).or_default().push_back(item);
+        self.items.entry(user).or_default().push_back(item);
         self.length += 1;
         Ok(())
     }
 
-    /// Goes back to the front: whoever had their turn and was let down is the next one. There is always place for them.
+    /// Puts an item back that was taken and could not be served. It is the next one, and it is taken even if the queue is full.
     pub fn rejoin(&mut self, user: U, item: T) {
         self.turns.retain(|waiting| *waiting != user);
         self.turns.push_front(user.clone());
-        self.lines.entry(user).or_default().push_front(item);
+        self.items.entry(user).or_default().push_front(item);
         self.length += 1;
     }
 
-    /// The next one's user; what [`Self::take`] would take.
+    /// The user of the item that [`Self::take`] would take.
     pub fn next_user(&self) -> Option<&U> {
         self.turns.front()
     }
 
-    /// Takes the next one. Their user goes to the end of the turns.
+    /// Takes the next item. Its user's next turn comes after those of all other users.
     pub fn take(&mut self) -> Option<T> {
         let user = self.turns.pop_front()?;
-        let line = self.lines.get_mut(&user)?;
-        let item = line.pop_front();
-        if line.is_empty() {
-            self.lines.remove(&user);
+        let items = self.items.get_mut(&user)?;
+        let item = items.pop_front();
+        if items.is_empty() {
+            self.items.remove(&user);
         } else {
             self.turns.push_back(user);
         }
@@ -97,20 +98,20 @@ impl<U: Ord + Clone, T: PartialEq> FairQueue<U, T> {
         item
     }
 
-    /// Takes one out of the middle. `false` if it does not wait.
+    /// Removes an item. `false` if it does not wait.
     pub fn leave(&mut self, user: &U, item: &T) -> bool {
-        let Some(line) = self.lines.get_mut(user) else {
+        let Some(items) = self.items.get_mut(user) else {
             return false;
         };
-        let before = line.len();
-        line.retain(|waiting| waiting != item);
-        let left = before - line.len();
-        if line.is_empty() {
-            self.lines.remove(user);
+        let before = items.len();
+        items.retain(|waiting| waiting != item);
+        let removed = before - items.len();
+        if items.is_empty() {
+            self.items.remove(user);
             self.turns.retain(|waiting| waiting != user);
         }
-        self.length -= left;
-        left > 0
+        self.length -= removed;
+        removed > 0
     }
 }
 
@@ -125,21 +126,17 @@ mod tests {
         let mut queue = FairQueue::new(3, 2);
         assert_eq!(queue.join('a', 1), Ok(()));
         assert_eq!(queue.join('a', 2), Ok(()));
-        assert_eq!(queue.join('a', 3), Err(Full::User));
+        assert_eq!(queue.join('a', 3), Err(QueueFull::User));
         assert_eq!(queue.join('b', 4), Ok(()));
-        assert_eq!(queue.join('c', 5), Err(Full::Queue));
+        assert_eq!(queue.join('c', 5), Err(QueueFull::Everyone));
         queue.rejoin('c', 0);
-        assert_eq!(queue.len(), 4, "who was let down always has a place");
+        assert_eq!(queue.len(), 4, "an item that rejoins always has a place");
         let order: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
-        assert_eq!(
-            order,
-            [0, 1, 4, 2],
-            "the one who was let down, then users in turn"
-        );
+        assert_eq!(order, [0, 1, 4, 2], "the item that rejoined, then users in turn");
     }
 
     proptest! {
-        /// Between two turns of one user, everybody who waited all the while has had one.
+        /// Between two turns of one user, every other user who waited all the while has had one.
         #[test]
         fn nobody_is_passed_over_twice(joins in proptest::collection::vec((0_u8..6, 0_u8..3), 1..200)) {
             let mut queue = FairQueue::new(1_000, 1_000);
@@ -148,9 +145,9 @@ mod tests {
                 number += 1;
                 queue.join(user, (user, number)).unwrap();
                 for _ in 0..takes {
-                    let waited: Vec<u8> = queue.lines.keys().copied().collect();
+                    let waited: Vec<u8> = queue.items.keys().copied().collect();
                     let Some((served, _)) = queue.take() else { break };
-                    if queue.of(&served) == 0 {
+                    if queue.len_of(&served) == 0 {
                         continue;
                     }
                     // Until this user is served again, look who was.

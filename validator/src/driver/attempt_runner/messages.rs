@@ -2,7 +2,7 @@
 
 use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::{log_message, progress_message};
-use muster_gateway::host::News;
+use muster_gateway::backend::JobNews;
 use muster_identity::{verify_countersigned, verify_receipts};
 use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, interpret};
 use muster_process::store::StoreError;
@@ -81,7 +81,7 @@ impl AttemptRunner<'_> {
             && about == Some(self.attempt.id)
         {
             // The executor signed this; the gateway that ordered the session checks it.
-            own_jobs.notify(self.request.uuid, News::Closed(closed.close.clone()));
+            own_jobs.notify(self.request.uuid, JobNews::Closed(closed.close.clone()));
         }
         match interpret(message) {
             MessageMeaning::Manifest(manifest) => {
@@ -102,7 +102,7 @@ impl AttemptRunner<'_> {
                     let miner = self.attempt.miner;
                     self.drivers
                         .own_jobs
-                        .notify(self.request.uuid, News::Ready { miner, ready });
+                        .notify(self.request.uuid, JobNews::Ready { miner, ready });
                 }
                 return Ok(());
             }

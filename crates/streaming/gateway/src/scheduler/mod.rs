@@ -1,484 +1,224 @@
-//! Where everything that happens to sessions and requests is put in order: one task owns the pools and does what they say.
+//! Puts everything that happens to sessions and requests in one order.
+//!
+//! The [`SessionScheduler`] owns the pools of all models. It takes commands one after another, answers the requests, and
+//! returns the sessions to be started and closed as values, which the gateway carries out.
 
-use std::collections::HashMap;
+mod handle;
+mod model_pool;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join_all};
-use muster_openai::OpenAiError;
-use muster_process::SharedClock;
-use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
-use muster_session_pool::pool::{Census, UNWELL};
-use muster_session_pool::{Effect, Event, Pool, RequestNo, Service, SessionNo};
-use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use muster_protocol::{JobId, Timestamp};
+use muster_session_pool::{CloseReason, Effect, Event, Limits, Service, SessionNumber};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::gateway::Core;
+pub(crate) use self::handle::{SchedulerCommand, SchedulerHandle, SessionAssignment, StreamRequest};
+use self::model_pool::{ModelPool, OpenSession};
+pub use self::model_pool::{ModelStatus, SessionStatus};
 use crate::line::Line;
-use crate::starter;
 
-/// How long sessions may take to say their last word when the gateway stops.
-const LAST_WORDS: Duration = Duration::from_secs(4);
-
-/// What a request is told.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    /// This session serves it.
-    Yours(SessionNo, Arc<Line>),
-    /// Nobody will.
-    Refused(OpenAiError),
-    /// The session that serves it is taken for dead, and its answer has begun.
-    Broken,
+/// A session to be started.
+pub(crate) struct SessionStart {
+    pub(crate) service: Service,
+    /// The index of the model's pool.
+    pub(crate) pool: usize,
+    pub(crate) session: SessionNumber,
+    pub(crate) job: JobId,
 }
 
-/// What the desk is told.
-pub(crate) enum Word {
-    /// Somebody asks.
-    Enter {
-        pool: usize,
-        request: RequestNo,
-        user: Digest,
-        turns: mpsc::UnboundedSender<Turn>,
-    },
-    /// Something happened.
-    Happened(usize, Event),
-    /// A session is up.
-    Up(usize, SessionNo, Arc<Line>),
-    /// Somebody wants to know how things stand.
-    Look(oneshot::Sender<Vec<View>>),
-    /// Somebody wants the sessions that serve.
-    Lines(oneshot::Sender<Vec<Arc<Line>>>),
+/// A session to be closed.
+pub(crate) struct SessionEnd {
+    pub(crate) job: JobId,
+    /// `None` if the session was not ready yet.
+    pub(crate) line: Option<Arc<Line>>,
+    pub(crate) reason: CloseReason,
 }
 
-/// How one model stands.
-#[derive(Clone, Debug, Serialize)]
-pub struct View {
-    /// The model.
-    pub model: String,
-    /// Sessions that start, serve, serve out; requests that wait and are served.
-    pub starting: usize,
-    /// See above.
-    pub live: usize,
-    /// See above.
-    pub draining: usize,
-    /// See above.
-    pub waiting: usize,
-    /// See above.
-    pub serving: usize,
-    /// Why no session could be started lately; empty if one could.
-    pub trouble: String,
-    /// Those that serve.
-    pub sessions: Vec<LineView>,
+/// An action for the gateway.
+pub(crate) enum SessionAction {
+    /// The receiver resolves once the scheduler has closed the session.
+    Start(SessionStart, oneshot::Receiver<()>),
+    Close(SessionEnd),
 }
 
-/// One session that serves.
-#[derive(Clone, Debug, Serialize)]
-pub struct LineView {
-    /// Its id.
-    pub session: String,
-    /// The job that it is.
-    pub job: JobId,
-    /// Who runs it.
-    pub miner: MinerKey,
-    /// Where.
-    pub address: String,
-    /// Until when it is attested.
-    pub until: Timestamp,
+/// The owner of all pools.
+pub(crate) struct SessionScheduler {
+    pools: Vec<ModelPool>,
 }
 
-/// The way to the desk.
-#[derive(Clone, Debug)]
-pub(crate) struct Desk {
-    words: mpsc::UnboundedSender<Word>,
-    next: Arc<AtomicU64>,
-}
-
-/// A request's place. Giving it up tells the desk that the client has gone.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    desk: Desk,
-    pool: usize,
-    request: RequestNo,
-    turns: mpsc::UnboundedReceiver<Turn>,
-    over: bool,
-}
-
-impl Desk {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Word>) {
-        // Unbounded, but everyone who sends holds a permit for a request or is one of a bounded number of sessions.
-        let (words, heard) = mpsc::unbounded_channel();
-        let next = Arc::default();
-        (Self { words, next }, heard)
+impl SessionScheduler {
+    /// One pool for each service; a pool's index is that of its service.
+    pub(crate) fn new(services: &[Service], limits: Limits) -> Self {
+        let pools = services
+            .iter()
+            .map(|service| ModelPool::new(service.clone(), limits))
+            .collect();
+        Self { pools }
     }
 
-    /// Joins the queue of a model.
-    pub(crate) fn enter(&self, pool: usize, user: Digest) -> Ticket {
-        let request = RequestNo(self.next.fetch_add(1, Ordering::Relaxed));
-        let (tell, turns) = mpsc::unbounded_channel();
-        self.say(Word::Enter {
-            pool,
-            request,
-            user,
-            turns: tell,
-        });
-        Ticket {
-            desk: self.clone(),
-            pool,
-            request,
-            turns,
-            over: false,
-        }
+    /// The time at which [`Self::tick`] is due unless a command comes first.
+    pub(crate) fn wake(&self, now: Timestamp) -> Option<Timestamp> {
+        self.pools.iter().filter_map(|model| model.pool.wake(now)).min()
     }
 
-    /// How things stand; empty once the gateway has stopped.
-    pub(crate) async fn look(&self) -> Vec<View> {
-        let (tell, seen) = oneshot::channel();
-        self.say(Word::Look(tell));
-        seen.await.unwrap_or_default()
+    /// Takes into account that time has passed.
+    pub(crate) fn tick(&mut self, now: Timestamp) -> Vec<SessionAction> {
+        (0..self.pools.len())
+            .flat_map(|pool| self.apply(pool, Event::Tick, now))
+            .collect()
     }
 
-    /// The sessions that serve; none once the gateway has stopped.
-    pub(crate) async fn lines(&self) -> Vec<Arc<Line>> {
-        let (tell, seen) = oneshot::channel();
-        self.say(Word::Lines(tell));
-        seen.await.unwrap_or_default()
-    }
-
-    pub(crate) fn say(&self, word: Word) {
-        // A desk that is gone has stopped with the gateway; whoever waits for it sees its channel close.
-        let _ = self.words.send(word);
-    }
-
-    pub(crate) fn happened(&self, pool: usize, event: Event) {
-        self.say(Word::Happened(pool, event));
-    }
-}
-
-impl Ticket {
-    /// What the desk says next.
-    pub(crate) async fn next(&mut self) -> Turn {
-        self.turns.recv().await.unwrap_or_else(|| {
-            Turn::Refused(OpenAiError::Unavailable {
-                message: "the gateway is stopping".to_owned(),
-                retry_after: Duration::from_secs(5),
-            })
-        })
-    }
-
-    pub(crate) fn first_byte(&self, session: SessionNo) {
-        self.say(Event::FirstByte(self.request, session));
-    }
-
-    pub(crate) fn broke(&self, session: SessionNo) {
-        self.say(Event::Broke(self.request, session));
-    }
-
-    pub(crate) fn served(mut self, session: SessionNo) {
-        self.over = true;
-        self.say(Event::Served(self.request, session));
-    }
-
-    fn say(&self, event: Event) {
-        self.desk.happened(self.pool, event);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if !self.over {
-            self.say(Event::Left(self.request));
-        }
-    }
-}
-
-/// One model's pool and what belongs to it.
-struct Station {
-    service: Service,
-    pool: Pool,
-    sessions: HashMap<SessionNo, Open>,
-    turns: HashMap<RequestNo, mpsc::UnboundedSender<Turn>>,
-}
-
-/// A session that the pool counts.
-struct Open {
-    job: JobId,
-    line: Option<Arc<Line>>,
-    /// Dropping it ends the session's watcher.
-    _watched: oneshot::Sender<()>,
-}
-
-/// The task that owns the pools.
-pub(crate) struct Dispatcher {
-    core: Arc<Core>,
-    stations: Vec<Station>,
-    words: mpsc::UnboundedReceiver<Word>,
-}
-
-impl Dispatcher {
-    pub(crate) fn new(core: Arc<Core>, words: mpsc::UnboundedReceiver<Word>) -> Self {
-        let limits = core.settings.limits();
-        let station = |service: &Service| Station {
-            service: service.clone(),
-            pool: Pool::new(limits),
-            sessions: HashMap::new(),
-            turns: HashMap::new(),
-        };
-        let stations = core.whitelist.services().iter().map(station).collect();
-        Self {
-            core,
-            stations,
-            words,
-        }
-    }
-
-    pub(crate) async fn run(mut self) {
-        let clock = SharedClock::clone(&self.core.clock);
-        let stop = self.core.tasks.token();
-        self.tick(clock.now());
-        loop {
-            let now = clock.now();
-            let due = self
-                .stations
-                .iter()
-                .filter_map(|station| station.pool.wake(now))
-                .min();
-            let wake = OptionFuture::from(due.map(|due| clock.sleep_until(due)));
-            let word = tokio::select! {
-                () = stop.cancelled() => break,
-                word = self.words.recv() => word,
-                Some(()) = wake => None,
-            };
-            match word {
-                Some(word) => self.hear(word, clock.now()),
-                None => self.tick(clock.now()),
-            }
-        }
-        self.stop(clock.now()).await;
-    }
-
-    fn tick(&mut self, now: Timestamp) {
-        for pool in 0..self.stations.len() {
-            self.apply(pool, Event::Tick, now);
-        }
-    }
-
-    fn hear(&mut self, word: Word, now: Timestamp) {
-        match word {
-            Word::Enter {
+    /// Carries out a command.
+    pub(crate) fn handle(&mut self, command: SchedulerCommand, now: Timestamp) -> Vec<SessionAction> {
+        match command {
+            SchedulerCommand::Enqueue {
                 pool,
                 request,
-                user,
-                turns,
+                client,
+                assignments,
             } => {
-                if let Some(station) = self.stations.get_mut(pool) {
-                    station.turns.insert(request, turns);
+                if let Some(model) = self.pools.get_mut(pool) {
+                    model.requests.insert(request, assignments);
                 }
-                self.apply(pool, Event::Arrived { request, user }, now);
+                let user = client;
+                self.apply(pool, Event::Arrived { request, user }, now)
             }
-            Word::Happened(pool, event) => {
-                let (gone, died) = (event.over(), event.death());
-                if let Event::Unusable(session, why) = &event {
-                    let model = self.stations.get(pool).map(|station| &station.service.model);
-                    tracing::warn!(session = session.0, ?model, why, "a session cannot be used");
-                    metrics::counter!("muster_gateway_sessions_unusable_total").increment(1);
-                }
-                self.apply(pool, event, now);
-                if let Some(session) = died {
-                    self.close(pool, session, "its job is over", false);
-                }
-                if let (Some(request), Some(station)) = (gone, self.stations.get_mut(pool)) {
-                    station.turns.remove(&request);
-                }
-            }
-            Word::Up(pool, session, line) => {
+            SchedulerCommand::Apply(pool, event) => self.apply_report(pool, event, now),
+            SchedulerCommand::AddSession(pool, session, line) => {
                 let until = line.until;
-                if let Some(open) = self.open(pool, session) {
-                    open.line = Some(line);
-                    self.apply(pool, Event::Ready(session, until), now);
-                }
+                let Some(open) = self.open_session(pool, session) else {
+                    return Vec::new();
+                };
+                open.line = Some(line);
+                self.apply(pool, Event::Ready(session, until), now)
             }
-            Word::Lines(tell) => {
-                // Whoever asked may have gone.
-                let _ = tell.send(self.stations.iter().flat_map(Station::serving).collect());
+            SchedulerCommand::ListLiveSessions(reply) => {
+                // The caller may have gone.
+                let _ = reply.send(self.pools.iter().flat_map(ModelPool::live_sessions).collect());
+                Vec::new()
             }
-            Word::Look(tell) => {
-                // Whoever asked may have gone.
-                let _ = tell.send(self.stations.iter().map(Station::view).collect());
+            SchedulerCommand::ListModels(reply) => {
+                // The caller may have gone.
+                let _ = reply.send(self.pools.iter().map(ModelPool::status).collect());
+                Vec::new()
             }
         }
     }
 
-    fn open(&mut self, pool: usize, session: SessionNo) -> Option<&mut Open> {
-        self.stations.get_mut(pool)?.sessions.get_mut(&session)
+    /// Refuses every request and returns all sessions to be closed. Nothing is started afterwards.
+    pub(crate) fn stop(&mut self, now: Timestamp) -> Vec<SessionEnd> {
+        let mut ends = Vec::new();
+        for model in &mut self.pools {
+            for effect in model.pool.apply(Event::Stop, now) {
+                match effect {
+                    Effect::Refuse(request, error) => {
+                        model.answer(request, SessionAssignment::Refused(error))
+                    }
+                    // All sessions are closed below.
+                    Effect::Start(_) | Effect::Route(..) | Effect::BreakOff(_) | Effect::Close(..) => {}
+                }
+            }
+            for (_, open) in model.sessions.drain() {
+                ends.push(SessionEnd::new(open, CloseReason::GatewayStopping));
+            }
+        }
+        ends
     }
 
-    fn apply(&mut self, pool: usize, event: Event, now: Timestamp) {
-        let Some(station) = self.stations.get_mut(pool) else {
-            return;
+    /// Applies an event that a request or a session has reported.
+    fn apply_report(&mut self, pool: usize, event: Event, now: Timestamp) -> Vec<SessionAction> {
+        let (ended, dead) = (event.ended_request(), event.dead_session());
+        if let Event::Unusable(session, reason) = &event {
+            let model = self.pools.get(pool).map(|model| &model.service.model);
+            tracing::warn!(session = session.0, ?model, reason, "a session cannot be used");
+            metrics::counter!("muster_gateway_sessions_unusable_total").increment(1);
+        }
+        let mut actions = self.apply(pool, event, now);
+        if let Some(session) = dead {
+            actions.extend(self.close(pool, session, CloseReason::JobOver));
+        }
+        if let (Some(request), Some(model)) = (ended, self.pools.get_mut(pool)) {
+            model.requests.remove(&request);
+        }
+        actions
+    }
+
+    fn apply(&mut self, pool: usize, event: Event, now: Timestamp) -> Vec<SessionAction> {
+        let Some(model) = self.pools.get_mut(pool) else {
+            return Vec::new();
         };
-        let effects = station.pool.apply(event, now);
-        for effect in effects {
+        let mut actions = Vec::new();
+        for effect in model.pool.apply(event, now) {
             match effect {
-                Effect::Start(session) => self.start(pool, session),
-                Effect::Route(request, session) => self.route(pool, request, session),
-                Effect::Refuse(request, refusal) => {
-                    metrics::counter!("muster_gateway_refused_total", "code" => refusal.code()).increment(1);
-                    self.tell(pool, request, Turn::Refused(refusal));
+                Effect::Start(session) => actions.extend(self.start(pool, session)),
+                Effect::Close(session, reason) => actions.extend(self.close(pool, session, reason)),
+                Effect::Route(request, session) => {
+                    if let Some(model) = self.pools.get(pool) {
+                        model.assign(request, session);
+                    }
                 }
-                Effect::BreakOff(request) => self.tell(pool, request, Turn::Broken),
-                Effect::Close(session, why) => self.close(pool, session, why, why != UNWELL),
+                Effect::Refuse(request, error) => {
+                    metrics::counter!("muster_gateway_refused_total", "code" => error.code()).increment(1);
+                    if let Some(model) = self.pools.get(pool) {
+                        model.answer(request, SessionAssignment::Refused(error));
+                    }
+                }
+                Effect::BreakOff(request) => {
+                    if let Some(model) = self.pools.get(pool) {
+                        model.answer(request, SessionAssignment::SessionLost);
+                    }
+                }
             }
         }
-        self.measure(pool);
+        if let Some(model) = self.pools.get(pool) {
+            model.measure();
+        }
+        actions
     }
 
-    fn start(&mut self, pool: usize, session: SessionNo) {
-        let Some(station) = self.stations.get_mut(pool) else {
-            return;
-        };
+    fn start(&mut self, pool: usize, session: SessionNumber) -> Option<SessionAction> {
+        let model = self.pools.get_mut(pool)?;
         let job = JobId::from_uuid(Uuid::new_v4());
-        let (watched, unwatched) = oneshot::channel();
-        tracing::info!(session = session.0, model = station.service.model, %job, "starting a session");
-        station.sessions.insert(
-            session,
-            Open {
-                job,
-                line: None,
-                _watched: watched,
-            },
-        );
-        let started = starter::Started {
-            core: Arc::clone(&self.core),
-            service: station.service.clone(),
+        let (watched, closed) = oneshot::channel();
+        tracing::info!(session = session.0, model = model.service.model, %job, "starting a session");
+        let open = OpenSession {
+            job,
+            line: None,
+            _watched: watched,
+        };
+        model.sessions.insert(session, open);
+        let start = SessionStart {
+            service: model.service.clone(),
             pool,
             session,
             job,
         };
-        drop(self.core.tasks.spawn("session", started.watch(unwatched)));
+        Some(SessionAction::Start(start, closed))
     }
 
-    fn route(&mut self, pool: usize, request: RequestNo, session: SessionNo) {
-        let line = self.open(pool, session).and_then(|open| open.line.clone());
-        match line {
-            Some(line) => self.tell(pool, request, Turn::Yours(session, line)),
-            // The pool routes to sessions that are up, and a session is up once its line is here.
-            None => tracing::error!(session = session.0, "a session without a connection was chosen"),
-        }
+    fn close(&mut self, pool: usize, session: SessionNumber, reason: CloseReason) -> Option<SessionAction> {
+        let model = self.pools.get_mut(pool)?;
+        let open = model.sessions.remove(&session)?;
+        tracing::info!(session = session.0, model = model.service.model, job = %open.job, reason = reason.text(),
+            "closing a session");
+        Some(SessionAction::Close(SessionEnd::new(open, reason)))
     }
 
-    fn tell(&self, pool: usize, request: RequestNo, turn: Turn) {
-        let turns = self
-            .stations
-            .get(pool)
-            .and_then(|station| station.turns.get(&request));
-        if let Some(turns) = turns {
-            // Whoever has gone says so by its ticket.
-            let _ = turns.send(turn);
-        }
-    }
-
-    /// `ours`: for no fault of the session's.
-    fn close(&mut self, pool: usize, session: SessionNo, why: &'static str, ours: bool) {
-        let Some(station) = self.stations.get_mut(pool) else {
-            return;
-        };
-        let Some(open) = station.sessions.remove(&session) else {
-            return;
-        };
-        let (core, model) = (Arc::clone(&self.core), station.service.model.clone());
-        tracing::info!(session = session.0, model, job = %open.job, why, "closing a session");
-        if let Some(line) = open.line.as_ref().filter(|_| ours) {
-            line.end();
-        }
-        drop(self.core.tasks.spawn("session's end", async move {
-            core.close(open.job, open.line, why).await;
-        }));
-    }
-
-    async fn stop(mut self, now: Timestamp) {
-        const WHY: &str = "the gateway is stopping";
-        for pool in 0..self.stations.len() {
-            let Some(station) = self.stations.get_mut(pool) else {
-                continue;
-            };
-            for effect in station.pool.apply(Event::Stop, now) {
-                match effect {
-                    Effect::Refuse(request, refusal) => self.tell(pool, request, Turn::Refused(refusal)),
-                    // All of them are closed below.
-                    Effect::Start(_) | Effect::Route(..) | Effect::BreakOff(_) | Effect::Close(..) => {}
-                }
-            }
-        }
-        let open = self
-            .stations
-            .iter_mut()
-            .flat_map(|station| station.sessions.drain());
-        let ends = open.map(|(_, open)| {
-            if let Some(line) = &open.line {
-                line.end();
-            }
-            self.core.close(open.job, open.line, WHY)
-        });
-        // What takes longer is called off when the next process starts.
-        let _ = timeout(LAST_WORDS, join_all(ends)).await;
-    }
-
-    fn measure(&self, pool: usize) {
-        if let Some(station) = self.stations.get(pool) {
-            let Census {
-                starting,
-                live,
-                draining,
-                waiting,
-                serving,
-            } = station.pool.census();
-            let model = station.service.model.clone();
-            for (state, number) in [("starting", starting), ("live", live), ("draining", draining)] {
-                let number = u32::try_from(number).unwrap_or(u32::MAX);
-                metrics::gauge!("muster_gateway_sessions", "model" => model.clone(), "state" => state)
-                    .set(number);
-            }
-            for (state, number) in [("waiting", waiting), ("served", serving)] {
-                let number = u32::try_from(number).unwrap_or(u32::MAX);
-                metrics::gauge!("muster_gateway_requests", "model" => model.clone(), "state" => state)
-                    .set(number);
-            }
-        }
+    fn open_session(&mut self, pool: usize, session: SessionNumber) -> Option<&mut OpenSession> {
+        self.pools.get_mut(pool)?.sessions.get_mut(&session)
     }
 }
 
-impl Station {
-    fn serving(&self) -> impl Iterator<Item = Arc<Line>> {
-        let live = self
-            .sessions
-            .iter()
-            .filter(|(number, _)| self.pool.serves(**number));
-        live.filter_map(|(_, open)| open.line.clone())
-    }
-
-    fn view(&self) -> View {
-        let census = self.pool.census();
-        let lines = self.sessions.values().filter_map(|open| open.line.as_ref());
-        View {
-            model: self.service.model.clone(),
-            starting: census.starting,
-            live: census.live,
-            draining: census.draining,
-            waiting: census.waiting,
-            serving: census.serving,
-            trouble: self.pool.trouble().to_owned(),
-            sessions: lines
-                .map(|line| LineView {
-                    session: line.session.to_string(),
-                    job: line.job,
-                    miner: line.miner,
-                    address: line.address().to_owned(),
-                    until: line.until,
-                })
-                .collect(),
+impl SessionEnd {
+    fn new(open: OpenSession, reason: CloseReason) -> Self {
+        if let Some(line) = open.line.as_ref().filter(|_| !reason.is_session_fault()) {
+            line.end();
+        }
+        Self {
+            job: open.job,
+            line: open.line,
+            reason,
         }
     }
 }

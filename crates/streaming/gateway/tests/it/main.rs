@@ -2,12 +2,12 @@
 //! store are the real ones; only the subnet that runs the jobs is the test's.
 
 #[cfg(test)]
-mod book;
-#[cfg(test)]
-mod door;
-#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod routes;
+#[cfg(test)]
 mod sessions;
+#[cfg(test)]
+mod store;

@@ -14,9 +14,9 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
-use muster_gateway::host::{Host, News, Order};
-use muster_gateway::store::Book;
-use muster_gateway::{Gateway, Parts, Settings};
+use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
+use muster_gateway::store::GatewayStore;
+use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::store::testing::{TestStore, stores};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
@@ -72,7 +72,7 @@ pub(crate) struct Subnet {
 }
 
 struct Running {
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<JobNews>,
     /// Dropped when the job dies, with everything that is under way.
     endpoint: Option<Endpoint>,
     tasks: Tasks,
@@ -174,12 +174,12 @@ impl World {
             clock: Arc::clone(&clock),
             tasks: tasks.clone(),
         });
-        let parts = Parts {
-            host: Arc::new(Jobs(Arc::clone(&subnet))),
+        let parts = GatewayDeps {
+            backend: Arc::new(Jobs(Arc::clone(&subnet))),
             pool: store.pool.clone(),
             clock,
             tasks: tasks.clone(),
-            failed: Box::new(|error| panic!("the store failed: {error}")),
+            on_store_failure: Box::new(|error| panic!("the store failed: {error}")),
         };
         let bind = "127.0.0.1:0".parse().unwrap();
         let gateway = Gateway::open(bind, settings, parts).await.unwrap();
@@ -224,8 +224,8 @@ impl World {
         .await
     }
 
-    pub(crate) fn book(&self) -> &Book {
-        self.gateway.book()
+    pub(crate) fn store(&self) -> &GatewayStore {
+        self.gateway.store()
     }
 
     pub(crate) fn pace(&self) -> &Pace {
@@ -258,12 +258,12 @@ pub(crate) async fn read_until(response: &mut reqwest::Response, enough: &str) -
 
 pub(crate) struct Jobs(Arc<Subnet>);
 
-impl Host for Jobs {
-    fn me(&self) -> ValidatorKey {
+impl ValidatorBackend for Jobs {
+    fn validator(&self) -> ValidatorKey {
         ValidatorKey(validator().hotkey())
     }
 
-    fn begin(&self, order: Order) -> BoxFuture<'_, Result<(), String>> {
+    fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             self.0.begun.fetch_add(1, Ordering::SeqCst);
             let subnet = Arc::clone(&self.0);
@@ -272,7 +272,7 @@ impl Host for Jobs {
         })
     }
 
-    fn end(&self, job: JobId, why: &'static str, _last_word: bool) -> BoxFuture<'_, ()> {
+    fn end_job(&self, job: JobId, why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.0.ended.lock().unwrap().push((job, why));
             let running = self.0.running.lock().unwrap().remove(&job);
@@ -282,7 +282,7 @@ impl Host for Jobs {
 }
 
 impl Subnet {
-    async fn run(&self, order: Order) {
+    async fn run(&self, order: StreamingJobOrder) {
         self.open.subscribe().wait_for(|open| *open).await.unwrap();
         let fate = {
             let mut fates = self.fates.lock().unwrap();
@@ -295,7 +295,7 @@ impl Subnet {
         if fate == Fate::Fails {
             order
                 .news
-                .send(News::Ended("no miner took it".to_owned()))
+                .send(JobNews::Ended("no miner took it".to_owned()))
                 .await
                 .unwrap();
             return;
@@ -310,12 +310,12 @@ impl Subnet {
         };
         self.running.lock().unwrap().insert(order.job, running);
         let ready = Box::new(ready);
-        order.news.send(News::Ready { miner, ready }).await.unwrap();
+        order.news.send(JobNews::Ready { miner, ready }).await.unwrap();
     }
 
     async fn endpoint(
         &self,
-        order: &Order,
+        order: &StreamingJobOrder,
         fate: Fate,
         tasks: &Tasks,
     ) -> (StreamingJobReady, Option<Endpoint>) {
@@ -356,7 +356,7 @@ impl Subnet {
             scheme: order.service.scheme,
             price: order.service.price(),
             not_before: now,
-            not_after: now.plus(order.lives),
+            not_after: now.plus(order.lifetime),
         };
         let signer = if fate == Fate::Forged {
             Keypair::generate()
@@ -417,8 +417,8 @@ impl Subnet {
             endpoint.close(Duration::from_secs(1)).await;
             running.tasks.shutdown();
             let close = change(sealer.close().to_text());
-            running.news.send(News::Closed(close)).await.unwrap();
-            let over = News::Ended("the job is done".to_owned());
+            running.news.send(JobNews::Closed(close)).await.unwrap();
+            let over = JobNews::Ended("the job is done".to_owned());
             running.news.send(over).await.unwrap();
         }
     }
@@ -433,7 +433,7 @@ impl Subnet {
     /// Word comes that every session's machine is gone, and the word is wrong.
     pub(crate) fn declare_dead(&self) {
         for running in self.running.lock().unwrap().values() {
-            let over = News::Ended("the machine is gone".to_owned());
+            let over = JobNews::Ended("the machine is gone".to_owned());
             running.news.try_send(over).unwrap();
         }
     }
@@ -445,7 +445,7 @@ impl Subnet {
             running.tasks.shutdown();
             running
                 .news
-                .try_send(News::Ended("the machine is gone".to_owned()))
+                .try_send(JobNews::Ended("the machine is gone".to_owned()))
                 .unwrap();
         }
     }

@@ -106,7 +106,7 @@ async fn a_full_queue_says_when_to_come_back() {
     world.subnet.open.send_replace(false);
     let first = world.tasks.spawn("asking", world.chat(1, false).send());
     let full = crate::rig::until("a full queue", || async {
-        let look = world.gateway.look().await;
+        let look = world.gateway.list_models().await;
         (look[0].waiting == 1).then_some(())
     });
     full.await;
@@ -250,12 +250,12 @@ async fn a_reader_that_reads_nothing_holds_up_nobody_else() {
     assert!(answer.text().await.unwrap().contains("[DONE]"));
     // The place of the one that was read is free a moment after its last byte; theirs are not.
     crate::rig::until("only theirs", || async {
-        (world.gateway.look().await[0].serving == 3).then_some(())
+        (world.gateway.list_models().await[0].serving == 3).then_some(())
     })
     .await;
     drop(stalled);
     crate::rig::until("their places", || async {
-        (world.gateway.look().await[0].serving == 0).then_some(())
+        (world.gateway.list_models().await[0].serving == 0).then_some(())
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_gateway::record::{Record, Words};
+use muster_gateway::proof_record::{ProofRecord, Transcript};
 use muster_gateway::sealed::Line;
 use muster_process::clock::TestClock;
 use muster_process::{Clock as _, SystemClock};
@@ -49,7 +49,7 @@ async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
         (&5.into(), &3.into())
     );
     assert_eq!(view["cost"], 5 + 2 * 3, "rao, by the whitelist's price");
-    let words = Words {
+    let words = Transcript {
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
         request: STANDARD.encode(body),
@@ -60,12 +60,12 @@ async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
         asked_at,
         ended_at: clock.now(),
     };
-    let mut record: Record = serde_json::from_value(view).unwrap();
-    record.words = Some(words);
+    let mut record: ProofRecord = serde_json::from_value(view).unwrap();
+    record.transcript = Some(words);
     let proven = record.check(Arc::new(SystemClock::new())).await.unwrap();
-    assert!(proven.words);
+    assert!(proven.has_transcript);
     // And the pair lies there for a later check, word for word.
-    let pair = world.book().pair(&id).await.unwrap().unwrap();
+    let pair = world.store().find_sample(&id).await.unwrap().unwrap();
     assert_eq!(pair.request, body.as_bytes());
     assert_eq!(pair.response, whole.as_bytes());
 }
@@ -185,7 +185,7 @@ async fn taken_for_dead(words: usize) -> (World, TestClock, reqwest::Response, S
     let came = read_until(&mut answer, "word0").await;
     world.subnet.declare_dead();
     until("the session is given up", || async {
-        (world.gateway.look().await[0].live == 0).then_some(())
+        (world.gateway.list_models().await[0].live == 0).then_some(())
     })
     .await;
     until(
@@ -224,7 +224,7 @@ async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dea
         (world.subnet.ended.lock().unwrap().len() == 1).then_some(())
     })
     .await;
-    let last = &world.book().sessions(1).await.unwrap()[0];
+    let last = &world.store().list_sessions(1).await.unwrap()[0];
     assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
 }
 
@@ -327,7 +327,7 @@ async fn an_idle_session_says_its_last_word_and_ends() {
     })
     .await;
     assert_eq!(ended.1, "nobody used it");
-    let sessions = world.book().sessions(10).await.unwrap();
+    let sessions = world.store().list_sessions(10).await.unwrap();
     assert_eq!(sessions[0].closed_because.as_deref(), Some("nobody used it"));
     assert!(
         sessions[0].close.is_some() && sessions[0].fault.is_none(),
@@ -350,7 +350,7 @@ async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
         world.subnet.ended.lock().unwrap().first().copied()
     })
     .await;
-    let sessions = world.book().sessions(10).await.unwrap();
+    let sessions = world.store().list_sessions(10).await.unwrap();
     let last = &sessions[0];
     assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
 }
@@ -365,7 +365,7 @@ async fn the_last_word_of_a_session_that_closed_of_itself_comes_by_its_miner_and
         let change = |close: String| if forged { close[..40].to_owned() } else { close };
         world.subnet.close_all(change).await;
         let closed = || async {
-            let sessions = world.book().sessions(1).await.unwrap();
+            let sessions = world.store().list_sessions(1).await.unwrap();
             sessions.into_iter().find(|session| session.closed_at.is_some())
         };
         let session = until("the end of the session", closed).await;
@@ -382,17 +382,20 @@ async fn serving(world: &World) -> Vec<Arc<Line>> {
     let answer = world.chat(1, false).send().await.unwrap();
     assert_eq!(answer.status(), 200);
     drop(answer.bytes().await.unwrap());
-    world.gateway.lines().await
+    world.gateway.list_live_sessions().await
 }
 
 #[tokio::test]
 async fn whether_the_gateway_itself_ended_a_session_is_known_to_whoever_holds_its_line() {
     let ours = World::new(|settings| settings.idle_s = 1).await;
-    assert!(ours.gateway.lines().await.is_empty(), "nobody has asked yet");
+    assert!(
+        ours.gateway.list_live_sessions().await.is_empty(),
+        "nobody has asked yet"
+    );
     let idle = serving(&ours).await;
     assert!(idle.len() == 1 && !idle[0].is_ending());
     until("the end of a session that nobody uses", || async {
-        ours.gateway.lines().await.is_empty().then_some(())
+        ours.gateway.list_live_sessions().await.is_empty().then_some(())
     })
     .await;
     assert!(idle[0].is_ending(), "the gateway ended it");
@@ -401,7 +404,7 @@ async fn whether_the_gateway_itself_ended_a_session_is_known_to_whoever_holds_it
     let dead = serving(&theirs).await;
     theirs.subnet.kill_all();
     until("the end of a session whose machine is gone", || async {
-        theirs.gateway.lines().await.is_empty().then_some(())
+        theirs.gateway.list_live_sessions().await.is_empty().then_some(())
     })
     .await;
     assert!(!dead[0].is_ending(), "the machine was gone");

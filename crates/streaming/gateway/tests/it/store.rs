@@ -1,6 +1,6 @@
-//! What a gateway keeps, on every engine at hand.
+//! The gateway's tables, on every database engine that is available.
 
-use muster_gateway::store::{Book, Pair, ResponseRow, SessionRow};
+use muster_gateway::store::{GatewayStore, ResponseRow, SampledPair, SessionRow};
 use muster_openai::TokenUsage;
 use muster_process::store::testing::stores;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
@@ -52,33 +52,40 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
 #[tokio::test]
 async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let book = Book::new(store.pool.clone());
-        book.open(&session(1)).await.unwrap();
-        let pair = Pair {
+        let gateway = GatewayStore::new(store.pool.clone());
+        gateway.insert_session(&session(1)).await.unwrap();
+        let pair = SampledPair {
             request: vec![0, 159, 146],
             response: b"words".to_vec(),
             content_type: Some("text/plain".to_owned()),
         };
-        book.keep(&response("a", "proven", 11), Some(&pair))
+        gateway
+            .insert_response(&response("a", "proven", 11), Some(&pair))
             .await
             .unwrap();
-        book.keep(&response("b", "no proof came", 0), None).await.unwrap();
+        gateway
+            .insert_response(&response("b", "no proof came", 0), None)
+            .await
+            .unwrap();
         assert!(
-            book.keep(&response("a", "proven", 11), None).await.is_err(),
+            gateway
+                .insert_response(&response("a", "proven", 11), None)
+                .await
+                .is_err(),
             "an id is used once"
         );
-        let again = Book::new(store.pool.clone());
-        let (found, of) = again.response("a").await.unwrap().unwrap();
+        let again = GatewayStore::new(store.pool.clone());
+        let (found, of) = again.find_response("a").await.unwrap().unwrap();
         assert_eq!(
             (found, of),
             (response("a", "proven", 11), session(1)),
             "{}",
             store.engine
         );
-        assert_eq!(again.response("c").await.unwrap(), None);
-        assert_eq!(again.pair("a").await.unwrap(), Some(pair));
-        assert_eq!(again.pair("b").await.unwrap(), None);
-        let accounts = again.accounts(at(0)).await.unwrap();
+        assert_eq!(again.find_response("c").await.unwrap(), None);
+        assert_eq!(again.find_sample("a").await.unwrap(), Some(pair));
+        assert_eq!(again.find_sample("b").await.unwrap(), None);
+        let accounts = again.sum_earnings(at(0)).await.unwrap();
         let [account] = accounts.as_slice() else {
             panic!("{accounts:?}")
         };
@@ -88,24 +95,28 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
             TokenUsage { input: 3, output: 4 },
             "only what is proven counts"
         );
-        assert_eq!(again.accounts(at(23)).await.unwrap(), []);
+        assert_eq!(again.sum_earnings(at(23)).await.unwrap(), []);
     }
 }
 
 #[tokio::test]
 async fn sessions_end_once_and_those_of_a_dead_process_are_over() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let book = Book::new(store.pool.clone());
-        book.open(&session(1)).await.unwrap();
-        book.open(&session(2)).await.unwrap();
+        let gateway = GatewayStore::new(store.pool.clone());
+        gateway.insert_session(&session(1)).await.unwrap();
+        gateway.insert_session(&session(2)).await.unwrap();
         let first = session(1).session;
-        book.close(first, "nobody used it", Some("close"), None, at(30))
+        gateway
+            .close_session(first, "nobody used it", Some("close"), None, at(30))
             .await
             .unwrap();
-        book.close(first, "again", None, Some("x"), at(31)).await.unwrap();
-        assert_eq!(book.orphans(at(40)).await.unwrap(), [session(2).job]);
-        assert_eq!(book.orphans(at(41)).await.unwrap(), []);
-        let all = book.sessions(10).await.unwrap();
+        gateway
+            .close_session(first, "again", None, Some("x"), at(31))
+            .await
+            .unwrap();
+        assert_eq!(gateway.close_orphans(at(40)).await.unwrap(), [session(2).job]);
+        assert_eq!(gateway.close_orphans(at(41)).await.unwrap(), []);
+        let all = gateway.list_sessions(10).await.unwrap();
         assert_eq!(
             all[0].closed_because.as_deref(),
             Some("the gateway was stopped"),
@@ -115,6 +126,6 @@ async fn sessions_end_once_and_those_of_a_dead_process_are_over() {
             (all[1].closed_at, all[1].closed_because.as_deref()),
             (Some(at(30)), Some("nobody used it"))
         );
-        assert_eq!(book.sessions(1).await.unwrap().len(), 1);
+        assert_eq!(gateway.list_sessions(1).await.unwrap().len(), 1);
     }
 }

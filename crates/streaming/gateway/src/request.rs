@@ -1,0 +1,95 @@
+//! Reads the requests of clients.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use muster_openai::OpenAiError;
+use muster_protocol::Digest;
+use muster_response_proof::Nonce;
+use muster_sealing_proxy::headers::CLIENT_NONCE;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A client's request, as it is sent to a session.
+#[derive(Clone, Debug)]
+pub(crate) struct RelayedRequest {
+    pub(crate) path: &'static str,
+    pub(crate) body: Bytes,
+    pub(crate) client: Digest,
+    pub(crate) client_nonce: Option<Nonce>,
+    /// Drawn by the gateway; also the id of the answer's proof.
+    pub(crate) nonce: Nonce,
+}
+
+/// The parameters of a request that a gateway reads. The engine judges all others.
+#[derive(Deserialize)]
+struct ReadParameters {
+    model: Option<Value>,
+    stream: Option<Value>,
+}
+
+/// The model that the request names, and whether its answer is to be an event stream.
+///
+/// # Errors
+/// The body is not a JSON object, or one of the two parameters has the wrong type.
+pub(crate) fn read_parameters(body: &[u8]) -> Result<(String, bool), OpenAiError> {
+    let read: ReadParameters =
+        serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
+    let wrong = |parameter, message: &str| OpenAiError::BadParameter {
+        parameter,
+        message: message.to_owned(),
+    };
+    let model = match read.model {
+        Some(Value::String(model)) if !model.is_empty() => model,
+        Some(_) => return Err(wrong("model", "`model` must be the id of a model")),
+        None => return Err(wrong("model", "you must provide a model parameter")),
+    };
+    let streams = match read.stream {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Bool(true)) => true,
+        Some(_) => return Err(wrong("stream", "`stream` must be true or false")),
+    };
+    Ok((model, streams))
+}
+
+/// The nonce that the client drew, if it sent one.
+///
+/// # Errors
+/// The header is not 64 hex digits.
+pub(crate) fn read_client_nonce(headers: &HeaderMap) -> Result<Option<Nonce>, OpenAiError> {
+    let Some(value) = headers.get(CLIENT_NONCE) else {
+        return Ok(None);
+    };
+    let nonce = value.to_str().ok().and_then(Nonce::from_hex);
+    nonce.map(Some).ok_or(OpenAiError::BadParameter {
+        parameter: "muster-client-nonce",
+        message: "the header muster-client-nonce must be 64 hex digits".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_names_its_model_and_whether_it_streams() {
+        assert_eq!(
+            read_parameters(br#"{"model":"m","stream":true,"x":1}"#),
+            Ok(("m".to_owned(), true))
+        );
+        assert_eq!(
+            read_parameters(br#"{"model":"m","stream":null}"#),
+            Ok(("m".to_owned(), false))
+        );
+        for (body, code) in [
+            (&b"{"[..], "invalid_json"),
+            (b"[]", "invalid_json"),
+            (b"{}", "invalid_value"),
+            (br#"{"model":7}"#, "invalid_value"),
+            (br#"{"model":""}"#, "invalid_value"),
+            (br#"{"model":"m","stream":"yes"}"#, "invalid_value"),
+        ] {
+            let error = read_parameters(body).unwrap_err();
+            assert_eq!((error.code(), error.status().as_u16()), (code, 400));
+        }
+    }
+}

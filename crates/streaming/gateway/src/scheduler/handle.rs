@@ -1,0 +1,159 @@
+//! The scheduler's interface: commands to it, and its assignments of requests to sessions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use muster_openai::OpenAiError;
+use muster_protocol::Digest;
+use muster_session_pool::{Event, RequestNumber, SessionNumber};
+use tokio::sync::{mpsc, oneshot};
+
+use super::model_pool::ModelStatus;
+use crate::line::Line;
+
+/// Time after which a client may retry if the gateway is stopping.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The scheduler's answer to a request.
+#[derive(Debug)]
+pub(crate) enum SessionAssignment {
+    /// This session serves the request.
+    Assigned(SessionNumber, Arc<Line>),
+    /// No session will serve it.
+    Refused(OpenAiError),
+    /// The session that serves the request is presumed dead, and its answer has begun.
+    SessionLost,
+}
+
+/// A command to the scheduler.
+pub(crate) enum SchedulerCommand {
+    /// Queue a request for a session of the pool.
+    Enqueue {
+        pool: usize,
+        request: RequestNumber,
+        client: Digest,
+        assignments: mpsc::UnboundedSender<SessionAssignment>,
+    },
+    /// Take an event of the pool into account.
+    Apply(usize, Event),
+    /// Let a session that was checked serve.
+    AddSession(usize, SessionNumber, Arc<Line>),
+    ListModels(oneshot::Sender<Vec<ModelStatus>>),
+    ListLiveSessions(oneshot::Sender<Vec<Arc<Line>>>),
+}
+
+/// Sends commands to the scheduler. Clones reach the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct SchedulerHandle {
+    commands: mpsc::UnboundedSender<SchedulerCommand>,
+    next_request: Arc<AtomicU64>,
+}
+
+/// A client's request in the scheduler. Dropping it unfinished tells the scheduler that the client has gone.
+#[derive(Debug)]
+pub(crate) struct StreamRequest {
+    scheduler: SchedulerHandle,
+    pool: usize,
+    number: RequestNumber,
+    assignments: mpsc::UnboundedReceiver<SessionAssignment>,
+    is_finished: bool,
+}
+
+impl SchedulerHandle {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SchedulerCommand>) {
+        // Unbounded, but every sender holds a permit for a request or is one of a bounded number of sessions.
+        let (commands, received) = mpsc::unbounded_channel();
+        let next_request = Arc::default();
+        (
+            Self {
+                commands,
+                next_request,
+            },
+            received,
+        )
+    }
+
+    /// Queues a request of this client for a session of the pool.
+    pub(crate) fn enqueue(&self, pool: usize, client: Digest) -> StreamRequest {
+        let number = RequestNumber(self.next_request.fetch_add(1, Ordering::Relaxed));
+        let (assign, assignments) = mpsc::unbounded_channel();
+        self.send(SchedulerCommand::Enqueue {
+            pool,
+            request: number,
+            client,
+            assignments: assign,
+        });
+        StreamRequest {
+            scheduler: self.clone(),
+            pool,
+            number,
+            assignments,
+            is_finished: false,
+        }
+    }
+
+    /// The status of every model; empty once the gateway has stopped.
+    pub(crate) async fn list_models(&self) -> Vec<ModelStatus> {
+        let (reply, listed) = oneshot::channel();
+        self.send(SchedulerCommand::ListModels(reply));
+        listed.await.unwrap_or_default()
+    }
+
+    /// The sessions that take requests; empty once the gateway has stopped.
+    pub(crate) async fn list_live_sessions(&self) -> Vec<Arc<Line>> {
+        let (reply, listed) = oneshot::channel();
+        self.send(SchedulerCommand::ListLiveSessions(reply));
+        listed.await.unwrap_or_default()
+    }
+
+    /// Reports an event of a pool.
+    pub(crate) fn report(&self, pool: usize, event: Event) {
+        self.send(SchedulerCommand::Apply(pool, event));
+    }
+
+    pub(crate) fn send(&self, command: SchedulerCommand) {
+        // The scheduler stops only with the gateway; a caller that waits for a reply then sees its channel close.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl StreamRequest {
+    /// The next answer of the scheduler. There may be several, since a session that dies is replaced by another.
+    pub(crate) async fn next_assignment(&mut self) -> SessionAssignment {
+        self.assignments.recv().await.unwrap_or_else(|| {
+            SessionAssignment::Refused(OpenAiError::Unavailable {
+                message: "the gateway is stopping".to_owned(),
+                retry_after: RETRY_AFTER,
+            })
+        })
+    }
+
+    /// Reports that the answer's first byte is on its way: no other session may serve the request any more.
+    pub(crate) fn report_first_byte(&self, session: SessionNumber) {
+        self.report(Event::FirstByte(self.number, session));
+    }
+
+    /// Reports that the session failed before the first byte.
+    pub(crate) fn report_failure(&self, session: SessionNumber) {
+        self.report(Event::Failed(self.number, session));
+    }
+
+    /// Reports that the answer has ended.
+    pub(crate) fn finish(mut self, session: SessionNumber) {
+        self.is_finished = true;
+        self.report(Event::Served(self.number, session));
+    }
+
+    fn report(&self, event: Event) {
+        self.scheduler.report(self.pool, event);
+    }
+}
+
+impl Drop for StreamRequest {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.report(Event::Left(self.number));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The state that the tasks of a gateway share.
+
+use std::sync::Arc;
+
+use muster_process::store::StoreError;
+use muster_process::{SharedClock, Tasks};
+use muster_session_pool::Whitelist;
+use tokio::sync::Semaphore;
+
+use crate::auth::Authenticator;
+use crate::backend::ValidatorBackend;
+use crate::scheduler::SchedulerHandle;
+use crate::settings::Settings;
+use crate::store::GatewayStore;
+
+pub(crate) struct GatewayState {
+    pub(crate) settings: Settings,
+    pub(crate) whitelist: Whitelist,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) backend: Arc<dyn ValidatorBackend>,
+    pub(crate) store: GatewayStore,
+    pub(crate) scheduler: SchedulerHandle,
+    pub(crate) clock: SharedClock,
+    pub(crate) tasks: Tasks,
+    /// One permit for each request that is served or waits.
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
+}
+
+impl GatewayState {
+    /// Reports that the store has failed: what cannot be made durable must not be told to a client.
+    pub(crate) fn fail(&self, error: StoreError) {
+        (self.on_store_failure)(error);
+    }
+}

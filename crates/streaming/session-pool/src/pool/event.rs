@@ -1,0 +1,137 @@
+//! The events that a pool takes and the effects that it asks for.
+
+use muster_openai::OpenAiError;
+use muster_protocol::{Digest, Timestamp};
+
+/// The number that a pool gives to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionNumber(pub u64);
+
+/// The number that the gateway gives to a request. No number is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestNumber(pub u64);
+
+/// An event that the pool must know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client's request has arrived.
+    Arrived {
+        /// The request.
+        request: RequestNumber,
+        /// The client's pseudonym; clients take turns by it.
+        user: Digest,
+    },
+    /// The client has gone, whether its request was waiting or being served.
+    Left(RequestNumber),
+    /// The first byte of the answer is on its way to the client.
+    FirstByte(RequestNumber, SessionNumber),
+    /// The answer has ended, completely or not, and nothing more follows.
+    Served(RequestNumber, SessionNumber),
+    /// The session failed before the first byte of the answer.
+    Failed(RequestNumber, SessionNumber),
+    /// The session is attested and serves until this time.
+    Ready(SessionNumber, Timestamp),
+    /// The session cannot be started or cannot seal; the reason, for clients and logs.
+    Unusable(SessionNumber, String),
+    /// The session's job has ended.
+    Died(SessionNumber),
+    /// A health check of the session has passed (`true`) or failed.
+    Health(SessionNumber, bool),
+    /// Nothing new begins; every session is drained.
+    Stop,
+    /// Time has passed; see [`wake`](super::SessionPool::wake).
+    Tick,
+}
+
+/// An action that the pool asks the gateway for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start a session of this number.
+    Start(SessionNumber),
+    /// Send the request to the session.
+    Route(RequestNumber, SessionNumber),
+    /// Answer the client with this error.
+    Refuse(RequestNumber, OpenAiError),
+    /// The answer has begun and its session is presumed dead: pass on what still arrives, and report an error inside the
+    /// stream if nothing does.
+    BreakOff(RequestNumber),
+    /// Close the session.
+    Close(SessionNumber, CloseReason),
+}
+
+/// Why a session is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// It did not start, or cannot seal.
+    Unusable,
+    /// It failed too many health checks one after another.
+    Unhealthy,
+    /// Its job ended although nobody had closed it.
+    JobOver,
+    /// No request used it for the idle time.
+    Idle,
+    /// It was being replaced or ended soon, and has served its last request.
+    Drained,
+    /// Its time is over.
+    Expired,
+    /// The gateway is stopping.
+    GatewayStopping,
+}
+
+impl CloseReason {
+    /// The reason in words, as the gateway's store keeps it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Unusable => "it cannot be used",
+            Self::Unhealthy => "it does not answer health checks",
+            Self::JobOver => "its job is over",
+            Self::Idle => "nobody used it",
+            Self::Drained => "it is drained",
+            Self::Expired => "its time is over",
+            Self::GatewayStopping => "the gateway is stopping",
+        }
+    }
+
+    /// Whether the session is at fault. If it is not, an unanswered request at its end counts against nobody.
+    pub const fn is_session_fault(self) -> bool {
+        match self {
+            Self::Unusable | Self::Unhealthy | Self::JobOver => true,
+            Self::Idle | Self::Drained | Self::Expired | Self::GatewayStopping => false,
+        }
+    }
+}
+
+impl Event {
+    /// The request that has ended with this event.
+    pub const fn ended_request(&self) -> Option<RequestNumber> {
+        match self {
+            Self::Left(request) | Self::Served(request, _) => Some(*request),
+            Self::Arrived { .. }
+            | Self::FirstByte(..)
+            | Self::Failed(..)
+            | Self::Ready(..)
+            | Self::Unusable(..)
+            | Self::Died(_)
+            | Self::Health(..)
+            | Self::Stop
+            | Self::Tick => None,
+        }
+    }
+
+    /// The session whose job has ended, although nobody had closed it.
+    pub const fn dead_session(&self) -> Option<SessionNumber> {
+        match self {
+            Self::Died(session) => Some(*session),
+            Self::Arrived { .. }
+            | Self::Left(_)
+            | Self::FirstByte(..)
+            | Self::Served(..)
+            | Self::Failed(..)
+            | Self::Ready(..)
+            | Self::Unusable(..)
+            | Self::Health(..)
+            | Self::Stop
+            | Self::Tick => None,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The pool's requests: how they wait, are assigned, fail and end.
+
+use muster_openai::OpenAiError;
+use muster_protocol::{Digest, Timestamp};
+
+use super::{Effect, RequestNumber, SessionNumber, SessionPool};
+use crate::queue::QueueFull;
+
+/// A request that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct PooledRequest {
+    user: Digest,
+    pub(super) position: RequestPosition,
+    /// Sessions that it was assigned to until now.
+    tries: u32,
+    arrived: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum RequestPosition {
+    Waiting {
+        since: Timestamp,
+    },
+    Assigned {
+        session: SessionNumber,
+        /// The first byte of its answer has left.
+        has_begun: bool,
+    },
+}
+
+impl SessionPool {
+    pub(super) fn add_request(
+        &mut self,
+        request: RequestNumber,
+        user: Digest,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.is_stopping {
+            let error = self.unavailable("the gateway is stopping");
+            effects.push(Effect::Refuse(request, error));
+            return;
+        }
+        if self.requests.contains_key(&request) {
+            return;
+        }
+        if let Err(full) = self.queue.join(user, request) {
+            // A full queue implies that no session has a free place, since free places are given away at once.
+            let reason = match full {
+                QueueFull::Everyone => "every place in the queue for this model is taken",
+                QueueFull::User => {
+                    "your requests have taken every place in the queue that one client may have"
+                }
+            };
+            let error = OpenAiError::QueueFull {
+                message: format!("{reason}; come back later"),
+                retry_after: self.limits.max_wait / 4,
+            };
+            effects.push(Effect::Refuse(request, error));
+            return;
+        }
+        self.requests.insert(
+            request,
+            PooledRequest {
+                user,
+                position: RequestPosition::Waiting { since: now },
+                tries: 0,
+                arrived: now,
+            },
+        );
+    }
+
+    pub(super) fn remove_request(&mut self, request: RequestNumber, now: Timestamp) {
+        let Some(known) = self.requests.remove(&request) else {
+            return;
+        };
+        match known.position {
+            RequestPosition::Waiting { .. } => {
+                self.queue.leave(&known.user, &request);
+            }
+            RequestPosition::Assigned { session, .. } => self.release(session, request, now),
+        }
+    }
+
+    pub(super) fn mark_begun(
+        &mut self,
+        request: RequestNumber,
+        from: SessionNumber,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.requests.get_mut(&request).map(|known| &mut known.position) {
+            None => {}
+            Some(RequestPosition::Assigned { session, has_begun }) if *session == from => *has_begun = true,
+            Some(RequestPosition::Waiting { .. } | RequestPosition::Assigned { .. }) => {
+                // Its session was presumed dead while its answer began. It stays there and needs no other place.
+                self.remove_request(request, now);
+                effects.push(Effect::BreakOff(request));
+            }
+        }
+    }
+
+    pub(super) fn fail_request(
+        &mut self,
+        request: RequestNumber,
+        from: SessionNumber,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.is_assigned(request, from) {
+            self.release(from, request, now);
+            self.reassign(request, now, effects);
+        }
+    }
+
+    /// The request's session failed: the request waits for another one, unless its answer has begun.
+    pub(super) fn reassign(&mut self, request: RequestNumber, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(known) = self.requests.get_mut(&request) else {
+            return;
+        };
+        match known.position {
+            RequestPosition::Waiting { .. } => {}
+            RequestPosition::Assigned { has_begun: true, .. } => {
+                self.requests.remove(&request);
+                effects.push(Effect::BreakOff(request));
+            }
+            RequestPosition::Assigned { has_begun: false, .. } if known.tries >= self.limits.max_tries => {
+                let tries = known.tries;
+                self.requests.remove(&request);
+                let message = format!("{tries} sessions failed before they answered");
+                effects.push(Effect::Refuse(request, OpenAiError::UpstreamFailed(message)));
+            }
+            RequestPosition::Assigned { has_begun: false, .. } => {
+                known.position = RequestPosition::Waiting { since: now };
+                self.queue.rejoin(known.user, request);
+            }
+        }
+    }
+
+    /// Refuses the requests that have waited too long, and all that wait once the pool is stopping.
+    pub(super) fn refuse_overdue(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let is_overdue = |request: &PooledRequest| match request.position {
+            RequestPosition::Waiting { since } => self.is_stopping || now >= since.plus(self.limits.max_wait),
+            RequestPosition::Assigned { .. } => false,
+        };
+        let overdue: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| is_overdue(request))
+            .map(|(number, request)| (*number, request.user, request.arrived))
+            .collect();
+        for (request, user, arrived) in overdue {
+            self.queue.leave(&user, &request);
+            self.requests.remove(&request);
+            let waited = now.since(arrived).as_secs();
+            let reason = if self.is_stopping {
+                "the gateway is stopping".to_owned()
+            } else if self.last_failure.is_empty() {
+                format!("no session had a place for it within {waited} s")
+            } else {
+                format!(
+                    "no session could be started within {waited} s: {}",
+                    self.last_failure
+                )
+            };
+            effects.push(Effect::Refuse(request, self.unavailable(&reason)));
+        }
+    }
+
+    /// Gives the free places of sessions to the requests that wait.
+    pub(super) fn assign_waiting(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        while !self.queue.is_empty() {
+            let per_session = self.limits.per_session;
+            let free = self
+                .sessions
+                .iter_mut()
+                .filter(|(_, session)| session.is_live() && session.active.len() < per_session)
+                // The least loaded; among equals the one used last, so that the others may become idle.
+                .min_by_key(|(number, session)| {
+                    (session.active.len(), std::cmp::Reverse(session.used), **number)
+                });
+            let Some((number, session)) = free else { return };
+            let Some(request) = self.queue.take() else { return };
+            let Some(known) = self.requests.get_mut(&request) else {
+                continue;
+            };
+            session.active.insert(request);
+            session.used = now;
+            known.tries = known.tries.saturating_add(1);
+            known.position = RequestPosition::Assigned {
+                session: *number,
+                has_begun: false,
+            };
+            effects.push(Effect::Route(request, *number));
+        }
+    }
+
+    pub(super) fn refuse_all_waiting(&mut self, error: &OpenAiError, effects: &mut Vec<Effect>) {
+        while let Some(request) = self.queue.take() {
+            self.requests.remove(&request);
+            effects.push(Effect::Refuse(request, error.clone()));
+        }
+    }
+
+    pub(super) fn unavailable(&self, reason: &str) -> OpenAiError {
+        OpenAiError::Unavailable {
+            message: reason.to_owned(),
+            retry_after: self.limits.backoff,
+        }
+    }
+
+    fn is_assigned(&self, request: RequestNumber, number: SessionNumber) -> bool {
+        self.requests
+            .get(&request)
+            .is_some_and(|known| match known.position {
+                RequestPosition::Waiting { .. } => false,
+                RequestPosition::Assigned { session, .. } => session == number,
+            })
+    }
+
+    /// Frees the place of a request in its session.
+    fn release(&mut self, number: SessionNumber, request: RequestNumber, now: Timestamp) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.active.remove(&request);
+            session.used = now;
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The pool's sessions: how they start, serve, are replaced and end.
+
+use std::collections::BTreeSet;
+
+use muster_protocol::Timestamp;
+
+use super::{CloseReason, Effect, Limits, RequestNumber, SessionNumber, SessionPool, earlier};
+
+/// The doublings of the pause between starts stop here.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// A session that was asked for and is not closed.
+#[derive(Clone, Debug)]
+pub(super) struct PooledSession {
+    pub(super) phase: SessionPhase,
+    /// Requests that it serves.
+    pub(super) active: BTreeSet<RequestNumber>,
+    /// When a request was last assigned to it or left it.
+    pub(super) used: Timestamp,
+    /// Health checks that it has failed one after another.
+    misses: u32,
+    /// It replaces a session that ends soon.
+    is_replacement: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SessionPhase {
+    /// Not ready yet.
+    Starting,
+    /// Takes requests.
+    Live { until: Timestamp },
+    /// Serves the requests it has and takes no more.
+    Draining { until: Timestamp },
+}
+
+impl SessionPool {
+    pub(super) fn mark_live(&mut self, number: SessionNumber, until: Timestamp, now: Timestamp) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        match session.phase {
+            SessionPhase::Starting => {
+                session.phase = SessionPhase::Live { until };
+                session.used = now;
+                self.failures = 0;
+                self.not_before = None;
+                self.last_failure.clear();
+            }
+            SessionPhase::Live { .. } | SessionPhase::Draining { .. } => {}
+        }
+    }
+
+    pub(super) fn drop_unusable(
+        &mut self,
+        number: SessionNumber,
+        reason: String,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(session) = self.sessions.remove(&number) else {
+            return;
+        };
+        effects.push(Effect::Close(number, CloseReason::Unusable));
+        self.failures = self.failures.saturating_add(1);
+        let doublings = self.failures.saturating_sub(1).min(MAX_DOUBLINGS);
+        self.not_before = Some(now.plus(self.limits.backoff.saturating_mul(1 << doublings)));
+        self.last_failure = reason;
+        for request in session.active {
+            self.reassign(request, now, effects);
+        }
+        let others_may_serve = !self.sessions.is_empty();
+        if self.failures >= self.limits.max_tries.max(1) && !others_may_serve {
+            let error = self.unavailable(&format!("no session could be started: {}", self.last_failure));
+            self.refuse_all_waiting(&error, effects);
+        }
+    }
+
+    pub(super) fn drop_dead(&mut self, number: SessionNumber, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.get(&number) else {
+            return;
+        };
+        if session.phase == SessionPhase::Starting {
+            self.drop_unusable(number, "it ended before it was up".to_owned(), now, effects);
+            return;
+        }
+        if let Some(session) = self.sessions.remove(&number) {
+            for request in session.active {
+                self.reassign(request, now, effects);
+            }
+        }
+    }
+
+    pub(super) fn record_health(
+        &mut self,
+        number: SessionNumber,
+        passed: bool,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        session.misses = if passed {
+            0
+        } else {
+            session.misses.saturating_add(1)
+        };
+        if session.misses > self.limits.max_misses {
+            effects.push(Effect::Close(number, CloseReason::Unhealthy));
+            self.drop_dead(number, now, effects);
+        }
+    }
+
+    /// Drains the sessions that end soon, and closes those that are drained, expired or idle.
+    pub(super) fn retire_sessions(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for (number, reason) in self.find_retired(now) {
+            effects.push(Effect::Close(number, reason));
+            if let Some(session) = self.sessions.remove(&number) {
+                for request in session.active {
+                    self.reassign(request, now, effects);
+                }
+            }
+        }
+        // A replacement is an ordinary session once the session that it replaces is closed.
+        let any_ending = self
+            .sessions
+            .values()
+            .any(|session| session.is_ending(now, &self.limits));
+        if !any_ending {
+            for session in self.sessions.values_mut() {
+                session.is_replacement = false;
+            }
+        }
+    }
+
+    fn find_retired(&mut self, now: Timestamp) -> Vec<(SessionNumber, CloseReason)> {
+        let has_replacement = self
+            .sessions
+            .values()
+            .any(|session| session.is_replacement && session.is_live());
+        let mut kept = self
+            .sessions
+            .values()
+            .filter(|session| session.is_starting_or_live())
+            .count();
+        let mut retired = Vec::new();
+        for (number, session) in &mut self.sessions {
+            if let SessionPhase::Live { until } = session.phase {
+                let ends_soon = now >= earlier(until, self.limits.replace);
+                let must_drain = now >= earlier(until, self.limits.drain);
+                let is_idle = session.active.is_empty() && now >= session.used.plus(self.limits.idle);
+                let is_replaced = ends_soon && has_replacement && !session.is_replacement;
+                if self.is_stopping || must_drain || is_replaced {
+                    session.phase = SessionPhase::Draining { until };
+                    kept = kept.saturating_sub(1);
+                } else if is_idle && kept > self.limits.min {
+                    retired.push((*number, CloseReason::Idle));
+                    kept = kept.saturating_sub(1);
+                }
+            }
+            match session.phase {
+                SessionPhase::Draining { .. } if session.active.is_empty() => {
+                    retired.push((*number, CloseReason::Drained));
+                }
+                SessionPhase::Draining { until } if now >= until => {
+                    retired.push((*number, CloseReason::Expired));
+                }
+                SessionPhase::Starting if self.is_stopping => {
+                    retired.push((*number, CloseReason::GatewayStopping));
+                }
+                SessionPhase::Starting | SessionPhase::Live { .. } | SessionPhase::Draining { .. } => {}
+            }
+        }
+        retired
+    }
+
+    /// Starts as many sessions as the requests need, and the replacement of one that ends soon.
+    pub(super) fn start_sessions(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.is_stopping || self.not_before.is_some() {
+            return;
+        }
+        let available = self
+            .sessions
+            .values()
+            .filter(|session| session.is_starting_or_live())
+            .count();
+        let serving: usize = self.sessions.values().map(|session| session.active.len()).sum();
+        let requests = self.queue.len() + serving;
+        let wanted = requests
+            .div_ceil(self.limits.per_session.max(1))
+            .clamp(self.limits.min.min(self.limits.max), self.limits.max);
+        for _ in available..wanted {
+            if self.sessions.len() < self.limits.max {
+                self.start_session(false, now, effects);
+            }
+        }
+        // A session that ends soon is replaced before, if it was used lately or a minimum is kept; one at a time.
+        let is_replacing = self.sessions.values().any(|session| session.is_replacement);
+        let needs_replacement = self.sessions.values().any(|session| {
+            let used_lately = now < session.used.plus(self.limits.idle) || !session.active.is_empty();
+            session.is_ending(now, &self.limits) && (used_lately || self.limits.min > 0)
+        });
+        let fresh = self
+            .sessions
+            .values()
+            .filter(|session| session.is_starting_or_live() && !session.is_ending(now, &self.limits))
+            .count();
+        let has_room = self.sessions.len() <= self.limits.max;
+        if needs_replacement && !is_replacing && fresh < wanted.max(1) && has_room {
+            self.start_session(true, now, effects);
+        }
+    }
+
+    fn start_session(&mut self, is_replacement: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        let number = SessionNumber(self.next_session);
+        self.next_session += 1;
+        self.sessions.insert(
+            number,
+            PooledSession {
+                phase: SessionPhase::Starting,
+                active: BTreeSet::new(),
+                used: now,
+                misses: 0,
+                is_replacement,
+            },
+        );
+        effects.push(Effect::Start(number));
+    }
+}
+
+impl PooledSession {
+    pub(super) const fn is_live(&self) -> bool {
+        match self.phase {
+            SessionPhase::Live { .. } => true,
+            SessionPhase::Starting | SessionPhase::Draining { .. } => false,
+        }
+    }
+
+    const fn is_starting_or_live(&self) -> bool {
+        match self.phase {
+            SessionPhase::Starting | SessionPhase::Live { .. } => true,
+            SessionPhase::Draining { .. } => false,
+        }
+    }
+
+    /// Whether its replacement is due.
+    fn is_ending(&self, now: Timestamp, limits: &Limits) -> bool {
+        match self.phase {
+            SessionPhase::Starting => false,
+            SessionPhase::Live { until } => now >= earlier(until, limits.replace),
+            SessionPhase::Draining { .. } => true,
+        }
+    }
+}
