@@ -2,7 +2,7 @@
 //!
 //! Each line that begins with `data:` is an event of its own, as the engines write it. A line ends with `\n`, `\r` or both.
 
-use memchr::memchr2;
+use muster_http::event_stream::{self, LineSplitter, is_event_stream, media_type};
 
 /// How the body of a response is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,93 +18,87 @@ pub enum BodyKind {
 impl BodyKind {
     /// Decides by the value of the response's `Content-Type` header.
     pub fn of(content_type: Option<&str>) -> Self {
-        let essence = content_type
-            .and_then(|value| value.split(';').next())
-            .map(str::trim);
-        match essence {
-            Some(essence) if essence.eq_ignore_ascii_case("text/event-stream") => Self::Events,
-            Some(essence) if essence.eq_ignore_ascii_case("application/json") => Self::Json,
-            Some(_) | None => Self::Other,
+        let is_json = |value| media_type(value).eq_ignore_ascii_case("application/json");
+        if is_event_stream(content_type) {
+            Self::Events
+        } else if content_type.is_some_and(is_json) {
+            Self::Json
+        } else {
+            Self::Other
         }
     }
 }
 
-/// Finds the JSON documents in a body while it passes. It holds one unfinished line or document, of at most `max` bytes.
+/// Finds the JSON documents in a body while it passes. It holds one unfinished line or document, of at most `max` bytes; a
+/// longer one is skipped.
 #[derive(Debug)]
-pub struct JsonReader {
-    events: bool,
-    /// Bytes of the longest line or document that is read. A longer one is skipped.
+pub enum JsonReader {
+    /// Reads the lines of an event stream.
+    Events(LineSplitter),
+    /// Reads the whole body as one document.
+    Document(UnfinishedDocument),
+}
+
+/// The part of a document that has arrived.
+#[derive(Debug)]
+pub struct UnfinishedDocument {
     max: usize,
-    unfinished: Vec<u8>,
-    /// The unfinished line or document has more than `max` bytes.
-    too_long: bool,
+    bytes: Vec<u8>,
+    is_too_long: bool,
 }
 
 impl JsonReader {
     /// `None` for a body that is not read.
     pub fn new(kind: BodyKind, max: usize) -> Option<Self> {
-        let events = match kind {
-            BodyKind::Events => true,
-            BodyKind::Json => false,
-            BodyKind::Other => return None,
-        };
-        Some(Self {
-            events,
-            max,
-            unfinished: Vec::new(),
-            too_long: false,
-        })
+        match kind {
+            BodyKind::Events => Some(Self::Events(LineSplitter::new(max))),
+            BodyKind::Json => Some(Self::Document(UnfinishedDocument {
+                max,
+                bytes: Vec::new(),
+                is_too_long: false,
+            })),
+            BodyKind::Other => None,
+        }
     }
 
     /// Takes the next bytes of the body, which may end anywhere, and calls `read` with each document that is complete.
-    pub fn update(&mut self, mut bytes: &[u8], mut read: impl FnMut(&[u8])) {
-        while self.events {
-            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
-                break;
-            };
-            let (line, rest) = bytes.split_at(end);
-            if self.unfinished.is_empty() && !self.too_long {
-                // The whole line is in `bytes`, so it is not copied.
-                self.read_line(line, &mut read);
-            } else {
-                self.keep(line);
-                self.end(&mut read);
-            }
-            bytes = rest.get(1..).unwrap_or_default();
+    pub fn update(&mut self, bytes: &[u8], read: impl FnMut(&[u8])) {
+        match self {
+            Self::Events(lines) => lines.push(bytes, read_data_of(read)),
+            Self::Document(document) => document.update(bytes),
         }
-        self.keep(bytes);
     }
 
     /// Takes the unfinished line or document as complete: the body has ended, or its state until now is asked for.
     pub fn end(&mut self, mut read: impl FnMut(&[u8])) {
-        let mut unfinished = std::mem::take(&mut self.unfinished);
-        if !std::mem::take(&mut self.too_long) {
-            self.read_line(&unfinished, &mut read);
-        }
-        if self.events {
-            // The buffer is used again: a stream has thousands of lines.
-            unfinished.clear();
-            self.unfinished = unfinished;
-        }
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.unfinished.len().saturating_add(bytes.len()) > self.max {
-            self.too_long = true;
-            self.unfinished = Vec::new();
-        } else if !self.too_long {
-            self.unfinished.extend_from_slice(bytes);
+        match self {
+            Self::Events(lines) => lines.finish(read_data_of(read)),
+            Self::Document(document) => {
+                let bytes = std::mem::take(&mut document.bytes);
+                if !std::mem::take(&mut document.is_too_long) {
+                    read(&bytes);
+                }
+            }
         }
     }
+}
 
-    fn read_line(&self, line: &[u8], read: &mut impl FnMut(&[u8])) {
-        if line.len() > self.max {
-            return;
-        }
-        if !self.events {
-            read(line);
-        } else if let Some(data) = line.strip_prefix(b"data:") {
+/// Calls `read` with the data of each line that has some.
+fn read_data_of(mut read: impl FnMut(&[u8])) -> impl FnMut(&[u8]) {
+    move |line| {
+        if let Some(data) = event_stream::data(line) {
             read(data);
+        }
+    }
+}
+
+impl UnfinishedDocument {
+    fn update(&mut self, bytes: &[u8]) {
+        if self.bytes.len().saturating_add(bytes.len()) > self.max {
+            self.is_too_long = true;
+            self.bytes = Vec::new();
+        } else if !self.is_too_long {
+            self.bytes.extend_from_slice(bytes);
         }
     }
 }
@@ -146,18 +140,28 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_and_not_held_in_memory() {
-        const MAX: usize = 1024 * 1024;
-        let mut reader = JsonReader::new(BodyKind::Events, MAX).unwrap();
-        let mut found = 0;
+    fn a_line_or_document_that_is_too_long_is_skipped() {
+        const MAX: usize = 1024;
         let long = vec![b'x'; MAX / 2 + 1];
+        let body = [b"data:".as_slice(), &long, &long, b"\ndata:1\n"].concat();
+        assert_eq!(documents(BodyKind::Events, MAX, &[&body])[0], "1");
+        let pieces: Vec<&[u8]> = body.chunks(100).collect();
+        assert_eq!(documents(BodyKind::Events, MAX, &pieces)[0], "1");
+        assert_eq!(documents(BodyKind::Json, MAX, &pieces), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_document_that_is_too_long_is_not_held_in_memory() {
+        const MAX: usize = 1024 * 1024;
+        let mut document = UnfinishedDocument {
+            max: MAX,
+            bytes: Vec::new(),
+            is_too_long: false,
+        };
         for _ in 0..8 {
-            reader.update(&long, |_| found += 1);
-            assert!(reader.unfinished.capacity() <= MAX, "memory is bounded");
+            document.update(&vec![b'x'; MAX / 2 + 1]);
+            assert!(document.bytes.capacity() <= MAX, "memory is bounded");
         }
-        reader.update(b"\ndata: {}\n", |_| found += 1);
-        assert_eq!(found, 1, "only the line after the long one is read");
-        let whole = [b"data:".as_slice(), &long, &long, b"\ndata:1\n"].concat();
-        assert_eq!(documents(BodyKind::Events, MAX, &[&whole])[0], "1");
+        assert!(document.is_too_long);
     }
 }
