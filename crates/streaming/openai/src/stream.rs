@@ -32,16 +32,19 @@ impl BodyKind {
 /// Finds the JSON documents in a body while it passes. It holds one unfinished line or document, of at most `max` bytes; a
 /// longer one is skipped.
 #[derive(Debug)]
-pub enum JsonReader {
-    /// Reads the lines of an event stream.
+pub struct JsonReader {
+    unfinished: UnfinishedJson,
+}
+
+#[derive(Debug)]
+enum UnfinishedJson {
     Events(LineSplitter),
-    /// Reads the whole body as one document.
     Document(UnfinishedDocument),
 }
 
 /// The part of a document that has arrived.
 #[derive(Debug)]
-pub struct UnfinishedDocument {
+struct UnfinishedDocument {
     max: usize,
     bytes: Vec<u8>,
     is_too_long: bool,
@@ -50,30 +53,31 @@ pub struct UnfinishedDocument {
 impl JsonReader {
     /// `None` for a body that is not read.
     pub fn new(kind: BodyKind, max: usize) -> Option<Self> {
-        match kind {
-            BodyKind::Events => Some(Self::Events(LineSplitter::new(max))),
-            BodyKind::Json => Some(Self::Document(UnfinishedDocument {
+        let unfinished = match kind {
+            BodyKind::Events => UnfinishedJson::Events(LineSplitter::new(max)),
+            BodyKind::Json => UnfinishedJson::Document(UnfinishedDocument {
                 max,
                 bytes: Vec::new(),
                 is_too_long: false,
-            })),
-            BodyKind::Other => None,
-        }
+            }),
+            BodyKind::Other => return None,
+        };
+        Some(Self { unfinished })
     }
 
     /// Takes the next bytes of the body, which may end anywhere, and calls `read` with each document that is complete.
     pub fn update(&mut self, bytes: &[u8], read: impl FnMut(&[u8])) {
-        match self {
-            Self::Events(lines) => lines.push(bytes, read_data_of(read)),
-            Self::Document(document) => document.update(bytes),
+        match &mut self.unfinished {
+            UnfinishedJson::Events(lines) => lines.push(bytes, read_data_of(read)),
+            UnfinishedJson::Document(document) => document.update(bytes),
         }
     }
 
     /// Takes the unfinished line or document as complete: the body has ended, or its state until now is asked for.
     pub fn end(&mut self, mut read: impl FnMut(&[u8])) {
-        match self {
-            Self::Events(lines) => lines.finish(read_data_of(read)),
-            Self::Document(document) => {
+        match &mut self.unfinished {
+            UnfinishedJson::Events(lines) => lines.finish(read_data_of(read)),
+            UnfinishedJson::Document(document) => {
                 let bytes = std::mem::take(&mut document.bytes);
                 if !std::mem::take(&mut document.is_too_long) {
                     read(&bytes);

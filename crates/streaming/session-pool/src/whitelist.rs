@@ -1,4 +1,5 @@
-//! Which images may serve which model, where they listen and what they cost; and whether what a miner attests is that.
+//! The whitelist of services: which image serves which model, where it listens, what it costs, and whether a miner's
+//! attestation matches.
 
 use std::time::Duration;
 
@@ -10,11 +11,11 @@ use muster_protocol::{Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp
 use muster_response_proof::{Attestation, HashScheme, Price};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest model id: it travels in headers and logs.
+/// Bytes of the longest model id, which travels in headers and logs.
 const MAX_MODEL: usize = 200;
-/// The longest path of a Unix socket that every system takes, in bytes.
+/// Bytes of the longest path of a Unix socket that every system accepts.
 const MAX_SOCKET: usize = 100;
-/// The dearest that anything may be, for a million tokens, in rao: no sum of a session's pay overflows.
+/// The highest price of a million tokens, in rao. With it no sum of a session's earnings overflows.
 const MAX_PRICE: u64 = 1_000_000_000_000_000;
 
 /// Where a service listens inside its container.
@@ -23,11 +24,11 @@ const MAX_PRICE: u64 = 1_000_000_000_000_000;
 pub enum Listen {
     /// A Unix socket, by its name in the folder that the executor mounts for it.
     Socket(String),
-    /// A TCP port on the container's own loopback.
+    /// A TCP port on the container's own loopback interface.
     Port(u16),
 }
 
-/// What kind of program answers: it decides what can be asked of it beyond OpenAI's interface.
+/// The program that answers. It determines which requests beyond OpenAI's interface it understands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineKind {
@@ -37,49 +38,49 @@ pub enum EngineKind {
     Vllm,
     /// llama.cpp's server.
     LlamaCpp,
-    /// Anything else that speaks OpenAI's interface.
+    /// Another program with OpenAI's interface.
     #[default]
     Other,
 }
 
-/// One entry of the whitelist: one image that serves one model.
+/// One entry of the whitelist: an image that serves a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// The model, as clients name it.
+    /// The id of the model, as clients name it.
     pub model: String,
-    /// The image, by the digest of its configuration. Nothing else runs.
+    /// The image, by the digest of its configuration. No other image may serve the model.
     pub image: ImageId,
-    /// The name by which an engine that has no such image pulls it.
+    /// The name by which a container engine pulls the image if it does not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Digest of weights, dtype, tokenizer and template, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Digest>,
-    /// What answers.
+    /// The program inside the image.
     #[serde(default)]
     pub engine: EngineKind,
-    /// What digests are over.
+    /// The hash scheme of the session's proofs.
     #[serde(default, with = "scheme")]
     pub scheme: HashScheme,
-    /// Answers 200 once the service can be asked.
+    /// The path that answers 200 once the service is ready.
     #[serde(default = "health")]
     pub health: String,
-    /// Where it listens.
+    /// Where the service listens inside its container.
     #[serde(default = "socket")]
     pub listen: Listen,
-    /// The kind of executor it needs.
+    /// The class of executor that the service needs.
     pub class: ExecutorClass,
-    /// Arguments of the image's entry point.
+    /// The arguments of the image's entry point.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its environment.
+    /// The environment variables of the container.
     #[serde(default)]
     pub env: IndexMap<String, String>,
-    /// Rao for a million tokens of input.
+    /// The price of a million input tokens, in rao.
     #[serde(default)]
     pub input_price: u64,
-    /// Rao for a million tokens of output.
+    /// The price of a million output tokens, in rao.
     #[serde(default)]
     pub output_price: u64,
 }
@@ -92,27 +93,27 @@ fn socket() -> Listen {
     Listen::Socket("http.sock".to_owned())
 }
 
-/// What is wrong with an entry.
+/// A defect of an entry of the whitelist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
-    /// No model, or one that cannot be named.
+    /// The model id is empty, too long, or not visible ASCII.
     #[error("a model's id has 1 to {MAX_MODEL} visible ASCII characters")]
     Model,
-    /// Two entries serve one model: a request would not know which.
+    /// Two entries serve the same model.
     #[error("the model {0} is served by an entry before this one")]
     Twice(String),
-    /// The path is none.
+    /// The health path is not a path.
     #[error("a health path begins with / and has no spaces")]
     Health,
-    /// The socket's name could lead elsewhere, or is too long.
+    /// The socket's name could leave its folder, or is too long.
     #[error(
         "a socket is a plain file name of at most {MAX_SOCKET} bytes: no / and no leading dot; the folder is the executor's"
     )]
     Socket,
-    /// Nothing listens there.
+    /// The port is 0.
     #[error("a port is at least 1")]
     Port,
-    /// Dearer than can be added up.
+    /// A price is too high for sums of earnings.
     #[error("a price is at most {MAX_PRICE} rao for a million tokens")]
     Price,
 }
@@ -120,91 +121,92 @@ pub enum Defect {
 /// Why an image or a model is not served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotListed {
-    /// No entry of this model.
+    /// No entry serves this model.
     #[error("the model {0} is not on the whitelist")]
     Model(String),
-    /// No entry of this image.
+    /// No entry has this image.
     #[error("the image {0} is not on the whitelist, so it may not serve")]
     Image(ImageId),
 }
 
-/// How an attestation differs from what was asked for.
+/// The first difference between an attestation and the session that was ordered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// It names another miner than the one that runs the job.
+    /// The attestation names another miner than the one that runs the job.
     #[error("the session was attested by {0}, who does not run it")]
     Miner(MinerKey),
-    /// It was made for another validator.
+    /// The attestation was made for another validator.
     #[error("the session was attested for another validator")]
     Audience,
-    /// It is about another job or attempt.
+    /// The attestation is of another job or attempt.
     #[error("the attestation is of another job")]
     Job,
-    /// Another image runs.
+    /// The session runs another image.
     #[error("the image {0} runs instead of the whitelisted one")]
     Image(ImageId),
-    /// Another model is served.
+    /// The session serves another model than the whitelisted one.
     #[error("another model is attested than the whitelist names")]
     Weights,
-    /// Digests are over something else.
+    /// The session's proofs use another hash scheme.
     #[error("the session hashes by {}, the whitelist says {}", .got.name(), .wanted.name())]
     Scheme {
-        /// The attestation's.
+        /// The scheme of the attestation.
         got: HashScheme,
-        /// The whitelist's.
+        /// The scheme of the whitelist.
         wanted: HashScheme,
     },
-    /// It costs something else.
+    /// The session has another price.
     #[error("the session asks another price than the whitelist's")]
     Price,
-    /// Somebody else is let in.
-    #[error("the session lets another client in than this validator")]
+    /// The session accepts another client certificate.
+    #[error("the session accepts another client certificate than this validator's")]
     ClientCertificate,
-    /// Another certificate is shown than was attested.
-    #[error("the endpoint shows another certificate than was attested")]
+    /// The endpoint presents another certificate than the attested one.
+    #[error("the endpoint presents another certificate than the attested one")]
     ServerCertificate,
-    /// It does not hold yet: the two clocks disagree.
+    /// The attestation is not valid yet: the executor's clock is ahead.
     #[error(
-        "the attestation holds only from {} ms from now: the executor's clock is ahead by more than {} ms",
+        "the attestation becomes valid in {} ms: the executor's clock is ahead by more than {} ms",
         .ahead.as_millis(), .allowed.as_millis()
     )]
     NotYet {
-        /// How far in the future it begins.
+        /// Time until it becomes valid.
         ahead: Duration,
-        /// How far it might.
+        /// The largest allowed difference between the clocks.
         allowed: Duration,
     },
-    /// It holds no longer.
+    /// The attestation has expired.
     #[error("the attestation has expired")]
     Expired,
 }
 
-/// What is known of a session besides what its miner attests.
+/// The session that was ordered, to be compared with the attestation.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
-    /// Who runs it.
+    /// The miner that runs the job.
     pub miner: MinerKey,
-    /// Who asked.
+    /// The validator that ordered the session.
     pub audience: ValidatorKey,
-    /// As which job.
+    /// The streaming job that runs the session.
     pub job: JobId,
-    /// And attempt.
+    /// The attempt of the job.
     pub attempt: muster_protocol::AttemptId,
-    /// SHA-256 of our certificate, DER.
+    /// SHA-256 of the validator's client certificate, DER.
     pub client_certificate: Digest,
-    /// SHA-256 of the certificate that the miner named, DER.
+    /// SHA-256 of the certificate that the miner stated for its endpoint, DER.
     pub server_certificate: Digest,
-    /// What was to run.
+    /// The service that was ordered.
     pub service: &'a Service,
 }
 
-/// The entries, in the order of their configuration.
+/// The whitelisted services, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whitelist {
     services: Vec<Service>,
 }
 
-/// What miners are told that a validator runs in sealed sessions, so that they have the images at hand: as many as a notice holds.
+/// The notice that tells miners which images a validator runs in sealed sessions, so that they can fetch them in advance. It
+/// lists the first services, as many as a notice holds.
 pub fn notice(services: impl IntoIterator<Item = Service>) -> WhitelistNotice {
     let listed = |service: Service| ListedImage {
         image: service.image,
@@ -220,7 +222,7 @@ pub fn notice(services: impl IntoIterator<Item = Service>) -> WhitelistNotice {
 // === impl Service ===
 
 impl Service {
-    /// What it costs.
+    /// The price of the service.
     pub const fn price(&self) -> Price {
         Price {
             input: self.input_price,
@@ -235,7 +237,7 @@ impl Service {
         u64::try_from(millionths.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
-    /// What an engine is given to find the image by.
+    /// The name or digest by which a container engine finds the image.
     pub fn pull_by(&self) -> String {
         match &self.reference {
             Some(reference) => reference.clone(),
@@ -243,7 +245,7 @@ impl Service {
         }
     }
 
-    /// What its miner is told of it, and is to attest.
+    /// The terms that the miner is told and must attest.
     pub fn terms(&self) -> SealTerms {
         let (socket, port) = match &self.listen {
             Listen::Socket(name) => (Some(name.clone()), None),
@@ -290,10 +292,10 @@ impl Service {
         defects
     }
 
-    /// Whether what a miner attests is this service, for us. That the miner signed it is not asked here.
+    /// Compares an attestation with the session that was ordered. The signature is not checked here.
     ///
     /// # Errors
-    /// The first thing that differs.
+    /// The first difference.
     pub fn judge(
         attested: &Attestation,
         expected: &Expected<'_>,
@@ -345,16 +347,16 @@ impl Service {
 // === impl Whitelist ===
 
 impl Whitelist {
-    /// Takes the entries of a configuration.
+    /// Checks the entries of a configuration.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them, with its place.
+    /// All defects, each with the index of its entry.
     pub fn new(services: Vec<Service>) -> Result<Self, Vec<(usize, Defect)>> {
         let mut defects = Vec::new();
-        for (place, service) in services.iter().enumerate() {
-            defects.extend(service.defects().into_iter().map(|defect| (place, defect)));
-            if services.iter().take(place).any(|one| one.model == service.model) {
-                defects.push((place, Defect::Twice(service.model.clone())));
+        for (index, service) in services.iter().enumerate() {
+            defects.extend(service.defects().into_iter().map(|defect| (index, defect)));
+            if services.iter().take(index).any(|one| one.model == service.model) {
+                defects.push((index, Defect::Twice(service.model.clone())));
             }
         }
         if defects.is_empty() {
@@ -364,24 +366,24 @@ impl Whitelist {
         }
     }
 
-    /// Every entry.
+    /// The services, in the order of the configuration.
     pub fn services(&self) -> &[Service] {
         &self.services
     }
 
-    /// What serves a model.
+    /// The service of a model.
     ///
     /// # Errors
-    /// Nothing does.
+    /// [`NotListed::Model`].
     pub fn of_model(&self, model: &str) -> Result<&Service, NotListed> {
         let found = self.services.iter().find(|service| service.model == model);
         found.ok_or_else(|| NotListed::Model(model.to_owned()))
     }
 
-    /// What an image may serve.
+    /// The first service that has this image.
     ///
     /// # Errors
-    /// Nothing.
+    /// [`NotListed::Image`].
     pub fn of_image(&self, image: ImageId) -> Result<&Service, NotListed> {
         let found = self.services.iter().find(|service| service.image == image);
         found.ok_or(NotListed::Image(image))
@@ -389,7 +391,7 @@ impl Whitelist {
 }
 
 mod scheme {
-    //! A scheme by its name.
+    //! (De)serialises a hash scheme by its name.
     use super::{Deserialize, Deserializer, HashScheme, Serializer};
 
     pub(super) fn serialize<S: Serializer>(scheme: &HashScheme, serializer: S) -> Result<S::Ok, S::Error> {
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_passes_and_each_difference_has_its_reason() {
+    fn a_matching_attestation_passes_and_each_difference_is_named() {
         assert_eq!(judge(|_| (), 100), Ok(()));
         assert_eq!(judge(|_| (), 95), Ok(()), "within the clocks' bound");
         type Change = fn(&mut Attestation);
@@ -509,7 +511,7 @@ mod tests {
         };
         assert!(
             ahead.to_string().contains("6000 ms"),
-            "the measured skew is said: {ahead}"
+            "the text has the measured difference: {ahead}"
         );
         assert_eq!(judge(|_| (), 94), Err(ahead));
     }
@@ -549,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_is_refused_by_its_name() {
+    fn an_unlisted_model_or_image_is_an_error_that_names_it() {
         let list = Whitelist::new(vec![service()]).unwrap();
         assert!(list.of_model("tiny").is_ok());
         let refused = list.of_model("huge").unwrap_err();
