@@ -31,7 +31,8 @@ async fn collect(mut body: Body, max: usize) -> Result<Bytes, OpenAiError> {
         if size <= max {
             collected.extend_from_slice(&data);
         } else {
-            // A client that is cut off while it still sends never sees our response, so some more is read and discarded.
+            // A client that is cut off while it still sends never sees our response, so some more is read and
+            // discarded.
             collected = BytesMut::new();
             if size > max.saturating_mul(DRAIN_FACTOR) {
                 break;

@@ -1,6 +1,7 @@
 //! Forwards the requests of a facilitator's clients to a validator's gateway.
 //!
-//! Each request carries a signed token that names the client by a pseudonym. The response's body is passed on as it arrives.
+//! Each request carries a signed token that names the client by a pseudonym. The response's body is passed on as it
+//! arrives.
 
 use std::fmt;
 use std::pin::Pin;
@@ -90,8 +91,8 @@ impl GatewayClient {
         Ok(Self { http, keypair, clock })
     }
 
-    /// Forwards a request. The response's body passes as it arrives; `report` is called once, when the body has ended or its
-    /// client has gone.
+    /// Forwards a request. The response's body passes as it arrives; `report` is called once, when the body has ended
+    /// or its client has gone.
     ///
     /// # Errors
     /// [`OpenAiError::Unavailable`] if the gateway cannot be reached. `report` is then not called.

@@ -54,7 +54,7 @@ pub trait ValidatorBackend: Send + Sync + 'static {
     /// The job cannot be started; the reason, in words for clients and logs.
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by itself
-    /// within moments; it then counts as done and not as cancelled.
+    /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by
+    /// itself within moments; it then counts as done and not as cancelled.
     fn end_job(&self, job: JobId, reason: &'static str, is_closed: bool) -> BoxFuture<'_, ()>;
 }

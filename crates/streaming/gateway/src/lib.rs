@@ -1,11 +1,13 @@
 //! The OpenAI-compatible gateway to a validator's streaming sessions.
 //!
-//! A [`Gateway`] keeps sessions of the whitelisted services alive as streaming jobs, admits clients, relays each request to a
-//! session and its answer back as it arrives, and stores the proofs. Facilitators reach it through `muster-gateway-client`.
+//! A [`Gateway`] keeps sessions of the whitelisted services alive as streaming jobs, admits clients, relays each
+//! request to a session and its answer back as it arrives, and stores the proofs. Facilitators reach it through
+//! `muster-gateway-client`.
 //!
-//! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all events),
-//! `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`, `request`, `relay`,
-//! `settlement` and `reply` (one request), [`store`] (what is durable), [`proof_record`] (what a client keeps).
+//! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
+//! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
+//! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`proof_record`] (what a
+//! client keeps).
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 

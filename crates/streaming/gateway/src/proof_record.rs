@@ -95,8 +95,8 @@ pub enum InvalidRecord {
 }
 
 impl ProofRecord {
-    /// Checks everything that can be checked without a connection: both signatures, the parties and the request that they bind,
-    /// and the transcript if there is one.
+    /// Checks everything that can be checked without a connection: both signatures, the parties and the request that
+    /// they bind, and the transcript if there is one.
     ///
     /// # Errors
     /// The first defect that is found.

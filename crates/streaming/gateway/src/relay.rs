@@ -1,7 +1,8 @@
 //! Relays one request to a session, and its answer to the client as it arrives.
 //!
-//! Until the first byte of an answer has come, the request may be given to another session. After that the client has it, and
-//! errors are reported inside the stream. However the answer ends, it is settled before the client sees the end.
+//! Until the first byte of an answer has come, the request may be given to another session. After that the client has
+//! it, and errors are reported inside the stream. However the answer ends, it is settled before the client sees the
+//! end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,8 +209,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine was
-    /// asked nothing.
+    /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine
+    /// was asked nothing.
     fn read_head(&self, mut head: http::response::Parts) -> Option<AnswerHead> {
         let proof = head.headers.remove(PROOF);
         if proof.is_none() && head.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -281,6 +282,7 @@ impl Attempt<'_> {
         body: &mut AnswerBody,
         is_presumed_dead: &mut bool,
     ) -> Result<NextFrame, StreamEnd> {
+        let silence_limit = self.silence_limit();
         loop {
             let grace = is_presumed_dead.then(|| self.state.clock.sleep(GRACE_PERIOD));
             let grace = OptionFuture::from(grace);
@@ -295,7 +297,7 @@ impl Attempt<'_> {
                     *is_presumed_dead = true;
                 }
                 Some(()) = grace => return Err(StreamEnd::EngineFailed),
-                () = sleep(self.silence_limit()) => return Err(StreamEnd::EngineSilent),
+                () = sleep(silence_limit) => return Err(StreamEnd::EngineSilent),
             }
         }
     }

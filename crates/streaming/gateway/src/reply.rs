@@ -17,15 +17,15 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::answer::{AnswerPart, REQUEST_ID, is_event_stream};
 
-/// The heartbeat of a stream that waits: a comment line with our prefix, and no empty line after it, so that a checker of the
-/// answer removes it completely.
+/// The heartbeat of a stream that waits: a comment line with our prefix, and no empty line after it, so that a checker
+/// of the answer removes it completely.
 const HEARTBEAT: &[u8] = b": muster-wait\n";
 /// Bytes of a session's error response that are reported inside a stream that has begun.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// Waits for the head of an answer and passes the answer on. If the client wants a stream and the head takes longer than
-/// `heartbeat`, the stream begins without it, and a comment is sent at that interval, so that no proxy on the way closes the
-/// connection.
+/// Waits for the head of an answer and passes the answer on. If the client wants a stream and the head takes longer
+/// than `heartbeat`, the stream begins without it, and a comment is sent at that interval, so that no proxy on the way
+/// closes the connection.
 pub(crate) async fn reply(
     mut parts: mpsc::Receiver<AnswerPart>,
     streams: bool,

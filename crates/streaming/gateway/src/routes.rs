@@ -24,7 +24,8 @@ use crate::reply::reply;
 use crate::request::{RelayedRequest, read_client_nonce, read_parameters};
 use crate::state::GatewayState;
 
-/// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no other.
+/// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no
+/// other.
 const PART_CAPACITY: usize = 4;
 /// Characters of a model id or path that are repeated in an error.
 const MAX_SHOWN: usize = 200;

@@ -116,7 +116,8 @@ async fn watch(
     loop {
         tokio::select! {
             received = news.recv() => match received {
-                // The session closed without being asked: its time is over, or its program ended. The end of its job follows.
+                // The session closed without being asked: its time is over, or its program ended. The end of its job
+                // follows.
                 Some(JobNews::Closed(statement)) => line.heard(statement),
                 // A second `Ready` means that the job moved: the session that was attested is no longer at its address.
                 None | Some(JobNews::Ended(_) | JobNews::Ready { .. }) => return Event::Died(start.session),
@@ -132,7 +133,8 @@ async fn watch(
     }
 }
 
-/// Closes a session once none of its answers is under way, or its time is over. Its close statement is stored, then its job ends.
+/// Closes a session once none of its answers is under way, or its time is over. Its close statement is stored, then its
+/// job ends.
 pub(crate) async fn close(state: &GatewayState, end: SessionEnd) {
     let mut is_closed = false;
     if let Some(line) = end.line {

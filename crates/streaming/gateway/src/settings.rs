@@ -9,8 +9,8 @@ use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
 use serde::Deserialize;
 
-/// Starts of sessions of one model that fail in a row before waiting requests are refused; also the sessions that one request
-/// is given to.
+/// Starts of sessions of one model that fail in a row before waiting requests are refused; also the sessions that one
+/// request is given to.
 const MAX_TRIES: u32 = 3;
 /// Health checks that a session may fail one after another.
 const MAX_MISSES: u32 = 2;

@@ -1,6 +1,7 @@
 //! The gateway's tables: sessions, their answers, and the samples for later checks.
 //!
-//! They are a part of the validator's database, and the validator's migrations create them, since a database has one history.
+//! They are a part of the validator's database, and the validator's migrations create them, since a database has one
+//! history.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -144,7 +145,8 @@ impl GatewayStore {
         Ok(())
     }
 
-    /// Stores the end of a session, with its close statement if it gave one. A session that is closed already is not changed.
+    /// Stores the end of a session, with its close statement if it gave one. A session that is closed already is not
+    /// changed.
     ///
     /// # Errors
     /// The database fails.
@@ -171,8 +173,8 @@ impl GatewayStore {
         Ok(())
     }
 
-    /// Closes the sessions that an earlier process left open, and returns their jobs. These sessions cannot be used any more,
-    /// since the client keys that they accept were in that process's memory only.
+    /// Closes the sessions that an earlier process left open, and returns their jobs. These sessions cannot be used any
+    /// more, since the client keys that they accept were in that process's memory only.
     ///
     /// # Errors
     /// The database fails.

@@ -1,8 +1,8 @@
 //! Pure readers of OpenAI's HTTP interface, for every program that passes its requests and responses on.
 //!
-//! [`stream`] cuts a response body into JSON documents, whether it is an event stream or one document. Two readers use it:
-//! [`text`] hashes the text of requests and responses, and [`meter`] counts tokens. [`error`] has the errors in the shape that
-//! OpenAI's clients read.
+//! [`stream`] cuts a response body into JSON documents, whether it is an event stream or one document. Two readers use
+//! it: [`text`] hashes the text of requests and responses, and [`meter`] counts tokens. [`error`] has the errors in the
+//! shape that OpenAI's clients read.
 
 pub mod error;
 pub mod meter;

@@ -1,13 +1,15 @@
 //! Counts the tokens of a response while it passes.
 //!
-//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the request has bytes or the
-//! response has bytes of text: a token is at least one byte, so a larger report claims tokens that nobody received.
+//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the request has
+//! bytes or the response has bytes of text: a token is at least one byte, so a larger report claims tokens that nobody
+//! received.
 
 use serde::{Deserialize, Serialize};
 
 use crate::stream::{BodyKind, JsonReader};
 
-/// Bytes of the longest event, and of the longest response in one document, that is read. A longer one counts no tokens.
+/// Bytes of the longest event, and of the longest response in one document, that is read. A longer one counts no
+/// tokens.
 const MAX_JSON: usize = 1024 * 1024;
 
 /// Tokens of one response.

@@ -1,6 +1,7 @@
 //! Cuts a response body into JSON documents: one for each `data:` line of an event stream, or the body as a whole.
 //!
-//! Each line that begins with `data:` is an event of its own, as the engines write it. A line ends with `\n`, `\r` or both.
+//! Each line that begins with `data:` is an event of its own, as the engines write it. A line ends with `\n`, `\r` or
+//! both.
 
 use muster_http::event_stream::{self, LineSplitter, is_event_stream, media_type};
 
@@ -29,8 +30,8 @@ impl BodyKind {
     }
 }
 
-/// Finds the JSON documents in a body while it passes. It holds one unfinished line or document, of at most `max` bytes; a
-/// longer one is skipped.
+/// Finds the JSON documents in a body while it passes. It holds one unfinished line or document, of at most `max`
+/// bytes; a longer one is skipped.
 #[derive(Debug)]
 pub struct JsonReader {
     unfinished: UnfinishedJson,

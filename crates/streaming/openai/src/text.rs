@@ -1,11 +1,11 @@
 //! The hash scheme `text`: digests over the text of a request and of its response, whatever JSON carried it.
 //!
-//! Input: SHA-256 over each message's role and text, or over each prompt, each preceded by its length in four bytes. Output:
-//! SHA-256 over each choice's index in four bytes and the SHA-256 of its text, in the order of the indices. A body without
-//! such text has neither digest; it is hashed byte by byte instead.
+//! Input: SHA-256 over each message's role and text, or over each prompt, each preceded by its length in four bytes.
+//! Output: SHA-256 over each choice's index in four bytes and the SHA-256 of its text, in the order of the indices. A
+//! body without such text has neither digest; it is hashed byte by byte instead.
 //!
-//! A document that is not valid JSON, is longer than [`MAX_JSON`], or has a field of another type than OpenAI's, holds no text.
-//! The executor and the validator read the same bytes with this code, so they agree on malformed bodies too.
+//! A document that is not valid JSON, is longer than [`MAX_JSON`], or has a field of another type than OpenAI's, holds
+//! no text. The executor and the validator read the same bytes with this code, so they agree on malformed bodies too.
 
 use std::collections::BTreeMap;
 
@@ -71,8 +71,8 @@ pub fn digest_input(body: &[u8]) -> Option<Digest> {
     Some(Digest::from_bytes(hash.finalize().into()))
 }
 
-/// A message's text, or the texts of its parts one after another. Content of any other type is taken as its JSON, so that
-/// nothing is left unsigned.
+/// A message's text, or the texts of its parts one after another. Content of any other type is taken as its JSON, so
+/// that nothing is left unsigned.
 fn content_text(content: Option<&RawValue>) -> String {
     let Some(content) = content.map(RawValue::get) else {
         return String::new();

@@ -69,7 +69,8 @@ impl<U: Ord + Clone, T: PartialEq> FairQueue<U, T> {
         Ok(())
     }
 
-    /// Puts an item back that was taken and could not be served. It is the next one, and it is taken even if the queue is full.
+    /// Puts an item back that was taken and could not be served. It is the next one, and it is taken even if the queue
+    /// is full.
     pub fn rejoin(&mut self, user: U, item: T) {
         self.turns.retain(|waiting| *waiting != user);
         self.turns.push_front(user.clone());

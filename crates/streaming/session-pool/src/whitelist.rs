@@ -205,8 +205,8 @@ pub struct Whitelist {
     services: Vec<Service>,
 }
 
-/// The notice that tells miners which images a validator runs in sealed sessions, so that they can fetch them in advance. It
-/// lists the first services, as many as a notice holds.
+/// The notice that tells miners which images a validator runs in sealed sessions, so that they can fetch them in
+/// advance. It lists the first services, as many as a notice holds.
 pub fn notice(services: impl IntoIterator<Item = Service>) -> WhitelistNotice {
     let listed = |service: Service| ListedImage {
         image: service.image,

@@ -1,7 +1,7 @@
 //! Puts everything that happens to sessions and requests in one order.
 //!
-//! The [`SessionScheduler`] owns the pools of all models. It takes commands one after another, answers the requests, and
-//! returns the sessions to be started and closed as values, which the gateway carries out.
+//! The [`SessionScheduler`] owns the pools of all models. It takes commands one after another, answers the requests,
+//! and returns the sessions to be started and closed as values, which the gateway carries out.
 
 mod handle;
 mod model_pool;

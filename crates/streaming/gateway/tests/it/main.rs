@@ -1,5 +1,5 @@
-//! A gateway between clients that a test plays and sealed sessions that it opens and kills. Sockets, TLS, seals, proofs and the
-//! store are the real ones; only the subnet that runs the jobs is the test's.
+//! A gateway between clients that a test plays and sealed sessions that it opens and kills. Sockets, TLS, seals, proofs
+//! and the store are the real ones; only the subnet that runs the jobs is the test's.
 
 #[cfg(test)]
 mod official;

@@ -52,8 +52,8 @@ pub enum Effect {
     Route(RequestNumber, SessionNumber),
     /// Answer the client with this error.
     Refuse(RequestNumber, OpenAiError),
-    /// The answer has begun and its session is presumed dead: pass on what still arrives, and report an error inside the
-    /// stream if nothing does.
+    /// The answer has begun and its session is presumed dead: pass on what still arrives, and report an error inside
+    /// the stream if nothing does.
     BreakOff(RequestNumber),
     /// Close the session.
     Close(SessionNumber, CloseReason),

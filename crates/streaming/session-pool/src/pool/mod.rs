@@ -7,8 +7,8 @@
 //! * **No request is lost**: each is waiting, is assigned to a session, or has been answered exactly once.
 //! * **Nobody starves**: users take turns (see [`FairQueue`]).
 //! * **Nothing idles while a request waits**: a free place in a session is given away at once.
-//! * **An answer that has begun stays where it is**: once its first byte has left, a request is never given to another session,
-//!   nor does it wait for one, even if its session was presumed dead in the same moment.
+//! * **An answer that has begun stays where it is**: once its first byte has left, a request is never given to another
+//!   session, nor does it wait for one, even if its session was presumed dead in the same moment.
 
 mod event;
 mod requests;
@@ -47,8 +47,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Health checks that a session may fail one after another.
     pub max_misses: u32,
-    /// Sessions that a request is given to, one after another, if they fail before its first byte. As many failed starts in a
-    /// row, with no session left, refuse every request that waits.
+    /// Sessions that a request is given to, one after another, if they fail before its first byte. As many failed
+    /// starts in a row, with no session left, refuse every request that waits.
     pub max_tries: u32,
     /// The pause after a failed start; it doubles with each further failure, up to 32 times as long.
     pub backoff: Duration,
