@@ -2,6 +2,10 @@
 //! and the store are the real ones; only the subnet that runs the jobs is the test's.
 
 #[cfg(test)]
+mod closing;
+#[cfg(test)]
+mod engine;
+#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod rig;

@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, at the gateway's door: OpenAI's own client, and curl.
+//! Third-party clients of the gateway: OpenAI's own library, and curl.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::rig::{KEY, World};
 const PYTHON: &str = "MUSTER_TEST_OPENAI_PYTHON";
 const LIMIT: Duration = Duration::from_secs(120);
 
-async fn said(command: &mut Command) -> String {
+async fn run_to_end(command: &mut Command) -> String {
     let ran = timeout(LIMIT, command.output()).await.unwrap().unwrap();
     let (out, err) = (
         String::from_utf8_lossy(&ran.stdout),
@@ -34,7 +34,7 @@ async fn openais_own_client_does_everything_it_can() {
     let base = format!("{}/v1", world.base);
     let mut command = Command::new(interpreter);
     command.arg(script).args([&base, KEY, "tiny"]);
-    let report: Value = serde_json::from_str(&said(&mut command).await).unwrap();
+    let report: Value = serde_json::from_str(&run_to_end(&mut command).await).unwrap();
     assert_eq!(
         (&report["models"], &report["model"]),
         (&json!(["tiny"]), &json!("tiny"))
@@ -64,7 +64,7 @@ async fn openais_own_client_does_everything_it_can() {
         json!({"class": "NotFoundError", "status": 404, "code": "model_not_found"})
     );
     assert_eq!(refused["large"]["code"], "request_too_large", "{refused}");
-    // What was read to the end is proven as whole, what was broken off as what had been sent.
+    // An answer that was read to its end is proven as complete, an aborted one as the part that was sent.
     for (id, ends) in [
         ("id", &["completed"][..]),
         ("aborted", &["client-gone", "completed"]),
@@ -96,13 +96,13 @@ async fn curl_sees_the_same_over_http_1_and_http_2() {
             ask,
             &url,
         ]);
-        let said = said(&mut curl).await;
-        assert!(said.starts_with(line), "{said}");
-        assert!(said.to_ascii_lowercase().contains("\r\nx-request-id: "), "{said}");
+        let output = run_to_end(&mut curl).await;
+        assert!(output.starts_with(line), "{output}");
+        assert!(output.to_ascii_lowercase().contains("\r\nx-request-id: "), "{output}");
         let (done, proof) = (
-            said.find("[DONE]").unwrap(),
-            said.find("\n: muster-proof ").unwrap(),
+            output.find("[DONE]").unwrap(),
+            output.find("\n: muster-proof ").unwrap(),
         );
-        assert!(said.find("word2").unwrap() < done && done < proof, "{said}");
+        assert!(output.find("word2").unwrap() < done && done < proof, "{output}");
     }
 }

@@ -1,19 +1,12 @@
-//! The subnet, as far as a gateway sees it: jobs that become sealed sessions in front of an engine of the test's.
+//! The subnet as a gateway sees it: jobs that become sealed sessions in front of the test's own engine.
 
 use std::collections::{BTreeSet, HashMap};
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::stream;
 use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::store::GatewayStore;
 use muster_gateway::{Gateway, GatewayDeps, Settings};
@@ -27,29 +20,30 @@ use muster_sealing_proxy::socket::{JobSocket, Listener};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
 use muster_session_pool::Service;
 use sqlx::migrate::Migrator;
-use tempfile::TempDir;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// A database has one history, and it is the validator's.
+use crate::engine::{Engine, Pace};
+
+/// The validator's migrations create the gateway's tables.
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("../../../validator/migrations");
 
 pub(crate) const KEY: &str = "a key of the validator's own client";
-/// No test waits longer for anything.
+/// The longest wait of a test for any condition.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of a job.
+/// The course of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// A sealed session.
     Seals,
-    /// An endpoint that knows no seal: every path is the engine's.
+    /// An endpoint without a seal: every path reaches the engine.
     CannotSeal,
-    /// Somebody else's attestation.
+    /// An attestation with another key's signature.
     Forged,
-    /// An executor whose clock is so many seconds ahead.
+    /// An executor whose clock is this many seconds ahead.
     ClockAhead(i64),
     /// Another image than the whitelisted one.
     OtherImage,
@@ -61,7 +55,7 @@ pub(crate) enum Fate {
 
 pub(crate) struct Subnet {
     pub(crate) fates: Mutex<Vec<Fate>>,
-    /// Jobs wait until this is true.
+    /// Jobs start only while this is true.
     pub(crate) open: watch::Sender<bool>,
     pub(crate) begun: AtomicUsize,
     pub(crate) ended: Mutex<Vec<(JobId, &'static str)>>,
@@ -73,22 +67,9 @@ pub(crate) struct Subnet {
 
 struct Running {
     news: mpsc::Sender<JobNews>,
-    /// Dropped when the job dies, with everything that is under way.
+    /// Dropped when the job dies, which cuts all answers under way.
     endpoint: Option<Endpoint>,
     tasks: Tasks,
-}
-
-/// An engine on a Unix socket, which the test leads.
-pub(crate) struct Engine {
-    folder: TempDir,
-    pub(crate) pace: Arc<Pace>,
-}
-
-/// How far the engine may go.
-pub(crate) struct Pace {
-    /// Words of a stream that may be said.
-    pub(crate) words: watch::Sender<usize>,
-    pub(crate) asked: AtomicUsize,
 }
 
 pub(crate) struct World {
@@ -134,7 +115,7 @@ pub(crate) fn facilitator() -> Keypair {
     Keypair::from_seed([5; 32])
 }
 
-/// Waits for a condition that something else brings about.
+/// Polls a condition until it holds.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut condition: impl FnMut() -> F,
@@ -157,7 +138,7 @@ impl World {
         Self::at(Arc::new(SystemClock::new()), change).await
     }
 
-    /// One that goes by this clock, its gateway as its sessions.
+    /// A world whose gateway and sessions use this clock.
     pub(crate) async fn at(clock: SharedClock, change: impl FnOnce(&mut Settings)) -> Self {
         muster_process::tls::install_provider();
         let mut settings = settings();
@@ -200,7 +181,7 @@ impl World {
             .header("content-type", "application/json")
     }
 
-    /// Asks for a chat; `words` of it.
+    /// A request for a chat completion of `words` words.
     pub(crate) fn chat(&self, words: usize, stream: bool) -> reqwest::RequestBuilder {
         let body = serde_json::json!({
             "model": "tiny", "stream": stream, "max_tokens": words,
@@ -215,7 +196,7 @@ impl World {
         (answer.status().as_u16(), answer.json().await.unwrap())
     }
 
-    /// What the gateway keeps of an answer.
+    /// The proof of an answer, once the gateway has stored it.
     pub(crate) async fn proof(&self, id: &str) -> serde_json::Value {
         until("the proof", || async {
             let (status, body) = self.get(&format!("/v1/proofs/{id}")).await;
@@ -364,7 +345,7 @@ impl Subnet {
             miner()
         };
         let envelope = Envelope::new(&attestation, |bytes| signer.sign(bytes));
-        let socket = JobSocket::new(self.engine.folder.path(), "http.sock", Listener::Trusted).unwrap();
+        let socket = JobSocket::new(self.engine.folder(), "http.sock", Listener::Trusted).unwrap();
         let limits = Limits::default();
         let endpoint = if fate == Fate::CannotSeal {
             let tls = muster_process::tls::server(&server.identity).unwrap();
@@ -394,7 +375,7 @@ impl Subnet {
         (ready, endpoint)
     }
 
-    /// The sessions that run sign an answer each that never reaches the gateway: it stopped waiting as it came.
+    /// Every running session signs an answer that never reaches the gateway, as if the gateway had stopped waiting.
     pub(crate) async fn answer_nobody(&self) {
         let seals: Vec<_> = {
             let running = self.running.lock().unwrap();
@@ -408,7 +389,7 @@ impl Subnet {
         }
     }
 
-    /// Every session closes of itself, is gone, and its miner passes its last word on, as `change` leaves it.
+    /// Every session closes by itself and is gone. Its miner forwards the close statement after `change` was applied.
     pub(crate) async fn close_all(&self, change: impl Fn(String) -> String) {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();
         for (_, mut running) in running {
@@ -423,14 +404,14 @@ impl Subnet {
         }
     }
 
-    /// What the sessions that run have signed.
+    /// The number of proofs that the running sessions have signed.
     pub(crate) fn signed(&self) -> u64 {
         let running = self.running.lock().unwrap();
         let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
         endpoints.map(|endpoint| endpoint.seal().sealer().signed()).sum()
     }
 
-    /// Word comes that every session's machine is gone, and the word is wrong.
+    /// Falsely reports that every session's machine is gone.
     pub(crate) fn declare_dead(&self) {
         for running in self.running.lock().unwrap().values() {
             let over = JobNews::Ended("the machine is gone".to_owned());
@@ -438,7 +419,7 @@ impl Subnet {
         }
     }
 
-    /// Every session's machine goes up in smoke.
+    /// Destroys every session's machine.
     pub(crate) fn kill_all(&self) {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();
         for (_, running) in running {
@@ -457,7 +438,7 @@ impl Drop for Running {
     }
 }
 
-/// What ComputeHorde's proxy is to a gateway: TLS, and an engine that knows nothing of seals.
+/// An endpoint like ComputeHorde's proxy: TLS in front of an engine, without a seal.
 async fn plain(listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let acceptor = tokio_rustls::TlsAcceptor::from(tls);
@@ -473,7 +454,7 @@ async fn plain(listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
     }
 }
 
-/// A clock that is off.
+/// A clock that is this many seconds ahead.
 #[derive(Debug)]
 struct Ahead(SharedClock, i64);
 
@@ -487,83 +468,4 @@ impl muster_process::Clock for Ahead {
         self.0
             .sleep_until(Timestamp::from_micros(deadline.micros() - self.1 * 1_000_000))
     }
-}
-
-impl Engine {
-    fn new(tasks: &Tasks) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("http.sock")).unwrap();
-        let pace = Arc::new(Pace {
-            words: watch::Sender::new(usize::MAX),
-            asked: AtomicUsize::new(0),
-        });
-        let router = Router::new()
-            .route("/health", get(async || "ok"))
-            .route("/v1/chat/completions", post(chat))
-            .route("/v1/embeddings", post(embeddings))
-            .with_state(Arc::clone(&pace));
-        tasks.spawn(
-            "engine",
-            async move { axum::serve(listener, router).await.unwrap() },
-        );
-        Self { folder, pace }
-    }
-}
-
-async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
-    pace.asked.fetch_add(1, Ordering::SeqCst);
-    let asked: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    let words = usize::try_from(asked["max_tokens"].as_u64().unwrap()).unwrap();
-    let usage = serde_json::json!({"prompt_tokens": 5, "completion_tokens": words});
-    if asked["stream"] != true {
-        let text = "word ".repeat(words);
-        let token =
-            serde_json::json!({"token": "word ", "logprob": -0.5, "bytes": [119], "top_logprobs": []});
-        let sure = vec![token; words];
-        let logprobs = (asked["logprobs"] == true).then(|| serde_json::json!({"content": sure}));
-        let answer = serde_json::json!({
-            "id": "c", "object": "chat.completion", "created": 0, "model": "tiny", "usage": usage,
-            "choices": [{"index": 0, "finish_reason": "stop", "logprobs": logprobs, "message": {"role": "assistant", "content": text}}],
-        });
-        return axum::Json(answer).into_response();
-    }
-    // A client that reads no further lets the engine read no further.
-    let said = stream::unfold(0, move |said| {
-        let (pace, usage) = (Arc::clone(&pace), usage.clone());
-        async move {
-            if said > words {
-                return None;
-            }
-            pace.words
-                .subscribe()
-                .wait_for(|allowed| *allowed > said)
-                .await
-                .unwrap();
-            let event = if said == words {
-                let last = event(&serde_json::json!([]), Some(&usage));
-                format!("{last}data: [DONE]\n\n")
-            } else {
-                let delta = serde_json::json!({"content": format!("word{said} ")});
-                event(&serde_json::json!([{"index": 0, "delta": delta}]), None)
-            };
-            Some((Ok::<_, Infallible>(Bytes::from(event)), said + 1))
-        }
-    });
-    let kind = [("content-type", "text/event-stream")];
-    (kind, Body::from_stream(said)).into_response()
-}
-
-fn event(choices: &serde_json::Value, usage: Option<&serde_json::Value>) -> String {
-    let chunk = serde_json::json!({
-        "id": "c", "object": "chat.completion.chunk", "created": 0, "model": "tiny", "choices": choices, "usage": usage,
-    });
-    format!("data: {chunk}\n\n")
-}
-
-async fn embeddings() -> Response {
-    let answer = serde_json::json!({
-        "object": "list", "model": "tiny", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
-        "usage": {"prompt_tokens": 3, "total_tokens": 3},
-    });
-    axum::Json(answer).into_response()
 }

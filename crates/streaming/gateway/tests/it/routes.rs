@@ -1,4 +1,4 @@
-//! The door: who gets in, and how everybody else is told.
+//! The routes: admission, errors, models, proofs, and both versions of HTTP.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     let passed = told.await.unwrap();
     assert_eq!(passed.usage, TokenUsage { input: 5, output: 2 });
     assert_eq!(passed.bytes, text.len() as u64);
-    // Its own client may see the proof, another one may not.
+    // The proof is visible to its own client only.
     for (name, status) in [(&b"alice"[..], 200), (b"bob", 404)] {
         let path = format!("/v1/proofs/{id}");
         let answer = client
@@ -171,7 +171,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
             .unwrap();
         assert_eq!(answer.status().as_u16(), status);
     }
-    // A gateway that is not there is told as what it is.
+    // A gateway that cannot be reached is reported as such.
     let nowhere = GatewayTarget {
         url: "http://127.0.0.1:1".to_owned(),
         ..target
@@ -243,12 +243,12 @@ async fn a_reader_that_reads_nothing_holds_up_nobody_else() {
     let world = World::new(|_| ()).await;
     let mut stalled = Vec::new();
     for _ in 0..3 {
-        // Far more than all buffers between hold; nobody reads it.
+        // Far more than all buffers on the way hold, and never read.
         stalled.push(world.chat(1_000_000, true).send().await.unwrap());
     }
     let answer = world.chat(3, true).send().await.unwrap();
     assert!(answer.text().await.unwrap().contains("[DONE]"));
-    // The place of the one that was read is free a moment after its last byte; theirs are not.
+    // The place of the answer that was read becomes free a moment after its last byte; the others stay taken.
     crate::rig::until("only theirs", || async {
         (world.gateway.list_models().await[0].serving == 3).then_some(())
     })

@@ -1,4 +1,4 @@
-//! Sessions: they come when somebody asks, they are believed only for what they prove, and they die.
+//! Sessions: they start on demand, are trusted only for what they prove, and may die.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_gateway::proof_record::{ProofRecord, Transcript};
-use muster_gateway::sealed::Line;
 use muster_process::clock::TestClock;
 use muster_process::{Clock as _, SystemClock};
 use serde_json::Value;
@@ -29,7 +28,7 @@ async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
         .unwrap();
     assert_eq!(answer.status(), 200);
     let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
-    // Two words are here while the engine has not made the third.
+    // Two words have arrived before the engine has made the third.
     let mut whole = read_until(&mut answer, "word1").await;
     assert!(
         !whole.contains("word2") && !whole.contains("muster-proof"),
@@ -64,7 +63,7 @@ async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
     record.transcript = Some(words);
     let proven = record.check(Arc::new(SystemClock::new())).await.unwrap();
     assert!(proven.has_transcript);
-    // And the pair lies there for a later check, word for word.
+    // The sample for a later check is stored byte for byte.
     let pair = world.store().find_sample(&id).await.unwrap().unwrap();
     assert_eq!(pair.request, body.as_bytes());
     assert_eq!(pair.response, whole.as_bytes());
@@ -139,7 +138,7 @@ async fn a_request_leaves_a_session_that_is_taken_for_dead_and_says_nothing() {
         })
     };
     asked(1).await;
-    // Its connection stays as it is: a machine that is gone hangs up on nobody.
+    // Its connection stays open: a machine that is gone closes no connection.
     world.subnet.declare_dead();
     asked(2).await;
     world.pace().words.send_replace(usize::MAX);
@@ -176,8 +175,8 @@ async fn after_the_first_byte_the_client_is_told_inside_the_stream() {
     );
 }
 
-/// An answer of which one word has come, and whose session is then taken for dead, at a time that stands still.
-async fn taken_for_dead(words: usize) -> (World, TestClock, reqwest::Response, String) {
+/// An answer of which one word has arrived, and whose session is then presumed dead, with a clock that stands still.
+async fn presumed_dead(words: usize) -> (World, TestClock, reqwest::Response, String) {
     let clock = TestClock::new(SystemClock::new().now());
     let world = World::at(Arc::new(clock.clone()), |_| ()).await;
     world.pace().words.send_replace(1);
@@ -189,7 +188,7 @@ async fn taken_for_dead(words: usize) -> (World, TestClock, reqwest::Response, S
     })
     .await;
     until(
-        "who passes it on waits for more of it, and who closes the session for its end",
+        "the relay waits for the next frame and the close waits for the answer's end",
         || async { (clock.sleepers() == 2).then_some(()) },
     )
     .await;
@@ -198,15 +197,15 @@ async fn taken_for_dead(words: usize) -> (World, TestClock, reqwest::Response, S
 
 #[tokio::test]
 async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dead() {
-    let (world, clock, mut answer, mut came) = taken_for_dead(4).await;
+    let (world, clock, mut answer, mut came) = presumed_dead(4).await;
     let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
-    // No pause is a long one; all of them together are.
+    // Each pause is shorter than the grace period; their sum is longer.
     for word in 1..4 {
         clock.advance(Duration::from_secs(4));
         world.pace().words.send_replace(word + 1);
         came += &read_until(&mut answer, &format!("word{word}")).await;
     }
-    assert!(world.subnet.ended.lock().unwrap().is_empty(), "nobody has cut it");
+    assert!(world.subnet.ended.lock().unwrap().is_empty(), "the answer was not cut");
     world.pace().words.send_replace(usize::MAX);
     came += &answer.text().await.unwrap();
     assert!(
@@ -219,7 +218,7 @@ async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dea
         (&"proven".into(), &"completed".into(), &4.into()),
         "{view}"
     );
-    // The session is closed once nothing of it flows, and has its last word.
+    // The session is closed once none of its answers is under way, with its close statement.
     until("the session's end", || async {
         (world.subnet.ended.lock().unwrap().len() == 1).then_some(())
     })
@@ -230,11 +229,11 @@ async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dea
 
 #[tokio::test]
 async fn an_answer_that_stops_with_its_session_is_given_up_soon_and_what_came_is_proven_and_paid() {
-    let (world, clock, answer, _) = taken_for_dead(3).await;
+    let (world, clock, answer, _) = presumed_dead(3).await;
     let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
     let reading = world.tasks.spawn("reading", answer.text());
     clock.advance(Duration::from_secs(5));
-    // That of its health, and that of what it had sent.
+    // The proof of the health check, and the proof of the part that was sent.
     until("the session's proof", || async {
         (world.subnet.signed() == 2).then_some(())
     })
@@ -255,13 +254,13 @@ async fn an_answer_that_stops_with_its_session_is_given_up_soon_and_what_came_is
     assert_eq!(
         (&view["verdict"], &view["end"]),
         (&"proven".into(), &"client-gone".into()),
-        "its seal was there to sign: {view}"
+        "the seal was still there to sign: {view}"
     );
     let input = view["usage"]["input"].as_u64().unwrap();
     assert_eq!(
         (&view["usage"]["output"], &view["cost"]),
         (&1.into(), &(input + 2).into()),
-        "for what was sent, and no more: {view}"
+        "the price covers the part that was sent: {view}"
     );
 }
 
@@ -293,7 +292,7 @@ async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_h
         (Fate::Unsigned, "did not sign where its job answers"),
         (Fate::Fails, "no miner took it"),
     ];
-    // Each is tried three times, with pauses: all of them at once.
+    // Each case takes three starts with pauses, so all cases run at once.
     let tried = table.map(|(fate, says)| async move {
         let world = World::new(|_| ()).await;
         *world.subnet.fates.lock().unwrap() = vec![fate; 3];
@@ -310,102 +309,4 @@ async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_h
         );
     });
     futures_util::future::join_all(tried).await;
-}
-
-#[tokio::test]
-async fn an_idle_session_says_its_last_word_and_ends() {
-    let world = World::new(|settings| settings.idle_s = 1).await;
-    world
-        .chat(1, false)
-        .send()
-        .await
-        .unwrap()
-        .error_for_status()
-        .unwrap();
-    let ended = until("the session's end", || async {
-        world.subnet.ended.lock().unwrap().first().copied()
-    })
-    .await;
-    assert_eq!(ended.1, "nobody used it");
-    let sessions = world.store().list_sessions(10).await.unwrap();
-    assert_eq!(sessions[0].closed_because.as_deref(), Some("nobody used it"));
-    assert!(
-        sessions[0].close.is_some() && sessions[0].fault.is_none(),
-        "{sessions:?}"
-    );
-}
-
-#[tokio::test]
-async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
-    let world = World::new(|settings| settings.idle_s = 1).await;
-    world
-        .chat(1, false)
-        .send()
-        .await
-        .unwrap()
-        .error_for_status()
-        .unwrap();
-    world.subnet.answer_nobody().await;
-    until("the session's end", || async {
-        world.subnet.ended.lock().unwrap().first().copied()
-    })
-    .await;
-    let sessions = world.store().list_sessions(10).await.unwrap();
-    let last = &sessions[0];
-    assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
-}
-
-#[tokio::test]
-async fn the_last_word_of_a_session_that_closed_of_itself_comes_by_its_miner_and_is_judged() {
-    for (forged, fault) in [(false, None), (true, Some("its last word cannot be read"))] {
-        let world = World::new(|_| ()).await;
-        let answer = world.chat(2, false).send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        answer.bytes().await.unwrap();
-        let change = |close: String| if forged { close[..40].to_owned() } else { close };
-        world.subnet.close_all(change).await;
-        let closed = || async {
-            let sessions = world.store().list_sessions(1).await.unwrap();
-            sessions.into_iter().find(|session| session.closed_at.is_some())
-        };
-        let session = until("the end of the session", closed).await;
-        assert_eq!(session.close.is_some(), !forged, "{session:?}");
-        let told = session.fault.as_deref().unwrap_or_default();
-        assert!(told.starts_with(fault.unwrap_or_default()), "{told}");
-        assert_eq!(session.fault.is_some(), fault.is_some(), "{session:?}");
-    }
-}
-
-/// The sessions that serve once somebody was served.
-async fn serving(world: &World) -> Vec<Arc<Line>> {
-    world.pace().words.send_replace(usize::MAX);
-    let answer = world.chat(1, false).send().await.unwrap();
-    assert_eq!(answer.status(), 200);
-    drop(answer.bytes().await.unwrap());
-    world.gateway.list_live_sessions().await
-}
-
-#[tokio::test]
-async fn whether_the_gateway_itself_ended_a_session_is_known_to_whoever_holds_its_line() {
-    let ours = World::new(|settings| settings.idle_s = 1).await;
-    assert!(
-        ours.gateway.list_live_sessions().await.is_empty(),
-        "nobody has asked yet"
-    );
-    let idle = serving(&ours).await;
-    assert!(idle.len() == 1 && !idle[0].is_ending());
-    until("the end of a session that nobody uses", || async {
-        ours.gateway.list_live_sessions().await.is_empty().then_some(())
-    })
-    .await;
-    assert!(idle[0].is_ending(), "the gateway ended it");
-
-    let theirs = World::new(|_| ()).await;
-    let dead = serving(&theirs).await;
-    theirs.subnet.kill_all();
-    until("the end of a session whose machine is gone", || async {
-        theirs.gateway.list_live_sessions().await.is_empty().then_some(())
-    })
-    .await;
-    assert!(!dead[0].is_ending(), "the machine was gone");
 }

@@ -1,0 +1,105 @@
+//! The ends of sessions: idle, closed by themselves, or dead; and their close statements.
+
+use std::sync::Arc;
+
+use muster_gateway::sealed::Line;
+
+use crate::rig::{World, until};
+
+#[tokio::test]
+async fn an_idle_session_gives_its_close_statement_and_ends() {
+    let world = World::new(|settings| settings.idle_s = 1).await;
+    world
+        .chat(1, false)
+        .send()
+        .await
+        .unwrap()
+        .error_for_status()
+        .unwrap();
+    let ended = until("the session's end", || async {
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    assert_eq!(ended.1, "nobody used it");
+    let sessions = world.store().list_sessions(10).await.unwrap();
+    assert_eq!(sessions[0].closed_because.as_deref(), Some("nobody used it"));
+    assert!(
+        sessions[0].close.is_some() && sessions[0].fault.is_none(),
+        "{sessions:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
+    let world = World::new(|settings| settings.idle_s = 1).await;
+    world
+        .chat(1, false)
+        .send()
+        .await
+        .unwrap()
+        .error_for_status()
+        .unwrap();
+    world.subnet.answer_nobody().await;
+    until("the session's end", || async {
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    let sessions = world.store().list_sessions(10).await.unwrap();
+    let last = &sessions[0];
+    assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
+}
+
+#[tokio::test]
+async fn the_close_statement_of_a_session_that_closed_by_itself_comes_from_its_miner_and_is_judged() {
+    for (forged, fault) in [(false, None), (true, Some("its last word cannot be read"))] {
+        let world = World::new(|_| ()).await;
+        let answer = world.chat(2, false).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.bytes().await.unwrap();
+        let change = |close: String| if forged { close[..40].to_owned() } else { close };
+        world.subnet.close_all(change).await;
+        let closed = || async {
+            let sessions = world.store().list_sessions(1).await.unwrap();
+            sessions.into_iter().find(|session| session.closed_at.is_some())
+        };
+        let session = until("the end of the session", closed).await;
+        assert_eq!(session.close.is_some(), !forged, "{session:?}");
+        let told = session.fault.as_deref().unwrap_or_default();
+        assert!(told.starts_with(fault.unwrap_or_default()), "{told}");
+        assert_eq!(session.fault.is_some(), fault.is_some(), "{session:?}");
+    }
+}
+
+/// The live sessions after one answer.
+async fn serving(world: &World) -> Vec<Arc<Line>> {
+    world.pace().words.send_replace(usize::MAX);
+    let answer = world.chat(1, false).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(answer.bytes().await.unwrap());
+    world.gateway.list_live_sessions().await
+}
+
+#[tokio::test]
+async fn a_session_knows_whether_the_gateway_itself_ended_it() {
+    let ours = World::new(|settings| settings.idle_s = 1).await;
+    assert!(
+        ours.gateway.list_live_sessions().await.is_empty(),
+        "nobody has asked yet"
+    );
+    let idle = serving(&ours).await;
+    assert!(idle.len() == 1 && !idle[0].is_ending());
+    until("the end of a session that nobody uses", || async {
+        ours.gateway.list_live_sessions().await.is_empty().then_some(())
+    })
+    .await;
+    assert!(idle[0].is_ending(), "the gateway ended it");
+
+    let theirs = World::new(|_| ()).await;
+    let dead = serving(&theirs).await;
+    theirs.subnet.kill_all();
+    until("the end of a session whose machine is gone", || async {
+        theirs.gateway.list_live_sessions().await.is_empty().then_some(())
+    })
+    .await;
+    assert!(!dead[0].is_ending(), "the machine was gone");
+}
