@@ -30,6 +30,7 @@ mod settings;
 mod settlement;
 mod state;
 pub mod store;
+mod transcript;
 
 pub use gateway::{Gateway, GatewayDeps, GatewayError};
 pub use proof_view::ProofView;

@@ -1,50 +1,19 @@
 //! A proof as a client keeps it, with the request and the answer. It is checked without any connection.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
-use http_body_util::{BodyExt as _, Full};
 use muster_process::SharedClock;
-use muster_protocol::Timestamp;
 use muster_response_proof::{
-    Attestation, Bounds, Envelope, EnvelopeError, Forgery, LayoutError, Ledger, Nonce, ResponseProof,
+    Attestation, Bounds, Envelope, EnvelopeError, Forgery, LayoutError, Ledger, ResponseProof,
 };
-use muster_sealing_proxy::{Asked, Checked, CheckedBody};
-use parking_lot::Mutex;
+use muster_sealing_proxy::{Asked, Checked};
 use serde::{Deserialize, Serialize};
 
 use crate::proof_view::ProofView;
+pub use crate::transcript::{Transcript, UnreadableTranscript};
 
 /// By how much the clocks of a client and of an executor may differ.
 pub const SKEW: Duration = Duration::from_secs(30);
-
-/// The request and the answer, byte for byte, as the client saw them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transcript {
-    /// The method of the request, `POST`.
-    pub method: String,
-    /// Path and query of the request.
-    pub path: String,
-    /// The body of the request, base64.
-    pub request: String,
-    /// The HTTP status of the answer.
-    pub status: u16,
-    /// The header `Content-Type` of the answer.
-    pub content_type: Option<String>,
-    /// The body of the answer, base64, including Muster's comment lines.
-    pub response: String,
-    /// The nonce that the client drew, 64 hex digits.
-    pub client_nonce: Option<String>,
-    /// When the client sent the request, by its own clock.
-    pub asked_at: Timestamp,
-    /// When the answer ended, by the client's clock.
-    pub ended_at: Timestamp,
-}
 
 /// The proof of one answer, with the transcript if the client kept it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,9 +58,9 @@ pub enum InvalidRecord {
     /// The proof does not match the request, the answer or the attestation.
     #[error(transparent)]
     Forged(#[from] Forgery),
-    /// This part of the transcript cannot be decoded.
-    #[error("the record's {0} cannot be read")]
-    Unreadable(&'static str),
+    /// The transcript cannot be decoded.
+    #[error(transparent)]
+    Transcript(#[from] UnreadableTranscript),
 }
 
 impl ProofRecord {
@@ -136,52 +105,6 @@ impl ProofRecord {
     }
 }
 
-impl Transcript {
-    /// The observation of a checker who reads the request and the answer again.
-    async fn observe(
-        &self,
-        proof: &ResponseProof,
-        clock: SharedClock,
-    ) -> Result<(Asked, Checked), InvalidRecord> {
-        let read = |text: &str, what| STANDARD.decode(text).map_err(|_| InvalidRecord::Unreadable(what));
-        let request = read(&self.request, "request")?;
-        let response = read(&self.response, "response")?;
-        let client_nonce = match &self.client_nonce {
-            None => None,
-            Some(text) => Some(Nonce::from_hex(text).ok_or(InvalidRecord::Unreadable("nonce"))?),
-        };
-        let asked = Asked {
-            client_nonce,
-            gateway_nonce: proof.gateway_nonce,
-            method: self.method.clone(),
-            path: self.path.clone(),
-            input: Asked::input_of(proof.scheme, &request),
-            at: self.asked_at,
-        };
-        let mut answer = Response::new(Full::new(Bytes::from(response)));
-        *answer.status_mut() = self
-            .status
-            .try_into()
-            .map_err(|_| InvalidRecord::Unreadable("status"))?;
-        if let Some(kind) = &self.content_type {
-            let kind = HeaderValue::from_str(kind).map_err(|_| InvalidRecord::Unreadable("content type"))?;
-            answer.headers_mut().insert(CONTENT_TYPE, kind);
-        }
-        let observed = Arc::new(Mutex::new(None));
-        let sink = Arc::clone(&observed);
-        let report = move |checked: Checked| {
-            *sink.lock() = Some(checked);
-        };
-        let passing = CheckedBody::over(answer, proof.scheme, clock, report);
-        // A body in memory cannot break off.
-        let _ = passing.into_body().collect().await;
-        let checked = observed.lock().take();
-        let mut checked = checked.ok_or(InvalidRecord::Unreadable("response"))?;
-        checked.ended = self.ended_at;
-        Ok((asked, checked))
-    }
-}
-
 /// The observation that the proof itself states. Without a transcript it lets everything else be judged.
 fn assume_stated(proof: &ResponseProof) -> (Asked, Checked) {
     let asked = Asked {
@@ -209,11 +132,15 @@ fn assume_stated(proof: &ResponseProof) -> (Asked, Checked) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use muster_identity::Keypair;
     use muster_openai::TokenUsage;
     use muster_process::TestClock;
-    use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, ValidatorKey};
-    use muster_response_proof::{ChunkTree, HashScheme, Price, SessionId, StreamEnd, Text};
+    use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+    use muster_response_proof::{ChunkTree, HashScheme, Nonce, Price, SessionId, StreamEnd, Text};
     use uuid::Uuid;
 
     use super::*;

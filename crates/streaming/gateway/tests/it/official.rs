@@ -98,7 +98,10 @@ async fn curl_sees_the_same_over_http_1_and_http_2() {
         ]);
         let output = run_to_end(&mut curl).await;
         assert!(output.starts_with(line), "{output}");
-        assert!(output.to_ascii_lowercase().contains("\r\nx-request-id: "), "{output}");
+        assert!(
+            output.to_ascii_lowercase().contains("\r\nx-request-id: "),
+            "{output}"
+        );
         let (done, proof) = (
             output.find("[DONE]").unwrap(),
             output.find("\n: muster-proof ").unwrap(),

@@ -205,7 +205,10 @@ async fn an_answer_that_flows_on_is_whole_although_its_session_was_taken_for_dea
         world.pace().words.send_replace(word + 1);
         came += &read_until(&mut answer, &format!("word{word}")).await;
     }
-    assert!(world.subnet.ended.lock().unwrap().is_empty(), "the answer was not cut");
+    assert!(
+        world.subnet.ended.lock().unwrap().is_empty(),
+        "the answer was not cut"
+    );
     world.pace().words.send_replace(usize::MAX);
     came += &answer.text().await.unwrap();
     assert!(

@@ -1,0 +1,183 @@
+//! The rows of the gateway's tables, and how they are read.
+
+use muster_openai::TokenUsage;
+use muster_process::store::StoreError;
+use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
+use muster_response_proof::SessionId;
+use serde::Serialize;
+use sqlx::any::AnyRow;
+use sqlx::{Any, Decode, Row as _, Type};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// A row of the table `sessions`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionRow {
+    /// The id of the session.
+    #[serde(serialize_with = "as_text")]
+    pub session: SessionId,
+    /// The streaming job that runs the session.
+    pub job: JobId,
+    /// The miner that runs the job.
+    pub miner: MinerKey,
+    /// The model that the session serves.
+    pub model: String,
+    /// Host and port of the session's endpoint.
+    pub address: String,
+    /// The miner's signed attestation of the session, in text form.
+    pub attestation: String,
+    /// When the session was checked and ready to serve.
+    pub opened_at: Timestamp,
+    /// When the session was closed, if it is.
+    pub closed_at: Option<Timestamp>,
+    /// Why the session was closed; one of the texts of `CloseReason`, or that the gateway was stopped.
+    pub closed_because: Option<String>,
+    /// The session's signed close statement, in text form.
+    pub close: Option<String>,
+    /// The defect of the close statement, or the gap in the proofs before it.
+    pub fault: Option<String>,
+}
+
+/// A row of the table `responses`: one answer, as the gateway observed it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ResponseRow {
+    /// The id: the nonce that the gateway drew for the request, 64 hex digits.
+    pub id: String,
+    /// The session that answered.
+    #[serde(serialize_with = "as_text")]
+    pub session: SessionId,
+    /// The pseudonym of the client. Only the party that admitted the client can resolve it.
+    pub client: Digest,
+    /// The model that was asked.
+    pub model: String,
+    /// When the gateway sent the request, by its own clock.
+    pub asked_at: Timestamp,
+    /// When the first byte of the answer arrived.
+    pub first_byte_at: Option<Timestamp>,
+    /// When the answer ended.
+    pub ended_at: Timestamp,
+    /// The HTTP status of the answer.
+    pub status: u16,
+    /// How the answer ended: as the session signed it, or as the gateway observed it.
+    pub end: String,
+    /// `proven`, or why the answer is not proven.
+    pub verdict: String,
+    /// The proof in text form, if one arrived.
+    pub proof: Option<String>,
+    /// The number of the proof in its session, if the answer is proven.
+    pub sequence: Option<u64>,
+    /// Bytes of the answer's body.
+    pub bytes: u64,
+    /// Tokens, by the gateway's own count.
+    pub usage: TokenUsage,
+    /// The miner's earnings from the answer, in rao; 0 without a proof.
+    pub earned: u64,
+}
+
+/// A request and its answer, byte for byte, kept as a sample for a later check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampledPair {
+    /// The body of the request.
+    pub request: Vec<u8>,
+    /// The body of the answer.
+    pub response: Vec<u8>,
+    /// The content type of the answer.
+    pub content_type: Option<String>,
+}
+
+/// The answers of a miner's sessions of one model, summed up over a period.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MinerEarnings {
+    /// The miner that ran the sessions.
+    pub miner: MinerKey,
+    /// The model that the sessions served.
+    pub model: String,
+    /// Number of proven answers.
+    pub proven: u64,
+    /// Number of answers that are not proven.
+    pub unproven: u64,
+    /// Tokens of the proven answers.
+    pub usage: TokenUsage,
+    /// Earnings in rao.
+    pub earned: u64,
+}
+
+fn as_text<S: serde::Serializer>(id: &SessionId, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+pub(super) fn session_from(row: &AnyRow) -> Result<SessionRow> {
+    Ok(SessionRow {
+        session: session_id(row)?,
+        job: parse_column(row, "job_id")?,
+        miner: parse_column(row, "miner")?,
+        model: read_column(row, "model")?,
+        address: read_column(row, "address")?,
+        attestation: read_column(row, "attestation")?,
+        opened_at: read_column(row, "opened_at").map(Timestamp::from_micros)?,
+        closed_at: read_column::<Option<i64>>(row, "closed_at")?.map(Timestamp::from_micros),
+        closed_because: read_column(row, "closed_because")?,
+        close: read_column(row, "close_proof")?,
+        fault: read_column(row, "fault")?,
+    })
+}
+
+pub(super) fn response_from(row: &AnyRow) -> Result<ResponseRow> {
+    let status: i64 = read_column(row, "status")?;
+    let sequence: Option<i64> = read_column(row, "sequence")?;
+    Ok(ResponseRow {
+        id: read_column(row, "response_id")?,
+        session: session_id(row)?,
+        client: parse_column(row, "client")?,
+        model: read_column(row, "model")?,
+        asked_at: read_column(row, "asked_at").map(Timestamp::from_micros)?,
+        first_byte_at: read_column::<Option<i64>>(row, "first_byte_at")?.map(Timestamp::from_micros),
+        ended_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+        status: u16::try_from(status).map_err(|error| StoreError::corrupt("status", error.to_string()))?,
+        end: read_column(row, "how_ended")?,
+        verdict: read_column(row, "verdict")?,
+        proof: read_column(row, "proof")?,
+        sequence: sequence.map(|number| u64::try_from(number).unwrap_or(0)),
+        bytes: unsigned_column(row, "bytes")?,
+        usage: TokenUsage {
+            input: unsigned_column(row, "input_tokens")?,
+            output: unsigned_column(row, "output_tokens")?,
+        },
+        earned: unsigned_column(row, "earned")?,
+    })
+}
+
+fn session_id(row: &AnyRow) -> Result<SessionId> {
+    let text: String = read_column(row, "session_id")?;
+    let id = text
+        .parse()
+        .map_err(|_| StoreError::corrupt("session_id", "not an id".to_owned()))?;
+    Ok(SessionId(id))
+}
+
+pub(super) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
+    row: &'r AnyRow,
+    name: &'static str,
+) -> Result<T> {
+    row.try_get(name)
+        .map_err(|error| StoreError::corrupt(name, error.to_string()))
+}
+
+pub(super) fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let text: String = read_column(row, name)?;
+    text.parse()
+        .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
+}
+
+pub(super) fn to_signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
+    let number: i64 = read_column(row, name)?;
+    Ok(u64::try_from(number).unwrap_or(0))
+}
