@@ -13,15 +13,12 @@ use muster_process::tls::TlsIdentity;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::{
-    Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId,
-};
+use muster_response_proof::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, ResponseProof, SessionId};
 use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
 use muster_sealing_proxy::{
     Arriving, Asked, BESIDE, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
 };
-use muster_session_pool::Service;
-use muster_session_pool::whitelist::Expected;
+use muster_session_pool::{OrderedSession, Service};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -172,7 +169,7 @@ impl Line {
         if !muster_identity::verify(&stated.miner.0, envelope.signed_bytes(), envelope.signature()) {
             return Err("the miner named in the attestation did not sign it".to_owned());
         }
-        let expected = Expected {
+        let ordered = OrderedSession {
             miner,
             audience: opening.me,
             job: opening.job,
@@ -181,7 +178,8 @@ impl Line {
             server_certificate: certificate,
             service: opening.service,
         };
-        Service::judge(&stated, &expected, opening.clock.now(), opening.skew)
+        ordered
+            .check_attestation(&stated, opening.clock.now(), opening.skew)
             .map_err(|mismatch| mismatch.to_string())?;
         let ledger = Ledger::open(&envelope).map_err(|error| error.to_string())?;
         let line = Self {
@@ -206,11 +204,6 @@ impl Line {
         // It is asked before it serves anybody: a service that is not well, or a clock that is off, shows here.
         line.health().await?;
         Ok(line)
-    }
-
-    /// What it costs.
-    pub(crate) const fn price(&self) -> Price {
-        self.service.price()
     }
 
     /// The job that it is.

@@ -16,7 +16,7 @@ pub struct RequestNumber(pub u64);
 pub enum Event {
     /// A client's request has arrived.
     Arrived {
-        /// The request.
+        /// The number that the gateway gave to the request.
         request: RequestNumber,
         /// The client's pseudonym; clients take turns by it.
         user: Digest,

@@ -27,7 +27,7 @@ pub(super) struct PooledSession {
 pub(super) enum SessionPhase {
     /// Not ready yet.
     Starting,
-    /// Takes requests.
+    /// Takes requests until its drain time.
     Live { until: Timestamp },
     /// Serves the requests it has and takes no more.
     Draining { until: Timestamp },
