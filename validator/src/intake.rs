@@ -495,7 +495,7 @@ fn session_job(shared: &Shared, order: &StreamingJobOrder) -> JobRequest {
             executor_ip: None,
             muster: Some(SealTerms {
                 grader: order
-                    .on
+                    .miner
                     .is_none()
                     .then(|| grader(shared, service.class))
                     .flatten(),
