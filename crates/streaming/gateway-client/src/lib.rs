@@ -1,4 +1,4 @@
-//! What a facilitator needs of a validator's gateway.
+//! A facilitator's way to a validator's gateway, without the gateway itself.
 //!
 //! [`forward`] passes a client's request on to a gateway, with a signed token that names the client, and its response
 //! back. The other modules answer clients as a gateway does: [`bearer`] reads the API key, [`body`] the request's body,

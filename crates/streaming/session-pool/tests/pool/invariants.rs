@@ -1,256 +1,11 @@
-//! The pool: its effects step by step, and its invariants under random events.
+//! The invariants of the pool under random events.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use muster_openai::OpenAiError;
-use muster_protocol::{Digest, Timestamp};
-use muster_session_pool::pool::PoolCounts;
-use muster_session_pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
+use muster_session_pool::{Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
 use proptest::prelude::*;
 
-const LIMITS: Limits = Limits {
-    min: 0,
-    max: 2,
-    per_session: 2,
-    queue: 6,
-    queue_of_one: 3,
-    max_wait: Duration::from_secs(60),
-    idle: Duration::from_secs(100),
-    replace: Duration::from_secs(120),
-    drain: Duration::from_secs(30),
-    max_misses: 1,
-    max_tries: 2,
-    backoff: Duration::from_secs(4),
-};
-
-fn at(secs: i64) -> Timestamp {
-    Timestamp::from_secs(secs)
-}
-
-fn user(byte: u8) -> Digest {
-    Digest::from_bytes([byte; 32])
-}
-
-fn arrived(request: u64, from: u8) -> Event {
-    Event::Arrived {
-        request: RequestNumber(request),
-        user: user(from),
-    }
-}
-
-const fn route(request: u64, session: u64) -> Effect {
-    Effect::Route(RequestNumber(request), SessionNumber(session))
-}
-
-#[test]
-fn the_first_client_waits_for_a_session_and_the_last_idle_one_goes() {
-    let mut pool = SessionPool::new(LIMITS);
-    assert_eq!(pool.apply(Event::Tick, at(0)), []);
-    assert_eq!(
-        pool.apply(arrived(1, 1), at(1)),
-        [Effect::Start(SessionNumber(0))]
-    );
-    assert_eq!(
-        pool.apply(arrived(2, 1), at(2)),
-        [],
-        "two fit into the session that starts"
-    );
-    assert_eq!(
-        pool.apply(arrived(3, 1), at(3)),
-        [Effect::Start(SessionNumber(1))]
-    );
-    let ready = Event::Ready(SessionNumber(0), at(10_000));
-    assert_eq!(pool.apply(ready, at(5)), [route(1, 0), route(2, 0)]);
-    let ready = Event::Ready(SessionNumber(1), at(10_000));
-    assert_eq!(pool.apply(ready, at(6)), [route(3, 1)]);
-    for (request, session) in [(1, 0), (2, 0), (3, 1)] {
-        let (request, session) = (RequestNumber(request), SessionNumber(session));
-        assert_eq!(pool.apply(Event::FirstByte(request, session), at(7)), []);
-        assert_eq!(pool.apply(Event::Served(request, session), at(8)), []);
-    }
-    assert_eq!(pool.wake(at(8)), Some(at(108)));
-    let closed = |number| Effect::Close(SessionNumber(number), CloseReason::Idle);
-    assert_eq!(pool.apply(Event::Tick, at(108)), [closed(0), closed(1)]);
-    assert_eq!(pool.counts(), PoolCounts::default());
-}
-
-#[test]
-fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_told() {
-    let mut pool = SessionPool::new(LIMITS);
-    pool.apply(arrived(1, 1), at(0));
-    pool.apply(arrived(2, 2), at(0));
-    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
-    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(0)), at(2));
-    let effects = pool.apply(Event::Died(SessionNumber(0)), at(3));
-    assert_eq!(
-        effects,
-        [
-            Effect::BreakOff(RequestNumber(1)),
-            Effect::Start(SessionNumber(1))
-        ]
-    );
-    assert_eq!(
-        pool.apply(Event::Failed(RequestNumber(2), SessionNumber(0)), at(3)),
-        [],
-        "known already"
-    );
-    assert_eq!(
-        pool.apply(Event::Ready(SessionNumber(1), at(10_000)), at(4)),
-        [route(2, 1)]
-    );
-    let effects = pool.apply(Event::Failed(RequestNumber(2), SessionNumber(1)), at(5));
-    let refused = OpenAiError::UpstreamFailed("2 sessions failed before they answered".to_owned());
-    assert_eq!(effects, [Effect::Refuse(RequestNumber(2), refused)]);
-}
-
-#[test]
-fn an_answer_that_begins_while_its_session_is_taken_for_dead_needs_no_other_place() {
-    // Whether another session has a place for it by then or not.
-    for sessions in [1, 2] {
-        let mut pool = SessionPool::new(Limits {
-            min: sessions,
-            ..LIMITS
-        });
-        pool.apply(arrived(1, 1), at(0));
-        for number in 0..sessions {
-            pool.apply(Event::Ready(SessionNumber(number as u64), at(10_000)), at(1));
-        }
-        let effects = pool.apply(Event::Died(SessionNumber(0)), at(2));
-        assert_eq!(effects.contains(&route(1, 1)), sessions == 2, "{effects:?}");
-        let begun = Event::FirstByte(RequestNumber(1), SessionNumber(0));
-        assert_eq!(pool.apply(begun, at(2)), [Effect::BreakOff(RequestNumber(1))]);
-        let census = pool.counts();
-        assert_eq!((census.waiting, census.serving), (0, 0));
-        assert_eq!(
-            pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(3)),
-            []
-        );
-    }
-}
-
-#[test]
-fn one_user_cannot_fill_the_queue_and_turns_are_taken() {
-    let mut pool = SessionPool::new(LIMITS);
-    for request in 0..3 {
-        pool.apply(arrived(request, 1), at(0));
-    }
-    let effects = pool.apply(arrived(3, 1), at(0));
-    let [Effect::Refuse(RequestNumber(3), refusal)] = effects.as_slice() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(
-        (refusal.status().as_u16(), refusal.retry_after()),
-        (429, Some(15))
-    );
-    for request in 10..13 {
-        assert_eq!(pool.apply(arrived(request, 2), at(0)), []);
-    }
-    let effects = pool.apply(arrived(20, 3), at(0));
-    assert!(matches!(
-        effects.as_slice(),
-        [Effect::Refuse(_, OpenAiError::QueueFull { .. })]
-    ));
-    let effects = pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
-    assert_eq!(effects, [route(0, 0), route(10, 0)], "one of each");
-}
-
-#[test]
-fn a_session_that_cannot_seal_serves_nobody_and_clients_learn_why() {
-    let mut pool = SessionPool::new(LIMITS);
-    pool.apply(arrived(1, 1), at(0));
-    let why = "the miner cannot seal".to_owned();
-    let effects = pool.apply(Event::Unusable(SessionNumber(0), why.clone()), at(1));
-    assert_eq!(effects, [Effect::Close(SessionNumber(0), CloseReason::Unusable)]);
-    assert_eq!(
-        pool.wake(at(1)),
-        Some(at(5)),
-        "another one is tried after a while"
-    );
-    assert_eq!(pool.apply(Event::Tick, at(5)), [Effect::Start(SessionNumber(1))]);
-    let effects = pool.apply(Event::Unusable(SessionNumber(1), why), at(6));
-    let [Effect::Close(..), Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(
-        refusal.to_string(),
-        "no session could be started: the miner cannot seal"
-    );
-    assert_eq!(refusal.status().as_u16(), 503);
-    assert_eq!(
-        pool.wake(at(6)),
-        Some(at(14)),
-        "and twice as long after the second failure"
-    );
-}
-
-#[test]
-fn a_session_is_replaced_before_it_ends() {
-    let mut pool = SessionPool::new(Limits { max: 1, ..LIMITS });
-    pool.apply(arrived(1, 1), at(0));
-    pool.apply(Event::Ready(SessionNumber(0), at(1_000)), at(1));
-    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(0)), at(2));
-    assert_eq!(pool.wake(at(2)), Some(at(880)));
-    assert_eq!(
-        pool.apply(Event::Tick, at(880)),
-        [Effect::Start(SessionNumber(1))]
-    );
-    assert_eq!(
-        pool.apply(arrived(2, 1), at(881)),
-        [route(2, 0)],
-        "meanwhile the old one serves"
-    );
-    pool.apply(Event::Served(RequestNumber(2), SessionNumber(0)), at(882));
-    assert_eq!(pool.apply(Event::Ready(SessionNumber(1), at(2_000)), at(890)), []);
-    assert_eq!(
-        pool.apply(arrived(3, 1), at(891)),
-        [route(3, 1)],
-        "the old one gets nothing new"
-    );
-    let effects = pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(900));
-    assert_eq!(effects, [Effect::Close(SessionNumber(0), CloseReason::Drained)]);
-}
-
-#[test]
-fn a_sick_session_is_given_up() {
-    let mut pool = SessionPool::new(Limits { min: 1, ..LIMITS });
-    assert_eq!(pool.apply(Event::Tick, at(0)), [Effect::Start(SessionNumber(0))]);
-    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
-    assert_eq!(pool.apply(Event::Health(SessionNumber(0), false), at(2)), []);
-    assert_eq!(pool.apply(Event::Health(SessionNumber(0), true), at(3)), []);
-    assert_eq!(pool.apply(Event::Health(SessionNumber(0), false), at(4)), []);
-    let effects = pool.apply(Event::Health(SessionNumber(0), false), at(5));
-    let closed = Effect::Close(SessionNumber(0), CloseReason::Unhealthy);
-    assert_eq!(effects, [closed, Effect::Start(SessionNumber(1))]);
-}
-
-#[test]
-fn patience_ends_and_so_does_everything() {
-    let mut pool = SessionPool::new(LIMITS);
-    pool.apply(arrived(1, 1), at(0));
-    assert_eq!(pool.wake(at(0)), Some(at(60)));
-    let effects = pool.apply(Event::Tick, at(60));
-    let [Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(refusal.to_string(), "no session had a place for it within 60 s");
-    pool.apply(arrived(2, 1), at(61));
-    let effects = pool.apply(Event::Stop, at(62));
-    assert!(matches!(
-        effects.as_slice(),
-        [
-            Effect::Close(SessionNumber(0), _),
-            Effect::Refuse(RequestNumber(2), _)
-        ]
-    ));
-    assert!(pool.is_over());
-    assert!(matches!(
-        pool.apply(arrived(3, 1), at(63)).as_slice(),
-        [Effect::Refuse(..)]
-    ));
-}
-
-// === invariants under random events ===
+use crate::{LIMITS, arrived, at, user};
 
 /// The state that a gateway knows from the effects alone.
 #[derive(Default)]
@@ -331,13 +86,13 @@ impl PoolModel {
                     user: user(*from),
                 })
             }
-            PoolStep::Leave(at) => {
-                let request = self.pick(*at, |place| *place != RequestState::Answered)?;
+            PoolStep::Leave(index) => {
+                let request = self.pick(*index, |place| *place != RequestState::Answered)?;
                 self.requests.get_mut(&request)?.1 = RequestState::Answered;
                 Some(Event::Left(request))
             }
-            PoolStep::First(at) => {
-                let request = self.pick(*at, served)?;
+            PoolStep::First(index) => {
+                let request = self.pick(*index, served)?;
                 let (_, RequestState::With(session, begun)) = self.requests.get_mut(&request)? else {
                     return None;
                 };
@@ -345,8 +100,8 @@ impl PoolModel {
                 *begun = true;
                 Some(Event::FirstByte(request, *session))
             }
-            PoolStep::Serve(at) => {
-                let request = self.pick(*at, served)?;
+            PoolStep::Serve(index) => {
+                let request = self.pick(*index, served)?;
                 let place = &mut self.requests.get_mut(&request)?.1;
                 let RequestState::With(session, _) = *place else {
                     return None;
@@ -354,8 +109,8 @@ impl PoolModel {
                 *place = RequestState::Answered;
                 Some(Event::Served(request, session))
             }
-            PoolStep::Break(at) => {
-                let request = self.pick(*at, served)?;
+            PoolStep::Break(index) => {
+                let request = self.pick(*index, served)?;
                 let (_, place) = self.requests.get_mut(&request)?;
                 let RequestState::With(session, begun) = *place else {
                     return None;
@@ -365,21 +120,21 @@ impl PoolModel {
                 }
                 Some(Event::Failed(request, session))
             }
-            PoolStep::Ready(at, lives) => {
-                let session = self.session(*at)?;
+            PoolStep::Ready(index, lives) => {
+                let session = self.session(*index)?;
                 let standing = self.open.get_mut(&session)?;
                 if *standing == OpenSession::Starting {
                     *standing = OpenSession::Sealed { until: *now + lives };
                 }
-                Some(Event::Ready(session, at_secs(*now + lives)))
+                Some(Event::Ready(session, at(*now + lives)))
             }
-            PoolStep::Unusable(at) => Some(Event::Unusable(self.session(*at)?, "no".to_owned())),
-            PoolStep::Die(at) => {
-                let session = self.session(*at)?;
+            PoolStep::Unusable(index) => Some(Event::Unusable(self.session(*index)?, "no".to_owned())),
+            PoolStep::Die(index) => {
+                let session = self.session(*index)?;
                 self.open.remove(&session);
                 Some(Event::Died(session))
             }
-            PoolStep::Health(at, well) => Some(Event::Health(self.session(*at)?, *well)),
+            PoolStep::Health(index, well) => Some(Event::Health(self.session(*index)?, *well)),
             PoolStep::Wait(secs) => {
                 *now += secs;
                 Some(Event::Tick)
@@ -442,10 +197,6 @@ impl PoolModel {
     }
 }
 
-fn at_secs(secs: i64) -> Timestamp {
-    Timestamp::from_secs(secs)
-}
-
 fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now: i64) -> Result<(), String> {
     let census = pool.counts();
     let open = census.starting + census.live + census.draining;
@@ -479,7 +230,7 @@ fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now:
         return Err(format!("nothing idles while somebody waits: {census:?}"));
     }
     let nobody_comes = census.starting + census.live == 0 && census.waiting > 0;
-    if nobody_comes && open < limits.max && pool.wake(at_secs(now)).is_none() {
+    if nobody_comes && open < limits.max && pool.wake(at(now)).is_none() {
         return Err(format!(
             "every request that waits is served or refused: {census:?}"
         ));
@@ -499,15 +250,15 @@ proptest! {
         let (mut pool, mut world, mut now) = (SessionPool::new(limits), PoolModel::default(), 0);
         for (place, step) in steps.iter().enumerate() {
             let Some(event) = world.event(step, &mut now) else { continue };
-            let effects = pool.apply(event, at_secs(now));
+            let effects = pool.apply(event, at(now));
             let followed = world.follow(&effects, now).and_then(|()| check_invariants(&world, &pool, &limits, now));
             prop_assert!(followed.is_ok(), "step {place}, {step:?}: {}", followed.unwrap_err());
         }
         // Everything that is left is answered once nothing starts any more and time passes.
-        let effects = pool.apply(Event::Stop, at_secs(now));
+        let effects = pool.apply(Event::Stop, at(now));
         prop_assert_eq!(world.follow(&effects, now), Ok(()));
         now += 1_000;
-        let effects = pool.apply(Event::Tick, at_secs(now));
+        let effects = pool.apply(Event::Tick, at(now));
         prop_assert_eq!(world.follow(&effects, now), Ok(()));
         let left: Vec<_> = world.requests.iter().filter(|(_, (_, place))| *place != RequestState::Answered).collect();
         prop_assert!(left.is_empty(), "no request is lost: {left:?}");

@@ -1,0 +1,214 @@
+//! The effects of the pool, step by step.
+
+use muster_openai::OpenAiError;
+use muster_session_pool::pool::PoolCounts;
+use muster_session_pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
+
+use crate::{LIMITS, arrived, at, route};
+
+#[test]
+fn the_first_client_waits_for_a_session_and_the_last_idle_one_goes() {
+    let mut pool = SessionPool::new(LIMITS);
+    assert_eq!(pool.apply(Event::Tick, at(0)), []);
+    assert_eq!(
+        pool.apply(arrived(1, 1), at(1)),
+        [Effect::Start(SessionNumber(0))]
+    );
+    assert_eq!(
+        pool.apply(arrived(2, 1), at(2)),
+        [],
+        "two fit into the session that starts"
+    );
+    assert_eq!(
+        pool.apply(arrived(3, 1), at(3)),
+        [Effect::Start(SessionNumber(1))]
+    );
+    let ready = Event::Ready(SessionNumber(0), at(10_000));
+    assert_eq!(pool.apply(ready, at(5)), [route(1, 0), route(2, 0)]);
+    let ready = Event::Ready(SessionNumber(1), at(10_000));
+    assert_eq!(pool.apply(ready, at(6)), [route(3, 1)]);
+    for (request, session) in [(1, 0), (2, 0), (3, 1)] {
+        let (request, session) = (RequestNumber(request), SessionNumber(session));
+        assert_eq!(pool.apply(Event::FirstByte(request, session), at(7)), []);
+        assert_eq!(pool.apply(Event::Served(request, session), at(8)), []);
+    }
+    assert_eq!(pool.wake(at(8)), Some(at(108)));
+    let closed = |number| Effect::Close(SessionNumber(number), CloseReason::Idle);
+    assert_eq!(pool.apply(Event::Tick, at(108)), [closed(0), closed(1)]);
+    assert_eq!(pool.counts(), PoolCounts::default());
+}
+
+#[test]
+fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_told() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(arrived(2, 2), at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(0)), at(2));
+    let effects = pool.apply(Event::Died(SessionNumber(0)), at(3));
+    assert_eq!(
+        effects,
+        [
+            Effect::BreakOff(RequestNumber(1)),
+            Effect::Start(SessionNumber(1))
+        ]
+    );
+    assert_eq!(
+        pool.apply(Event::Failed(RequestNumber(2), SessionNumber(0)), at(3)),
+        [],
+        "known already"
+    );
+    assert_eq!(
+        pool.apply(Event::Ready(SessionNumber(1), at(10_000)), at(4)),
+        [route(2, 1)]
+    );
+    let effects = pool.apply(Event::Failed(RequestNumber(2), SessionNumber(1)), at(5));
+    let refused = OpenAiError::UpstreamFailed("2 sessions failed before they answered".to_owned());
+    assert_eq!(effects, [Effect::Refuse(RequestNumber(2), refused)]);
+}
+
+#[test]
+fn an_answer_that_begins_while_its_session_is_taken_for_dead_needs_no_other_place() {
+    // Whether another session has a place for it by then or not.
+    for sessions in [1, 2] {
+        let mut pool = SessionPool::new(Limits {
+            min: sessions,
+            ..LIMITS
+        });
+        pool.apply(arrived(1, 1), at(0));
+        for number in 0..sessions {
+            pool.apply(Event::Ready(SessionNumber(number as u64), at(10_000)), at(1));
+        }
+        let effects = pool.apply(Event::Died(SessionNumber(0)), at(2));
+        assert_eq!(effects.contains(&route(1, 1)), sessions == 2, "{effects:?}");
+        let begun = Event::FirstByte(RequestNumber(1), SessionNumber(0));
+        assert_eq!(pool.apply(begun, at(2)), [Effect::BreakOff(RequestNumber(1))]);
+        let census = pool.counts();
+        assert_eq!((census.waiting, census.serving), (0, 0));
+        assert_eq!(
+            pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(3)),
+            []
+        );
+    }
+}
+
+#[test]
+fn one_user_cannot_fill_the_queue_and_turns_are_taken() {
+    let mut pool = SessionPool::new(LIMITS);
+    for request in 0..3 {
+        pool.apply(arrived(request, 1), at(0));
+    }
+    let effects = pool.apply(arrived(3, 1), at(0));
+    let [Effect::Refuse(RequestNumber(3), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (refusal.status().as_u16(), refusal.retry_after()),
+        (429, Some(15))
+    );
+    for request in 10..13 {
+        assert_eq!(pool.apply(arrived(request, 2), at(0)), []);
+    }
+    let effects = pool.apply(arrived(20, 3), at(0));
+    assert!(matches!(
+        effects.as_slice(),
+        [Effect::Refuse(_, OpenAiError::QueueFull { .. })]
+    ));
+    let effects = pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    assert_eq!(effects, [route(0, 0), route(10, 0)], "one of each");
+}
+
+#[test]
+fn a_session_that_cannot_seal_serves_nobody_and_clients_learn_why() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    let why = "the miner cannot seal".to_owned();
+    let effects = pool.apply(Event::Unusable(SessionNumber(0), why.clone()), at(1));
+    assert_eq!(effects, [Effect::Close(SessionNumber(0), CloseReason::Unusable)]);
+    assert_eq!(
+        pool.wake(at(1)),
+        Some(at(5)),
+        "another one is tried after a while"
+    );
+    assert_eq!(pool.apply(Event::Tick, at(5)), [Effect::Start(SessionNumber(1))]);
+    let effects = pool.apply(Event::Unusable(SessionNumber(1), why), at(6));
+    let [Effect::Close(..), Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        refusal.to_string(),
+        "no session could be started: the miner cannot seal"
+    );
+    assert_eq!(refusal.status().as_u16(), 503);
+    assert_eq!(
+        pool.wake(at(6)),
+        Some(at(14)),
+        "and twice as long after the second failure"
+    );
+}
+
+#[test]
+fn a_session_is_replaced_before_it_ends() {
+    let mut pool = SessionPool::new(Limits { max: 1, ..LIMITS });
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(1_000)), at(1));
+    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(0)), at(2));
+    assert_eq!(pool.wake(at(2)), Some(at(880)));
+    assert_eq!(
+        pool.apply(Event::Tick, at(880)),
+        [Effect::Start(SessionNumber(1))]
+    );
+    assert_eq!(
+        pool.apply(arrived(2, 1), at(881)),
+        [route(2, 0)],
+        "meanwhile the old one serves"
+    );
+    pool.apply(Event::Served(RequestNumber(2), SessionNumber(0)), at(882));
+    assert_eq!(pool.apply(Event::Ready(SessionNumber(1), at(2_000)), at(890)), []);
+    assert_eq!(
+        pool.apply(arrived(3, 1), at(891)),
+        [route(3, 1)],
+        "the old one gets nothing new"
+    );
+    let effects = pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(900));
+    assert_eq!(effects, [Effect::Close(SessionNumber(0), CloseReason::Drained)]);
+}
+
+#[test]
+fn a_sick_session_is_given_up() {
+    let mut pool = SessionPool::new(Limits { min: 1, ..LIMITS });
+    assert_eq!(pool.apply(Event::Tick, at(0)), [Effect::Start(SessionNumber(0))]);
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    assert_eq!(pool.apply(Event::Health(SessionNumber(0), false), at(2)), []);
+    assert_eq!(pool.apply(Event::Health(SessionNumber(0), true), at(3)), []);
+    assert_eq!(pool.apply(Event::Health(SessionNumber(0), false), at(4)), []);
+    let effects = pool.apply(Event::Health(SessionNumber(0), false), at(5));
+    let closed = Effect::Close(SessionNumber(0), CloseReason::Unhealthy);
+    assert_eq!(effects, [closed, Effect::Start(SessionNumber(1))]);
+}
+
+#[test]
+fn patience_ends_and_so_does_everything() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    assert_eq!(pool.wake(at(0)), Some(at(60)));
+    let effects = pool.apply(Event::Tick, at(60));
+    let [Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(refusal.to_string(), "no session had a place for it within 60 s");
+    pool.apply(arrived(2, 1), at(61));
+    let effects = pool.apply(Event::Stop, at(62));
+    assert!(matches!(
+        effects.as_slice(),
+        [
+            Effect::Close(SessionNumber(0), _),
+            Effect::Refuse(RequestNumber(2), _)
+        ]
+    ));
+    assert!(pool.is_over());
+    assert!(matches!(
+        pool.apply(arrived(3, 1), at(63)).as_slice(),
+        [Effect::Refuse(..)]
+    ));
+}
