@@ -15,3 +15,5 @@ mod routes;
 mod sessions;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod subnet;

@@ -1,31 +1,21 @@
-//! The subnet as a gateway sees it: jobs that become sealed sessions in front of the test's own engine.
+//! A gateway over the test's subnet, and requests to it.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::store::GatewayStore;
 use muster_gateway::{Gateway, GatewayDeps, Settings};
-use muster_identity::{Keypair, sign_streaming_ready};
+use muster_identity::Keypair;
 use muster_process::store::testing::{TestStore, stores};
-use muster_process::{SharedClock, SystemClock, Tasks, certificate};
-use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, SessionId, Text};
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
+use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_protocol::{Digest, ExecutorClass, ImageId};
 use muster_session_pool::Service;
 use sqlx::migrate::Migrator;
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use uuid::Uuid;
 
-use crate::engine::{Engine, Pace};
+use crate::engine::Pace;
+use crate::subnet::{Subnet, TestBackend};
 
 /// The validator's migrations create the gateway's tables.
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("../../../validator/migrations");
@@ -34,44 +24,6 @@ pub(crate) const KEY: &str = "a key of the validator's own client";
 /// The longest wait of a test for any condition.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The course of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// A sealed session.
-    Seals,
-    /// An endpoint without a seal: every path reaches the engine.
-    CannotSeal,
-    /// An attestation with another key's signature.
-    Forged,
-    /// An executor whose clock is this many seconds ahead.
-    ClockAhead(i64),
-    /// Another image than the whitelisted one.
-    OtherImage,
-    /// The miner did not sign where the job answers.
-    Unsigned,
-    /// The job ends before it is up.
-    Fails,
-}
-
-pub(crate) struct Subnet {
-    pub(crate) fates: Mutex<Vec<Fate>>,
-    /// Jobs start only while this is true.
-    pub(crate) open: watch::Sender<bool>,
-    pub(crate) begun: AtomicUsize,
-    pub(crate) ended: Mutex<Vec<(JobId, &'static str)>>,
-    running: Mutex<HashMap<JobId, Running>>,
-    engine: Engine,
-    clock: SharedClock,
-    tasks: Tasks,
-}
-
-struct Running {
-    news: mpsc::Sender<JobNews>,
-    /// Dropped when the job dies, which cuts all answers under way.
-    endpoint: Option<Endpoint>,
-    tasks: Tasks,
-}
-
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
     pub(crate) subnet: Arc<Subnet>,
@@ -79,14 +31,6 @@ pub(crate) struct World {
     pub(crate) base: String,
     pub(crate) tasks: Tasks,
     _store: TestStore,
-}
-
-pub(crate) fn validator() -> Keypair {
-    Keypair::from_seed([3; 32])
-}
-
-pub(crate) fn miner() -> Keypair {
-    Keypair::from_seed([4; 32])
 }
 
 pub(crate) fn service() -> Service {
@@ -145,18 +89,9 @@ impl World {
         change(&mut settings);
         let tasks = Tasks::new();
         let store = stores(&MIGRATIONS).await.unwrap().swap_remove(0);
-        let subnet = Arc::new(Subnet {
-            fates: Mutex::default(),
-            open: watch::Sender::new(true),
-            begun: AtomicUsize::new(0),
-            ended: Mutex::default(),
-            running: Mutex::default(),
-            engine: Engine::new(&tasks),
-            clock: Arc::clone(&clock),
-            tasks: tasks.clone(),
-        });
+        let subnet = Arc::new(Subnet::new(&clock, &tasks));
         let parts = GatewayDeps {
-            backend: Arc::new(Jobs(Arc::clone(&subnet))),
+            backend: Arc::new(TestBackend(Arc::clone(&subnet))),
             pool: store.pool.clone(),
             clock,
             tasks: tasks.clone(),
@@ -235,237 +170,4 @@ pub(crate) async fn read_until(response: &mut reqwest::Response, enough: &str) -
     };
     timeout(PATIENCE, reading).await.unwrap();
     read
-}
-
-pub(crate) struct Jobs(Arc<Subnet>);
-
-impl ValidatorBackend for Jobs {
-    fn validator(&self) -> ValidatorKey {
-        ValidatorKey(validator().hotkey())
-    }
-
-    fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move {
-            self.0.begun.fetch_add(1, Ordering::SeqCst);
-            let subnet = Arc::clone(&self.0);
-            self.0.tasks.spawn("job", async move { subnet.run(order).await });
-            Ok(())
-        })
-    }
-
-    fn end_job(&self, job: JobId, why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.0.ended.lock().unwrap().push((job, why));
-            let running = self.0.running.lock().unwrap().remove(&job);
-            drop(running);
-        })
-    }
-}
-
-impl Subnet {
-    async fn run(&self, order: StreamingJobOrder) {
-        self.open.subscribe().wait_for(|open| *open).await.unwrap();
-        let fate = {
-            let mut fates = self.fates.lock().unwrap();
-            if fates.is_empty() {
-                Fate::Seals
-            } else {
-                fates.remove(0)
-            }
-        };
-        if fate == Fate::Fails {
-            order
-                .news
-                .send(JobNews::Ended("no miner took it".to_owned()))
-                .await
-                .unwrap();
-            return;
-        }
-        let tasks = Tasks::new();
-        let (ready, endpoint) = self.endpoint(&order, fate, &tasks).await;
-        let miner = MinerKey(miner().hotkey());
-        let running = Running {
-            news: order.news.clone(),
-            endpoint,
-            tasks,
-        };
-        self.running.lock().unwrap().insert(order.job, running);
-        let ready = Box::new(ready);
-        order.news.send(JobNews::Ready { miner, ready }).await.unwrap();
-    }
-
-    async fn endpoint(
-        &self,
-        order: &StreamingJobOrder,
-        fate: Fate,
-        tasks: &Tasks,
-    ) -> (StreamingJobReady, Option<Endpoint>) {
-        let ahead = match fate {
-            Fate::ClockAhead(secs) => secs,
-            Fate::Seals
-            | Fate::CannotSeal
-            | Fate::Forged
-            | Fate::OtherImage
-            | Fate::Unsigned
-            | Fate::Fails => 0,
-        };
-        let clock: SharedClock = Arc::new(Ahead(Arc::clone(&self.clock), ahead));
-        let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let attempt = AttemptId::first_of(order.job);
-        let client = certificate::digest_of_pem(&order.certificate).unwrap();
-        let session = Keypair::generate();
-        let now = clock.now();
-        let attestation = Attestation {
-            session: SessionId(Uuid::new_v4()),
-            session_key: session.hotkey(),
-            job: order.job,
-            attempt,
-            miner: MinerKey(miner().hotkey()),
-            audience: ValidatorKey(validator().hotkey()),
-            server_certificate: server.identity.fingerprint(),
-            client_certificate: client,
-            executor: Text::new("executor").unwrap(),
-            address: Text::new(address.to_string()).unwrap(),
-            image: if fate == Fate::OtherImage {
-                ImageId(Digest::of(b"another"))
-            } else {
-                order.service.image
-            },
-            model: None,
-            scheme: order.service.scheme,
-            price: order.service.price(),
-            not_before: now,
-            not_after: now.plus(order.lifetime),
-        };
-        let signer = if fate == Fate::Forged {
-            Keypair::generate()
-        } else {
-            miner()
-        };
-        let envelope = Envelope::new(&attestation, |bytes| signer.sign(bytes));
-        let socket = JobSocket::new(self.engine.folder(), "http.sock", Listener::Trusted).unwrap();
-        let limits = Limits::default();
-        let endpoint = if fate == Fate::CannotSeal {
-            let tls = muster_process::tls::server(&server.identity).unwrap();
-            tasks.spawn("plain proxy", plain(listener, Arc::new(tls)));
-            None
-        } else {
-            let sealer = Sealer::new(session, envelope, Arc::clone(&clock)).unwrap();
-            let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, tasks);
-            let seal = Seal::new(sealer, upstream, limits, tasks.clone());
-            Some(Endpoint::open(listener, &server.identity, client, seal, clock).unwrap())
-        };
-        let by = if fate == Fate::Unsigned {
-            Keypair::generate()
-        } else {
-            miner()
-        };
-        let ip = address.ip().to_string();
-        let signature = sign_streaming_ready(&by, attempt, &ip, address.port(), &server.pem);
-        let ready = StreamingJobReady {
-            job_uuid: attempt,
-            executor_token: None,
-            public_key: server.pem,
-            ip: Some(ip),
-            port: address.port(),
-            miner_signature: Some(signature),
-        };
-        (ready, endpoint)
-    }
-
-    /// Every running session signs an answer that never reaches the gateway, as if the gateway had stopped waiting.
-    pub(crate) async fn answer_nobody(&self) {
-        let seals: Vec<_> = {
-            let running = self.running.lock().unwrap();
-            let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
-            endpoints.map(|endpoint| Arc::clone(endpoint.seal())).collect()
-        };
-        for seal in seals {
-            let request = http::Request::get("/health").body(http_body_util::Full::<Bytes>::default());
-            let answered = seal.answer(request.unwrap()).await;
-            assert_eq!((answered.status().as_u16(), seal.sealer().under_way()), (200, 0));
-        }
-    }
-
-    /// Every session closes by itself and is gone. Its miner forwards the close statement after `change` was applied.
-    pub(crate) async fn close_all(&self, change: impl Fn(String) -> String) {
-        let running: Vec<_> = self.running.lock().unwrap().drain().collect();
-        for (_, mut running) in running {
-            let endpoint = running.endpoint.take().unwrap();
-            let sealer = Arc::clone(endpoint.seal().sealer());
-            endpoint.close(Duration::from_secs(1)).await;
-            running.tasks.shutdown();
-            let close = change(sealer.close().to_text());
-            running.news.send(JobNews::Closed(close)).await.unwrap();
-            let over = JobNews::Ended("the job is done".to_owned());
-            running.news.send(over).await.unwrap();
-        }
-    }
-
-    /// The number of proofs that the running sessions have signed.
-    pub(crate) fn signed(&self) -> u64 {
-        let running = self.running.lock().unwrap();
-        let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
-        endpoints.map(|endpoint| endpoint.seal().sealer().signed()).sum()
-    }
-
-    /// Falsely reports that every session's machine is gone.
-    pub(crate) fn declare_dead(&self) {
-        for running in self.running.lock().unwrap().values() {
-            let over = JobNews::Ended("the machine is gone".to_owned());
-            running.news.try_send(over).unwrap();
-        }
-    }
-
-    /// Destroys every session's machine.
-    pub(crate) fn kill_all(&self) {
-        let running: Vec<_> = self.running.lock().unwrap().drain().collect();
-        for (_, running) in running {
-            running.tasks.shutdown();
-            running
-                .news
-                .try_send(JobNews::Ended("the machine is gone".to_owned()))
-                .unwrap();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.tasks.shutdown();
-    }
-}
-
-/// An endpoint like ComputeHorde's proxy: TLS in front of an engine, without a seal.
-async fn plain(listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let acceptor = tokio_rustls::TlsAcceptor::from(tls);
-    while let Ok((stream, _)) = listener.accept().await {
-        let Ok(mut stream) = acceptor.accept(stream).await else {
-            continue;
-        };
-        let mut head = [0; 4096];
-        let _ = stream.read(&mut head).await;
-        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
-        let _ = stream.shutdown().await;
-    }
-}
-
-/// A clock that is this many seconds ahead.
-#[derive(Debug)]
-struct Ahead(SharedClock, i64);
-
-impl muster_process::Clock for Ahead {
-    fn now(&self) -> Timestamp {
-        let now = self.0.now();
-        Timestamp::from_micros(now.micros() + self.1 * 1_000_000)
-    }
-
-    fn sleep_until(&self, deadline: Timestamp) -> muster_process::clock::Sleep {
-        self.0
-            .sleep_until(Timestamp::from_micros(deadline.micros() - self.1 * 1_000_000))
-    }
 }

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::rig::{KEY, World, facilitator, validator};
+use crate::rig::{KEY, World, facilitator};
+use crate::subnet::validator;
 
 #[tokio::test]
 async fn every_mistake_has_openais_shape() {

@@ -11,7 +11,8 @@ use muster_process::clock::TestClock;
 use muster_process::{Clock as _, SystemClock};
 use serde_json::Value;
 
-use crate::rig::{Fate, World, read_until, until};
+use crate::rig::{World, read_until, until};
+use crate::subnet::JobFate;
 
 #[tokio::test]
 async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
@@ -287,13 +288,13 @@ async fn a_client_that_goes_away_leaves_a_proof_of_what_it_was_sent() {
 #[tokio::test]
 async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_hears_why() {
     let table = [
-        (Fate::CannotSeal, "cannot seal"),
-        (Fate::Forged, "did not sign it"),
-        (Fate::OtherImage, "instead of the whitelisted one"),
-        (Fate::ClockAhead(60), "clock is ahead"),
-        (Fate::ClockAhead(-60), "off the time"),
-        (Fate::Unsigned, "did not sign where its job answers"),
-        (Fate::Fails, "no miner took it"),
+        (JobFate::CannotSeal, "cannot seal"),
+        (JobFate::Forged, "did not sign it"),
+        (JobFate::OtherImage, "instead of the whitelisted one"),
+        (JobFate::ClockAhead(60), "clock is ahead"),
+        (JobFate::ClockAhead(-60), "off the time"),
+        (JobFate::Unsigned, "did not sign where its job answers"),
+        (JobFate::Fails, "no miner took it"),
     ];
     // Each case takes three starts with pauses, so all cases run at once.
     let tried = table.map(|(fate, says)| async move {
