@@ -39,7 +39,8 @@ impl OwnJobIntake {
         let state = &self.state;
         let request = session_job(state, &order);
         let now = state.clock.now();
-        self.drivers.register_own(order.job, order.miner, order.news.clone());
+        self.drivers
+            .register_own(order.job, order.miner, order.news.clone());
         match state.store.admit_own(&request, &encode(&request), now).await {
             Ok(true) => {
                 self.drivers.start(request, None);
@@ -103,7 +104,7 @@ fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest 
         uuid: order.job,
         job_namespace: Some(
             order
-                .on
+                .miner
                 .map_or(GATEWAY_NAMESPACE, |_| GRADING_NAMESPACE)
                 .to_owned(),
         ),
@@ -125,7 +126,7 @@ fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest 
             executor_ip: None,
             muster: Some(SealTerms {
                 grader: order
-                    .on
+                    .miner
                     .is_none()
                     .then(|| grader_terms(state, service.class))
                     .flatten(),
