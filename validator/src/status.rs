@@ -11,7 +11,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
-use muster_gateway::{Gateway, View};
+use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
 use muster_process::Coded;
 use muster_process::error::Causes;
@@ -74,7 +74,7 @@ struct SessionsView {
     gateway: GatewayNotice,
     address: SocketAddr,
     time: Timestamp,
-    models: Vec<View>,
+    models: Vec<ModelStatus>,
     sessions: Vec<SessionRow>,
     /// The miners' earnings within the last day.
     earned: Vec<MinerEarnings>,
