@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_identity::sign_request;
-use muster_process::SystemClock;
+use muster_process::{SystemClock, TestClock};
 use muster_protocol::JobStatus;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -174,7 +174,8 @@ async fn wrong_bodies_and_queries_have_these_answers() {
 
 #[tokio::test]
 async fn wrong_signatures_have_these_answers() {
-    let facilitator = Facilitator::start().await;
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock), |_| {}).await;
     let user = User::login(&facilitator, "User").await;
     let body = job_for(validator_key("Validator"));
     let good = signature_headers(&user.sign(&body, facilitator.now_ns()));
@@ -189,6 +190,10 @@ async fn wrong_signatures_have_these_answers() {
         }
         request
     };
+    let (old, ahead) = (
+        facilitator.now_ns() - 1_000_000_000_000,
+        facilitator.now_ns() + 1_000_000_000_000,
+    );
     let foreign = validator_key("Other").to_string();
     let malformed = |name: &str, expected: &str| {
         detail(&format!(
@@ -235,6 +240,19 @@ async fn wrong_signatures_have_these_answers() {
             detail(&format!(
                 "Signature refused: it is {foreign}'s, but the token is {own}'s"
             )),
+        ),
+        (
+            submit(time, Some(&old.to_string())),
+            401,
+            detail("Signature refused: it is 1000 s old, and at most 300 s are allowed; sign again, and check your clock"),
+        ),
+        (
+            submit(time, Some(&ahead.to_string())),
+            401,
+            detail(
+                "Signature refused: its time is 1000 s ahead of the facilitator's clock, and at most 30 s are allowed; \
+                 check your clock",
+            ),
         ),
         (
             submit(signature, Some(&format!("{}==", "A".repeat(86)))),

@@ -39,7 +39,9 @@ pub enum SignatureRejection {
         user: UserKey,
     },
     /// The signature is too old.
-    #[error("Signature refused: it is {age} s old, {limit} s are allowed; sign again, and check your clock")]
+    #[error(
+        "Signature refused: it is {age} s old, and at most {limit} s are allowed; sign again, and check your clock"
+    )]
     Old {
         /// The age of the signature in seconds.
         age: u64,
@@ -47,7 +49,9 @@ pub enum SignatureRejection {
         limit: u64,
     },
     /// The time inside the signature is too far in the future.
-    #[error("Signature refused: its time lies {ahead} s ahead, {limit} s are allowed; check your clock")]
+    #[error(
+        "Signature refused: its time is {ahead} s ahead of the facilitator's clock, and at most {limit} s are allowed; check your clock"
+    )]
     Ahead {
         /// The distance in seconds.
         ahead: u64,

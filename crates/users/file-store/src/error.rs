@@ -28,7 +28,9 @@ pub enum FileError {
         limit: u64,
     },
     /// The file would exceed the account's quota.
-    #[error("the account's files may have {quota} bytes in all: delete some, or wait until they expire")]
+    #[error(
+        "the account's files may have at most {quota} bytes together; delete some, or wait until they expire"
+    )]
     Quota {
         /// The configured quota in bytes.
         quota: u64,
@@ -43,7 +45,7 @@ pub enum FileError {
     #[error(transparent)]
     Write(#[from] WriteRejection),
     /// A newer upload of the file has begun, or has already sent these bytes.
-    #[error("another upload of this file has taken over; it is at byte {offset}")]
+    #[error("another upload of this file has replaced this one; it continues at byte {offset}")]
     Overtaken {
         /// The next byte of the newer upload.
         offset: u64,
@@ -55,10 +57,10 @@ pub enum FileError {
         offset: u64,
     },
     /// The body was longer than announced.
-    #[error("more bytes came than the upload announced")]
+    #[error("the body has more bytes than the request announced")]
     TooMuch,
     /// The content does not have the digest that was announced.
-    #[error("the content's sha256 is {found}, not {promised}; upload it again")]
+    #[error("the content's sha256 is {found} instead of {promised}; upload it again")]
     Mismatch {
         /// The announced digest in hex.
         promised: String,
@@ -97,5 +99,107 @@ impl Coded for FileError {
 impl Coded for StorageError {
     fn code(&self) -> Option<ErrorCode> {
         Some(ErrorCode::FileStoreFailed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::{HeaderMap, HeaderValue, header};
+
+    use crate::write_plan::WriteRejection;
+
+    /// The statuses and the words of every error that a client can cause, so that every change of a text is seen in a
+    /// review.
+    #[test]
+    fn clients_get_these_statuses_and_words() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_RANGE, HeaderValue::from_static("x"));
+        let part = crate::http::parse_write_request(&headers).unwrap_err();
+        for (error, status, text) in [
+            (
+                FileError::NotFound,
+                404,
+                "there is no such file; it may have expired",
+            ),
+            (FileError::Empty, 404, "the file has not been uploaded yet"),
+            (
+                FileError::Name,
+                400,
+                "a file's name has 1 to 255 characters and no control characters",
+            ),
+            (
+                FileError::TooLarge { limit: 10 },
+                413,
+                "a file may have at most 10 bytes here",
+            ),
+            (
+                FileError::Quota { quota: 10 },
+                413,
+                "the account's files may have at most 10 bytes together; delete some, or wait until they expire",
+            ),
+            (
+                UrlRejection::Signature.into(),
+                403,
+                "the URL's signature is not valid for this file and this use",
+            ),
+            (
+                UrlRejection::Expired.into(),
+                403,
+                "the URL has expired; ask the facilitator for a fresh one at /api/v1/files/ID/",
+            ),
+            (
+                part,
+                400,
+                "Content-Range must be `bytes FIRST-LAST/TOTAL`, or `*` for a total that is not known yet",
+            ),
+            (
+                WriteRejection::TooLarge { bound: 10 }.into(),
+                413,
+                "the file may have at most 10 bytes",
+            ),
+            (
+                WriteRejection::OtherSize {
+                    declared: 10,
+                    asked: 9,
+                }
+                .into(),
+                400,
+                "the file was declared to have 10 bytes, not 9",
+            ),
+            (
+                WriteRejection::OutOfOrder { offset: 4 }.into(),
+                409,
+                "parts come in order: the next one begins at byte 4",
+            ),
+            (
+                FileError::Overtaken { offset: 4 },
+                409,
+                "another upload of this file has replaced this one; it continues at byte 4",
+            ),
+            (
+                FileError::Broken { offset: 4 },
+                400,
+                "the upload was interrupted; continue at byte 4",
+            ),
+            (
+                FileError::TooMuch,
+                400,
+                "the body has more bytes than the request announced",
+            ),
+            (
+                FileError::Mismatch {
+                    promised: "aa".to_owned(),
+                    found: "bb".to_owned(),
+                },
+                422,
+                "the content's sha256 is bb instead of aa; upload it again",
+            ),
+        ] {
+            assert_eq!(
+                (error.status().as_u16(), error.public_detail().as_str()),
+                (status, text)
+            );
+        }
     }
 }

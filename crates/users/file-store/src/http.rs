@@ -78,14 +78,14 @@ async fn upload(
     let mut body = body.into_data_stream();
     let written = async {
         let file = find_permitted(&service, FileAccess::Write, id, signed).await?;
-        let asked = asked(&parts.headers)?;
-        service.write(&file, asked, &mut body).await
+        let wanted = parse_write_request(&parts.headers)?;
+        service.write(&file, wanted, &mut body).await
     };
     match written.await {
         Ok(WriteOutcome::Part(offset)) => {
             Ok((StatusCode::ACCEPTED, [(UPLOAD_OFFSET, offset)]).into_response())
         }
-        Ok(WriteOutcome::Whole(content)) => Ok(created(&content)),
+        Ok(WriteOutcome::Whole(content)) => Ok(created_response(&content)),
         Err(error) => {
             // A body that takes too long is cut off all the same.
             let _ = tokio::time::timeout(MAX_DISCARD_TIME, discard(body)).await;
@@ -94,7 +94,7 @@ async fn upload(
     }
 }
 
-fn created(content: &FileContent) -> Response {
+fn created_response(content: &FileContent) -> Response {
     let body = json!({"size": content.size, "sha256": content.sha256.hex()});
     let headers = [
         (UPLOAD_OFFSET, content.size.to_string()),
@@ -103,7 +103,7 @@ fn created(content: &FileContent) -> Response {
     (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
-fn asked(headers: &HeaderMap) -> Result<WriteRequest, FileError> {
+pub(crate) fn parse_write_request(headers: &HeaderMap) -> Result<WriteRequest, FileError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(range) = text(header::CONTENT_RANGE) {
         return Ok(WriteRequest::Part(SentPart::read(range)?));
@@ -154,7 +154,7 @@ async fn content(
     let content = file.content.ok_or(FileError::Empty)?;
     let tag = etag(&content);
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    if text(header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
+    if text(header::IF_NONE_MATCH).is_some_and(|known| matches_etag(known, &tag)) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let same = text(header::IF_RANGE).is_none_or(|known| known.trim() == tag);
@@ -198,7 +198,7 @@ async fn content(
         }
     };
     set(header::ETAG, tag);
-    set(header::CONTENT_DISPOSITION, disposition(&file.name));
+    set(header::CONTENT_DISPOSITION, content_disposition(&file.name));
     if status == StatusCode::PARTIAL_CONTENT {
         set(
             header::CONTENT_RANGE,
@@ -213,7 +213,7 @@ fn etag(content: &FileContent) -> String {
 }
 
 /// Whether `If-None-Match` names the tag.
-fn names(header: &str, tag: &str) -> bool {
+fn matches_etag(header: &str, tag: &str) -> bool {
     header
         .split(',')
         .map(str::trim)
@@ -221,7 +221,7 @@ fn names(header: &str, tag: &str) -> bool {
 }
 
 /// The value of `Content-Disposition` (RFC 6266), with the name in UTF-8.
-fn disposition(name: &str) -> String {
+fn content_disposition(name: &str) -> String {
     let mut encoded = String::new();
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -307,14 +307,18 @@ mod tests {
 
     #[test]
     fn a_tag_is_found_among_several_and_weak_ones() {
-        assert!(names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"x\"") && names("\"a\"", "\"a\""));
-        assert!(!names("\"a\"", "\"b\"") && !names("", "\"b\""));
+        assert!(
+            matches_etag("\"a\", W/\"b\"", "\"b\"")
+                && matches_etag("*", "\"x\"")
+                && matches_etag("\"a\"", "\"a\"")
+        );
+        assert!(!matches_etag("\"a\"", "\"b\"") && !matches_etag("", "\"b\""));
     }
 
     #[test]
     fn a_name_cannot_leave_its_header() {
         assert_eq!(
-            disposition("a b\"\r\nX: ü.txt"),
+            content_disposition("a b\"\r\nX: ü.txt"),
             "attachment; filename*=UTF-8''a%20b%22%0D%0AX%3A%20%C3%BC.txt"
         );
     }
