@@ -1,4 +1,4 @@
-//! The hash scheme `text`: digests over the text of a request and of its response, whatever JSON carried it.
+//! The hash scheme `text`: digests over the text of a request and of its response, independent of the JSON around it.
 //!
 //! Input: SHA-256 over each message's role and text, or over each prompt, each preceded by its length in four bytes.
 //! Output: SHA-256 over each choice's index in four bytes and the SHA-256 of its text, in the order of the indices. A

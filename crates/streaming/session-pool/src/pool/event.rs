@@ -66,7 +66,7 @@ pub enum CloseReason {
     Unusable,
     /// It failed too many health checks one after another.
     Unhealthy,
-    /// Its job ended although nobody had closed it.
+    /// Its job ended, although the gateway had not closed it.
     JobOver,
     /// No request used it for the idle time.
     Idle,
@@ -92,7 +92,8 @@ impl CloseReason {
         }
     }
 
-    /// Whether the session is at fault. If it is not, an unanswered request at its end counts against nobody.
+    /// Whether the session is at fault. Otherwise the gateway ends it by its own choice, and a request that the session
+    /// does not answer any more is not held against its miner.
     pub const fn is_session_fault(self) -> bool {
         match self {
             Self::Unusable | Self::Unhealthy | Self::JobOver => true,
@@ -118,7 +119,7 @@ impl Event {
         }
     }
 
-    /// The session whose job has ended, although nobody had closed it.
+    /// The session whose job has ended, although the gateway had not closed it.
     pub const fn dead_session(&self) -> Option<SessionNumber> {
         match self {
             Self::Died(session) => Some(*session),
