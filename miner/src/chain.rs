@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::{ChainClient, ChainError, Metagraph, Netuid, Patience};
+use muster_chain::{ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid};
 use muster_identity::Keypair;
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
@@ -52,7 +52,7 @@ impl ChainFollower {
     async fn follow(&self) {
         let client = self
             .until_done("connect", || {
-                ChainClient::connect_any(&self.urls, Patience::default(), Arc::clone(&self.clock))
+                ChainClient::connect_any(&self.urls, ChainTimeouts::default(), Arc::clone(&self.clock))
             })
             .await;
         tokio::join!(self.announce(&client), self.refresh(&client));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muster_identity::{AuthError, Verified, verify_auth};
+use muster_identity::{AuthError, Verified, verify_validator_auth};
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
@@ -93,7 +93,7 @@ pub async fn greet(
         () = context.hangup.cancelled() => return Err(NoSession::Left),
     };
     let now = context.clock.now();
-    let auth = verify_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
+    let auth = verify_validator_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
         .map_err(|error| refused(GreetingRejection::Auth(validator, error)))?;
     use_once(&auth, validator, context).await.map_err(refused)?;
     let seat = context.seats.acquire(validator);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
 use muster_protocol::{JobId, MinerKey, Timestamp};
-use muster_routing::{Candidate, Decision};
+use muster_routing::{Candidate, RouteDecision};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ struct Kept {
     ordinal: u32,
     decided_at: Timestamp,
     #[serde(flatten)]
-    decision: Decision,
+    decision: RouteDecision,
 }
 
 /// Runs the command.
@@ -162,15 +162,15 @@ fn uids(uids: &[u16]) -> String {
 #[cfg(test)]
 mod tests {
     use muster_protocol::{ExecutorClass, Hotkey};
-    use muster_routing::route::PassedOver;
-    use muster_routing::{Cost, Exclusion};
+    use muster_routing::route::ExclusionGroup;
+    use muster_routing::{Exclusion, RouteCost};
 
     use super::*;
 
     #[test]
     fn an_explanation_names_who_was_asked_what_each_cost_and_why_others_were_not() {
         let miner = MinerKey(Hotkey::from_bytes([7; 32]));
-        let decision = Decision {
+        let decision = RouteDecision {
             block: 12,
             class: ExecutorClass::AlwaysOnTest,
             chosen: Some(miner),
@@ -178,7 +178,7 @@ mod tests {
                 uid: 3,
                 miner,
                 address: SocketAddr::from(([127, 0, 0, 1], 5)),
-                cost: Cost {
+                cost: RouteCost {
                     record: 5,
                     load: 100,
                     image: 300,
@@ -187,7 +187,7 @@ mod tests {
                 },
             }],
             more: 2,
-            excluded: vec![PassedOver {
+            excluded: vec![ExclusionGroup {
                 reason: Exclusion::Busy { open: 2, capacity: 2 },
                 uids: vec![4, 9],
             }],

@@ -37,7 +37,7 @@ pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
         Wallet::Show(args) => args,
     };
     let path = path(&args);
-    let keys = wallet::show(&path).map_err(unusable)?;
+    let keys = wallet::read_public_keys(&path).map_err(unusable)?;
     let shown = Shown {
         path: path.hotkey_file().map_err(unusable)?.display().to_string(),
         name: args.name,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
-use muster_protocol::rest::{CreateJob, Login, Nonce, Token, headers};
+use muster_protocol::rest::{CreateJob, LoginNonce, LoginRequest, Token, headers};
 use muster_protocol::{JobId, Timestamp};
 use serde_json::Value;
 
@@ -29,14 +29,14 @@ impl User {
             .timeout(Duration::from_secs(10))
             .build()?;
         let base = format!("http://{facilitator}");
-        let nonce: Nonce = http
+        let nonce: LoginNonce = http
             .get(format!("{base}/auth/nonce"))
             .send()
             .await?
             .json()
             .await?;
         let signature = key.sign(nonce.nonce.as_bytes());
-        let login = Login::new(key.hotkey(), signature, nonce.nonce);
+        let login = LoginRequest::new(key.hotkey(), signature, nonce.nonce);
         let token: Token = http
             .post(format!("{base}/auth/login"))
             .json(&login)

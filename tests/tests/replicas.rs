@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_job};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
 use muster_process::{ready, tls};
 use muster_protocol::rest::{CreateJob, JobPage, JobView, Token, events, headers};
 use muster_protocol::wire::facilitator::{
@@ -239,7 +239,9 @@ impl Validator {
         let socket = muster_websocket::connect(&url, &Limits::facilitator()).await?;
         let mut validator = Self { socket };
         validator
-            .say(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(&keys)))
+            .say(&ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(
+                &keys,
+            )))
             .await?;
         let FromFacilitator::Challenge(challenge) = validator.hear().await? else {
             bail!("no challenge came")

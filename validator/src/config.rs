@@ -11,8 +11,8 @@ use muster_grading_runner::Settings as GradingSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
-use muster_routing::admission::Users;
-use muster_routing::{Policy, Windows};
+use muster_routing::admission::AllowedUsers;
+use muster_routing::{LedgerWindows, RoutingPolicy};
 use serde::Deserialize;
 
 /// How long a manifest is believed. It must expire: a miner that gets no jobs because of its manifest is not dialled,
@@ -253,27 +253,27 @@ impl ChainConfig {
 }
 
 impl UsersConfig {
-    pub(crate) fn rule(&self) -> Users {
+    pub(crate) fn rule(&self) -> AllowedUsers {
         if self.allow_any {
-            Users::Any
+            AllowedUsers::Any
         } else {
-            Users::Listed(self.allow.clone())
+            AllowedUsers::Listed(self.allow.clone())
         }
     }
 }
 
 impl RoutingConfig {
-    pub(crate) fn policy(&self, me: Hotkey) -> Policy {
-        Policy {
+    pub(crate) fn policy(&self, me: Hotkey) -> RoutingPolicy {
+        RoutingPolicy {
             me,
             max_incidents: self.max_incidents,
             blacklist: self.blacklist.clone(),
-            prices: Policy::PRICES,
+            prices: RoutingPolicy::PRICES,
         }
     }
 
-    pub(crate) fn windows(&self) -> Windows {
-        Windows {
+    pub(crate) fn windows(&self) -> LedgerWindows {
+        LedgerWindows {
             record: Duration::from_secs(self.incident_s),
             given: Duration::from_secs(self.fairness_s),
             manifest: MANIFEST_AGE,

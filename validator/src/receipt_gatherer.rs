@@ -17,7 +17,10 @@ use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::receipt::page_of;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
-use muster_receipts::{Ask, Cursor, Fetcher, Refusal, Refused, after, cut, judge, plan, read};
+use muster_receipts::{
+    Fetcher, PageCursor, PageRequest, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
+    cut_lines, plan_requests, read_lines,
+};
 
 use crate::chain::reachable_miners;
 use crate::driver::JobDrivers;
@@ -112,11 +115,11 @@ impl ReceiptGatherer {
         fetcher: &Fetcher,
         miner: MinerKey,
         address: SocketAddr,
-        mut known: BTreeMap<i64, Cursor>,
-    ) -> Result<BTreeMap<i64, Cursor>, StoreError> {
+        mut known: BTreeMap<i64, PageCursor>,
+    ) -> Result<BTreeMap<i64, PageCursor>, StoreError> {
         let now = self.state.clock.now();
         let catch_up = Duration::from_secs(self.state.config.receipts.catch_up_s);
-        for ask in plan(now, &known, catch_up).into_iter().take(PIECES) {
+        for ask in plan_requests(now, &known, catch_up).into_iter().take(PIECES) {
             let cursor = known.get(&ask.page).copied().unwrap_or_default();
             let piece = match fetcher.fetch(address, ask).await {
                 Ok(piece) => piece,
@@ -126,8 +129,8 @@ impl ReceiptGatherer {
                     break;
                 }
             };
-            let cut = cut(&piece.bytes);
-            let cursor_now = after(now, ask.page, cursor, &cut, piece.whole);
+            let cut = cut_lines(&piece.bytes);
+            let cursor_now = advance_cursor(now, ask.page, cursor, &cut, piece.whole);
             known.insert(ask.page, cursor_now);
             // That a page is empty is not stored; the next process asks once more.
             if cut.used > 0 || cut.endless {
@@ -150,21 +153,21 @@ impl ReceiptGatherer {
     async fn store_lines(
         &self,
         miner: MinerKey,
-        ask: Ask,
+        ask: PageRequest,
         lines: &[Vec<u8>],
-        mut refused: Vec<Refusal>,
-        cursor_before: Cursor,
-        cursor_after: Cursor,
+        mut refused: Vec<ReceiptRejection>,
+        cursor_before: PageCursor,
+        cursor_after: PageCursor,
     ) -> Result<(), StoreError> {
         let mut batches = lines.chunks(BATCH).peekable();
         loop {
             let batch = batches.next().unwrap_or_default();
             let now = self.state.clock.now();
-            let (receipts, unread) = read(batch, miner, now);
+            let (receipts, unread) = read_lines(batch, miner, now);
             refused.extend(unread);
             let known_digests = self.state.store.known_receipts(&receipts).await?;
             // Checking a thousand signatures takes some thirty milliseconds, too long for a thread that serves sockets.
-            let judging = tokio::task::spawn_blocking(move || judge(receipts, &known_digests, now));
+            let judging = tokio::task::spawn_blocking(move || check_receipts(receipts, &known_digests, now));
             let Ok(judged) = judging.await else {
                 // The process stops; the cursor stays where it was.
                 return Ok(());
@@ -227,10 +230,10 @@ fn oldest_page(now: Timestamp, catch_up_s: u64) -> i64 {
 }
 
 /// One refusal for each line that was too long to be read.
-fn long_line_refusals(cut: &muster_receipts::Cut) -> Vec<Refusal> {
+fn long_line_refusals(cut: &muster_receipts::CutLines) -> Vec<ReceiptRejection> {
     let lines = usize::try_from(cut.too_long).unwrap_or(usize::MAX) + usize::from(cut.endless);
-    let refusal = Refusal {
-        why: Refused::TooLong,
+    let refusal = ReceiptRejection {
+        why: RejectionReason::TooLong,
         example: String::new(),
     };
     vec![refusal; lines]

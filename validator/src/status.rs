@@ -18,7 +18,7 @@ use muster_process::error::Causes;
 use muster_process::store::StoreError;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_scoring::{Faulty, Score};
+use muster_scoring::{FaultySession, Score};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -90,7 +90,7 @@ struct ScoredView {
     /// The scores of the miners whose answers earned something.
     miners: Vec<Score>,
     /// Sessions with answers that pay nothing, and why.
-    faults: Vec<Faulty>,
+    faults: Vec<FaultySession>,
 }
 
 impl From<StoredCycle> for ScoredView {

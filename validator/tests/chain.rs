@@ -19,14 +19,14 @@ use std::sync::Arc;
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_identity::Keypair;
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
-use muster_protocol::job::{Attempt, Outcome, Plan};
+use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
     AttemptId, ExecutorClass, JobId, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
 };
-use muster_routing::Decision;
+use muster_routing::RouteDecision;
 use muster_validator::chain::Subnet;
 use muster_validator::store::{IssuedReceipt, NewAttempt, Store, StoredAttempt};
 use muster_validator::{Config, run_on};
@@ -125,8 +125,8 @@ fn beginning(job: JobId, now: Timestamp) -> NewAttempt {
     }
 }
 
-fn decision() -> Decision {
-    Decision {
+fn decision() -> RouteDecision {
+    RouteDecision {
         block: 1,
         class: ExecutorClass::AlwaysOnTest,
         chosen: None,
@@ -145,7 +145,7 @@ fn attempt(job: JobId, now: Timestamp) -> StoredAttempt {
         upload_time_limit: 1,
         streaming_start_time_limit: 1,
     };
-    let plan = Plan {
+    let plan = AttemptPlan {
         class: ExecutorClass::AlwaysOnTest,
         streaming: false,
         timing,

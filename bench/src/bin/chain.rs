@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use muster_bench::{Direction, Report, Row, Turns, take_turns, timed};
-use muster_chain::commit::{RevealedBy, Standing, standing};
-use muster_chain::timelock::{Payload, seal};
-use muster_chain::{ChainClient, Due, Method, Netuid, PendingReveal, Uid, WeightsCall, Window};
+use muster_chain::commit::{CommitStatus, Revealer, assess_commit};
+use muster_chain::timelock::{WeightsPayload, seal};
+use muster_chain::{
+    ChainClient, Netuid, PendingReveal, Uid, WeightsCall, WeightsMethod, Window, WindowStatus,
+};
 use muster_identity::Keypair;
 use serde_json::json;
 
@@ -72,9 +74,9 @@ fn main() -> anyhow::Result<()> {
     });
     let alice = Keypair::from_uri("//Alice")?;
     for (name, netuid, method) in [
-        ("plain", PLAIN, Method::Plain),
-        ("salted", SECRET, Method::Salted),
-        ("timelocked", SECRET, Method::Timelocked),
+        ("plain", PLAIN, WeightsMethod::Plain),
+        ("salted", SECRET, WeightsMethod::Salted),
+        ("timelocked", SECRET, WeightsMethod::Timelocked),
     ] {
         let mut turns = Turns::default();
         for _ in 0..3 {
@@ -103,7 +105,7 @@ async fn read_all(client: &Arc<ChainClient>) -> anyhow::Result<()> {
 }
 
 /// From connecting to the row of weights on the chain; how many blocks that took.
-async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> anyhow::Result<f64> {
+async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: WeightsMethod) -> anyhow::Result<f64> {
     let client = ChainClient::connect(url).await?;
     let mut blocks = client.blocks().await?;
     let start = blocks.next().await?;
@@ -116,7 +118,9 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> an
         blocks.next().await?;
         let graph = client.metagraph(netuid).await?;
         let set = graph.find(&key.hotkey()).map(|me| me.last_update);
-        if Window::at(graph.tempo, graph.last_epoch, graph.block).due(graph.block, set, 0) == Due::Now {
+        if Window::at(graph.tempo, graph.last_epoch, graph.block).due(graph.block, set, 0)
+            == WindowStatus::Now
+        {
             break client.weight_rules(netuid).await?;
         }
     };
@@ -127,15 +131,15 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> an
         committed: None,
     };
     let (call, mut pending) = match (method, rules.round(), &rules.beacon) {
-        (Method::Plain, _, _) => (
+        (WeightsMethod::Plain, _, _) => (
             WeightsCall::Set {
                 weights: weights.clone(),
                 version_key: 0,
             },
             None,
         ),
-        (Method::Timelocked, Some(round), Some(beacon)) => {
-            let payload = Payload {
+        (WeightsMethod::Timelocked, Some(round), Some(beacon)) => {
+            let payload = WeightsPayload {
                 hotkey: key.hotkey(),
                 weights: weights.clone(),
                 version_key: 0,
@@ -146,11 +150,11 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> an
                 &payload.encode(),
                 [u8::try_from(start.0 % 256)?; 32],
             )?;
-            let pending = pending(RevealedBy::Chain { round });
+            let pending = pending(Revealer::Chain { round });
             (WeightsCall::CommitTimelocked { ciphertext, round }, Some(pending))
         }
-        (Method::Salted | Method::Timelocked, _, _) => {
-            let pending = pending(RevealedBy::Us { salt: [1; 8] });
+        (WeightsMethod::Salted | WeightsMethod::Timelocked, _, _) => {
+            let pending = pending(Revealer::Us { salt: [1; 8] });
             let hash = pending
                 .hash(&key.hotkey(), netuid)
                 .context("a salted commit has a hash")?;
@@ -163,10 +167,14 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> an
         let hash = pending.hash(&key.hotkey(), netuid);
         loop {
             blocks.next().await?;
-            match standing(pending, hash, &client.weights_shown(netuid, &key.hotkey()).await?) {
-                Standing::Wait => {}
-                Standing::Reveal => {
-                    let RevealedBy::Us { salt } = pending.by else {
+            match assess_commit(
+                pending,
+                hash,
+                &client.read_onchain_weights(netuid, &key.hotkey()).await?,
+            ) {
+                CommitStatus::Wait => {}
+                CommitStatus::Reveal => {
+                    let Revealer::Us { salt } = pending.by else {
                         continue;
                     };
                     let call = WeightsCall::Reveal {
@@ -176,8 +184,8 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: Method) -> an
                     };
                     client.submit_weights(key, netuid, &call).await?;
                 }
-                Standing::Revealed => break,
-                Standing::Lost(loss) => anyhow::bail!(loss),
+                CommitStatus::Revealed => break,
+                CommitStatus::Lost(loss) => anyhow::bail!(loss),
             }
         }
     }

@@ -23,9 +23,9 @@ use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
 use muster_bench::{Direction, Report, Row, Turns, median, timed};
-use muster_chain::commit::{Committed, OnChain};
+use muster_chain::commit::{CommitPosition, OnChainWeights};
 use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
-use muster_identity::{Keypair, sign_job, validator_auth};
+use muster_identity::{Keypair, sign_job, sign_validator_auth};
 use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::facilitator::{JobRequest, Response as Answer, ToFacilitator};
 use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
@@ -444,11 +444,11 @@ impl Chain for Still {
         pending().boxed()
     }
 
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
+    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         pending().boxed()
     }
 
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
         pending().boxed()
     }
 
@@ -626,7 +626,7 @@ fn sessions(runtime: &Runtime) -> Result<Vec<Row>> {
         for _ in 0..SESSIONS {
             let url = format!("ws://{}/v0.1/validator_interface/{}", miner.address, key.hotkey());
             let mut socket = connect(&url, &Limits::miner()).await?;
-            let auth = validator_auth(&key, MinerKey(me), clock_now());
+            let auth = sign_validator_auth(&key, MinerKey(me), clock_now());
             socket.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await?;
             socket.recv().await?.context("the miner hung up")?;
             held.push(socket);

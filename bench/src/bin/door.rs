@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use muster_bench::{Direction, Report, Row, Turns, median};
 use muster_facilitator::Config;
-use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_job};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
 use muster_process::{SharedClock, SystemClock, Tasks, ready, tls};
 use muster_protocol::rest::{CreateJob, JobPage, Token, headers};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
@@ -496,9 +496,9 @@ impl DoorServer {
 async fn connect(url: &str, keys: &Keypair) -> anyhow::Result<Socket> {
     let mut socket = muster_websocket::connect(url, &Limits::facilitator()).await?;
     socket
-        .send(encode(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(
-            keys,
-        ))))
+        .send(encode(&ToFacilitator::V0AuthenticationRequest(
+            sign_facilitator_auth(keys),
+        )))
         .await?;
     let frame = socket.recv().await?.context("closed")?;
     let FromFacilitator::Challenge(challenge) = decode(&frame)? else {

@@ -13,12 +13,12 @@ use anyhow::{Context as _, ensure};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use muster_bench::{Direction, Report, Row, timed};
-use muster_chain::commit::{Committed, OnChain};
+use muster_chain::commit::{CommitPosition, OnChainWeights};
 use muster_chain::{ChainError, Metagraph, WeightRules, WeightsCall};
 use muster_identity::Keypair;
 use muster_process::store::{begin, open};
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
-use muster_protocol::job::{Attempt, Event, Plan};
+use muster_protocol::job::{Attempt, AttemptPlan, Event};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
@@ -195,7 +195,7 @@ fn running(now: Timestamp) -> anyhow::Result<Attempt> {
         upload_time_limit: 60,
         streaming_start_time_limit: 1,
     };
-    let plan = Plan {
+    let plan = AttemptPlan {
         class: ExecutorClass::AlwaysOnTest,
         streaming: false,
         timing,
@@ -260,11 +260,11 @@ impl Chain for NoChain {
         away()
     }
 
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
+    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         away()
     }
 
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
         away()
     }
 

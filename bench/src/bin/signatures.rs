@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_identity::{Claim, Keypair, verify, verify_batch};
+use muster_identity::{Keypair, SignatureClaim, verify, verify_batch};
 
 /// About what one page of receipts holds.
 const RECEIPTS: u32 = 1_000;
@@ -17,9 +17,9 @@ fn main() -> anyhow::Result<()> {
         .zip(pairs.iter().cycle())
         .map(|(message, pair)| (pair.hotkey(), message, pair.sign(message)))
         .collect();
-    let claims: Vec<Claim<'_>> = signed
+    let claims: Vec<SignatureClaim<'_>> = signed
         .iter()
-        .map(|(key, message, signature)| Claim {
+        .map(|(key, message, signature)| SignatureClaim {
             key,
             message,
             signature,

@@ -23,7 +23,7 @@ use muster_bench::{Direction, Report, Row, Turns};
 use muster_facilitator::Config;
 use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::{Gateway, GatewayDeps, Settings};
-use muster_identity::{Keypair, answer_challenge, facilitator_auth, sign_streaming_ready};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_streaming_ready};
 use muster_process::store::migrate;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
 use muster_protocol::rest::Token;
@@ -286,7 +286,7 @@ async fn announce(address: &str, notice: GatewayNotice) -> Result<Socket> {
     let keys = keys("//Validator")?;
     let url = format!("ws://{address}/ws/v0/");
     let mut socket = muster_websocket::connect(&url, &muster_websocket::Limits::facilitator()).await?;
-    let greeting = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&keys));
+    let greeting = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(&keys));
     socket.send(encode(&greeting)).await?;
     let frame = socket.recv().await?.context("closed")?;
     let FromFacilitator::Challenge(challenge) = decode(&frame)? else {

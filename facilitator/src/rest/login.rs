@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::intake;
-use muster_protocol::rest::{Login, Nonce, Token};
+use muster_protocol::rest::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};
 
 use super::admission::{Admission, AnonymousCaller};
@@ -16,11 +16,11 @@ use super::rejection::ApiRejection;
 use crate::store::{Actor, AuditAction};
 
 /// Returns a nonce to sign for the login.
-#[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = Nonce), ApiRejection))]
+#[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = LoginNonce), ApiRejection))]
 pub(super) async fn nonce(
     _: AnonymousCaller,
     State(admission): State<Arc<Admission>>,
-) -> Result<Json<Nonce>, ApiRejection> {
+) -> Result<Json<LoginNonce>, ApiRejection> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| {
         tracing::error!(%error, "the operating system gives no randomness");
@@ -30,11 +30,11 @@ pub(super) async fn nonce(
         )
     })?;
     let nonce = admission.issuer.issue_nonce(random, admission.clock.now())?;
-    Ok(Json(Nonce { nonce }))
+    Ok(Json(LoginNonce { nonce }))
 }
 
 /// Returns a token for a hotkey that has signed a nonce.
-#[utoipa::path(post, path = "/auth/login", tag = "login", request_body = Login,
+#[utoipa::path(post, path = "/auth/login", tag = "login", request_body = LoginRequest,
     responses((status = 200, body = Token), ApiRejection))]
 pub(super) async fn login(
     _: AnonymousCaller,
@@ -46,7 +46,7 @@ pub(super) async fn login(
     if !intake::is_object(&body) {
         return Err(bad_request("Invalid JSON: an object is expected"));
     }
-    let login: Login = serde_json::from_slice(&body)
+    let login: LoginRequest = serde_json::from_slice(&body)
         .map_err(|error| bad_request(&format!("Invalid JSON: {}", shorten(&error))))?;
     let hotkey = login.hotkey.ok_or_else(|| bad_request("Missing hotkey"))?;
     let signature = login.signature.ok_or_else(|| bad_request("Missing signature"))?;

@@ -270,7 +270,7 @@ pub(super) fn is_success(response: &Response) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_identity::{Keypair, answer_challenge, facilitator_auth};
+    use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth};
     use muster_protocol::wire::muster::ChallengeResponse;
     use proptest::prelude::*;
 
@@ -309,7 +309,7 @@ mod tests {
     fn only_a_served_validator_with_its_own_signature_is_accepted() {
         let pair = Keypair::from_uri("//Validator").unwrap();
         let key = ValidatorKey(pair.hotkey());
-        let auth = facilitator_auth(&pair);
+        let auth = sign_facilitator_auth(&pair);
         let frame = encode(&ToFacilitator::V0AuthenticationRequest(auth.clone()));
         assert_eq!(
             judge_greeting(&frame, |asked| asked == key),
@@ -369,7 +369,9 @@ mod tests {
             codes(judge_challenge_response(&old, key, &nonce)),
             ("auth.signature_invalid".to_owned(), 3000)
         );
-        let greeting = encode(&ToFacilitator::V0AuthenticationRequest(facilitator_auth(&pair)));
+        let greeting = encode(&ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(
+            &pair,
+        )));
         assert!(matches!(
             judge_challenge_response(&greeting, key, &nonce),
             GreetingVerdict::TryAgain(_)

@@ -296,7 +296,7 @@ async fn nothing_of_ours_reaches_a_computehorde_validator_and_its_jobs_cannot_be
     let (mut socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
         .await
         .unwrap();
-    let auth = muster_identity::facilitator_auth(&crate::facilitator::key("Validator"));
+    let auth = muster_identity::sign_facilitator_auth(&crate::facilitator::key("Validator"));
     let auth = encode(&muster_protocol::wire::facilitator::ToFacilitator::V0AuthenticationRequest(auth));
     socket.send(Message::text(auth)).await.unwrap();
     let answer = socket.next().await.unwrap().unwrap().into_text().unwrap();

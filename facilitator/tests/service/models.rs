@@ -285,7 +285,8 @@ async fn a_mere_claim_to_be_a_validator_announces_nothing() {
     let (mut socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
         .await
         .unwrap();
-    let auth = ToFacilitator::V0AuthenticationRequest(muster_identity::facilitator_auth(&key("Validator")));
+    let auth =
+        ToFacilitator::V0AuthenticationRequest(muster_identity::sign_facilitator_auth(&key("Validator")));
     // The last frame is answered, so every earlier one has been handled.
     for message in [&auth, &notice(&url), &auth] {
         socket.send(Message::text(encode(message))).await.unwrap();

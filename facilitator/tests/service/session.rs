@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use muster_identity::{facilitator_auth, verify_job};
+use muster_identity::{sign_facilitator_auth, verify_job};
 use muster_process::TestClock;
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator};
@@ -25,8 +25,8 @@ async fn strangers_and_forgers_are_told_why_and_closed() {
     assert_eq!(stranger.closed().await, 3001);
 
     let mut forger = Validator::dial(&facilitator).await;
-    let mut auth = facilitator_auth(&key("Stranger"));
-    auth.public_key = facilitator_auth(&key("Validator")).public_key;
+    let mut auth = sign_facilitator_auth(&key("Stranger"));
+    auth.public_key = sign_facilitator_auth(&key("Validator")).public_key;
     forger.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
     assert_eq!(forger.response().await.errors[0].r#type, "auth.signature_invalid");
     assert_eq!(forger.closed().await, 3000);
@@ -222,7 +222,7 @@ async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
     assert_eq!(plain.greet("Validator").await, "auth.signature_invalid");
 
     // With Muster's header it is challenged, and another connection's answer to a challenge is not accepted.
-    let greeting = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key("Validator")));
+    let greeting = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(&key("Validator")));
     let mut elsewhere = Validator::dial(&facilitator).await;
     elsewhere.say(&greeting).await;
     let foreign = elsewhere.challenge().await;
@@ -394,7 +394,7 @@ impl Plain {
 
     /// Sends the greeting of `//name`. Returns the type of the error, or `success`.
     async fn greet(&mut self, name: &str) -> String {
-        let auth = ToFacilitator::V0AuthenticationRequest(facilitator_auth(&key(name)));
+        let auth = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(&key(name)));
         self.send(&encode(&auth)).await;
         self.answer().await
     }

@@ -1,6 +1,6 @@
 //! A scripted validator.
 
-use muster_identity::{answer_challenge, facilitator_auth};
+use muster_identity::{answer_challenge, sign_facilitator_auth};
 use muster_protocol::wire::facilitator::{
     CheatReport, FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata,
     ToFacilitator,
@@ -39,7 +39,7 @@ impl Validator {
     }
 
     pub(crate) async fn authenticate(&mut self, name: &str) -> Response {
-        let auth = facilitator_auth(&key(name));
+        let auth = sign_facilitator_auth(&key(name));
         self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
         match self.receive().await {
             FromFacilitator::Challenge(challenge) => self.prove(name, &challenge).await,
@@ -76,7 +76,7 @@ impl Validator {
     ///
     /// It must be called before any job can arrive.
     async fn settle(&mut self) {
-        let auth = facilitator_auth(&key("Nobody"));
+        let auth = sign_facilitator_auth(&key("Nobody"));
         self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
         let mut jobs = Vec::new();
         loop {

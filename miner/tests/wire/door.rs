@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_identity::{Keypair, validator_auth};
+use muster_identity::{Keypair, sign_validator_auth};
 use muster_miner::greeting::MAX_UNAUTHENTICATED;
 use muster_process::Clock as _;
 use muster_protocol::volume::InlineVolume;
@@ -13,7 +13,7 @@ use muster_protocol::{MinerKey, ValidatorKey, Volume};
 use crate::harness::*;
 
 fn auth(miner: &Miner) -> ValidatorAuth {
-    validator_auth(
+    sign_validator_auth(
         &validator_key(),
         MinerKey(miner_key().hotkey()),
         miner.clock.now(),
@@ -82,21 +82,21 @@ async fn whom_the_operator_excludes_is_not_let_in_by_any_list() {
 async fn each_fault_of_a_greeting_has_its_words() {
     let miner = Miner::start().await;
     let (now, me) = (miner.clock.now(), MinerKey(miner_key().hotkey()));
-    let at = |secs| validator_auth(&validator_key(), me, muster_protocol::Timestamp::from_secs(secs));
+    let at = |secs| sign_validator_auth(&validator_key(), me, muster_protocol::Timestamp::from_secs(secs));
     assert_eq!(refused(&miner, at(now.secs() - 11)).await, "msg too old");
     assert_eq!(refused(&miner, at(now.secs() + 11)).await, "msg from the future");
 
     let elsewhere = MinerKey(Keypair::from_uri("//Other").unwrap().hotkey());
-    let said = refused(&miner, validator_auth(&validator_key(), elsewhere, now)).await;
+    let said = refused(&miner, sign_validator_auth(&validator_key(), elsewhere, now)).await;
     assert!(said.starts_with("wrong miner hotkey ("), "{said}");
 
     let stranger = Keypair::from_uri("//Stranger").unwrap();
-    let said = refused(&miner, validator_auth(&stranger, me, now)).await;
+    let said = refused(&miner, sign_validator_auth(&stranger, me, now)).await;
     assert!(said.starts_with("wrong validator hotkey ("), "{said}");
 
     let forged = ValidatorAuth {
         validator_hotkey: ValidatorKey(validator_key().hotkey()),
-        ..validator_auth(&stranger, me, now)
+        ..sign_validator_auth(&stranger, me, now)
     };
     assert_eq!(refused(&miner, forged).await, "Signature mismatches");
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_identity::{Keypair, offer_receipt, validator_auth};
+use muster_identity::{Keypair, offer_receipt, sign_validator_auth};
 use muster_miner::manager::{ExecutorManager, Order, Running};
 use muster_miner::{Config, Error, run_with};
 use muster_process::{Clock as _, Tasks, TestClock, ready};
@@ -280,7 +280,7 @@ impl Validator {
     }
 
     pub(crate) async fn greet(&mut self) {
-        let auth = validator_auth(&validator_key(), MinerKey(miner_key().hotkey()), self.now);
+        let auth = sign_validator_auth(&validator_key(), MinerKey(miner_key().hotkey()), self.now);
         self.say(&ToMiner::ValidatorAuthForMiner(auth)).await;
     }
 

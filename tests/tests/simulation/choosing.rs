@@ -8,7 +8,7 @@ use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::{AttemptId, JobId};
-use muster_routing::{Policy, Standing, Subject, Thing, Wish, route};
+use muster_routing::{CacheKey, JobRequirements, MinerStats, RoutableNeuron, RoutingPolicy, route};
 
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
@@ -91,30 +91,30 @@ impl World {
                 .map(|tried| miner_key(tried.miner))
                 .collect()
         };
-        let wish = Wish {
+        let wish = JobRequirements {
             job,
             class: CLASS,
-            image: Thing::image("image"),
+            image: CacheKey::image("image"),
             inputs: BTreeSet::new(),
             tried: self.validator.jobs.get(&job).map(tried).unwrap_or_default(),
         };
-        let subject = |(index, uid): (usize, u16)| Subject {
+        let subject = |(index, uid): (usize, u16)| RoutableNeuron {
             uid,
             miner: miner_key(index),
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
         };
         let subjects: Vec<_> = (0..MINERS).zip(0..).map(subject).collect();
-        let mut standings: BTreeMap<_, Standing> = BTreeMap::new();
+        let mut standings: BTreeMap<_, MinerStats> = BTreeMap::new();
         let attempts = self.validator.jobs.values().flat_map(|job| &job.attempts);
         for tried in attempts.filter(|tried| tried.machine.outcome().is_none()) {
             let standing = standings.entry(miner_key(tried.miner)).or_default();
             *standing.open.entry(CLASS).or_default() += 1;
         }
-        let policy = Policy {
+        let policy = RoutingPolicy {
             me: validator_key().0,
             max_incidents: u32::MAX,
             blacklist: BTreeSet::new(),
-            prices: Policy::PRICES,
+            prices: RoutingPolicy::PRICES,
         };
         let chosen = route(&wish, &subjects, &standings, &policy)
             .candidates

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::Plan;
+use muster_protocol::job::AttemptPlan;
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, ReceiptPayload, StartedReceipt, StartedTag,
 };
@@ -60,8 +60,8 @@ impl World {
     }
 }
 
-pub(crate) fn plan() -> Plan {
-    Plan {
+pub(crate) fn plan() -> AttemptPlan {
+    AttemptPlan {
         class: CLASS,
         streaming: false,
         timing: ExecutorTiming {

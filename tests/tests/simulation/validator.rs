@@ -11,7 +11,7 @@ use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
-use muster_routing::retry::{self, Facts, Next};
+use muster_routing::retry::{self, NextStep, RetryContext};
 
 use crate::choosing::CALLED_OFF;
 use crate::faults::Mutation;
@@ -579,15 +579,15 @@ impl World {
         self.redial(attempt, 500);
         self.look_later(attempt);
         self.leave_if_settled(attempt);
-        let facts = Facts {
+        let facts = RetryContext {
             attempts: u32::try_from(index + 1).unwrap_or(u32::MAX),
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
             cancelled: self.is_called_off(job),
             address_told: false,
         };
-        match retry::next(&outcome, facts) {
-            Next::TryAnother => self.begin(job),
-            Next::Report(_) => self.close_job(job, outcome),
+        match retry::next_step(&outcome, facts) {
+            NextStep::TryAnother => self.begin(job),
+            NextStep::Report(_) => self.close_job(job, outcome),
         }
     }
 

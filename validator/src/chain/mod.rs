@@ -11,9 +11,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use muster_chain::commit::{Committed, OnChain};
+use muster_chain::commit::{CommitPosition, OnChainWeights};
 use muster_chain::{
-    BlockNumber, ChainClient, ChainError, Metagraph, Netuid, Patience, WeightRules, WeightsCall,
+    BlockNumber, ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid, WeightRules, WeightsCall,
 };
 use muster_identity::Keypair;
 use muster_process::clock::SystemClock;
@@ -45,10 +45,10 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>>;
 
     /// Submits a call about this validator's weights; returns once the call is final.
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>>;
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>>;
 
     /// This validator's weights and commits as the chain holds them.
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>>;
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>>;
 
     /// Finalised blocks from now on.
     fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>>;
@@ -79,7 +79,7 @@ impl Subnet {
     async fn client(&self) -> Result<&Arc<ChainClient>, ChainError> {
         self.client
             .get_or_try_init(|| {
-                ChainClient::connect_any(&self.urls, Patience::default(), Arc::new(SystemClock::new()))
+                ChainClient::connect_any(&self.urls, ChainTimeouts::default(), Arc::new(SystemClock::new()))
             })
             .await
     }
@@ -102,7 +102,7 @@ impl Chain for Subnet {
         async { self.client().await?.weight_rules(self.netuid).await }.boxed()
     }
 
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         async move {
             let client = self.client().await?;
             client.submit_weights(&self.keypair, self.netuid, call).await
@@ -110,10 +110,12 @@ impl Chain for Subnet {
         .boxed()
     }
 
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
         async {
             let client = self.client().await?;
-            client.weights_shown(self.netuid, &self.keypair.hotkey()).await
+            client
+                .read_onchain_weights(self.netuid, &self.keypair.hotkey())
+                .await
         }
         .boxed()
     }

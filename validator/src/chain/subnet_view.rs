@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::changes::{Snapshot, diff};
+use muster_chain::changes::{SubnetSnapshot, diff};
 use muster_chain::{BlockNumber, ChainError, Metagraph, MetagraphEvent, Rao};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
@@ -17,7 +17,7 @@ use crate::link_state::LinkState;
 /// Logs the changes of the subnet that may explain trouble with jobs or weights: neurons that came, went, or took
 /// another's uid.
 fn log_changes(before: &Arc<Metagraph>, after: &Arc<Metagraph>) {
-    let snapshot = |graph: &Arc<Metagraph>| Snapshot {
+    let snapshot = |graph: &Arc<Metagraph>| SubnetSnapshot {
         graph: Arc::clone(graph),
         rules: None,
     };

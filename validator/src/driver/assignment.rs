@@ -5,12 +5,14 @@ use std::time::Duration;
 use muster_chain::{Metagraph, Uid};
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_process::store::StoreError;
-use muster_protocol::job::{Attempt, Outcome, Plan};
+use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, MinerKey};
-use muster_routing::{Candidate, Decision, Policy, Route, Subject, Thing, Wish, route};
+use muster_routing::{
+    CacheKey, Candidate, JobRequirements, RoutableNeuron, Route, RouteDecision, RoutingPolicy, route,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -92,17 +94,17 @@ pub(super) async fn assign(
     Ok(Assignment::Attempt(Box::new(attempt)))
 }
 
-fn requirements(request: &JobRequest, earlier: &[StoredAttempt]) -> Wish {
-    Wish {
+fn requirements(request: &JobRequest, earlier: &[StoredAttempt]) -> JobRequirements {
+    JobRequirements {
         job: request.uuid,
         class: request.executor_class,
-        image: Thing::image(&request.docker_image),
-        inputs: Thing::inputs(request.volume.as_ref()),
+        image: CacheKey::image(&request.docker_image),
+        inputs: CacheKey::inputs(request.volume.as_ref()),
         tried: earlier.iter().map(|attempt| attempt.miner).collect(),
     }
 }
 
-fn policy(state: &ValidatorState) -> Policy {
+fn policy(state: &ValidatorState) -> RoutingPolicy {
     state.config.routing.policy(state.keypair.hotkey())
 }
 
@@ -114,15 +116,15 @@ fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {
 /// Routes the job, and notes the attempt in the ledger before the lock is released, so that the next job sees it.
 fn choose(
     drivers: &JobDrivers,
-    requirements: &Wish,
+    requirements: &JobRequirements,
     metagraph: &Metagraph,
-    policy: &Policy,
+    policy: &RoutingPolicy,
 ) -> (Route, Option<Candidate>) {
     let pinned = drivers.own_jobs.pinned_miner(requirements.job);
     let neurons = metagraph.neurons.iter();
     let subjects: Vec<_> = neurons
         .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
-        .map(|neuron| Subject {
+        .map(|neuron| RoutableNeuron {
             uid: neuron.uid.0,
             miner: MinerKey(neuron.hotkey),
             axon: neuron.axon,
@@ -135,12 +137,12 @@ fn choose(
     // A pinned miner is asked whatever its record says: if it has nothing free, it has to show why.
     let recorded = subjects.iter().map(|subject| subject.miner);
     let recorded = recorded.filter(|_| pinned.is_none());
-    let standings = ledger.standings(recorded, &images_and_inputs, now);
+    let standings = ledger.stats(recorded, &images_and_inputs, now);
     let found = route(requirements, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {
-        ledger.opened(chosen.miner, requirements.class);
-        ledger.given(chosen.miner, now);
+        ledger.open_attempt(chosen.miner, requirements.class);
+        ledger.record_offer(chosen.miner, now);
     }
     (found, chosen)
 }
@@ -151,7 +153,7 @@ fn new_attempt(
     request: &JobRequest,
     earlier: &[StoredAttempt],
     chosen: Candidate,
-    decision: Decision,
+    decision: RouteDecision,
 ) -> NewAttempt {
     // The first attempt carries the job's own id on the wire, so that ComputeHorde's peers see one job as one uuid.
     let id = match earlier {
@@ -183,8 +185,8 @@ fn new_attempt(
     }
 }
 
-fn plan(timing: &TimingConfig, request: &JobRequest) -> Plan {
-    Plan {
+fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
+    AttemptPlan {
         class: request.executor_class,
         streaming: request.streaming_details.is_some(),
         timing: ExecutorTiming {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_process::store::StoreError;
 use muster_protocol::Timestamp;
-use muster_routing::{Ledger, Windows};
+use muster_routing::{LedgerWindows, MinerLedger};
 
 use crate::store::Store;
 
@@ -12,23 +12,23 @@ use crate::store::Store;
 /// is learned again.
 pub(super) async fn restore_ledger(
     store: &Store,
-    windows: Windows,
+    windows: LedgerWindows,
     now: Timestamp,
-) -> Result<Ledger, StoreError> {
+) -> Result<MinerLedger, StoreError> {
     let before = |window: Duration| {
         let span = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
         Timestamp::from_micros(now.micros().saturating_sub(span))
     };
-    let mut ledger = Ledger::new(windows);
+    let mut ledger = MinerLedger::new(windows);
     for group in store
         .history(before(windows.record), before(windows.given))
         .await?
     {
         for _ in 0..group.count {
-            ledger.given(group.miner, group.started_at);
+            ledger.record_offer(group.miner, group.started_at);
             match group.ended {
-                Some((at, mark)) => ledger.marked(group.miner, mark, at),
-                None => ledger.opened(group.miner, group.class),
+                Some((at, mark)) => ledger.record_mark(group.miner, mark, at),
+                None => ledger.open_attempt(group.miner, group.class),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::net::SocketAddr;
 
-use muster_identity::{Keypair, validator_auth};
+use muster_identity::{Keypair, sign_validator_auth};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
@@ -28,7 +28,7 @@ pub(crate) async fn fetch_manifest(
     let mut socket = connect(&url, &Limits::miner())
         .await
         .map_err(|error| causes(&error))?;
-    let greeting = ToMiner::ValidatorAuthForMiner(validator_auth(keypair, miner, clock.now()));
+    let greeting = ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, miner, clock.now()));
     socket
         .send(encode(&greeting))
         .await

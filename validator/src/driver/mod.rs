@@ -28,8 +28,8 @@ use muster_process::store::StoreError;
 use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Receipt};
-use muster_routing::Ledger;
-use muster_routing::retry::{self, Facts, Next};
+use muster_routing::MinerLedger;
+use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_websocket::lines::{Line, Lines, Setup, Strays};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
@@ -49,7 +49,7 @@ pub(crate) struct JobDrivers {
     state: Arc<ValidatorState>,
     /// The miners' records, by which jobs are assigned. Locked from reading it to noting the new attempt, so that two
     /// jobs do not take one executor; never locked across an await.
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<MinerLedger>,
     /// The connections to miners.
     channels: Lines,
     live_output: Arc<LiveOutput>,
@@ -122,7 +122,7 @@ impl JobDrivers {
     }
 
     /// The miners' records. Hold the lock for a statement or two at most.
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, MinerLedger> {
         self.ledger.lock()
     }
 
@@ -152,7 +152,8 @@ impl JobDrivers {
     pub(crate) fn withdraw(&self, first: FirstAttempt) {
         let attempt = &first.attempt.attempt;
         let class = attempt.machine.plan().class;
-        self.ledger().withdrawn(attempt.miner, class, attempt.started_at);
+        self.ledger()
+            .withdraw_attempt(attempt.miner, class, attempt.started_at);
     }
 
     /// Drives a new job. The job is in the store, together with its first attempt if it has one.
@@ -273,13 +274,13 @@ impl JobDrivers {
                 AttemptEnd::Ended(outcome) => add_complaint(outcome, runner.complaint()),
             };
             attempts.push(runner.attempt().clone());
-            let facts = Facts {
+            let facts = RetryContext {
                 attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
                 max_attempts: self.state.config.routing.max_attempts,
                 cancelled: cancel.reason().is_some(),
                 address_told: self.is_address_told(&request).await?,
             };
-            if retry::next(&outcome, facts) == Next::TryAnother
+            if retry::next_step(&outcome, facts) == NextStep::TryAnother
                 && let Assignment::Attempt(another) =
                     assignment::assign(self, &request, &attempts, &mut cancel).await?
             {

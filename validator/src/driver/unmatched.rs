@@ -35,7 +35,7 @@ pub(super) async fn answer(
     match interpret(message) {
         MessageMeaning::Manifest(manifest) => {
             let now = drivers.state.clock.now();
-            drivers.ledger().announced(miner, manifest, now);
+            drivers.ledger().record_manifest(miner, manifest, now);
         }
         // No driver passes this output on, so it is dropped.
         MessageMeaning::Live(_) => drivers.live_output.count_dropped(),

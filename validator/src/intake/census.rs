@@ -63,7 +63,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
                 .iter()
                 .map(|(class, count)| Announcement { miner, class, count }),
         );
-        drivers.ledger().announced(miner, manifest, now);
+        drivers.ledger().record_manifest(miner, manifest, now);
     }
     announced.sort_unstable();
     Announcements { announced, silent }

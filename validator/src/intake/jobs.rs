@@ -11,7 +11,7 @@ use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
-use muster_routing::admission::{Admission, Seen, decide};
+use muster_routing::admission::{Admission, PriorRequest, decide_admission};
 use serde_json::Value;
 
 use crate::driver::{JobDrivers, read_final_metadata};
@@ -48,7 +48,7 @@ impl JobIntake {
         let is_signed = verify_job(&request).is_ok();
         let now = state.clock.now();
         let (users, own_key) = (state.config.users.rule(), state.keypair.hotkey());
-        let seen = match decide(&request, is_signed, Seen::Never, &users, own_key) {
+        let seen = match decide_admission(&request, is_signed, PriorRequest::Never, &users, own_key) {
             Admission::Admit => {
                 // The miner is dialled while the job is being stored; it is told nothing of the job yet.
                 let first = self.drivers.prepare(&request);
@@ -69,7 +69,7 @@ impl JobIntake {
             }
             Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
         };
-        match decide(&request, is_signed, seen, &users, own_key) {
+        match decide_admission(&request, is_signed, seen, &users, own_key) {
             // `Admit` cannot come here: the store knows the job, or its signature.
             Admission::Repeat | Admission::Admit => {
                 tracing::debug!(job = %id, "the facilitator repeats a job");

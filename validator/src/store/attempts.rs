@@ -8,7 +8,7 @@ use muster_job_messages::IssuedReceipt;
 use muster_protocol::job::Attempt;
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
-use muster_routing::{Decision, Mark};
+use muster_routing::{AttemptMark, RouteDecision};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
@@ -44,7 +44,7 @@ pub struct NewAttempt {
     /// The started receipt that goes with its offer.
     pub receipt: IssuedReceipt,
     /// Why it goes to this miner.
-    pub decision: Decision,
+    pub decision: RouteDecision,
     /// The chain's head when the attempt began; `None` if the chain has not answered yet.
     pub block: Option<BlockNumber>,
 }
@@ -59,7 +59,7 @@ pub struct AttemptChange {
     /// The attempt's state after the event.
     pub machine: Attempt,
     /// The mark that the attempt's end leaves on the miner's record; `None` while the attempt is under way.
-    pub mark: Option<Mark>,
+    pub mark: Option<AttemptMark>,
     /// Receipts issued because of the event.
     pub receipts: Vec<IssuedReceipt>,
     /// Status updates for the user because of the event.
@@ -80,7 +80,7 @@ pub struct AttemptGroup {
     /// When the attempts began, to the second.
     pub started_at: Timestamp,
     /// When the attempts ended, to the second, and the mark they left; `None` while they are under way.
-    pub ended: Option<(Timestamp, Mark)>,
+    pub ended: Option<(Timestamp, AttemptMark)>,
     /// The number of attempts.
     pub count: u64,
 }
@@ -94,7 +94,7 @@ pub struct RouteView {
     pub decided_at: Timestamp,
     /// The chosen miner and the others, with reasons.
     #[serde(flatten)]
-    pub decision: Decision,
+    pub decision: RouteDecision,
 }
 
 impl Store {
@@ -153,7 +153,7 @@ impl Store {
         &self,
         job: JobId,
         ordinal: u32,
-        decision: &Decision,
+        decision: &RouteDecision,
         now: Timestamp,
     ) -> Result<()> {
         self.write("keep a decision", |draft| {
@@ -203,7 +203,10 @@ impl Store {
             let word: Option<String> = column(row, "mark")?;
             let started: i64 = column(row, "started_s")?;
             let ended: Option<i64> = column(row, "ended_s")?;
-            let mark = word.as_deref().and_then(Mark::from_word).unwrap_or(Mark::Clean);
+            let mark = word
+                .as_deref()
+                .and_then(AttemptMark::from_word)
+                .unwrap_or(AttemptMark::Clean);
             Ok(AttemptGroup {
                 miner: parse_column(row, "miner")?,
                 class: parse_column(row, "class")?,
@@ -249,7 +252,7 @@ impl Draft<'_> {
         let decision = &new.decision;
         self.keep_route(job, attempt.ordinal, decision, attempt.started_at);
         self.put_receipt(&new.receipt, new.block);
-        let offered = attempt.machine.clone().offered(attempt.started_at);
+        let offered = attempt.machine.clone().assume_offered(attempt.started_at);
         self.script.add(
             "INSERT INTO attempts (attempt_id, job_id, ordinal, miner, uid, address, class, machine, started_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
@@ -267,7 +270,7 @@ impl Draft<'_> {
         );
     }
 
-    fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &Decision, now: Timestamp) {
+    fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &RouteDecision, now: Timestamp) {
         self.script.add(
             "INSERT INTO routes (job_id, ordinal, decided_at, decision) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (job_id, ordinal) DO UPDATE SET decided_at = excluded.decided_at, decision = excluded.decision",

@@ -7,9 +7,9 @@ use std::time::Duration;
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
 use muster_protocol::{Digest, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
-use muster_receipts::judge::digest;
-use muster_receipts::{Cursor, Key, Refusal, Refused, key_of};
-use muster_scoring::Paid;
+use muster_receipts::check::digest;
+use muster_receipts::{PageCursor, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
+use muster_scoring::PaidReceipt;
 use serde::Serialize;
 
 use super::{
@@ -29,11 +29,11 @@ pub struct GatheredPage {
     /// The number of the page.
     pub page: i64,
     /// Where the next reading of the page begins.
-    pub cursor: Cursor,
+    pub cursor: PageCursor,
     /// New receipts, each with the block in which it counts.
     pub good: Vec<(Verified<Receipt>, BlockNumber)>,
     /// The refused lines.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<ReceiptRejection>,
 }
 
 /// The lines of a miner's pages that were refused for one reason, as the operator sees them.
@@ -56,14 +56,14 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn page_cursors(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, Cursor>>> {
+    pub async fn page_cursors(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, PageCursor>>> {
         let rows = sqlx::query("SELECT miner, page, next_byte, settled FROM pages_read")
             .fetch_all(&self.pool)
             .await
             .map_err(query_error("read how far receipt pages were read"))?;
-        let mut pages = BTreeMap::<MinerKey, BTreeMap<i64, Cursor>>::new();
+        let mut pages = BTreeMap::<MinerKey, BTreeMap<i64, PageCursor>>::new();
         for row in &rows {
-            let cursor = Cursor {
+            let cursor = PageCursor {
                 offset: to_unsigned(column(row, "next_byte")?),
                 settled: column::<i64>(row, "settled")? != 0,
             };
@@ -79,7 +79,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn known_receipts(&self, receipts: &[Receipt]) -> Result<BTreeMap<Key, Digest>> {
+    pub async fn known_receipts(&self, receipts: &[Receipt]) -> Result<BTreeMap<ReceiptKey, Digest>> {
         const OPERATION: &str = "look receipts up";
         let mut known = BTreeMap::new();
         // One connection for all of them: hundreds of small queries, each by the primary key.
@@ -244,7 +244,7 @@ impl Store {
         &self,
         first: BlockNumber,
         last: BlockNumber,
-    ) -> Result<Vec<Paid>> {
+    ) -> Result<Vec<PaidReceipt>> {
         let rows = sqlx::query(
             "SELECT f.payload, s.payload AS start FROM gathered f LEFT JOIN gathered s \
              ON s.validator = f.validator AND s.attempt_id = f.attempt_id AND s.kind = $5 \
@@ -265,7 +265,7 @@ impl Store {
                 Some(ReceiptPayload::Started(started)) => Some(started.executor_class),
                 Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => None,
             };
-            Ok(Paid {
+            Ok(PaidReceipt {
                 receipt: parse_json(row, "payload")?,
                 class,
             })
@@ -274,8 +274,8 @@ impl Store {
     }
 }
 
-fn count_refusals(refused: &[Refusal]) -> BTreeMap<Refused, (i64, &str)> {
-    let mut counted = BTreeMap::<Refused, (i64, &str)>::new();
+fn count_refusals(refused: &[ReceiptRejection]) -> BTreeMap<RejectionReason, (i64, &str)> {
+    let mut counted = BTreeMap::<RejectionReason, (i64, &str)>::new();
     for refusal in refused {
         let entry = counted.entry(refusal.why).or_default();
         *entry = (entry.0.saturating_add(1), &refusal.example);

@@ -3,8 +3,8 @@
 use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, Timestamp};
-use muster_routing::Mark;
-use muster_routing::admission::Seen;
+use muster_routing::AttemptMark;
+use muster_routing::admission::PriorRequest;
 
 use super::attempts::{NewAttempt, StoredAttempt};
 use super::{
@@ -29,7 +29,7 @@ pub enum JobAdmission {
     /// The job is stored, with its first attempt if it has one.
     New,
     /// The job or its signature was known; nothing is written.
-    Known(Seen),
+    Known(PriorRequest),
 }
 
 impl Store {
@@ -37,7 +37,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn find_seen(&self, job: JobId, signature: &UserSignature) -> Result<Seen> {
+    pub async fn find_seen(&self, job: JobId, signature: &UserSignature) -> Result<PriorRequest> {
         const OPERATION: &str = "look a job up";
         let known = sqlx::query("SELECT job_id FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
@@ -45,7 +45,7 @@ impl Store {
             .await
             .map_err(query_error(OPERATION))?;
         if known.is_some() {
-            return Ok(Seen::Job);
+            return Ok(PriorRequest::Job);
         }
         let used = sqlx::query("SELECT job_id FROM signatures WHERE signatory = $1 AND timestamp_ns = $2")
             .bind(signature.signatory.to_string())
@@ -54,9 +54,9 @@ impl Store {
             .await
             .map_err(query_error(OPERATION))?;
         Ok(if used.is_some() {
-            Seen::Signature
+            PriorRequest::Signature
         } else {
-            Seen::Never
+            PriorRequest::Never
         })
     }
 
@@ -241,7 +241,10 @@ impl Store {
             .await
             .map_err(query_error("read the mark of a refusal"))?;
         let mark: Option<String> = row.map_or(Ok(None), |row| column(&row, "mark"))?;
-        Ok(details.reason == JobRejectionReason::Busy && mark.as_deref() == Some(Mark::Clean.as_str()))
+        Ok(
+            details.reason == JobRejectionReason::Busy
+                && mark.as_deref() == Some(AttemptMark::Clean.as_str()),
+        )
     }
 
     pub(super) async fn outcome(&self, job: JobId) -> Result<Option<Outcome>> {

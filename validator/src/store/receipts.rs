@@ -4,7 +4,7 @@ use muster_chain::BlockNumber;
 use muster_job_messages::IssuedReceipt;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::{AttemptId, ExecutorClass, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp};
-use muster_scoring::{Paid, Streamed};
+use muster_scoring::{PaidReceipt, StreamedSession};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
@@ -117,7 +117,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {
+    pub async fn finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<PaidReceipt>> {
         let mut paid = self.own_finished_between(first, last).await?;
         paid.extend(self.others_finished_between(first, last).await?);
         Ok(paid)
@@ -128,7 +128,11 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn streamed_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Streamed>> {
+    pub async fn streamed_between(
+        &self,
+        first: BlockNumber,
+        last: BlockNumber,
+    ) -> Result<Vec<StreamedSession>> {
         let rows = sqlx::query(STREAMED)
             .bind(ReceiptKind::Finished.as_str())
             .bind(to_signed(first.0))
@@ -139,7 +143,7 @@ impl Store {
             .map_err(query_error("read what the sessions of a cycle answered"))?;
         let streamed = |row| {
             let number = |name| column(row, name).map(to_unsigned);
-            Ok(Streamed {
+            Ok(StreamedSession {
                 attempt: parse_column(row, "attempt_id")?,
                 miner: parse_column(row, "miner")?,
                 proven: number("proven")?,
@@ -153,7 +157,7 @@ impl Store {
         rows.iter().map(streamed).collect()
     }
 
-    async fn own_finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<Paid>> {
+    async fn own_finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<PaidReceipt>> {
         let rows = sqlx::query(
             "SELECT r.payload, a.class FROM receipts r LEFT JOIN attempts a ON a.attempt_id = r.attempt_id \
              WHERE r.kind = $1 AND r.block >= $2 AND r.block <= $3 AND r.chain = $4 ORDER BY r.block, r.attempt_id",
@@ -167,7 +171,7 @@ impl Store {
         .map_err(query_error("read the receipts of a cycle"))?;
         let paid = |row| {
             let class: Option<String> = column(row, "class")?;
-            Ok(Paid {
+            Ok(PaidReceipt {
                 receipt: parse_json(row, "payload")?,
                 class: class.and_then(|class| class.parse::<ExecutorClass>().ok()),
             })

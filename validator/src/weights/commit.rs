@@ -1,9 +1,12 @@
 //! Submits a cycle's weights to the chain, plainly or by a commit that is revealed later, and follows each commit to
 //! its end.
 
-use muster_chain::commit::{Committed, Loss, OnChain, RevealedBy, Salt, Standing, standing};
+use muster_chain::commit::{
+    CommitLoss, CommitPosition, CommitStatus, OnChainWeights, Revealer, Salt, assess_commit,
+};
 use muster_chain::{
-    BlockNumber, ChainError, Method, PendingReveal, Refusal, Uid, WeightRules, WeightsCall, timelock,
+    BlockNumber, CallRejection, ChainError, PendingReveal, Uid, WeightRules, WeightsCall, WeightsMethod,
+    timelock,
 };
 use muster_process::error::Causes;
 use muster_process::store::StoreError;
@@ -57,7 +60,7 @@ impl WeightSetter {
         cycle.error = None;
         if let Some(mut reveal) = cycle.reveal.take() {
             let schedule = chain.rules.schedule.as_ref();
-            reveal.committed = Some(Committed {
+            reveal.committed = Some(CommitPosition {
                 block: set.0,
                 epoch: schedule.and_then(|schedule| schedule.epoch_of(set)),
             });
@@ -103,7 +106,7 @@ impl WeightSetter {
     async fn check_commit(
         &self,
         chain: &ChainSnapshot,
-        shown: &OnChain,
+        shown: &OnChainWeights,
         mut cycle: StoredCycle,
     ) -> Result<bool, AdvanceError> {
         let hash = cycle
@@ -114,23 +117,23 @@ impl WeightSetter {
         let standing_of_commit = cycle
             .reveal
             .as_ref()
-            .map_or(Standing::Lost(Loss::Vanished), |reveal| {
-                standing(reveal, hash, shown)
+            .map_or(CommitStatus::Lost(CommitLoss::Vanished), |reveal| {
+                assess_commit(reveal, hash, shown)
             });
         match standing_of_commit {
-            Standing::Wait => return Ok(true),
-            Standing::Reveal => return self.reveal(cycle).await,
-            Standing::Revealed => {
+            CommitStatus::Wait => return Ok(true),
+            CommitStatus::Reveal => return self.reveal(cycle).await,
+            CommitStatus::Revealed => {
                 tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights revealed");
                 cycle.state = CycleState::Set;
                 cycle.error = None;
             }
-            Standing::Lost(Loss::Vanished) if cycle.number == chain.window.cycle.0 => {
+            CommitStatus::Lost(CommitLoss::Vanished) if cycle.number == chain.window.cycle.0 => {
                 // The window may still be open; the next block decides whether the weights are sent again.
                 self.reopen(chain, cycle).await?;
                 return Ok(false);
             }
-            Standing::Lost(loss) => {
+            CommitStatus::Lost(loss) => {
                 let code = ErrorCode::WeightsNotSet;
                 tracing::error!(%code, cycle = cycle.number, %loss, "committed weights never came into force; their work is scored again");
                 cycle.state = CycleState::Expired;
@@ -145,7 +148,7 @@ impl WeightSetter {
     /// Reveals a salted commit; returns whether it still waits.
     async fn reveal(&self, mut cycle: StoredCycle) -> Result<bool, AdvanceError> {
         let Some(PendingReveal {
-            by: RevealedBy::Us { salt },
+            by: Revealer::Us { salt },
             version_key,
             ..
         }) = cycle.reveal.clone()
@@ -171,7 +174,7 @@ impl WeightSetter {
                 Ok(false)
             }
             Err(ChainError::Refused {
-                refusal: Refusal::RevealTooEarly | Refusal::NotRevealTime,
+                refusal: CallRejection::RevealTooEarly | CallRejection::NotRevealTime,
                 ..
             }) => Ok(true),
             Err(error) => {
@@ -217,26 +220,26 @@ impl WeightSetter {
             committed: None,
         };
         match (rules.method(), rules.round(), &rules.beacon) {
-            (Method::Plain, _, _) => Ok((WeightsCall::Set { weights, version_key }, None)),
-            (Method::Timelocked, Some(round), Some(beacon)) => {
-                let payload = timelock::Payload {
+            (WeightsMethod::Plain, _, _) => Ok((WeightsCall::Set { weights, version_key }, None)),
+            (WeightsMethod::Timelocked, Some(round), Some(beacon)) => {
+                let payload = timelock::WeightsPayload {
                     hotkey: self.state.keypair.hotkey(),
                     weights: weights.clone(),
                     version_key,
                 };
                 let ciphertext = timelock::seal(beacon, round, &payload.encode(), random()?)?;
-                let reveal = pending(RevealedBy::Chain { round });
+                let reveal = pending(Revealer::Chain { round });
                 Ok((WeightsCall::CommitTimelocked { ciphertext, round }, Some(reveal)))
             }
-            (Method::Salted | Method::Timelocked, _, _) => {
+            (WeightsMethod::Salted | WeightsMethod::Timelocked, _, _) => {
                 let reveal = match &cycle.reveal {
                     Some(known)
-                        if matches!(known.by, RevealedBy::Us { .. })
+                        if matches!(known.by, Revealer::Us { .. })
                             && known.weights == to_numbers(&weights) =>
                     {
                         known.clone()
                     }
-                    Some(_) | None => pending(RevealedBy::Us {
+                    Some(_) | None => pending(Revealer::Us {
                         salt: salt(random()?),
                     }),
                 };
@@ -300,7 +303,7 @@ impl WeightSetter {
 /// Notes in a cycle what came of submitting its weights at block `now`; returns the block at which its state changed.
 fn note_result(
     cycle: &mut StoredCycle,
-    result: Result<Committed, ChainError>,
+    result: Result<CommitPosition, ChainError>,
     now: BlockNumber,
 ) -> BlockNumber {
     match result {

@@ -4,7 +4,7 @@
 //! of each cycle, the work that was finished before the cycle is scored, and its weights are set once. A development
 //! subnet with a tempo of ten blocks does that every few seconds.
 
-use muster_chain::window::{Due, Window};
+use muster_chain::window::{Window, WindowStatus};
 use muster_chain::{BlockNumber, Epoch};
 
 /// Cycles that a score reaches back at most, after missed windows.
@@ -80,21 +80,30 @@ pub(crate) fn next_action(
     progress: CycleProgress,
 ) -> CycleAction {
     match (progress, window.due(block, last_set, rate_limit)) {
-        (CycleProgress::Pending, Due::Done(_)) => CycleAction::Confirm,
-        (CycleProgress::Untouched, Due::Now) => CycleAction::Score,
-        (CycleProgress::Pending, Due::Now) => CycleAction::Send,
+        (CycleProgress::Pending, WindowStatus::Done(_)) => CycleAction::Confirm,
+        (CycleProgress::Untouched, WindowStatus::Now) => CycleAction::Score,
+        (CycleProgress::Pending, WindowStatus::Now) => CycleAction::Send,
         // The tempo may be changed at any time, so no wait is longer than the cycle.
-        (CycleProgress::Untouched | CycleProgress::Pending, Due::NotYet(then) | Due::TooFast(then)) => {
-            CycleAction::Wait(then.min(window.end))
-        }
+        (
+            CycleProgress::Untouched | CycleProgress::Pending,
+            WindowStatus::NotYet(then) | WindowStatus::TooFast(then),
+        ) => CycleAction::Wait(then.min(window.end)),
         // An endpoint that has not reached block `at` cannot know of the weights. One that has reached it, and shows
         // older weights, follows a chain that took the block back.
-        (CycleProgress::Sent(at), Due::Now) if block > at => CycleAction::Again,
-        (CycleProgress::Sent(_), Due::Now) => CycleAction::Wait(BlockNumber(block.0.saturating_add(1))),
-        (CycleProgress::Sent(_), Due::NotYet(_) | Due::Done(_) | Due::TooFast(_) | Due::Missed(_))
+        (CycleProgress::Sent(at), WindowStatus::Now) if block > at => CycleAction::Again,
+        (CycleProgress::Sent(_), WindowStatus::Now) => {
+            CycleAction::Wait(BlockNumber(block.0.saturating_add(1)))
+        }
+        (
+            CycleProgress::Sent(_),
+            WindowStatus::NotYet(_)
+            | WindowStatus::Done(_)
+            | WindowStatus::TooFast(_)
+            | WindowStatus::Missed(_),
+        )
         | (CycleProgress::Settled, _)
-        | (CycleProgress::Untouched, Due::Done(_))
-        | (CycleProgress::Untouched | CycleProgress::Pending, Due::Missed(_)) => {
+        | (CycleProgress::Untouched, WindowStatus::Done(_))
+        | (CycleProgress::Untouched | CycleProgress::Pending, WindowStatus::Missed(_)) => {
             CycleAction::Wait(window.end)
         }
     }

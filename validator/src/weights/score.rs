@@ -4,7 +4,9 @@ use muster_chain::{BlockNumber, Metagraph, Uid};
 use muster_grading::settlement::Capacity;
 use muster_process::store::StoreError;
 use muster_protocol::ValidatorKey;
-use muster_scoring::{Neuron, Paid, Proven, Snapshot, Streamed, score_and_weigh};
+use muster_scoring::{
+    Neuron, PaidReceipt, ProvenExecutors, ScoringSnapshot, StreamedSession, score_and_weigh,
+};
 
 use super::WeightSetter;
 use super::cycle::BlockSpan;
@@ -93,9 +95,9 @@ impl WeightSetter {
 /// The paid work of a cycle.
 struct CycleWork {
     /// Finished receipts, of all validators.
-    receipts: Vec<Paid>,
+    receipts: Vec<PaidReceipt>,
     /// Sealed sessions of this validator's own gateway.
-    streamed: Vec<Streamed>,
+    streamed: Vec<StreamedSession>,
     /// The executors that each miner's last batch proved.
     proven: Vec<Capacity>,
 }
@@ -106,14 +108,14 @@ fn take_snapshot(
     metagraph: &Metagraph,
     config: &ScoringConfig,
     work: CycleWork,
-) -> Snapshot {
+) -> ScoringSnapshot {
     let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
-    let proven = work.proven.iter().map(|capacity| Proven {
+    let proven = work.proven.iter().map(|capacity| ProvenExecutors {
         miner: capacity.miner,
         class: capacity.class,
         executors: capacity.proven.saturating_add(capacity.excused),
     });
-    Snapshot {
+    ScoringSnapshot {
         me: own_key,
         validators: permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect(),
         neurons: scored_neurons(metagraph),

@@ -3,7 +3,7 @@
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, within};
-use muster_chain::Method;
+use muster_chain::WeightsMethod;
 use muster_protocol::{Hotkey, JobStatus};
 use tokio::task::yield_now;
 
@@ -118,7 +118,7 @@ async fn a_missed_window_costs_no_miner_its_pay() {
 }
 
 /// Runs a job in the first cycle, on a chain that takes weights by this method.
-async fn worked(method: Method) -> (Miner, World) {
+async fn worked(method: WeightsMethod) -> (Miner, World) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     world.chain.take(method);
@@ -138,7 +138,7 @@ async fn killed(world: &mut World) {
 
 #[tokio::test]
 async fn salted_weights_survive_a_kill_between_commit_and_reveal() {
-    let (_miner, mut world) = worked(Method::Salted).await;
+    let (_miner, mut world) = worked(WeightsMethod::Salted).await;
     world.chain.seal_to(16);
     let cycle = cycle_is(&world, "committed").await;
     assert!(cycle.get("reveal").is_none(), "nobody is shown the salt: {cycle}");
@@ -159,7 +159,7 @@ async fn salted_weights_survive_a_kill_between_commit_and_reveal() {
 
 #[tokio::test]
 async fn a_commit_that_nobody_heard_of_is_not_made_twice() {
-    for method in [Method::Salted, Method::Timelocked] {
+    for method in [WeightsMethod::Salted, WeightsMethod::Timelocked] {
         let (_miner, mut world) = worked(method).await;
         world.chain.be_vague();
         world.chain.seal_to(16);
@@ -176,7 +176,7 @@ async fn a_commit_that_nobody_heard_of_is_not_made_twice() {
 
 #[tokio::test]
 async fn a_commit_of_an_earlier_cycle_is_still_revealed() {
-    let (_miner, mut world) = worked(Method::Salted).await;
+    let (_miner, mut world) = worked(WeightsMethod::Salted).await;
     world.chain.be_vague();
     world.chain.seal_to(16);
     cycle_is(&world, "pending").await;
@@ -205,7 +205,7 @@ async fn a_commit_of_an_earlier_cycle_is_still_revealed() {
 
 #[tokio::test]
 async fn a_reveal_that_was_missed_is_named_and_its_work_is_paid_later() {
-    let (_miner, mut world) = worked(Method::Salted).await;
+    let (_miner, mut world) = worked(WeightsMethod::Salted).await;
     world.chain.seal_to(16);
     cycle_is(&world, "committed").await;
     world.kill();
@@ -226,7 +226,7 @@ async fn a_reveal_that_was_missed_is_named_and_its_work_is_paid_later() {
 
 #[tokio::test]
 async fn timelocked_weights_are_committed_once_and_seen_when_the_chain_opens_them() {
-    let (_miner, mut world) = worked(Method::Timelocked).await;
+    let (_miner, mut world) = worked(WeightsMethod::Timelocked).await;
     world.chain.seal_to(16);
     cycle_is(&world, "committed").await;
     killed(&mut world).await;
@@ -243,9 +243,9 @@ async fn timelocked_weights_are_committed_once_and_seen_when_the_chain_opens_the
 #[tokio::test]
 async fn weights_that_the_chain_took_back_are_set_again() {
     for (method, state) in [
-        (Method::Plain, "set"),
-        (Method::Salted, "committed"),
-        (Method::Timelocked, "committed"),
+        (WeightsMethod::Plain, "set"),
+        (WeightsMethod::Salted, "committed"),
+        (WeightsMethod::Timelocked, "committed"),
     ] {
         let (_miner, mut world) = worked(method).await;
         world.chain.seal_to(16);
@@ -269,7 +269,7 @@ async fn weights_that_the_chain_took_back_are_set_again() {
 
 #[tokio::test]
 async fn a_uid_that_passed_to_another_is_not_given_the_weight() {
-    let (_miner, mut world) = worked(Method::Plain).await;
+    let (_miner, mut world) = worked(WeightsMethod::Plain).await;
     world.chain.refuse(1);
     world.chain.seal_to(16);
     cycle_is(&world, "pending").await;

@@ -1,6 +1,6 @@
 //! Scored cycles, from their weights to the reveal of their commit.
 
-use muster_chain::commit::{Committed, RevealedBy};
+use muster_chain::commit::{CommitPosition, Revealer};
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_scoring::Scores;
 use muster_validator::store::{CycleState, Store, StoredCycle};
@@ -93,7 +93,7 @@ fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
 async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored_again() {
     for (test, store) in each().await {
         let salted = PendingReveal {
-            by: RevealedBy::Us { salt: [7; 8] },
+            by: Revealer::Us { salt: [7; 8] },
             weights: vec![(2, 65_535)],
             version_key: 3,
             committed: None,
@@ -112,7 +112,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
         );
 
         // Committed; a later process finds the secret that reveals it.
-        let committed = Committed {
+        let committed = CommitPosition {
             block: 16,
             epoch: Some(1),
         };
@@ -164,7 +164,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
 
         // The chain reveals a timelocked commit, so only its round is kept.
         let timelocked = PendingReveal {
-            by: RevealedBy::Chain { round: 77 },
+            by: Revealer::Chain { round: 77 },
             weights: vec![(2, 65_535)],
             version_key: 3,
             committed: Some(committed),

@@ -6,7 +6,7 @@ use muster_chain::BlockNumber;
 use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
 use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
-use muster_receipts::{Cursor, Refusal, Refused, key_of};
+use muster_receipts::{PageCursor, ReceiptRejection, RejectionReason, key_of};
 use muster_validator::store::GatheredPage;
 
 use super::{NOW, each, finished, job};
@@ -69,22 +69,22 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             .into_iter()
             .map(|receipt| (receipt.unwrap(), BlockNumber(7)));
         let miner = receipts[0].payload.miner();
-        let refusal = |why| Refusal {
+        let refusal = |why| ReceiptRejection {
             why,
             example: "x".to_owned(),
         };
         let mut harvest = GatheredPage {
             miner,
             page: 5,
-            cursor: Cursor {
+            cursor: PageCursor {
                 offset: 100,
                 settled: false,
             },
             good: good.collect(),
             refused: vec![
-                refusal(Refused::Future),
-                refusal(Refused::Future),
-                refusal(Refused::Stale),
+                refusal(RejectionReason::Future),
+                refusal(RejectionReason::Future),
+                refusal(RejectionReason::Stale),
             ],
         };
         let my_key = ValidatorKey(me.hotkey());
@@ -101,7 +101,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         let pages = store.page_cursors().await.unwrap();
         assert_eq!(
             pages[&miner][&5],
-            Cursor {
+            PageCursor {
                 offset: 100,
                 settled: true
             }

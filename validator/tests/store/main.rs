@@ -18,7 +18,7 @@ mod streamed;
 use muster_chain::{BlockNumber, Uid};
 use muster_process::store::StoreError;
 use muster_process::store::testing::{TestStore, stores};
-use muster_protocol::job::{Attempt, Event, Outcome, Plan};
+use muster_protocol::job::{Attempt, AttemptPlan, Event, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{HordeFailureDetails, JobRequest, RejectionDetails};
@@ -27,8 +27,8 @@ use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp,
     ValidatorKey,
 };
-use muster_routing::admission::Seen;
-use muster_routing::{Decision, Mark};
+use muster_routing::admission::PriorRequest;
+use muster_routing::{AttemptMark, RouteDecision};
 use muster_validator::store::{
     AttemptChange, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, Store, StoredAttempt,
 };
@@ -97,7 +97,7 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
         streaming_start_time_limit: 1,
     };
     let second = std::time::Duration::from_secs(1);
-    let plan = Plan {
+    let plan = AttemptPlan {
         dial: second,
         class: ExecutorClass::AlwaysOnTest,
         streaming: false,
@@ -117,8 +117,8 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
     }
 }
 
-fn decision() -> Decision {
-    Decision {
+fn decision() -> RouteDecision {
+    RouteDecision {
         block: 7,
         class: ExecutorClass::AlwaysOnTest,
         chosen: Some(miner(2)),
@@ -169,7 +169,7 @@ async fn a_job_and_a_signature_are_taken_once() {
         let (one, frame) = request(job(1), 5);
         assert_eq!(
             store.find_seen(one.uuid, &one.signature).await.unwrap(),
-            Seen::Never,
+            PriorRequest::Never,
             "{}",
             test.engine
         );
@@ -179,20 +179,20 @@ async fn a_job_and_a_signature_are_taken_once() {
         );
         assert_eq!(
             store.admit(&one, &frame, NOW(2), None).await.unwrap(),
-            JobAdmission::Known(Seen::Job)
+            JobAdmission::Known(PriorRequest::Job)
         );
         let (two, frame_two) = request(job(2), 5);
         assert_eq!(
             store.find_seen(one.uuid, &one.signature).await.unwrap(),
-            Seen::Job
+            PriorRequest::Job
         );
         assert_eq!(
             store.find_seen(two.uuid, &two.signature).await.unwrap(),
-            Seen::Signature
+            PriorRequest::Signature
         );
         assert_eq!(
             store.admit(&two, &frame_two, NOW(3), None).await.unwrap(),
-            JobAdmission::Known(Seen::Signature),
+            JobAdmission::Known(PriorRequest::Signature),
             "the same signature under another id"
         );
         assert_eq!(store.open_jobs().await.unwrap(), [one.uuid]);
@@ -274,7 +274,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         let whole = receipt
             .offered
             .clone()
-            .countersigned(Signature::from_bytes([4; 64]));
+            .with_countersignature(Signature::from_bytes([4; 64]));
         assert!(store.countersign(&whole).await.unwrap());
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap()[1].complete(),
@@ -307,9 +307,9 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         };
         (step.machine, _) = step.machine.apply(Event::HordeFailed(lost), NOW(12)).unwrap();
         step.now = NOW(12);
-        step.mark = Some(Mark::Incident);
+        step.mark = Some(AttemptMark::Incident);
         store.save(&step).await.unwrap();
-        assert_eq!(history(12).await[0].ended, Some((NOW(12), Mark::Incident)));
+        assert_eq!(history(12).await[0].ended, Some((NOW(12), AttemptMark::Incident)));
         assert!(history(13).await.is_empty(), "incidents are forgotten");
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap().len(),

@@ -2,7 +2,7 @@
 
 use muster_protocol::JobStatus;
 use muster_protocol::job::Outcome;
-use muster_routing::admission::Seen;
+use muster_routing::admission::PriorRequest;
 use muster_validator::store::{JobAdmission, StatusUpdate, Store};
 use sqlx::Row as _;
 
@@ -44,11 +44,16 @@ async fn a_job_is_taken_with_its_first_attempt_in_one_write() {
         let mut second = first.clone();
         second.attempt.uid = muster_chain::Uid(first.attempt.uid.0 + 1);
         let taken = store.admit(&one, &frame, NOW(2), Some(&second)).await.unwrap();
-        assert_eq!(taken, JobAdmission::Known(Seen::Job), "{}", test.engine);
+        assert_eq!(taken, JobAdmission::Known(PriorRequest::Job), "{}", test.engine);
         let (two, _) = request(job(2), 5);
         let elsewhere = beginning(attempt(2, 1));
         let taken = store.admit(&two, &frame, NOW(2), Some(&elsewhere)).await.unwrap();
-        assert_eq!(taken, JobAdmission::Known(Seen::Signature), "{}", test.engine);
+        assert_eq!(
+            taken,
+            JobAdmission::Known(PriorRequest::Signature),
+            "{}",
+            test.engine
+        );
         assert!(store.job(two.uuid).await.unwrap().is_none());
         assert_eq!(store.job(one.uuid).await.unwrap().unwrap().attempts, kept);
         assert_eq!(store.updates_waiting().await.unwrap(), 1);

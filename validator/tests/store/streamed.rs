@@ -3,7 +3,7 @@
 use muster_chain::BlockNumber;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::{AttemptId, ReceiptPayload, Signature};
-use muster_scoring::Streamed;
+use muster_scoring::StreamedSession;
 use muster_validator::store::{IssuedReceipt, Store};
 use sqlx::AnyPool;
 
@@ -67,7 +67,7 @@ async fn a_session_is_taken_up_once_and_whole_where_its_attempts_receipt_is() {
                 .await;
             found.unwrap()
         };
-        let streamed = |id, proven, earned| Streamed {
+        let streamed = |id, proven, earned| StreamedSession {
             attempt: AttemptId::first_of(job(id)),
             miner: miner(2),
             proven,
@@ -77,11 +77,11 @@ async fn a_session_is_taken_up_once_and_whole_where_its_attempts_receipt_is() {
             earned,
             fault: None,
         };
-        let one = Streamed {
+        let one = StreamedSession {
             unproven: 1,
             ..streamed(1, 3, 33)
         };
-        let two = Streamed {
+        let two = StreamedSession {
             fault: Some("two proofs are missing".to_owned()),
             ..streamed(2, 1, 7)
         };

@@ -12,21 +12,21 @@ use subxt::ext::scale_decode::{DecodeAsType, Error, IntoVisitor, TypeResolver, V
 
 /// A value whose lengths its bytes bear out.
 #[derive(Debug)]
-pub(crate) struct Answer(pub(crate) Value);
+pub(crate) struct AnswerValue(pub(crate) Value);
 
 /// Makes it.
-pub(crate) struct Careful<R>(PhantomData<R>);
+pub(crate) struct BoundedVisitor<R>(PhantomData<R>);
 
-impl IntoVisitor for Answer {
-    type AnyVisitor<R: TypeResolver> = Careful<R>;
+impl IntoVisitor for AnswerValue {
+    type AnyVisitor<R: TypeResolver> = BoundedVisitor<R>;
 
-    fn into_visitor<R: TypeResolver>() -> Careful<R> {
-        Careful(PhantomData)
+    fn into_visitor<R: TypeResolver>() -> BoundedVisitor<R> {
+        BoundedVisitor(PhantomData)
     }
 }
 
-impl<R: TypeResolver> Visitor for Careful<R> {
-    type Value<'scale, 'resolver> = Answer;
+impl<R: TypeResolver> Visitor for BoundedVisitor<R> {
+    type Value<'scale, 'resolver> = AnswerValue;
     type Error = Error;
     type TypeResolver = R;
 
@@ -35,11 +35,11 @@ impl<R: TypeResolver> Visitor for Careful<R> {
         input: &mut &[u8],
         kind: R::TypeId,
         types: &R,
-    ) -> DecodeAsTypeResult<Self, Result<Answer, Error>> {
+    ) -> DecodeAsTypeResult<Self, Result<AnswerValue, Error>> {
         let mut ahead = *input;
         let walked = decode_with_visitor(&mut ahead, kind.clone(), types, IgnoreVisitor::<R>::new());
         DecodeAsTypeResult::Decoded(match walked {
-            Ok(()) => Value::decode_as_type(input, kind, types).map(Answer),
+            Ok(()) => Value::decode_as_type(input, kind, types).map(AnswerValue),
             Err(error) => Err(error.into()),
         })
     }
@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     /// The type of `SubtensorModule.Weights`' values, a list of pairs, and what decodes it.
-    fn decode(bytes: &[u8]) -> Result<Answer, String> {
+    fn decode(bytes: &[u8]) -> Result<AnswerValue, String> {
         let mut file: &[u8] = include_bytes!("../../../../tests/vectors/finney-spec365.scale");
         let metadata = Metadata::decode(&mut file).map_err(|error| error.to_string())?;
         let pallet = metadata.pallet_by_name("SubtensorModule").ok_or("no pallet")?;
         let storage = pallet.storage().ok_or("no storage")?;
         let entry = storage.entry_by_name("Weights").ok_or("no entry")?;
-        Answer::decode_as_type(&mut &*bytes, entry.value_ty(), metadata.types())
+        AnswerValue::decode_as_type(&mut &*bytes, entry.value_ty(), metadata.types())
             .map_err(|error| error.to_string())
     }
 

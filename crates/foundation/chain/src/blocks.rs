@@ -15,15 +15,15 @@ const DOING: &str = "follow the chain";
 #[derive(Debug)]
 pub struct Blocks {
     client: Arc<ChainClient>,
-    stream: Option<Followed>,
+    stream: Option<BlockSubscription>,
     /// The endpoint that was followed last.
     place: Option<usize>,
-    height: Height,
+    height: BlockCounter,
 }
 
 /// A subscription at one endpoint.
 #[derive(Debug)]
-struct Followed {
+struct BlockSubscription {
     place: usize,
     blocks: subxt::client::Blocks<SubstrateConfig>,
 }
@@ -38,7 +38,7 @@ impl ChainClient {
             client: Arc::clone(self),
             stream: None,
             place: None,
-            height: Height::default(),
+            height: BlockCounter::default(),
         };
         blocks.stream = Some(follow(self).await?);
         Ok(blocks)
@@ -62,7 +62,7 @@ impl Blocks {
                 continue;
             };
             let place = followed.place;
-            match timeout(self.client.endpoint.patience.stall, followed.blocks.next()).await {
+            match timeout(self.client.endpoint.timeouts.stall, followed.blocks.next()).await {
                 Ok(Some(Ok(block))) => {
                     let elsewhere = self.place.is_some_and(|last| last != place);
                     self.height.seen(block.number(), elsewhere);
@@ -73,12 +73,12 @@ impl Blocks {
                 Ok(Some(Err(error))) => {
                     tracing::warn!(%error, "lost the chain endpoint, connecting again");
                     self.stream = None;
-                    self.client.endpoint.lost(place).await;
+                    self.client.endpoint.report_lost(place).await;
                 }
                 Ok(None) => {
                     tracing::warn!("the chain endpoint ended the subscription, connecting again");
                     self.stream = None;
-                    self.client.endpoint.lost(place).await;
+                    self.client.endpoint.report_lost(place).await;
                 }
                 Err(_) => self.look_around(place).await?,
             }
@@ -97,12 +97,12 @@ impl Blocks {
 }
 
 /// Subscribes at the endpoint that is to be asked.
-async fn follow(client: &ChainClient) -> Result<Followed, ChainError> {
+async fn follow(client: &ChainClient) -> Result<BlockSubscription, ChainError> {
     let endpoint = &client.endpoint;
-    let subscribe = async |head: crate::endpoint::Head| {
+    let subscribe = async |head: crate::endpoint::ChainHead| {
         let blocks = endpoint.read(&head, DOING, head.link.api.stream_blocks()).await?;
         let place = head.place;
-        Ok(Followed { place, blocks })
+        Ok(BlockSubscription { place, blocks })
     };
     match subscribe(endpoint.head(DOING).await?).await {
         // The connection was lost meanwhile: the next one may hold.
@@ -113,12 +113,12 @@ async fn follow(client: &ChainClient) -> Result<Followed, ChainError> {
 
 /// Which numbers were told, and which are to be told still.
 #[derive(Debug, Default)]
-struct Height {
+struct BlockCounter {
     told: Option<u64>,
     seen: Option<u64>,
 }
 
-impl Height {
+impl BlockCounter {
     /// `elsewhere`: another endpoint than the one that was followed says so.
     fn seen(&mut self, number: u64, elsewhere: bool) {
         if self.told.is_some_and(|told| number < told) {
@@ -153,14 +153,14 @@ impl Height {
 mod tests {
     use super::*;
 
-    fn told(height: &mut Height, number: u64) -> Vec<u64> {
+    fn told(height: &mut BlockCounter, number: u64) -> Vec<u64> {
         height.seen(number, false);
         std::iter::from_fn(|| height.next()).collect()
     }
 
     #[test]
     fn gaps_are_filled_and_repetitions_dropped() {
-        let mut height = Height::default();
+        let mut height = BlockCounter::default();
         assert_eq!(height.next(), None);
         assert_eq!(told(&mut height, 7), [7]);
         assert_eq!(told(&mut height, 7), [0_u64; 0]);

@@ -1,14 +1,11 @@
-//! What changed in a subnet between two looks at it. The comparison is pure; [`Watch`] looks at every finalised head.
+//! What changed in a subnet between two looks at it. The comparison is pure; [`MetagraphWatch`] looks at every finalised head.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao, Uid};
+use muster_protocol::{BlockNumber, Hotkey, Rao, Uid};
 
-use crate::blocks::Blocks;
-use crate::client::ChainClient;
-use crate::error::ChainError;
 use crate::metagraph::{Metagraph, Neuron};
 use crate::types::Hyperparameters;
 
@@ -84,7 +81,7 @@ pub enum MetagraphEvent {
 
 /// A subnet and its rules as they were at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct SubnetSnapshot {
     /// The neurons.
     pub graph: Arc<Metagraph>,
     /// The rules, if they were looked at.
@@ -94,7 +91,7 @@ pub struct Snapshot {
 /// What changed from `old` to `new`, place by place. Stakes are told only if they moved by `threshold` or more.
 ///
 /// Two looks may lie far apart: what happened in between and was undone is not seen.
-pub fn diff(old: &Snapshot, new: &Snapshot, threshold: Rao) -> Vec<MetagraphEvent> {
+pub fn diff(old: &SubnetSnapshot, new: &SubnetSnapshot, threshold: Rao) -> Vec<MetagraphEvent> {
     let mut events = Vec::new();
     let places = |graph: &Metagraph| graph.neurons.len();
     let now: BTreeMap<Hotkey, Uid> = new
@@ -106,7 +103,7 @@ pub fn diff(old: &Snapshot, new: &Snapshot, threshold: Rao) -> Vec<MetagraphEven
     for at in 0..places(&old.graph).max(places(&new.graph)) {
         let (before, after) = (old.graph.neurons.get(at), new.graph.neurons.get(at));
         match (before, after) {
-            (Some(before), Some(after)) => events.extend(place(before, after, &now, threshold)),
+            (Some(before), Some(after)) => events.extend(compare_neuron(before, after, &now, threshold)),
             (Some(before), None) => {
                 if !now.contains_key(&before.hotkey) {
                     events.push(MetagraphEvent::Deregistered {
@@ -132,7 +129,7 @@ pub fn diff(old: &Snapshot, new: &Snapshot, threshold: Rao) -> Vec<MetagraphEven
 }
 
 /// What changed at one place that was and is taken.
-fn place(
+fn compare_neuron(
     before: &Neuron,
     after: &Neuron,
     now: &BTreeMap<Hotkey, Uid>,
@@ -186,71 +183,11 @@ fn place(
     events
 }
 
-/// Changes as they come. It holds one look at the subnet and the changes of one comparison, however long nobody asks.
-#[derive(Debug)]
-pub struct Watch {
-    client: Arc<ChainClient>,
-    netuid: Netuid,
-    threshold: Rao,
-    blocks: Blocks,
-    last: Snapshot,
-    waiting: VecDeque<MetagraphEvent>,
-}
-
-impl ChainClient {
-    /// Looks at the subnet now, and tells from then on what changes.
-    ///
-    /// # Errors
-    /// As for [`Self::metagraph`].
-    pub async fn watch(self: &Arc<Self>, netuid: Netuid, threshold: Rao) -> Result<Watch, ChainError> {
-        let blocks = self.blocks().await?;
-        Ok(Watch {
-            client: Arc::clone(self),
-            netuid,
-            threshold,
-            blocks,
-            last: self.snapshot(netuid).await?,
-            waiting: VecDeque::new(),
-        })
-    }
-
-    async fn snapshot(&self, netuid: Netuid) -> Result<Snapshot, ChainError> {
-        Ok(Snapshot {
-            graph: self.metagraph_shared(netuid).await?,
-            rules: Some(self.hyperparameters(netuid).await?),
-        })
-    }
-}
-
-impl Watch {
-    /// The next change; waits for ever if none comes. Cancel-safe.
-    ///
-    /// # Errors
-    /// No endpoint answers. Call it again later: it compares with the look that it had.
-    pub async fn next(&mut self) -> Result<MetagraphEvent, ChainError> {
-        loop {
-            if let Some(event) = self.waiting.pop_front() {
-                return Ok(event);
-            }
-            let block = self.blocks.next().await?;
-            if block <= self.last.graph.block {
-                continue;
-            }
-            let new = self.client.snapshot(self.netuid).await?;
-            self.waiting = diff(&self.last, &new, self.threshold).into();
-            self.last = new;
-        }
-    }
-
-    /// The subnet as it was at the last look.
-    pub fn last(&self) -> &Snapshot {
-        &self.last
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use muster_protocol::Netuid;
 
     use super::*;
 
@@ -269,7 +206,7 @@ mod tests {
         }
     }
 
-    fn look(neurons: Vec<Neuron>) -> Snapshot {
+    fn look(neurons: Vec<Neuron>) -> SubnetSnapshot {
         let graph = Metagraph {
             block: BlockNumber(9),
             netuid: Netuid(1),
@@ -277,7 +214,7 @@ mod tests {
             last_epoch: BlockNumber(0),
             neurons,
         };
-        Snapshot {
+        SubnetSnapshot {
             graph: Arc::new(graph),
             rules: None,
         }
@@ -423,7 +360,7 @@ mod tests {
             commit_reveal: true,
             ..rules
         };
-        let with = |rules| Snapshot {
+        let with = |rules| SubnetSnapshot {
             rules,
             ..look(vec![])
         };

@@ -11,9 +11,9 @@ use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
 
-use crate::answer::Answer;
+use crate::answer::AnswerValue;
 use crate::commitment;
-use crate::endpoint::{Endpoint, Head, Patience};
+use crate::endpoint::{ChainHead, ChainTimeouts, Endpoint};
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
 use crate::types::Hyperparameters;
@@ -39,15 +39,15 @@ impl ChainClient {
     /// # Errors
     /// An address that may not be used, or no answer in time.
     pub async fn connect(url: &str) -> Result<Arc<Self>, ChainError> {
-        Self::connect_with(url, Patience::default()).await
+        Self::connect_with(url, ChainTimeouts::default()).await
     }
 
     /// Connects as [`Self::connect`] does, waiting as long as it is told.
     ///
     /// # Errors
     /// As for [`Self::connect`].
-    pub async fn connect_with(url: &str, patience: Patience) -> Result<Arc<Self>, ChainError> {
-        Self::connect_any(&[url.to_owned()], patience, Arc::new(SystemClock::new())).await
+    pub async fn connect_with(url: &str, timeouts: ChainTimeouts) -> Result<Arc<Self>, ChainError> {
+        Self::connect_any(&[url.to_owned()], timeouts, Arc::new(SystemClock::new())).await
     }
 
     /// Connects to a chain that several endpoints serve, the preferred one first.
@@ -56,11 +56,11 @@ impl ChainClient {
     /// An address that may not be used, or none of them answers in time.
     pub async fn connect_any(
         urls: &[String],
-        patience: Patience,
+        timeouts: ChainTimeouts,
         clock: SharedClock,
     ) -> Result<Arc<Self>, ChainError> {
         Ok(Arc::new(Self {
-            endpoint: Endpoint::connect(urls, patience, clock).await?,
+            endpoint: Endpoint::connect(urls, timeouts, clock).await?,
             submitting: Mutex::new(()),
             metagraphs: Lock::default(),
         }))
@@ -108,7 +108,7 @@ impl ChainClient {
             .await
     }
 
-    async fn metagraph_at(&self, head: Head, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
+    async fn metagraph_at(&self, head: ChainHead, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
         const DOING: &str = "read the metagraph";
         let hash = head.at.block_hash();
         if let Some(known) = self.cached(hash, netuid) {
@@ -147,7 +147,7 @@ impl ChainClient {
 
     pub(crate) async fn hyperparameters_at(
         &self,
-        head: &Head,
+        head: &ChainHead,
         netuid: Netuid,
     ) -> Result<Hyperparameters, ChainError> {
         const DOING: &str = "read the hyperparameters";
@@ -155,7 +155,7 @@ impl ChainClient {
             .subnet_info(head, DOING, "get_subnet_hyperparams", netuid)
             .await?;
         let version = self
-            .stored(
+            .read_storage_at(
                 head,
                 DOING,
                 "SubtensorModule",
@@ -185,14 +185,14 @@ impl ChainClient {
 
     pub(crate) async fn weights_at(
         &self,
-        head: &Head,
+        head: &ChainHead,
         netuid: Netuid,
         uid: Uid,
     ) -> Result<Vec<(u16, u16)>, ChainError> {
         const DOING: &str = "read weights";
         let keys = vec![Value::u128(netuid.0.into()), Value::u128(uid.0.into())];
         match self
-            .stored(head, DOING, "SubtensorModule", "Weights", keys)
+            .read_storage_at(head, DOING, "SubtensorModule", "Weights", keys)
             .await?
         {
             Some(row) => weights_row(&row).ok_or_else(|| ChainError::Answer {
@@ -211,11 +211,11 @@ impl ChainClient {
     pub async fn uid_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Uid, ChainError> {
         const DOING: &str = "look up a uid";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
-        let uid = self.storage(DOING, "SubtensorModule", "Uids", keys).await?;
+        let uid = self.read_storage(DOING, "SubtensorModule", "Uids", keys).await?;
         if let Some(uid) = uid.as_ref().and_then(number) {
             return Ok(Uid(uid));
         }
-        self.exists(netuid).await?;
+        self.require_subnet(netuid).await?;
         Err(ChainError::NotRegistered {
             hotkey: *hotkey,
             netuid,
@@ -223,10 +223,10 @@ impl ChainClient {
     }
 
     /// That there is such a subnet.
-    pub(crate) async fn exists(&self, netuid: Netuid) -> Result<(), ChainError> {
+    pub(crate) async fn require_subnet(&self, netuid: Netuid) -> Result<(), ChainError> {
         let keys = vec![Value::u128(netuid.0.into())];
         let exists = self
-            .storage("look up a subnet", "SubtensorModule", "NetworksAdded", keys)
+            .read_storage("look up a subnet", "SubtensorModule", "NetworksAdded", keys)
             .await?;
         if exists.as_ref().and_then(flag) == Some(true) {
             Ok(())
@@ -252,21 +252,23 @@ impl ChainClient {
     ) -> Result<Option<String>, ChainError> {
         const DOING: &str = "read a commitment";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
-        let registration = self.storage(DOING, "Commitments", "CommitmentOf", keys).await?;
+        let registration = self
+            .read_storage(DOING, "Commitments", "CommitmentOf", keys)
+            .await?;
         Ok(registration.as_ref().and_then(commitment::decode))
     }
 
     /// Calls a method about one subnet that answers with an optional structure.
     async fn subnet_info(
         &self,
-        head: &Head,
+        head: &ChainHead,
         doing: &'static str,
         method: &'static str,
         netuid: Netuid,
     ) -> Result<Value, ChainError> {
         let arguments = vec![Value::u128(netuid.0.into())];
-        let call = dynamic::runtime_api_call::<_, Answer>("SubnetInfoRuntimeApi", method, arguments);
-        let Answer(answer) = self
+        let call = dynamic::runtime_api_call::<_, AnswerValue>("SubnetInfoRuntimeApi", method, arguments);
+        let AnswerValue(answer) = self
             .endpoint
             .read(head, doing, head.at.runtime_apis().call(call))
             .await?;
@@ -281,7 +283,7 @@ impl ChainClient {
     }
 
     /// A value in storage at the last finalised block.
-    pub(crate) async fn storage(
+    pub(crate) async fn read_storage(
         &self,
         doing: &'static str,
         pallet: &'static str,
@@ -293,7 +295,7 @@ impl ChainClient {
                 let keys = keys.clone();
                 async move {
                     if has_entry(&head, pallet, entry) {
-                        return self.stored(&head, doing, pallet, entry, keys).await;
+                        return self.read_storage_at(&head, doing, pallet, entry, keys).await;
                     }
                     Err(ChainError::Answer {
                         doing,
@@ -305,9 +307,9 @@ impl ChainClient {
     }
 
     /// A value in storage at a block; `None` also on a chain that has no such entry.
-    pub(crate) async fn stored(
+    pub(crate) async fn read_storage_at(
         &self,
-        head: &Head,
+        head: &ChainHead,
         doing: &'static str,
         pallet: &'static str,
         entry: &'static str,
@@ -316,14 +318,14 @@ impl ChainClient {
         if !has_entry(head, pallet, entry) {
             return Ok(None);
         }
-        let address = dynamic::storage::<Vec<Value>, Answer>(pallet, entry);
+        let address = dynamic::storage::<Vec<Value>, AnswerValue>(pallet, entry);
         let storage = head.at.storage();
         let stored = self
             .endpoint
             .read(head, doing, storage.try_fetch(address, keys))
             .await?;
         stored
-            .map(|value| value.decode().map(|Answer(value)| value))
+            .map(|value| value.decode().map(|AnswerValue(value)| value))
             .transpose()
             .map_err(|error| ChainError::Answer {
                 doing,
@@ -332,7 +334,7 @@ impl ChainClient {
     }
 }
 
-fn has_entry(head: &Head, pallet: &str, entry: &str) -> bool {
+fn has_entry(head: &ChainHead, pallet: &str, entry: &str) -> bool {
     let pallet = head.at.metadata_ref().pallet_by_name(pallet);
     pallet
         .and_then(|pallet| pallet.storage())

@@ -7,10 +7,6 @@ use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use serde::{Deserialize, Serialize};
 use subxt::ext::codec::Encode;
 
-use crate::schedule::Schedule;
-use crate::timelock::Beacon;
-use crate::types::Hyperparameters;
-
 /// The version of timelocked commits whose format this is.
 pub const TIMELOCKED_VERSION: u16 = 4;
 /// How many numbers a salt has.
@@ -19,83 +15,23 @@ pub const SALT: usize = 8;
 /// A commit's salt.
 pub type Salt = [u16; SALT];
 
-/// How a subnet takes weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// At once, for everyone to see.
-    Plain,
-    /// A hash first; the weights, with a salt, in a later epoch, by the validator.
-    Salted,
-    /// Encrypted to a beacon's round, which the chain opens in a later epoch by itself.
-    Timelocked,
-}
-
-/// The way that a subnet's rules ask for.
-///
-/// Where weights must be committed, timelocked ones are taken if the chain reads their format and says by which epochs and
-/// which beacon it opens them: nothing depends then on this validator being alive in the right epoch. Otherwise salted.
-pub fn method(rules: &Hyperparameters, schedule: Option<&Schedule>, beacon: Option<&Beacon>) -> Method {
-    if !rules.commit_reveal {
-        return Method::Plain;
-    }
-    let opens = schedule.and_then(Schedule::foresee).is_some() && beacon.is_some();
-    if opens && rules.commit_reveal_version == Some(TIMELOCKED_VERSION) {
-        Method::Timelocked
-    } else {
-        Method::Salted
-    }
-}
-
-/// What a chain's rules for weights are, all read at one block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WeightRules {
-    /// The subnet's rules.
-    pub hyperparameters: Hyperparameters,
-    /// Its epochs, where the chain records them.
-    pub schedule: Option<Schedule>,
-    /// The beacon that opens timelocked weights, where the chain has one.
-    pub beacon: Option<Beacon>,
-    /// The last round that the chain has seen of it.
-    pub last_round: Option<u64>,
-}
-
-impl WeightRules {
-    /// The way that they ask for.
-    pub fn method(&self) -> Method {
-        method(
-            &self.hyperparameters,
-            self.schedule.as_ref(),
-            self.beacon.as_ref(),
-        )
-    }
-
-    /// The beacon's round for a commit that is sent now. One that the chain has seen would open it at once, and is refused:
-    /// where epochs are shorter than the beacon's rounds, as on a development chain, the next round is taken.
-    pub fn round(&self) -> Option<u64> {
-        let round = self.schedule.as_ref()?.round(self.beacon.as_ref()?)?;
-        let unseen = self.last_round.map_or(0, |last| last.saturating_add(1));
-        Some(round.max(unseen))
-    }
-}
-
 /// A commit that waits for its reveal: everything that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingReveal {
     /// How it is revealed.
-    pub by: RevealedBy,
+    pub by: Revealer,
     /// The weights that were committed.
     pub weights: Vec<(u16, u16)>,
     /// Their version key.
     pub version_key: u64,
     /// Since when the chain has it; `None` until that is known.
-    pub committed: Option<Committed>,
+    pub committed: Option<CommitPosition>,
 }
 
 /// Who brings committed weights to light.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RevealedBy {
+pub enum Revealer {
     /// This validator, with this salt.
     Us {
         /// Drawn at random and told to nobody before the reveal.
@@ -110,7 +46,7 @@ pub enum RevealedBy {
 
 /// A commit that the chain took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Committed {
+pub struct CommitPosition {
     /// The block that took it.
     pub block: u64,
     /// The subnet's epoch in that block, where the chain counts them.
@@ -121,10 +57,8 @@ impl PendingReveal {
     /// The hash of a salted commit; `None` for one that the chain opens.
     pub fn hash(&self, hotkey: &Hotkey, netuid: Netuid) -> Option<[u8; 32]> {
         match &self.by {
-            RevealedBy::Us { salt } => {
-                Some(commit_hash(hotkey, netuid, &self.weights, salt, self.version_key))
-            }
-            RevealedBy::Chain { .. } => None,
+            Revealer::Us { salt } => Some(commit_hash(hotkey, netuid, &self.weights, salt, self.version_key)),
+            Revealer::Chain { .. } => None,
         }
     }
 
@@ -162,7 +96,7 @@ pub struct StoredCommit {
 
 /// What the chain shows of a validator's weights at one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OnChain {
+pub struct OnChainWeights {
     /// The block.
     pub block: u64,
     /// The subnet's epoch then, where the chain counts them.
@@ -177,7 +111,7 @@ pub struct OnChain {
 
 /// What is to be done about a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CommitStatus {
     /// Its time has not come.
     Wait,
     /// It is to be revealed now.
@@ -185,12 +119,12 @@ pub enum Standing {
     /// The weights are in force.
     Revealed,
     /// It can never be revealed.
-    Lost(Loss),
+    Lost(CommitLoss),
 }
 
 /// Why committed weights never came to be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Loss {
+pub enum CommitLoss {
     /// The epoch in which it could be revealed went by while this validator, or the chain's endpoint, was away.
     #[error("the epoch in which the commit could be revealed is over: this validator was not there in time")]
     Expired,
@@ -210,13 +144,13 @@ pub enum Loss {
 ///
 /// The rows of a chain are scaled so that the largest is 65535, and so are ours; whether they are in force is seen by
 /// comparing them.
-pub fn standing(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChain) -> Standing {
+pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChainWeights) -> CommitStatus {
     let Some(committed) = pending.committed else {
-        return Standing::Wait;
+        return CommitStatus::Wait;
     };
     if seen.block <= committed.block {
         // An endpoint that is behind the block of the commit cannot tell.
-        return Standing::Wait;
+        return CommitStatus::Wait;
     }
     let due = committed
         .epoch
@@ -227,37 +161,37 @@ pub fn standing(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChain)
                 return gone(pending, due, seen);
             };
             match (seen.epoch, due) {
-                (Some(now), Some(due)) if now < due => Standing::Wait,
-                (Some(now), Some(due)) if now == due => Standing::Reveal,
-                (Some(_), Some(_)) => Standing::Lost(Loss::Expired),
+                (Some(now), Some(due)) if now < due => CommitStatus::Wait,
+                (Some(now), Some(due)) if now == due => CommitStatus::Reveal,
+                (Some(_), Some(_)) => CommitStatus::Lost(CommitLoss::Expired),
                 // A chain that does not count epochs keeps to what it foresaw. The call lands in the block after this one.
                 (None, _) | (_, None) => match seen.block.saturating_add(1) {
-                    lands if lands < stored.window.0.0 => Standing::Wait,
-                    lands if lands <= stored.window.1.0 => Standing::Reveal,
-                    _ => Standing::Lost(Loss::Expired),
+                    lands if lands < stored.window.0.0 => CommitStatus::Wait,
+                    lands if lands <= stored.window.1.0 => CommitStatus::Reveal,
+                    _ => CommitStatus::Lost(CommitLoss::Expired),
                 },
             }
         }
         None => match (seen.epoch, due) {
-            (Some(now), Some(due)) if now >= due && in_force(pending, seen) => Standing::Revealed,
-            (Some(now), Some(due)) if now > due => Standing::Lost(Loss::Unopened),
-            (Some(_), Some(_)) | (None, _) | (_, None) => Standing::Wait,
+            (Some(now), Some(due)) if now >= due && in_force(pending, seen) => CommitStatus::Revealed,
+            (Some(now), Some(due)) if now > due => CommitStatus::Lost(CommitLoss::Unopened),
+            (Some(_), Some(_)) | (None, _) | (_, None) => CommitStatus::Wait,
         },
     }
 }
 
 /// A salted commit that the chain no longer keeps: revealed, expired, or taken back.
-fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChain) -> Standing {
+fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChainWeights) -> CommitStatus {
     if in_force(pending, seen) {
-        return Standing::Revealed;
+        return CommitStatus::Revealed;
     }
     match (seen.epoch, due) {
-        (Some(now), Some(due)) if now > due => Standing::Lost(Loss::Expired),
-        (Some(_), Some(_)) | (None, _) | (_, None) => Standing::Lost(Loss::Vanished),
+        (Some(now), Some(due)) if now > due => CommitStatus::Lost(CommitLoss::Expired),
+        (Some(_), Some(_)) | (None, _) | (_, None) => CommitStatus::Lost(CommitLoss::Vanished),
     }
 }
 
-fn in_force(pending: &PendingReveal, seen: &OnChain) -> bool {
+fn in_force(pending: &PendingReveal, seen: &OnChainWeights) -> bool {
     let row = |weights: &[(u16, u16)]| {
         let mut row: Vec<_> = weights
             .iter()
@@ -276,58 +210,17 @@ mod tests {
 
     use super::*;
 
-    fn rules(commit_reveal: bool, version: Option<u16>) -> Hyperparameters {
-        Hyperparameters {
-            tempo: 20,
-            commit_reveal,
-            commit_reveal_version: version,
-            reveal_period: 1,
-            weights_rate_limit: 0,
-            weights_version_key: 0,
-            min_allowed_weights: 1,
-        }
-    }
-
-    fn schedule(tempo: u16) -> Schedule {
-        Schedule {
-            block: BlockNumber(10),
-            time_ms: 0,
-            block_ms: 12_000,
-            tempo,
-            last: BlockNumber(0),
-            pending: None,
-            index: 3,
-            reveal_period: 1,
-        }
-    }
-
-    #[test]
-    fn the_rules_choose_the_way() {
-        let (beacon, epochs, none) = (Beacon::quicknet(), schedule(20), schedule(0));
-        let way = |rules, epochs, beacon| method(&rules, epochs, beacon);
-        let all = (Some(&epochs), Some(&beacon));
-        assert_eq!(way(rules(false, Some(4)), all.0, all.1), Method::Plain);
-        assert_eq!(way(rules(false, None), None, None), Method::Plain);
-        assert_eq!(way(rules(true, Some(4)), all.0, all.1), Method::Timelocked);
-        assert_eq!(way(rules(true, Some(4)), None, all.1), Method::Salted);
-        assert_eq!(way(rules(true, Some(4)), all.0, None), Method::Salted);
-        assert_eq!(way(rules(true, Some(4)), Some(&none), all.1), Method::Salted);
-        for version in [None, Some(0), Some(3), Some(5)] {
-            assert_eq!(way(rules(true, version), all.0, all.1), Method::Salted);
-        }
-    }
-
     fn salted(committed: Option<(u64, Option<u64>)>) -> PendingReveal {
         PendingReveal {
-            by: RevealedBy::Us { salt: [1; SALT] },
+            by: Revealer::Us { salt: [1; SALT] },
             weights: vec![(1, 65535), (2, 0)],
             version_key: 0,
-            committed: committed.map(|(block, epoch)| Committed { block, epoch }),
+            committed: committed.map(|(block, epoch)| CommitPosition { block, epoch }),
         }
     }
 
-    fn seen(block: u64, epoch: Option<u64>, commits: Vec<StoredCommit>) -> OnChain {
-        OnChain {
+    fn seen(block: u64, epoch: Option<u64>, commits: Vec<StoredCommit>) -> OnChainWeights {
+        OnChainWeights {
             block,
             epoch,
             reveal_period: 2,
@@ -348,20 +241,20 @@ mod tests {
     #[test]
     fn a_salted_commit_is_revealed_in_its_epoch_and_in_no_other() {
         let pending = salted(Some((30, Some(4))));
-        let at = |block, epoch| standing(&pending, Some(HASH), &seen(block, Some(epoch), kept()));
-        assert_eq!([at(40, 4), at(50, 5)], [Standing::Wait; 2]);
-        assert_eq!([at(55, 6), at(79, 6)], [Standing::Reveal; 2]);
-        assert_eq!(at(80, 7), Standing::Lost(Loss::Expired));
-        assert_eq!(at(30, 4), Standing::Wait, "an endpoint that is behind");
+        let at = |block, epoch| assess_commit(&pending, Some(HASH), &seen(block, Some(epoch), kept()));
+        assert_eq!([at(40, 4), at(50, 5)], [CommitStatus::Wait; 2]);
+        assert_eq!([at(55, 6), at(79, 6)], [CommitStatus::Reveal; 2]);
+        assert_eq!(at(80, 7), CommitStatus::Lost(CommitLoss::Expired));
+        assert_eq!(at(30, 4), CommitStatus::Wait, "an endpoint that is behind");
     }
 
     #[test]
     fn without_counted_epochs_the_chains_foresight_holds() {
         let pending = salted(Some((30, None)));
-        let at = |block| standing(&pending, Some(HASH), &seen(block, None, kept()));
-        assert_eq!([at(31), at(58)], [Standing::Wait; 2]);
-        assert_eq!([at(59), at(78)], [Standing::Reveal; 2]);
-        assert_eq!(at(79), Standing::Lost(Loss::Expired));
+        let at = |block| assess_commit(&pending, Some(HASH), &seen(block, None, kept()));
+        assert_eq!([at(31), at(58)], [CommitStatus::Wait; 2]);
+        assert_eq!([at(59), at(78)], [CommitStatus::Reveal; 2]);
+        assert_eq!(at(79), CommitStatus::Lost(CommitLoss::Expired));
     }
 
     #[test]
@@ -369,37 +262,46 @@ mod tests {
         let pending = salted(Some((30, Some(4))));
         let mut chain = seen(60, Some(6), vec![]);
         assert_eq!(
-            standing(&pending, Some(HASH), &chain),
-            Standing::Lost(Loss::Vanished)
+            assess_commit(&pending, Some(HASH), &chain),
+            CommitStatus::Lost(CommitLoss::Vanished)
         );
         chain.epoch = Some(7);
         assert_eq!(
-            standing(&pending, Some(HASH), &chain),
-            Standing::Lost(Loss::Expired)
+            assess_commit(&pending, Some(HASH), &chain),
+            CommitStatus::Lost(CommitLoss::Expired)
         );
         chain.weights = vec![(1, 65535)];
-        assert_eq!(standing(&pending, Some(HASH), &chain), Standing::Revealed);
-        assert_eq!(standing(&salted(None), Some(HASH), &chain), Standing::Wait);
+        assert_eq!(
+            assess_commit(&pending, Some(HASH), &chain),
+            CommitStatus::Revealed
+        );
+        assert_eq!(
+            assess_commit(&salted(None), Some(HASH), &chain),
+            CommitStatus::Wait
+        );
     }
 
     #[test]
     fn the_chain_opens_timelocked_weights_or_they_are_lost() {
         let pending = PendingReveal {
-            by: RevealedBy::Chain { round: 9 },
+            by: Revealer::Chain { round: 9 },
             ..salted(Some((30, Some(4))))
         };
         let mut chain = seen(60, Some(6), vec![]);
-        assert_eq!(standing(&pending, None, &chain), Standing::Wait);
+        assert_eq!(assess_commit(&pending, None, &chain), CommitStatus::Wait);
         chain.weights = vec![(2, 0), (1, 65535)];
-        assert_eq!(standing(&pending, None, &chain), Standing::Revealed);
+        assert_eq!(assess_commit(&pending, None, &chain), CommitStatus::Revealed);
         chain.epoch = Some(5);
         assert_eq!(
-            standing(&pending, None, &chain),
-            Standing::Wait,
+            assess_commit(&pending, None, &chain),
+            CommitStatus::Wait,
             "those are the weights before"
         );
         (chain.epoch, chain.weights) = (Some(7), vec![]);
-        assert_eq!(standing(&pending, None, &chain), Standing::Lost(Loss::Unopened));
+        assert_eq!(
+            assess_commit(&pending, None, &chain),
+            CommitStatus::Lost(CommitLoss::Unopened)
+        );
     }
 
     #[test]

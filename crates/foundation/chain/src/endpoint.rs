@@ -16,13 +16,13 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::error::ChainError;
-use crate::failure::{Failure, named, silent};
+use crate::failure::{LibraryError, name_failure, no_answer};
 use crate::link::{Link, check_address};
-use crate::roster::{Health, Roster};
+use crate::roster::{EndpointHealth, EndpointRoster};
 
 /// How long is waited for the chain. What is not there by then has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct ChainTimeouts {
     /// For an answer of one endpoint, connecting included.
     pub read: Duration,
     /// For a call to be final. On the public network that takes three or four blocks of 12 seconds.
@@ -31,7 +31,7 @@ pub struct Patience {
     pub stall: Duration,
 }
 
-impl Default for Patience {
+impl Default for ChainTimeouts {
     fn default() -> Self {
         Self {
             read: Duration::from_secs(15),
@@ -46,7 +46,7 @@ pub(crate) type AtBlock = ClientAtBlock<SubstrateConfig, OnlineClientAtBlockImpl
 
 /// The chain at the last finalised block of one endpoint.
 #[derive(Clone)]
-pub(crate) struct Head {
+pub(crate) struct ChainHead {
     pub(crate) at: AtBlock,
     pub(crate) link: Link,
     pub(crate) place: usize,
@@ -56,11 +56,11 @@ pub(crate) struct Head {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     urls: Vec<String>,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: ChainTimeouts,
     clock: SharedClock,
     /// Which chain this is, once an endpoint has said so. No other is talked to after that.
     genesis: OnceLock<H256>,
-    roster: Lock<Roster>,
+    roster: Lock<EndpointRoster>,
     /// Who dials holds the lock, so that a hundred questions cause one connection.
     links: Vec<Mutex<Option<Link>>>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) async fn connect(
         urls: &[String],
-        patience: Patience,
+        timeouts: ChainTimeouts,
         clock: SharedClock,
     ) -> Result<Self, ChainError> {
         if urls.is_empty() {
@@ -82,10 +82,10 @@ impl Endpoint {
         }
         let endpoint = Self {
             urls: urls.to_vec(),
-            patience,
+            timeouts,
             clock,
             genesis: OnceLock::new(),
-            roster: Lock::new(Roster::new(urls.len(), patience.stall)),
+            roster: Lock::new(EndpointRoster::new(urls.len(), timeouts.stall)),
             links: urls.iter().map(|_| Mutex::default()).collect(),
         };
         endpoint.head("connect to the chain").await?;
@@ -103,21 +103,21 @@ impl Endpoint {
     }
 
     /// Whether there is another endpoint to turn to.
-    pub(crate) fn alone(&self) -> bool {
+    pub(crate) fn is_only(&self) -> bool {
         self.urls.len() < 2
     }
 
     /// The last finalised block of the endpoint that is to be asked, connecting where that is needed.
-    pub(crate) async fn head(&self, doing: &'static str) -> Result<Head, ChainError> {
+    pub(crate) async fn head(&self, doing: &'static str) -> Result<ChainHead, ChainError> {
         let order = self.roster().order(self.clock.now());
         let mut failure = None;
-        let mut stalled: Option<Head> = None;
+        let mut stalled: Option<ChainHead> = None;
         for place in order {
             // One that was lost just now may be back: a second try dials anew, with its wait before it.
             for _ in 0..2 {
                 match self.head_of(place, doing).await {
-                    Ok((head, Health::Good)) => return Ok(head),
-                    Ok((head, Health::Stalled)) => {
+                    Ok((head, EndpointHealth::Good)) => return Ok(head),
+                    Ok((head, EndpointHealth::Stalled)) => {
                         let better = stalled
                             .as_ref()
                             .is_none_or(|known| head.at.block_number() > known.at.block_number());
@@ -140,7 +140,7 @@ impl Endpoint {
             }
         }
         if let Some(head) = stalled {
-            if !self.alone() {
+            if !self.is_only() {
                 tracing::warn!(
                     url = self.url(head.place),
                     block = head.at.block_number(),
@@ -151,25 +151,25 @@ impl Endpoint {
             return Ok(head);
         }
         Err(failure
-            .unwrap_or_else(|| silent(doing, &self.urls.join(", "), None))
-            .at(doing))
+            .unwrap_or_else(|| no_answer(doing, &self.urls.join(", "), None))
+            .during(doing))
     }
 
     /// Waits for a read at `head`'s endpoint, at most for the read limit, and names its failure.
-    pub(crate) async fn read<T, E: Failure>(
+    pub(crate) async fn read<T, E: LibraryError>(
         &self,
-        head: &Head,
+        head: &ChainHead,
         doing: &'static str,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ChainError> {
         let url = self.url(head.place);
-        let done = match timeout(self.patience.read, future).await {
+        let done = match timeout(self.timeouts.read, future).await {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => named(doing, url, error),
-            Err(_) => silent(doing, url, None),
+            Ok(Err(error)) => name_failure(doing, url, error),
+            Err(_) => no_answer(doing, url, None),
         };
         if done.is_unreachable() {
-            self.lost(head.place).await;
+            self.report_lost(head.place).await;
         }
         Err(done)
     }
@@ -178,7 +178,7 @@ impl Endpoint {
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ChainError>>>(
         &self,
         doing: &'static str,
-        ask: impl Fn(Head) -> F,
+        ask: impl Fn(ChainHead) -> F,
     ) -> Result<T, ChainError> {
         for _ in 1..self.urls.len() {
             match ask(self.head(doing).await?).await {
@@ -192,47 +192,52 @@ impl Endpoint {
     }
 
     /// The endpoint did not answer: its connection is not used again.
-    pub(crate) async fn lost(&self, place: usize) {
+    pub(crate) async fn report_lost(&self, place: usize) {
         if let Some(link) = self.links.get(place) {
             *link.lock().await = None;
         }
-        self.roster().failed(place, self.clock.now(), random_jitter());
+        self.roster()
+            .record_failure(place, self.clock.now(), random_jitter());
     }
 
-    async fn head_of(&self, place: usize, doing: &'static str) -> Result<(Head, Health), ChainError> {
+    async fn head_of(
+        &self,
+        place: usize,
+        doing: &'static str,
+    ) -> Result<(ChainHead, EndpointHealth), ChainError> {
         let link = self.link(place).await?;
         let url = self.url(place);
-        let at = match timeout(self.patience.read, link.api.at_current_block()).await {
+        let at = match timeout(self.timeouts.read, link.api.at_current_block()).await {
             Ok(Ok(at)) => at,
             Ok(Err(error)) => {
-                let error = named(doing, url, error);
-                self.lost(place).await;
+                let error = name_failure(doing, url, error);
+                self.report_lost(place).await;
                 return Err(error);
             }
             Err(_) => {
-                self.lost(place).await;
-                return Err(silent(doing, url, None));
+                self.report_lost(place).await;
+                return Err(no_answer(doing, url, None));
             }
         };
         let now = self.clock.now();
-        let health = self.roster().answered(place, at.block_number(), now);
-        Ok((Head { at, link, place }, health))
+        let health = self.roster().record_answer(place, at.block_number(), now);
+        Ok((ChainHead { at, link, place }, health))
     }
 
     /// The connection to an endpoint, made if there is none. A wait between two tries is kept, if it is short.
     async fn link(&self, place: usize) -> Result<Link, ChainError> {
         let (Some(slot), Some(url)) = (self.links.get(place), self.urls.get(place)) else {
-            return Err(silent("choose an endpoint", "", None));
+            return Err(no_answer("choose an endpoint", "", None));
         };
         let mut slot = slot.lock().await;
         if let Some(link) = &*slot {
             return Ok(link.clone());
         }
-        let wait = self.roster().waits(place, self.clock.now());
+        let wait = self.roster().wait_before_dial(place, self.clock.now());
         if let Some(wait) = wait {
-            self.clock.sleep(wait.min(self.patience.read)).await;
+            self.clock.sleep(wait.min(self.timeouts.read)).await;
         }
-        match Link::dial(url, self.patience.read, self.genesis.get().copied()).await {
+        match Link::dial(url, self.timeouts.read, self.genesis.get().copied()).await {
             Ok(link) => {
                 // Two that dial for the first time at once may find two chains: the first decides.
                 let genesis = *self.genesis.get_or_init(|| link.api.genesis_hash());
@@ -244,18 +249,19 @@ impl Endpoint {
             }
             Err(error @ ChainError::WrongChain { .. }) => {
                 tracing::error!(%error, "an endpoint is not used");
-                self.roster().foreign(place, self.clock.now());
+                self.roster().record_foreign_chain(place, self.clock.now());
                 Err(error)
             }
             Err(error) => {
-                self.roster().failed(place, self.clock.now(), random_jitter());
+                self.roster()
+                    .record_failure(place, self.clock.now(), random_jitter());
                 Err(error)
             }
         }
     }
 
     fn refuse(&self, place: usize, url: &str, expected: H256, found: H256) -> ChainError {
-        self.roster().foreign(place, self.clock.now());
+        self.roster().record_foreign_chain(place, self.clock.now());
         ChainError::WrongChain {
             url: url.to_owned(),
             expected: format!("{expected:?}"),
@@ -266,10 +272,10 @@ impl Endpoint {
     /// Lets a moment pass, in which a block may come.
     pub(crate) async fn pause(&self) {
         const MOMENT: Duration = Duration::from_millis(500);
-        self.clock.sleep(MOMENT.min(self.patience.read)).await;
+        self.clock.sleep(MOMENT.min(self.timeouts.read)).await;
     }
 
-    fn roster(&self) -> parking_lot::MutexGuard<'_, Roster> {
+    fn roster(&self) -> parking_lot::MutexGuard<'_, EndpointRoster> {
         self.roster.lock()
     }
 }

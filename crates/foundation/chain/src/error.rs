@@ -3,7 +3,7 @@
 use muster_process::error::Coded;
 use muster_protocol::{ErrorCode, Hotkey, Netuid};
 
-use crate::refusal::Refusal;
+use crate::rejection::CallRejection;
 
 /// A cause, kept as it came.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -69,7 +69,7 @@ pub enum ChainError {
         /// The call's name.
         call: &'static str,
         /// Why.
-        refusal: Refusal,
+        refusal: CallRejection,
     },
     /// The call was submitted, and then the endpoint was lost or too slow: it may or may not have happened. Read it back.
     #[error("it is not known whether {call} reached the chain: the endpoint was lost after it was submitted")]
@@ -114,7 +114,7 @@ impl ChainError {
             Self::Unreachable { .. } => Some(ErrorCode::ChainUnreachable),
             Self::NotRegistered { .. } => Some(ErrorCode::NotRegistered),
             Self::Refused {
-                refusal: Refusal::NotRegistered,
+                refusal: CallRejection::NotRegistered,
                 ..
             } => Some(ErrorCode::NotRegistered),
             Self::Refused { call, .. } | Self::Unconfirmed { call, .. } if call.ends_with("weights") => {
@@ -132,7 +132,7 @@ impl ChainError {
     }
 
     /// The same error, of the operation that met it.
-    pub(crate) fn at(self, operation: &'static str) -> Self {
+    pub(crate) fn during(self, operation: &'static str) -> Self {
         if let Self::Unreachable { url, cause, .. } = self {
             return Self::Unreachable {
                 doing: operation,

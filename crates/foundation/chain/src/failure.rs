@@ -8,7 +8,7 @@ use subxt::error::{
 use crate::error::ChainError;
 
 /// What a failed read at `url` is called.
-pub(crate) fn named<E: Failure>(doing: &'static str, url: &str, error: E) -> ChainError {
+pub(crate) fn name_failure<E: LibraryError>(doing: &'static str, url: &str, error: E) -> ChainError {
     match error.backend() {
         Some(BackendError::Rpc(RpcError::ClientError(subxt::rpcs::Error::User(said)))) => {
             ChainError::Answer {
@@ -22,7 +22,7 @@ pub(crate) fn named<E: Failure>(doing: &'static str, url: &str, error: E) -> Cha
                 what: said.to_string(),
             }
         }
-        Some(_) => silent(doing, url, Some(Box::new(error))),
+        Some(_) => no_answer(doing, url, Some(Box::new(error))),
         None => ChainError::Answer {
             doing,
             what: error.to_string(),
@@ -31,7 +31,7 @@ pub(crate) fn named<E: Failure>(doing: &'static str, url: &str, error: E) -> Cha
 }
 
 /// An endpoint that does not answer, or not in time.
-pub(crate) fn silent(doing: &'static str, url: &str, cause: Option<crate::error::Cause>) -> ChainError {
+pub(crate) fn no_answer(doing: &'static str, url: &str, cause: Option<crate::error::Cause>) -> ChainError {
     ChainError::Unreachable {
         doing,
         url: url.to_owned(),
@@ -40,12 +40,12 @@ pub(crate) fn silent(doing: &'static str, url: &str, cause: Option<crate::error:
 }
 
 /// An error of subxt that may be the endpoint's fault.
-pub(crate) trait Failure: std::error::Error + Send + Sync + 'static {
+pub(crate) trait LibraryError: std::error::Error + Send + Sync + 'static {
     /// What went wrong with the endpoint, if that is the reason.
     fn backend(&self) -> Option<&BackendError>;
 }
 
-impl Failure for OnlineClientAtBlockError {
+impl LibraryError for OnlineClientAtBlockError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotGetCurrentBlock { reason }
         | Self::CannotGetBlockHash { reason, .. }
@@ -59,7 +59,7 @@ impl Failure for OnlineClientAtBlockError {
     }
 }
 
-impl Failure for RuntimeApiError {
+impl LibraryError for RuntimeApiError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotCallApi(reason) = self {
             Some(reason)
@@ -69,7 +69,7 @@ impl Failure for RuntimeApiError {
     }
 }
 
-impl Failure for StorageError {
+impl LibraryError for StorageError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotFetchValue(reason)
         | Self::CannotIterateValues(reason)
@@ -82,7 +82,7 @@ impl Failure for StorageError {
     }
 }
 
-impl Failure for BlocksError {
+impl LibraryError for BlocksError {
     fn backend(&self) -> Option<&BackendError> {
         match self {
             Self::CannotGetCurrentBlock(error) => error.backend(),
@@ -92,7 +92,7 @@ impl Failure for BlocksError {
     }
 }
 
-impl Failure for ExtrinsicError {
+impl LibraryError for ExtrinsicError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::AccountNonceError {
             reason: subxt::error::AccountNonceError::CouldNotRetrieve(reason),
@@ -108,7 +108,7 @@ impl Failure for ExtrinsicError {
     }
 }
 
-impl Failure for EventsError {
+impl LibraryError for EventsError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotFetchEventBytes(reason) = self {
             Some(reason)
@@ -118,7 +118,7 @@ impl Failure for EventsError {
     }
 }
 
-impl Failure for OnlineClientError {
+impl LibraryError for OnlineClientError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotGetGenesisHash(reason) = self {
             Some(reason)

@@ -7,7 +7,7 @@ use subxt::dynamic::Value;
 use crate::client::weights_row;
 use crate::metagraph::Metagraph;
 use crate::types::Hyperparameters;
-use crate::{commitment, secret};
+use crate::{commitment, weights};
 
 /// Runs every decoder of answers on a value.
 fn decode_anything(value: &Value) {
@@ -15,8 +15,8 @@ fn decode_anything(value: &Value) {
     let _ = Hyperparameters::from_value(value, None);
     let _ = weights_row(value);
     let _ = commitment::decode(value);
-    let _ = secret::beacon(value);
-    let _ = secret::commits(value);
+    let _ = weights::beacon(value);
+    let _ = weights::commits(value);
 }
 
 /// Any shape of a value, three levels deep, with the field names that the decoders look for.

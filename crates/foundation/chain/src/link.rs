@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::error::ChainError;
-use crate::failure::{named, silent};
+use crate::failure::{name_failure, no_answer};
 
 /// A connection that was made.
 #[derive(Clone, Debug)]
@@ -35,16 +35,16 @@ impl Link {
         let dial = async {
             let rpc = RpcClient::from_insecure_url(url)
                 .await
-                .map_err(|error| silent(DOING, url, Some(Box::new(error))))?;
+                .map_err(|error| no_answer(DOING, url, Some(Box::new(error))))?;
             // The older RPC methods are served by every node there is, and by devchain: one code path for all.
             let backend = LegacyBackend::builder().build(rpc);
             OnlineClient::from_backend(Arc::new(backend))
                 .await
-                .map_err(|error| named(DOING, url, error))
+                .map_err(|error| name_failure(DOING, url, error))
         };
         let api = timeout(patience, dial)
             .await
-            .map_err(|_| silent(DOING, url, None))??;
+            .map_err(|_| no_answer(DOING, url, None))??;
         let found: H256 = api.genesis_hash();
         match genesis {
             Some(expected) if expected != found => Err(ChainError::WrongChain {

@@ -82,7 +82,7 @@ impl Metagraph {
                 uid: Uid(u16::try_from(at).map_err(|_| "it has more than 65536 neurons")?),
                 hotkey,
                 coldkey: coldkeys.get(at).and_then(account).unwrap_or(hotkey),
-                axon: axons.get(at).and_then(address),
+                axon: axons.get(at).and_then(axon_address),
                 stake: stakes.get(at).and_then(number).unwrap_or(0),
                 permit: permits.get(at).and_then(flag).unwrap_or(false),
                 active: actives.get(at).and_then(flag).unwrap_or(false),
@@ -106,7 +106,7 @@ impl Metagraph {
 }
 
 /// The address in an axon; none if it never served or serves an address that cannot be dialled.
-pub(crate) fn address(axon: &Value) -> Option<SocketAddr> {
+pub(crate) fn axon_address(axon: &Value) -> Option<SocketAddr> {
     let number_of = |name| field(axon, name).and_then(number::<u128>);
     let ip = number_of("ip").filter(|ip| *ip != 0)?;
     let port = u16::try_from(number_of("port")?).ok().filter(|port| *port != 0)?;
@@ -145,7 +145,7 @@ mod tests {
             let socket: SocketAddr = text.parse().unwrap();
             let (ip, ip_type) = encode_ip(socket.ip());
             assert_eq!(
-                address(&axon(ip, ip_type.into(), socket.port().into())),
+                axon_address(&axon(ip, ip_type.into(), socket.port().into())),
                 Some(socket)
             );
         }
@@ -156,7 +156,11 @@ mod tests {
             (1 << 40, 4, 80),
             (1, 4, 70_000),
         ] {
-            assert_eq!(address(&axon(ip, ip_type, port)), None, "{ip} {ip_type} {port}");
+            assert_eq!(
+                axon_address(&axon(ip, ip_type, port)),
+                None,
+                "{ip} {ip_type} {port}"
+            );
         }
     }
 

@@ -11,7 +11,7 @@ use crate::value::number;
 
 /// A transfer that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transferred {
+pub struct FinalTransfer {
     /// The block that holds it.
     pub block: BlockNumber,
     /// What the receiver got, by the chain's own event.
@@ -22,7 +22,7 @@ pub struct Transferred {
 
 /// A registration that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Registered {
+pub struct FinalRegistration {
     /// The block that holds it.
     pub block: BlockNumber,
     /// The price as it was read before the call; the chain's own may have moved by a block.
@@ -39,7 +39,7 @@ impl ChainClient {
     pub async fn balance(&self, account: &Hotkey) -> Result<Rao, ChainError> {
         const DOING: &str = "read a balance";
         let keys = vec![Value::from_bytes(account.as_bytes())];
-        let Some(info) = self.storage(DOING, "System", "Account", keys).await? else {
+        let Some(info) = self.read_storage(DOING, "System", "Account", keys).await? else {
             return Ok(Rao(0));
         };
         crate::value::field(&info, "data")
@@ -66,7 +66,7 @@ impl ChainClient {
     /// # Errors
     /// As for [`Self::balance`]; [`ChainError::NoSubnet`].
     pub async fn registration_price(&self, netuid: Netuid) -> Result<Rao, ChainError> {
-        self.exists(netuid).await?;
+        self.require_subnet(netuid).await?;
         self.amount(
             "read the price of a registration",
             "Burn",
@@ -81,7 +81,7 @@ impl ChainClient {
         entry: &'static str,
         keys: Vec<Value>,
     ) -> Result<Rao, ChainError> {
-        match self.storage(doing, "SubtensorModule", entry, keys).await? {
+        match self.read_storage(doing, "SubtensorModule", entry, keys).await? {
             None => Ok(Rao(0)),
             Some(value) => number(&value).map(Rao).ok_or_else(|| ChainError::Answer {
                 doing,
@@ -100,7 +100,7 @@ impl ChainClient {
         from: &Keypair,
         to: &Hotkey,
         amount: Rao,
-    ) -> Result<Transferred, ChainError> {
+    ) -> Result<FinalTransfer, ChainError> {
         let included = self.submit(from, calls::transfer_keep_alive(to, amount)).await?;
         let moved = included.event("Balances", "Transfer").and_then(|event| {
             let account = |name| {
@@ -113,7 +113,7 @@ impl ChainClient {
             account("amount").filter(|_| to_them).and_then(number).map(Rao)
         });
         match moved {
-            Some(moved) => Ok(Transferred {
+            Some(moved) => Ok(FinalTransfer {
                 block: included.block,
                 amount: moved,
                 fee: included.fee(),
@@ -140,7 +140,7 @@ impl ChainClient {
         netuid: Netuid,
         hotkey: &Hotkey,
         limit: Rao,
-    ) -> Result<Registered, ChainError> {
+    ) -> Result<FinalRegistration, ChainError> {
         let price = self.registration_price(netuid).await?;
         if price > limit {
             return Err(ChainError::TooDear { price, limit });
@@ -148,7 +148,7 @@ impl ChainClient {
         let included = self
             .submit(coldkey, calls::burned_register(netuid, hotkey))
             .await?;
-        Ok(Registered {
+        Ok(FinalRegistration {
             block: included.block,
             price,
             fee: included.fee(),

@@ -16,15 +16,15 @@ const BACKOFF: Backoff = Backoff {
 
 /// What is known of every endpoint.
 #[derive(Debug)]
-pub(crate) struct Roster {
-    places: Vec<Place>,
+pub(crate) struct EndpointRoster {
+    places: Vec<EndpointRecord>,
     current: usize,
     /// How long a head may stand still.
     stall: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct EndpointRecord {
     failures: u32,
     /// Not to be dialled before.
     retry_at: Option<Timestamp>,
@@ -35,17 +35,17 @@ struct Place {
 
 /// What an answer says about an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum EndpointHealth {
     /// It answers, and its head moves or has not stood still for long.
     Good,
     /// It answers, but its head has stood still for too long.
     Stalled,
 }
 
-impl Roster {
+impl EndpointRoster {
     pub(crate) fn new(count: usize, stall: Duration) -> Self {
         Self {
-            places: vec![Place::default(); count],
+            places: vec![EndpointRecord::default(); count],
             current: 0,
             stall,
         }
@@ -72,16 +72,16 @@ impl Roster {
     }
 
     /// When this endpoint may be dialled; `None` if now.
-    pub(crate) fn waits(&self, at: usize, now: Timestamp) -> Option<Duration> {
+    pub(crate) fn wait_before_dial(&self, at: usize, now: Timestamp) -> Option<Duration> {
         let retry = self.places.get(at)?.retry_at?;
         Some(retry.since(now)).filter(|wait| !wait.is_zero())
     }
 
     /// It answered with this head, and is asked from now on.
-    pub(crate) fn answered(&mut self, at: usize, head: u64, now: Timestamp) -> Health {
+    pub(crate) fn record_answer(&mut self, at: usize, head: u64, now: Timestamp) -> EndpointHealth {
         let stall = self.stall;
         let Some(place) = self.places.get_mut(at) else {
-            return Health::Good;
+            return EndpointHealth::Good;
         };
         place.failures = 0;
         place.retry_at = None;
@@ -94,10 +94,10 @@ impl Roster {
             }
         }
         if place.stalled {
-            return Health::Stalled;
+            return EndpointHealth::Stalled;
         }
         self.current = at;
-        Health::Good
+        EndpointHealth::Good
     }
 
     /// Nothing better was found: it is asked although its head stands still.
@@ -106,7 +106,7 @@ impl Roster {
     }
 
     /// It could not be dialled or did not answer in time.
-    pub(crate) fn failed(&mut self, at: usize, now: Timestamp, jitter: u32) {
+    pub(crate) fn record_failure(&mut self, at: usize, now: Timestamp, jitter: u32) {
         if let Some(place) = self.places.get_mut(at) {
             place.retry_at = Some(now.plus(BACKOFF.delay(place.failures, jitter)));
             place.failures = place.failures.saturating_add(1);
@@ -114,7 +114,7 @@ impl Roster {
     }
 
     /// It serves another chain: that is asked again only as seldom as it gets.
-    pub(crate) fn foreign(&mut self, at: usize, now: Timestamp) {
+    pub(crate) fn record_foreign_chain(&mut self, at: usize, now: Timestamp) {
         if let Some(place) = self.places.get_mut(at) {
             place.failures = u32::MAX;
             place.retry_at = Some(now.plus(BACKOFF.max));
@@ -130,17 +130,17 @@ mod tests {
 
     const AT: fn(i64) -> Timestamp = Timestamp::from_secs;
 
-    fn roster() -> Roster {
-        Roster::new(3, Duration::from_secs(60))
+    fn roster() -> EndpointRoster {
+        EndpointRoster::new(3, Duration::from_secs(60))
     }
 
     #[test]
     fn the_choice_is_sticky() {
         let mut roster = roster();
         assert_eq!(roster.order(AT(0)), [0, 1, 2]);
-        roster.failed(0, AT(0), u32::MAX);
+        roster.record_failure(0, AT(0), u32::MAX);
         assert_eq!(roster.order(AT(0)), [1, 2, 0]);
-        assert_eq!(roster.answered(1, 7, AT(0)), Health::Good);
+        assert_eq!(roster.record_answer(1, 7, AT(0)), EndpointHealth::Good);
         assert_eq!(
             roster.order(AT(100)),
             [1, 0, 2],
@@ -151,26 +151,27 @@ mod tests {
     #[test]
     fn a_head_that_stands_still_is_a_failure_until_it_moves() {
         let mut roster = roster();
-        assert_eq!(roster.answered(0, 7, AT(0)), Health::Good);
-        assert_eq!(roster.answered(0, 7, AT(59)), Health::Good);
-        assert_eq!(roster.answered(0, 7, AT(60)), Health::Stalled);
+        assert_eq!(roster.record_answer(0, 7, AT(0)), EndpointHealth::Good);
+        assert_eq!(roster.record_answer(0, 7, AT(59)), EndpointHealth::Good);
+        assert_eq!(roster.record_answer(0, 7, AT(60)), EndpointHealth::Stalled);
         assert_eq!(roster.order(AT(60)), [1, 2, 0]);
-        assert_eq!(roster.answered(0, 8, AT(61)), Health::Good);
+        assert_eq!(roster.record_answer(0, 8, AT(61)), EndpointHealth::Good);
         assert_eq!(roster.order(AT(61)), [0, 1, 2]);
     }
 
     #[test]
     fn failures_wait_longer_and_longer_and_another_chain_longest() {
         let mut roster = roster();
-        let wait = |roster: &Roster, at| roster.waits(at, AT(0)).map(|wait| wait.as_millis());
-        roster.failed(0, AT(0), u32::MAX);
+        let wait =
+            |roster: &EndpointRoster, at| roster.wait_before_dial(at, AT(0)).map(|wait| wait.as_millis());
+        roster.record_failure(0, AT(0), u32::MAX);
         assert_eq!(wait(&roster, 0), Some(200));
-        roster.failed(0, AT(0), u32::MAX);
+        roster.record_failure(0, AT(0), u32::MAX);
         assert_eq!(wait(&roster, 0), Some(400));
-        roster.foreign(1, AT(0));
+        roster.record_foreign_chain(1, AT(0));
         assert_eq!(wait(&roster, 1), Some(10_000));
         assert_eq!(roster.order(AT(0)), [2, 0, 1]);
-        roster.answered(0, 1, AT(0));
+        roster.record_answer(0, 1, AT(0));
         assert_eq!(wait(&roster, 0), None);
     }
 
@@ -179,14 +180,14 @@ mod tests {
         fn every_endpoint_is_in_the_order_once(
             events in proptest::collection::vec((0_usize..4, 0_usize..5, 0_u64..9, 0_i64..200), 0..60),
         ) {
-            let mut roster = Roster::new(4, Duration::from_secs(60));
+            let mut roster = EndpointRoster::new(4, Duration::from_secs(60));
             let mut now = 0;
             for (what, at, head, later) in events {
                 now += later;
                 match what {
-                    0 => { roster.answered(at, head, AT(now)); }
-                    1 => roster.failed(at, AT(now), 0),
-                    2 => roster.foreign(at, AT(now)),
+                    0 => { roster.record_answer(at, head, AT(now)); }
+                    1 => roster.record_failure(at, AT(now), 0),
+                    2 => roster.record_foreign_chain(at, AT(now)),
                     _ => roster.settle_for(at.min(3)),
                 }
                 let mut order = roster.order(AT(now));

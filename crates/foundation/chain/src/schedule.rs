@@ -48,7 +48,7 @@ pub struct Schedule {
 
 /// Where a commit that is sent now ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreseen {
+pub struct RevealForecast {
     /// The number of the epoch that it belongs to.
     pub epoch: u64,
     /// The first block of the epoch that reveals it.
@@ -57,7 +57,7 @@ pub struct Foreseen {
 
 impl Schedule {
     /// What becomes of a commit that is sent now; `None` on a subnet that has no epochs.
-    pub fn foresee(&self) -> Option<Foreseen> {
+    pub fn foresee(&self) -> Option<RevealForecast> {
         if self.tempo == 0 {
             return None;
         }
@@ -69,7 +69,7 @@ impl Schedule {
         let begins = u64::from(next == lands);
         // The first epoch after the commit's own is `next`, unless the commit's own begins there.
         let periods = self.reveal_period.saturating_add(begins).saturating_sub(1);
-        Some(Foreseen {
+        Some(RevealForecast {
             epoch: self.index.saturating_add(begins),
             reveals: BlockNumber(next.saturating_add(periods.saturating_mul(tempo))),
         })

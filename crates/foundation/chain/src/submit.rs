@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use crate::calls::Call;
 use crate::client::ChainClient;
-use crate::endpoint::{AtBlock, Endpoint, Head};
+use crate::endpoint::{AtBlock, ChainHead, Endpoint};
 use crate::error::ChainError;
-use crate::refusal::Refusal;
+use crate::rejection::CallRejection;
 use crate::value::number;
 
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
-type Fields = Vec<(String, subxt::dynamic::Value)>;
+type EventFields = Vec<(String, subxt::dynamic::Value)>;
 
 /// Blocks after which a signature is void. The library's own default for a call that is signed against a block.
 const MORTAL: u64 = 32;
@@ -41,16 +41,16 @@ impl Signer<SubstrateConfig> for KeySigner<'_> {
 
 /// A call that is final and succeeded.
 #[derive(Debug)]
-pub(crate) struct Included {
+pub(crate) struct IncludedCall {
     /// The block that holds it.
     pub(crate) block: BlockNumber,
     /// Its events: pallet, name, fields.
-    events: Vec<(String, String, Fields)>,
+    events: Vec<(String, String, EventFields)>,
 }
 
-impl Included {
+impl IncludedCall {
     /// The fields of its first event of this name.
-    pub(crate) fn event(&self, pallet: &str, name: &str) -> Option<&Fields> {
+    pub(crate) fn event(&self, pallet: &str, name: &str) -> Option<&EventFields> {
         let found = self.events.iter().find(|(p, n, _)| p == pallet && n == name);
         found.map(|(_, _, fields)| fields)
     }
@@ -65,7 +65,7 @@ impl Included {
 
 impl ChainClient {
     /// Hands in a call and waits until it is final. One at a time: see [`ChainClient`].
-    pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<Included, ChainError> {
+    pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<IncludedCall, ChainError> {
         let _turn = self.submitting.lock().await;
         self.endpoint.submit(key, call).await
     }
@@ -73,12 +73,12 @@ impl ChainClient {
 
 impl Endpoint {
     /// Submits a call and waits until it is final and has succeeded.
-    async fn submit(&self, key: &Keypair, call: Call) -> Result<Included, ChainError> {
+    async fn submit(&self, key: &Keypair, call: Call) -> Result<IncludedCall, ChainError> {
         let name = call.name;
         let payload = call.payload();
         let signer = KeySigner(key);
         let (head, signed) = self
-            .ask("sign a call", |head: Head| {
+            .ask("sign a call", |head: ChainHead| {
                 let (payload, signer) = (&payload, &signer);
                 async move {
                     let mut transactions = head.at.transactions();
@@ -91,13 +91,13 @@ impl Endpoint {
         let hash = signed.hash();
         let from = head.at.block_number();
 
-        let lost = match timeout(self.patience.read, signed.submit_and_watch()).await {
+        let lost = match timeout(self.timeouts.read, signed.submit_and_watch()).await {
             Err(_) => ChainError::Unconfirmed {
                 call: name,
                 cause: None,
             },
             Ok(Err(error)) => unless_refused(refused_by_pool(name, error))?,
-            Ok(Ok(progress)) => match timeout(self.patience.finality, progress.wait_for_finalized()).await {
+            Ok(Ok(progress)) => match timeout(self.timeouts.finality, progress.wait_for_finalized()).await {
                 Err(_) => ChainError::Unconfirmed {
                     call: name,
                     cause: None,
@@ -119,10 +119,10 @@ impl Endpoint {
                 }
             },
         };
-        self.lost(head.place).await;
+        self.report_lost(head.place).await;
         tracing::warn!(call = name, %hash, "lost sight of a call; looking for it in the finalised blocks");
         let search = self.search(name, hash, from);
-        match timeout(self.patience.finality, search).await {
+        match timeout(self.timeouts.finality, search).await {
             Ok(Ok(Some(done))) => done,
             Ok(Ok(None) | Err(_)) | Err(_) => Err(lost),
         }
@@ -134,7 +134,7 @@ impl Endpoint {
         call: &'static str,
         hash: H256,
         from: u64,
-    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+    ) -> Result<Option<Result<IncludedCall, ChainError>>, ChainError> {
         const DOING: &str = "look for a call";
         let mut next = from.saturating_add(1);
         loop {
@@ -150,7 +150,7 @@ impl Endpoint {
             if next > from.saturating_add(MORTAL) {
                 return Ok(Some(Err(ChainError::Refused {
                     call,
-                    refusal: Refusal::NeverIncluded,
+                    refusal: CallRejection::NeverIncluded,
                 })));
             }
             self.pause().await;
@@ -159,11 +159,11 @@ impl Endpoint {
 
     async fn found_in(
         &self,
-        head: &Head,
+        head: &ChainHead,
         call: &'static str,
         hash: H256,
         block: H256,
-    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+    ) -> Result<Option<Result<IncludedCall, ChainError>>, ChainError> {
         let at = self
             .read(head, "read a block", head.link.api.at_block(block))
             .await?;
@@ -173,11 +173,11 @@ impl Endpoint {
     /// What became of a call in this block; `None` if it is not there.
     async fn look_in(
         &self,
-        head: &Head,
+        head: &ChainHead,
         at: &AtBlock,
         call: &'static str,
         hash: H256,
-    ) -> Result<Option<Result<Included, ChainError>>, ChainError> {
+    ) -> Result<Option<Result<IncludedCall, ChainError>>, ChainError> {
         const DOING: &str = "read a block";
         let answer = |error: &dyn std::fmt::Display| ChainError::Answer {
             doing: DOING,
@@ -217,7 +217,7 @@ impl Endpoint {
                     fields,
                 ));
             }
-            return Ok(Some(Ok(Included {
+            return Ok(Some(Ok(IncludedCall {
                 block: BlockNumber(at.block_number()),
                 events: told,
             })));
@@ -244,7 +244,7 @@ fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
         let data = said.data.as_ref().map(|data| data.get());
         return ChainError::Refused {
             call,
-            refusal: Refusal::from_pool(said.code, &said.message, data),
+            refusal: CallRejection::from_pool(said.code, &said.message, data),
         };
     }
     ChainError::Unconfirmed {
@@ -262,11 +262,11 @@ fn unwatched(call: &'static str, error: TransactionProgressError) -> ChainError 
     }
 }
 
-fn from_dispatch(error: &DispatchError) -> Refusal {
+fn from_dispatch(error: &DispatchError) -> CallRejection {
     if let DispatchError::Module(module) = error
         && let Ok(details) = module.details()
     {
-        return Refusal::from_pallet(details.pallet.name(), &details.variant.name);
+        return CallRejection::from_pallet(details.pallet.name(), &details.variant.name);
     }
-    Refusal::Other(error.to_string())
+    CallRejection::Other(error.to_string())
 }

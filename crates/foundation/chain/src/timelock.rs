@@ -104,7 +104,7 @@ pub enum TimelockError {
 
 /// What is sealed: a validator's weights under its name, so that nobody can hand in a copy as their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payload {
+pub struct WeightsPayload {
     /// Whose weights these are.
     pub hotkey: Hotkey,
     /// The weights.
@@ -113,7 +113,7 @@ pub struct Payload {
     pub version_key: u64,
 }
 
-impl Payload {
+impl WeightsPayload {
     /// SCALE: `{hotkey: Vec<u8>, uids: Vec<u16>, values: Vec<u16>, version_key: u64}`.
     pub fn encode(&self) -> Vec<u8> {
         let uids: Vec<u16> = self.weights.iter().map(|(uid, _)| uid.0).collect();
@@ -242,8 +242,8 @@ mod tests {
         hex::decode(ROUND_1000).unwrap()
     }
 
-    fn payload() -> Payload {
-        Payload {
+    fn payload() -> WeightsPayload {
+        WeightsPayload {
             hotkey: Hotkey::from_bytes([7; 32]),
             weights: vec![(Uid(1), 65535), (Uid(300), 9)],
             version_key: 5,
@@ -261,9 +261,9 @@ mod tests {
             &[5, 0, 0, 0, 0, 0, 0, 0],
         ];
         assert_eq!(bytes, expected.concat());
-        assert_eq!(Payload::decode(&bytes), Ok(payload()));
+        assert_eq!(WeightsPayload::decode(&bytes), Ok(payload()));
         assert_eq!(
-            Payload::decode(&[bytes, vec![0]].concat()),
+            WeightsPayload::decode(&[bytes, vec![0]].concat()),
             Err(TimelockError::Payload)
         );
     }
@@ -329,7 +329,7 @@ mod tests {
             let opened = open(&unhex(&sealed["ciphertext"]), &signature);
             assert_eq!(opened, Ok(unhex(&sealed["message"])));
         }
-        let weights = Payload::decode(&unhex(&golden["sealed"][0]["message"])).unwrap();
+        let weights = WeightsPayload::decode(&unhex(&golden["sealed"][0]["message"])).unwrap();
         assert_eq!(weights.hotkey, Hotkey::from_bytes([9; 32]));
         assert_eq!(weights.weights, [(Uid(3), 65535), (Uid(0x0405), 1)]);
         assert_eq!(weights.version_key, 7);
@@ -344,7 +344,7 @@ mod tests {
         #[test]
         fn any_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             prop_assert!(open(&bytes, &signature()).is_err());
-            let _ = Payload::decode(&bytes);
+            let _ = WeightsPayload::decode(&bytes);
         }
     }
 

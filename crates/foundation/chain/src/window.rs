@@ -34,7 +34,7 @@ pub struct Window {
 
 /// Whether to set weights, and if not, why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum WindowStatus {
     /// Now.
     Now,
     /// The window opens with this block.
@@ -73,21 +73,21 @@ impl Window {
     /// Whether weights are due at `block`, having been set last at `last_set` as the chain remembers it.
     ///
     /// `rate_limit` is the subnet's least number of blocks between two weights of one validator.
-    pub fn due(&self, block: BlockNumber, last_set: Option<BlockNumber>, rate_limit: u64) -> Due {
+    pub fn due(&self, block: BlockNumber, last_set: Option<BlockNumber>, rate_limit: u64) -> WindowStatus {
         if let Some(set) = last_set.filter(|set| set.0 >= self.cycle.0 && set.0 > 0) {
-            return Due::Done(set);
+            return WindowStatus::Done(set);
         }
         if block < self.opens {
-            return Due::NotYet(self.opens);
+            return WindowStatus::NotYet(self.opens);
         }
         if block >= self.closes {
-            return Due::Missed(self.closes);
+            return WindowStatus::Missed(self.closes);
         }
         let allowed = last_set.map_or(0, |set| set.0.saturating_add(rate_limit));
         if block.0 >= allowed {
-            Due::Now
+            WindowStatus::Now
         } else {
-            Due::TooFast(BlockNumber(allowed))
+            WindowStatus::TooFast(BlockNumber(allowed))
         }
     }
 }
@@ -115,21 +115,24 @@ mod tests {
     #[test]
     fn weights_are_set_once_in_the_second_half() {
         let due = |block, set: Option<u64>| Window::at(20, AT(100), AT(block)).due(AT(block), set.map(AT), 0);
-        assert_eq!(due(100, None), Due::NotYet(AT(110)));
-        assert_eq!(due(110, None), Due::Now);
-        assert_eq!(due(110, Some(99)), Due::Now);
-        assert_eq!(due(119, Some(0)), Due::Now);
-        assert_eq!(due(115, Some(110)), Due::Done(AT(110)));
-        assert_eq!(due(120, Some(99)), Due::Missed(AT(120)));
+        assert_eq!(due(100, None), WindowStatus::NotYet(AT(110)));
+        assert_eq!(due(110, None), WindowStatus::Now);
+        assert_eq!(due(110, Some(99)), WindowStatus::Now);
+        assert_eq!(due(119, Some(0)), WindowStatus::Now);
+        assert_eq!(due(115, Some(110)), WindowStatus::Done(AT(110)));
+        assert_eq!(due(120, Some(99)), WindowStatus::Missed(AT(120)));
         // The chain did not note an epoch at 120: the cycle goes on by itself.
-        assert_eq!(due(121, Some(110)), Due::NotYet(AT(131)));
+        assert_eq!(due(121, Some(110)), WindowStatus::NotYet(AT(131)));
     }
 
     #[test]
     fn the_rate_limit_is_waited_for() {
         let window = Window::at(20, AT(100), AT(110));
-        assert_eq!(window.due(AT(110), Some(AT(99)), 15), Due::TooFast(AT(114)));
-        assert_eq!(window.due(AT(114), Some(AT(99)), 15), Due::Now);
+        assert_eq!(
+            window.due(AT(110), Some(AT(99)), 15),
+            WindowStatus::TooFast(AT(114))
+        );
+        assert_eq!(window.due(AT(114), Some(AT(99)), 15), WindowStatus::Now);
     }
 
     proptest! {
@@ -157,7 +160,7 @@ mod tests {
             for block in first..first + 5 * period {
                 let last = first + (block - first) / period * period;
                 let window = Window::at(tempo, AT(last), AT(block));
-                if window.due(AT(block), set, 0) == Due::Now {
+                if window.due(AT(block), set, 0) == WindowStatus::Now {
                     set = Some(AT(block));
                     cycles.push(window.cycle.0);
                 }

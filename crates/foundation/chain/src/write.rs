@@ -10,13 +10,13 @@ use crate::calls;
 use crate::client::ChainClient;
 use crate::commitment;
 use crate::error::ChainError;
-use crate::metagraph::address;
-use crate::secret::WeightsCall;
+use crate::metagraph::axon_address;
 use crate::value::{bytes, field, number};
+use crate::weights::WeightsCall;
 
 /// Whether announcing something took a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Announced {
+pub enum AxonAnnouncement {
     /// The chain has it since now.
     Now,
     /// The chain had it already.
@@ -33,13 +33,13 @@ impl ChainClient {
         key: &Keypair,
         netuid: Netuid,
         at: SocketAddr,
-    ) -> Result<Announced, ChainError> {
+    ) -> Result<AxonAnnouncement, ChainError> {
         self.may_serve(key, netuid, at).await?;
         if self.axon_of(netuid, &key.hotkey()).await? == Some(at) {
-            return Ok(Announced::Before);
+            return Ok(AxonAnnouncement::Before);
         }
         self.submit(key, calls::serve_axon(netuid, at)).await?;
-        Ok(Announced::Now)
+        Ok(AxonAnnouncement::Now)
     }
 
     /// Announces where a hotkey listens and the TLS key that it shows there. Costs nothing if the chain has both already.
@@ -52,7 +52,7 @@ impl ChainClient {
         netuid: Netuid,
         at: SocketAddr,
         certificate: &[u8],
-    ) -> Result<Announced, ChainError> {
+    ) -> Result<AxonAnnouncement, ChainError> {
         let known = self.certificate_of(netuid, &key.hotkey()).await?;
         if known.as_deref() == Some(certificate) {
             return self.serve_axon(key, netuid, at).await;
@@ -60,7 +60,7 @@ impl ChainClient {
         self.may_serve(key, netuid, at).await?;
         self.submit(key, calls::serve_axon_tls(netuid, at, certificate))
             .await?;
-        Ok(Announced::Now)
+        Ok(AxonAnnouncement::Now)
     }
 
     /// The address that a hotkey has announced; none if it has not, or one that nobody can dial.
@@ -69,7 +69,7 @@ impl ChainClient {
     /// No endpoint answers, or not as Bittensor's chain does.
     pub async fn axon_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<SocketAddr>, ChainError> {
         let axon = self.of_hotkey("read an axon", "Axons", netuid, hotkey).await?;
-        Ok(axon.as_ref().and_then(address))
+        Ok(axon.as_ref().and_then(axon_address))
     }
 
     /// The TLS key that a hotkey has announced: its algorithm's number, then its bytes.
@@ -100,7 +100,7 @@ impl ChainClient {
         hotkey: &Hotkey,
     ) -> Result<Option<Value>, ChainError> {
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
-        self.storage(doing, "SubtensorModule", entry, keys).await
+        self.read_storage(doing, "SubtensorModule", entry, keys).await
     }
 
     async fn may_serve(&self, key: &Keypair, netuid: Netuid, at: SocketAddr) -> Result<(), ChainError> {
@@ -137,13 +137,13 @@ impl ChainClient {
         key: &Keypair,
         netuid: Netuid,
         manifest: &Manifest,
-    ) -> Result<Announced, ChainError> {
+    ) -> Result<AxonAnnouncement, ChainError> {
         let text = manifest.to_commitment();
         let info = commitment::encode(&text)?;
         if self.commitment_of(netuid, &key.hotkey()).await?.as_deref() == Some(text.as_str()) {
-            return Ok(Announced::Before);
+            return Ok(AxonAnnouncement::Before);
         }
         self.submit(key, calls::set_commitment(netuid, info)).await?;
-        Ok(Announced::Now)
+        Ok(AxonAnnouncement::Now)
     }
 }

@@ -9,7 +9,7 @@
 use std::process::Command;
 
 use muster_chain::Uid;
-use muster_chain::timelock::{Beacon, Payload, envelope, open, seal};
+use muster_chain::timelock::{Beacon, WeightsPayload, envelope, open, seal};
 use muster_protocol::Hotkey;
 
 /// A Python with `bittensor` installed. `cargo xtask test` sets it.
@@ -47,8 +47,8 @@ fn seed() -> [u8; 32] {
     seed
 }
 
-fn payload(neurons: u16) -> Payload {
-    Payload {
+fn payload(neurons: u16) -> WeightsPayload {
+    WeightsPayload {
         hotkey: Hotkey::from_bytes([9; 32]),
         weights: (0..neurons).map(|uid| (Uid(uid), 65_535 - uid)).collect(),
         version_key: 11,
@@ -84,5 +84,5 @@ print(bytes(core.inner_ciphertext(whole)).hex())
         return;
     };
     let opened = open(&sealed, &hex::decode(SIGNATURE).unwrap()).unwrap();
-    assert_eq!(Payload::decode(&opened), Ok(payload));
+    assert_eq!(WeightsPayload::decode(&opened), Ok(payload));
 }

@@ -40,7 +40,7 @@ impl AuthError {
 }
 
 /// A validator's greeting to a miner. Valid for seconds: made anew for every connection.
-pub fn validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp) -> ValidatorAuth {
+pub fn sign_validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp) -> ValidatorAuth {
     let validator_hotkey = ValidatorKey(validator.hotkey());
     let timestamp = now.secs();
     ValidatorAuth {
@@ -58,7 +58,7 @@ pub fn validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp) -> V
 ///
 /// # Errors
 /// The reason, in the wire's words.
-pub fn verify_auth(
+pub fn verify_validator_auth(
     auth: ValidatorAuth,
     validator: ValidatorKey,
     me: MinerKey,
@@ -87,7 +87,7 @@ pub fn verify_auth(
 }
 
 /// A validator's greeting to its facilitator: its key signs itself.
-pub fn facilitator_auth(validator: &Keypair) -> Authentication {
+pub fn sign_facilitator_auth(validator: &Keypair) -> Authentication {
     let key = validator.hotkey();
     Authentication {
         public_key: hex::encode(key.as_bytes()),
@@ -156,6 +156,6 @@ mod tests {
         assert!(verify_challenge(key, &nonce, &answer).is_ok());
         assert!(verify_challenge(key, &ChallengeNonce::from_bytes([4; 32]), &answer).is_err());
         assert!(verify_challenge(key, &nonce, &answer_challenge(&other, &nonce)).is_err());
-        assert!(verify_challenge(key, &nonce, &facilitator_auth(&pair).signature).is_err());
+        assert!(verify_challenge(key, &nonce, &sign_facilitator_auth(&pair).signature).is_err());
     }
 }

@@ -11,8 +11,8 @@ mod verify;
 pub mod wallet;
 
 pub use auth::{
-    AuthError, answer_challenge, facilitator_auth, validator_auth, verify_auth, verify_challenge,
-    verify_facilitator_auth, verify_login,
+    AuthError, answer_challenge, sign_facilitator_auth, sign_validator_auth, verify_challenge,
+    verify_facilitator_auth, verify_login, verify_validator_auth,
 };
 pub use job::{
     FrameSignature, sign_job, sign_request, sign_streaming_ready, verify_cheat_report, verify_frame,
@@ -23,4 +23,4 @@ pub use receipt::{
     countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
 };
 pub use signed::{Signed, Statement, Verified};
-pub use verify::{Claim, Party, VerifyError, verify, verify_batch};
+pub use verify::{Party, SignatureClaim, VerifyError, verify, verify_batch};

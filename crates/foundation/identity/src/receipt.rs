@@ -7,7 +7,7 @@ use muster_protocol::{ReceiptPayload, Timestamp};
 
 use crate::key::Keypair;
 use crate::signed::Verified;
-use crate::verify::{Claim, Party, VerifyError, require, verify_batch};
+use crate::verify::{Party, SignatureClaim, VerifyError, require, verify_batch};
 
 /// How far ahead of ours the clock of who wrote a receipt may be.
 const MAX_AHEAD: Duration = Duration::from_secs(3600);
@@ -50,7 +50,9 @@ pub fn countersign(
         });
     }
     let signature = miner.sign(&offered.payload.signed_bytes());
-    Ok(Verified::new(offered.into_inner().countersigned(signature)))
+    Ok(Verified::new(
+        offered.into_inner().with_countersignature(signature),
+    ))
 }
 
 /// Checks the validator's half of a receipt, its limits, and that it is not from the future.
@@ -116,7 +118,7 @@ pub fn verify_receipts(
                 (validator, &receipt.validator_signature),
                 (miner, &receipt.miner_signature),
             ]
-            .map(|(key, signature)| Claim {
+            .map(|(key, signature)| SignatureClaim {
                 key,
                 message,
                 signature,

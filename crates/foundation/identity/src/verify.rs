@@ -25,7 +25,7 @@ pub fn verify(key: &Hotkey, message: &[u8], signature: &Signature) -> bool {
 
 /// That `signature` is `key`'s over `message`.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
+pub struct SignatureClaim<'a> {
     /// Who is said to have signed.
     pub key: &'a Hotkey,
     /// What.
@@ -40,9 +40,9 @@ pub struct Claim<'a> {
 /// holds only if every claim does, so a batch that fails is halved until the false ones are alone. Who sends nothing but
 /// false claims makes us do up to twice the work of checking each by itself, no more: below `WORTH_A_BATCH` claims are
 /// checked singly.
-pub fn verify_batch(claims: &[Claim<'_>]) -> Vec<bool> {
+pub fn verify_batch(claims: &[SignatureClaim<'_>]) -> Vec<bool> {
     if claims.len() < WORTH_A_BATCH {
-        let check = |claim: &Claim<'_>| verify(claim.key, claim.message, claim.signature);
+        let check = |claim: &SignatureClaim<'_>| verify(claim.key, claim.message, claim.signature);
         return claims.iter().map(check).collect();
     }
     if all_hold(claims) {
@@ -61,7 +61,7 @@ const WORTH_A_BATCH: usize = 8;
 const CONTEXT: &[u8] = b"substrate";
 
 /// Whether every claim holds as it stands, without a wallet's wrapping.
-fn all_hold(claims: &[Claim<'_>]) -> bool {
+fn all_hold(claims: &[SignatureClaim<'_>]) -> bool {
     let context = schnorrkel::signing_context(CONTEXT);
     let mut keys = Vec::with_capacity(claims.len());
     let mut signatures = Vec::with_capacity(claims.len());
@@ -205,13 +205,13 @@ mod tests {
     }
 
     impl Paper {
-        fn claim(&self) -> Claim<'_> {
+        fn claim(&self) -> SignatureClaim<'_> {
             let Self {
                 key,
                 message,
                 signature,
             } = self;
-            Claim {
+            SignatureClaim {
                 key,
                 message,
                 signature,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn batch(papers: &[Paper]) -> Vec<bool> {
-        let claims: Vec<Claim<'_>> = papers.iter().map(Paper::claim).collect();
+        let claims: Vec<SignatureClaim<'_>> = papers.iter().map(Paper::claim).collect();
         verify_batch(&claims)
     }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use muster_identity::verify;
 use muster_identity::wallet::{
-    ColdkeyStorage, WalletError, WalletPath, create, load_coldkey, load_hotkey, show,
+    ColdkeyStorage, WalletError, WalletPath, create, load_coldkey, load_hotkey, read_public_keys,
 };
 use muster_protocol::{Hotkey, Signature};
 
@@ -91,12 +91,12 @@ for key in (plain.hotkey, plain.coldkey, locked.hotkey, locked.coldkeypub, seede
     let wallet = |name| WalletPath::new(&root, name, "hot");
     assert_eq!(load_hotkey(&wallet("plain")).unwrap().hotkey(), theirs[0]);
     assert_eq!(load_coldkey(&wallet("plain")).unwrap().hotkey(), theirs[1]);
-    let shown = show(&wallet("locked")).unwrap();
+    let shown = read_public_keys(&wallet("locked")).unwrap();
     assert_eq!((shown.hotkey, shown.coldkey), (theirs[2], Some(theirs[3])));
     assert!(matches!(
         load_coldkey(&wallet("locked")),
         Err(WalletError::Encrypted(_))
     ));
     assert_eq!(load_hotkey(&wallet("seeded")).unwrap().hotkey(), theirs[4]);
-    assert_eq!(show(&wallet("seeded")).unwrap().coldkey, None);
+    assert_eq!(read_public_keys(&wallet("seeded")).unwrap().coldkey, None);
 }

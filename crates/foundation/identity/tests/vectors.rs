@@ -9,10 +9,10 @@
 use std::time::Duration;
 
 use muster_identity::{
-    AuthError, FrameSignature, Keypair, Party, VerifyError, countersign, facilitator_auth, offer_receipt,
-    sign_job, sign_streaming_ready, validator_auth, verify, verify_auth, verify_countersigned,
+    AuthError, FrameSignature, Keypair, Party, VerifyError, countersign, offer_receipt,
+    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_validator_auth, verify, verify_countersigned,
     verify_facilitator_auth, verify_frame, verify_job, verify_login, verify_offered, verify_receipt,
-    verify_streaming_ready,
+    verify_streaming_ready, verify_validator_auth,
 };
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
 use muster_protocol::wire::facilitator::{Authentication, JobRequest, SignatureScope};
@@ -65,7 +65,7 @@ mod greeting {
 
     fn check(auth: ValidatorAuth, seconds_later: i64) -> Result<(), AuthError> {
         let now = Timestamp::from_secs(1_769_000_000 + seconds_later);
-        verify_auth(auth, validator(), miner(), now, AGE, AHEAD).map(drop)
+        verify_validator_auth(auth, validator(), miner(), now, AGE, AHEAD).map(drop)
     }
 
     #[test]
@@ -116,8 +116,8 @@ mod greeting {
 
     #[test]
     fn ours_is_accepted_by_ourselves() {
-        let auth = validator_auth(&key("//Validator"), miner(), then());
-        let verified = verify_auth(auth, validator(), miner(), then(), AGE, AHEAD).unwrap();
+        let auth = sign_validator_auth(&key("//Validator"), miner(), then());
+        let verified = verify_validator_auth(auth, validator(), miner(), then(), AGE, AHEAD).unwrap();
         assert_eq!(verified.validator_hotkey, validator());
     }
 
@@ -143,7 +143,7 @@ mod greeting {
         assert_eq!(stranger(auth.signature, "0x00"), VerifyError::PublicKey);
         assert_eq!(stranger(auth.signature, &"é".repeat(32)), VerifyError::PublicKey);
         assert_eq!(
-            verify_facilitator_auth(&facilitator_auth(&key("//Validator")))
+            verify_facilitator_auth(&sign_facilitator_auth(&key("//Validator")))
                 .unwrap()
                 .into_inner(),
             validator()

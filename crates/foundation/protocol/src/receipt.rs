@@ -337,7 +337,7 @@ pub struct OfferedReceipt {
 
 impl OfferedReceipt {
     /// The whole receipt, once the miner has signed too.
-    pub fn countersigned(self, miner_signature: Signature) -> Receipt {
+    pub fn with_countersignature(self, miner_signature: Signature) -> Receipt {
         Receipt {
             payload: self.payload,
             validator_signature: self.validator_signature,

@@ -53,11 +53,6 @@ pub struct Rao(pub u64);
 const TAO: u64 = 1_000_000_000;
 
 impl Rao {
-    /// Converts whole TAO; `None` if the amount in rao does not fit into 64 bits.
-    pub fn from_tao(tao: u64) -> Option<Self> {
-        tao.checked_mul(TAO).map(Self)
-    }
-
     /// The sum; `None` if it does not fit into 64 bits.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         self.0.checked_add(other.0).map(Self)
@@ -89,8 +84,6 @@ mod tests {
         assert_eq!(Rao(1_500_000_001).to_string(), "1.500000001 TAO");
         assert_eq!(Rao(7).to_string(), "0.000000007 TAO");
         assert_eq!(Rao(u64::MAX).to_string(), "18446744073.709551615 TAO");
-        assert_eq!(Rao::from_tao(3), Some(Rao(3 * TAO)));
-        assert_eq!(Rao::from_tao(u64::MAX), None);
         assert_eq!(Rao(1).checked_sub(Rao(2)), None);
         assert_eq!(Rao(u64::MAX).checked_add(Rao(1)), None);
     }

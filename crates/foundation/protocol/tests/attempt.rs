@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::{Attempt, Effect, Event, JobState, Outcome, Plan};
+use muster_protocol::job::{Attempt, AttemptPlan, Effect, Event, JobState, Outcome};
 use muster_protocol::status::*;
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
@@ -13,8 +13,8 @@ use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{ExecutorClass, Timestamp};
 use proptest::prelude::*;
 
-fn plan(streaming: bool) -> Plan {
-    Plan {
+fn plan(streaming: bool) -> AttemptPlan {
+    AttemptPlan {
         class: ExecutorClass::AlwaysOnTest,
         streaming,
         timing: ExecutorTiming {

@@ -6,7 +6,8 @@ use muster_protocol::job::MAX_JOB_SECS;
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Uid};
 
 use crate::{
-    Dropped, Faulty, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, Paid, Score, Scores, Snapshot, Streamed,
+    DropReason, FaultySession, MAX_CLASS_WEIGHT, MAX_LISTED, Neuron, POINTS, PaidReceipt, Score, Scores,
+    ScoringSnapshot, StreamedSession,
 };
 
 /// What one job can be paid at most, in executor-microseconds: nobody's word makes a receipt worth a year.
@@ -14,45 +15,45 @@ const MAX_MICROS: u64 = MAX_JOB_SECS * 1_000_000;
 
 /// What a miner has so far.
 #[derive(Clone, Copy, Default)]
-struct Total {
+struct MinerTotal {
     micros: u128,
     rao: u128,
     points: u64,
 }
 
 /// Folds the receipts and sessions of one cycle. [`Scores::zeros`] is left empty: it also depends on the weights, see
-/// [`crate::zeros`].
-pub fn score(snapshot: &Snapshot) -> Scores {
+/// [`crate::explain_zeros`].
+pub fn score(snapshot: &ScoringSnapshot) -> Scores {
     let places: BTreeMap<MinerKey, &Neuron> = snapshot
         .neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron))
         .collect();
     let mut scores = Scores::default();
-    let mut totals = BTreeMap::<MinerKey, Total>::new();
+    let mut totals = BTreeMap::<MinerKey, MinerTotal>::new();
     let weight = |class: &ExecutorClass| snapshot.class_weights.get(class).copied().unwrap_or(0);
-    let capacity = capacity(snapshot, &places);
+    let capacity = count_executors(snapshot, &places);
     for (class, by_miner) in &capacity {
-        for (miner, _, points) in shared(by_miner, &places, weight(class)) {
+        for (miner, _, points) in share_out(by_miner, &places, weight(class)) {
             let total = totals.entry(miner).or_default();
             let part = percent(points, snapshot.capacity_percent);
             total.points = total.points.saturating_add(part);
         }
     }
-    for (class, by_miner) in &worked(snapshot, &places, &mut scores) {
+    for (class, by_miner) in &sum_receipts(snapshot, &places, &mut scores) {
         // Where nobody has proven anything, all of it is for work.
         let for_work = match capacity.contains_key(class) {
             true => 100_u8.saturating_sub(snapshot.capacity_percent),
             false => 100,
         };
-        for (miner, share, points) in shared(by_miner, &places, weight(class)) {
+        for (miner, share, points) in share_out(by_miner, &places, weight(class)) {
             let total = totals.entry(miner).or_default();
             total.micros = total.micros.saturating_add(share);
             total.points = total.points.saturating_add(percent(points, for_work));
         }
     }
-    let answered = answered(snapshot, &places, &mut scores);
-    for (miner, share, points) in shared(&answered, &places, snapshot.streaming_weight) {
+    let answered = sum_sessions(snapshot, &places, &mut scores);
+    for (miner, share, points) in share_out(&answered, &places, snapshot.streaming_weight) {
         let total = totals.entry(miner).or_default();
         total.rao = total.rao.saturating_add(share);
         total.points = total.points.saturating_add(points);
@@ -74,8 +75,8 @@ pub fn score(snapshot: &Snapshot) -> Scores {
 }
 
 /// Executor-microseconds by class and miner.
-fn worked(
-    snapshot: &Snapshot,
+fn sum_receipts(
+    snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
     scores: &mut Scores,
 ) -> BTreeMap<ExecutorClass, BTreeMap<MinerKey, u128>> {
@@ -84,7 +85,7 @@ fn worked(
     for paid in &snapshot.receipts {
         let receipt = &paid.receipt;
         let first = || seen.insert((receipt.validator_hotkey, receipt.job_uuid));
-        match amount(snapshot, places, paid, first) {
+        match receipt_amount(snapshot, places, paid, first) {
             Ok((class, micros)) => {
                 let sum = earned
                     .entry(class)
@@ -100,8 +101,8 @@ fn worked(
 }
 
 /// Rao by miner; the sessions with something wrong are named on the way.
-fn answered(
-    snapshot: &Snapshot,
+fn sum_sessions(
+    snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
     scores: &mut Scores,
 ) -> BTreeMap<MinerKey, u128> {
@@ -109,14 +110,14 @@ fn answered(
     let mut seen = BTreeSet::new();
     for session in &snapshot.streamed {
         if (session.unproven > 0 || session.fault.is_some()) && scores.faults.len() < MAX_LISTED {
-            scores.faults.push(Faulty {
+            scores.faults.push(FaultySession {
                 attempt: session.attempt,
                 miner: session.miner,
                 unproven: session.unproven,
                 fault: session.fault.clone(),
             });
         }
-        match rao(places, session, || seen.insert(session.attempt)) {
+        match session_rao(places, session, || seen.insert(session.attempt)) {
             Ok(rao) => {
                 let sum = earned.entry(session.miner).or_default();
                 *sum = sum.saturating_add(u128::from(rao));
@@ -128,28 +129,28 @@ fn answered(
 }
 
 /// What a session's answers pay.
-pub(crate) fn rao(
+pub(crate) fn session_rao(
     places: &BTreeMap<MinerKey, &Neuron>,
-    session: &Streamed,
+    session: &StreamedSession,
     first: impl FnOnce() -> bool,
-) -> Result<u64, Dropped> {
+) -> Result<u64, DropReason> {
     if !places.contains_key(&session.miner) {
-        return Err(Dropped::NotRegistered);
+        return Err(DropReason::NotRegistered);
     }
     if session.proven == 0 {
-        return Err(Dropped::Unproven);
+        return Err(DropReason::Unproven);
     }
     if session.earned == 0 {
-        return Err(Dropped::Free);
+        return Err(DropReason::Free);
     }
     if !first() {
-        return Err(Dropped::Repeated);
+        return Err(DropReason::Repeated);
     }
     Ok(session.earned)
 }
 
 /// The shares of one kind of work, and what each is worth.
-fn shared(
+fn share_out(
     by_miner: &BTreeMap<MinerKey, u128>,
     places: &BTreeMap<MinerKey, &Neuron>,
     weight: u32,
@@ -158,11 +159,14 @@ fn shared(
         .values()
         .fold(0_u128, |sum, amount| sum.saturating_add(*amount));
     let worth = |(miner, share)| (miner, share, points(share, all, weight));
-    folded(by_miner, places).into_iter().map(worth).collect()
+    split_by_coldkey(by_miner, places)
+        .into_iter()
+        .map(worth)
+        .collect()
 }
 
 impl Scores {
-    fn drop_one(&mut self, attempt: AttemptId, reason: Dropped) {
+    fn drop_one(&mut self, attempt: AttemptId, reason: DropReason) {
         if self.dropped.len() < MAX_LISTED {
             self.dropped.push((attempt, reason));
         } else {
@@ -171,9 +175,9 @@ impl Scores {
     }
 }
 
-/// Proven executors of each class, of miners that are in the subnet.
-fn capacity(
-    snapshot: &Snapshot,
+/// ProvenExecutors executors of each class, of miners that are in the subnet.
+fn count_executors(
+    snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
 ) -> BTreeMap<ExecutorClass, BTreeMap<MinerKey, u128>> {
     let mut capacity = BTreeMap::<ExecutorClass, BTreeMap<MinerKey, u128>>::new();
@@ -194,36 +198,36 @@ fn percent(points: u64, hundredths: u8) -> u64 {
 }
 
 /// What a receipt pays, and in which class.
-pub(crate) fn amount(
-    snapshot: &Snapshot,
+pub(crate) fn receipt_amount(
+    snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
-    paid: &Paid,
+    paid: &PaidReceipt,
     first: impl FnOnce() -> bool,
-) -> Result<(ExecutorClass, u64), Dropped> {
+) -> Result<(ExecutorClass, u64), DropReason> {
     let receipt = &paid.receipt;
     if !places.contains_key(&receipt.miner_hotkey) {
-        return Err(Dropped::NotRegistered);
+        return Err(DropReason::NotRegistered);
     }
     let validator = receipt.validator_hotkey;
     if validator != snapshot.me && !snapshot.validators.contains(&validator) {
-        return Err(Dropped::Stranger);
+        return Err(DropReason::Stranger);
     }
-    let micros = receipt.score_micros().ok_or(Dropped::NoAmount)?;
+    let micros = receipt.score_micros().ok_or(DropReason::NoAmount)?;
     if micros == 0 {
-        return Err(Dropped::Unpaid);
+        return Err(DropReason::Unpaid);
     }
     if micros > MAX_MICROS {
-        return Err(Dropped::TooMuch);
+        return Err(DropReason::TooMuch);
     }
-    let class = paid.class.ok_or(Dropped::NoStart)?;
+    let class = paid.class.ok_or(DropReason::NoStart)?;
     if !first() {
-        return Err(Dropped::Repeated);
+        return Err(DropReason::Repeated);
     }
     Ok((class, micros))
 }
 
 /// The work of each coldkey split evenly over its hotkeys that have any; what does not divide goes to the lowest uids.
-fn folded(
+fn split_by_coldkey(
     by_miner: &BTreeMap<MinerKey, u128>,
     places: &BTreeMap<MinerKey, &Neuron>,
 ) -> Vec<(MinerKey, u128)> {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use fold::score;
 pub use normalize::to_u16;
 pub use weights::{follow_uids, score_and_weigh, weights_of};
-pub use zero::{Why, Zero, zeros};
+pub use zero::{ZeroReason, ZeroWeight, explain_zeros};
 
 /// What one unit of a class's weight is worth, in points.
 pub const POINTS: u64 = 1_000_000_000_000;
@@ -31,12 +31,12 @@ pub const POINTS: u64 = 1_000_000_000_000;
 /// The largest weight of a class, or of streaming: all of them and their points fit into 64 bits.
 pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;
 
-/// Dropped receipts that are listed; the others are counted.
+/// DropReason receipts that are listed; the others are counted.
 pub const MAX_LISTED: usize = 1_000;
 
 /// Everything that scores depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct ScoringSnapshot {
     /// Who scores.
     pub me: ValidatorKey,
     /// The subnet.
@@ -46,16 +46,16 @@ pub struct Snapshot {
     /// What each class is worth beside the others; one that is not named is worth nothing.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
     /// The finished receipts of the cycle.
-    pub receipts: Vec<Paid>,
+    pub receipts: Vec<PaidReceipt>,
     /// What all that sessions answered is worth beside the classes.
     #[serde(default)]
     pub streaming_weight: u32,
     /// The scorer's own sealed sessions that were over in the cycle.
     #[serde(default)]
-    pub streamed: Vec<Streamed>,
+    pub streamed: Vec<StreamedSession>,
     /// Executors that proved what they are, by the last batch of each miner.
     #[serde(default)]
-    pub proven: Vec<Proven>,
+    pub proven: Vec<ProvenExecutors>,
     /// Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
     #[serde(default)]
     pub capacity_percent: u8,
@@ -63,7 +63,7 @@ pub struct Snapshot {
 
 /// Executors of one kind of one miner that proved what they are, or are at work where receipts show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proven {
+pub struct ProvenExecutors {
     /// Whose.
     pub miner: MinerKey,
     /// Of which kind.
@@ -85,7 +85,7 @@ pub struct Neuron {
 
 /// A finished receipt and what it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Paid {
+pub struct PaidReceipt {
     /// The pay slip.
     pub receipt: FinishedReceipt,
     /// The class of the executor, by the attempt's started receipt; `None` if nobody has seen one.
@@ -94,7 +94,7 @@ pub struct Paid {
 
 /// What one sealed session answered, by the counts of the gateway that asked it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Streamed {
+pub struct StreamedSession {
     /// The attempt that it was.
     pub attempt: AttemptId,
     /// Who ran it.
@@ -131,10 +131,10 @@ pub struct Score {
     pub points: u64,
 }
 
-/// Why a receipt or a session does not count.
+/// ZeroReason a receipt or a session does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dropped {
+pub enum DropReason {
     /// The hotkey is not, or no longer, in the subnet.
     NotRegistered,
     /// Its validator may not set weights in the subnet, so its word about pay does not count.
@@ -155,7 +155,7 @@ pub enum Dropped {
     Free,
 }
 
-impl fmt::Display for Dropped {
+impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotRegistered => "the miner is not registered in the subnet",
@@ -173,7 +173,7 @@ impl fmt::Display for Dropped {
 
 /// A session that did not end as it should. What was proven of it is paid all the same; what is missing pays nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Faulty {
+pub struct FaultySession {
     /// The attempt that it was.
     pub attempt: AttemptId,
     /// Who ran it.
@@ -190,14 +190,14 @@ pub struct Scores {
     /// By uid; nobody with nothing.
     pub scores: Vec<Score>,
     /// The first of the dropped, in the order given.
-    pub dropped: Vec<(AttemptId, Dropped)>,
-    /// Dropped receipts that are not listed.
+    pub dropped: Vec<(AttemptId, DropReason)>,
+    /// DropReason receipts that are not listed.
     #[serde(default)]
     pub more_dropped: u64,
     /// Sessions that did not end as they should, whether or not they count, in the order given; as many as of the dropped.
     #[serde(default)]
-    pub faults: Vec<Faulty>,
+    pub faults: Vec<FaultySession>,
     /// Everyone who gets nothing, and why, by uid.
     #[serde(default)]
-    pub zeros: Vec<Zero>,
+    pub zeros: Vec<ZeroWeight>,
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Uid;
 
-use crate::{Neuron, Score, Scores, Snapshot, score, to_u16, zeros};
+use crate::{Neuron, Score, Scores, ScoringSnapshot, explain_zeros, score, to_u16};
 
 /// The scores of a snapshot, the weights they lead to, and the reason of every zero.
 ///
 /// `min_entries` is the least number of weights that the subnet takes in one call.
-pub fn score_and_weigh(snapshot: &Snapshot, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
+pub fn score_and_weigh(snapshot: &ScoringSnapshot, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
     let mut scores = score(snapshot);
     let weights = weights_of(&scores.scores, &snapshot.neurons, min_entries);
-    scores.zeros = zeros(snapshot, &scores, &weights);
+    scores.zeros = explain_zeros(snapshot, &scores, &weights);
     (scores, weights)
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{Paid, Why};
+    use crate::{PaidReceipt, ZeroReason};
 
     const ME: ValidatorKey = ValidatorKey(hotkey(255));
 
@@ -82,8 +82,8 @@ mod tests {
         seeds.iter().map(neuron).collect()
     }
 
-    fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
-        Paid {
+    fn paid(attempt: u128, of: u8, amount: &str) -> PaidReceipt {
+        PaidReceipt {
             receipt: FinishedReceipt {
                 job_uuid: AttemptId::from_uuid(Uuid::from_u128(attempt)),
                 miner_hotkey: MinerKey(hotkey(of)),
@@ -99,8 +99,8 @@ mod tests {
         }
     }
 
-    fn both(neurons: &[Neuron], receipts: Vec<Paid>, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
-        let snapshot = Snapshot {
+    fn both(neurons: &[Neuron], receipts: Vec<PaidReceipt>, min_entries: u16) -> (Scores, Vec<(Uid, u16)>) {
+        let snapshot = ScoringSnapshot {
             me: ME,
             neurons: neurons.to_vec(),
             validators: [].into(),
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(scores.zeros.len(), 1);
         assert_eq!(
             (scores.zeros[0].uid, &scores.zeros[0].why),
-            (Uid(3), &Why::NoReceipts)
+            (Uid(3), &ZeroReason::NoReceipts)
         );
     }
 

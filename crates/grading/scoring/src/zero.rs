@@ -1,4 +1,4 @@
-//! Why a neuron gets nothing.
+//! ZeroReason a neuron gets nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,37 +6,37 @@ use std::fmt;
 use muster_protocol::{MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::fold::{amount, rao};
-use crate::{Dropped, Neuron, Scores, Snapshot};
+use crate::fold::{receipt_amount, session_rao};
+use crate::{DropReason, Neuron, Scores, ScoringSnapshot};
 
 /// A neuron without a weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Zero {
+pub struct ZeroWeight {
     /// Its place in the subnet.
     pub uid: Uid,
     /// Who it is.
     pub miner: MinerKey,
-    /// Why.
-    pub why: Why,
+    /// ZeroReason.
+    pub why: ZeroReason,
 }
 
-/// Why a neuron gets nothing.
+/// ZeroReason a neuron gets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum ZeroReason {
     /// It is the scorer.
     Myself,
     /// No validator wrote it a finished receipt in this cycle.
     NoReceipts,
     /// It has receipts or sessions, and none of them counts: how many for which reason.
-    NothingCounts(BTreeMap<Dropped, u64>),
+    NothingCounts(BTreeMap<DropReason, u64>),
     /// What it worked at is worth nothing in this subnet.
     WorthlessClass,
     /// Beside the best its share is less than a 131070th part, which the chain's weights cannot express.
     TooSmall,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ZeroReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Myself => f.write_str("it is this validator"),
@@ -56,17 +56,21 @@ impl fmt::Display for Why {
 }
 
 /// Everyone in the subnet whose entry in `weighted` (uid, weight) is missing or zero, and why.
-pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(Uid, u16)]) -> Vec<Zero> {
+pub fn explain_zeros(
+    snapshot: &ScoringSnapshot,
+    scores: &Scores,
+    weighted: &[(Uid, u16)],
+) -> Vec<ZeroWeight> {
     let weights: BTreeMap<Uid, u16> = weighted.iter().copied().collect();
     let places: BTreeMap<MinerKey, &Neuron> = snapshot
         .neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron))
         .collect();
-    let mut dropped = BTreeMap::<MinerKey, BTreeMap<Dropped, u64>>::new();
+    let mut dropped = BTreeMap::<MinerKey, BTreeMap<DropReason, u64>>::new();
     for paid in &snapshot.receipts {
         // A repeated receipt stands beside one that counts, so it is nobody's whole reason.
-        if let Err(reason) = amount(snapshot, &places, paid, || true) {
+        if let Err(reason) = receipt_amount(snapshot, &places, paid, || true) {
             let count = dropped
                 .entry(paid.receipt.miner_hotkey)
                 .or_default()
@@ -76,7 +80,7 @@ pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(Uid, u16)]) -> V
         }
     }
     for session in &snapshot.streamed {
-        if let Err(reason) = rao(&places, session, || true) {
+        if let Err(reason) = session_rao(&places, session, || true) {
             let count = dropped
                 .entry(session.miner)
                 .or_default()
@@ -93,13 +97,13 @@ pub fn zeros(snapshot: &Snapshot, scores: &Scores, weighted: &[(Uid, u16)]) -> V
             let miner = MinerKey(neuron.hotkey);
             let scored = scores.scores.iter().find(|score| score.miner == miner);
             let why = match (scored, dropped.remove(&miner)) {
-                _ if neuron.hotkey == snapshot.me.0 => Why::Myself,
-                (Some(score), _) if score.points == 0 => Why::WorthlessClass,
-                (Some(_), _) => Why::TooSmall,
-                (None, Some(reasons)) => Why::NothingCounts(reasons),
-                (None, None) => Why::NoReceipts,
+                _ if neuron.hotkey == snapshot.me.0 => ZeroReason::Myself,
+                (Some(score), _) if score.points == 0 => ZeroReason::WorthlessClass,
+                (Some(_), _) => ZeroReason::TooSmall,
+                (None, Some(reasons)) => ZeroReason::NothingCounts(reasons),
+                (None, None) => ZeroReason::NoReceipts,
             };
-            Zero {
+            ZeroWeight {
                 uid: neuron.uid,
                 miner,
                 why,

@@ -2,7 +2,10 @@
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey};
-use muster_scoring::{Dropped, Faulty, Neuron, POINTS, Paid, Proven, Snapshot, Streamed, Why, score, zeros};
+use muster_scoring::{
+    DropReason, FaultySession, Neuron, POINTS, PaidReceipt, ProvenExecutors, ScoringSnapshot,
+    StreamedSession, ZeroReason, explain_zeros, score,
+};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -17,8 +20,8 @@ fn miner(seed: u8) -> MinerKey {
     MinerKey(hotkey(seed))
 }
 
-fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
-    Paid {
+fn paid(attempt: u128, of: u8, amount: &str) -> PaidReceipt {
+    PaidReceipt {
         receipt: FinishedReceipt {
             job_uuid: AttemptId::from_uuid(Uuid::from_u128(attempt)),
             miner_hotkey: miner(of),
@@ -35,13 +38,13 @@ fn paid(attempt: u128, of: u8, amount: &str) -> Paid {
 }
 
 /// A subnet of these miners, each with its coldkey; the scorer is 0.
-fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<Paid>) -> Snapshot {
+fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<PaidReceipt>) -> ScoringSnapshot {
     let neuron = |(seed, cold): (u8, u8)| Neuron {
         uid: Uid(seed.into()),
         hotkey: hotkey(seed),
         coldkey: hotkey(cold),
     };
-    Snapshot {
+    ScoringSnapshot {
         me: ValidatorKey(hotkey(0)),
         neurons: [(0, 100)].iter().chain(coldkeys).copied().map(neuron).collect(),
         validators: [ValidatorKey(hotkey(50))].into(),
@@ -55,8 +58,8 @@ fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<Paid>) -> Snapshot {
 }
 
 /// A session of one proven answer.
-fn session(attempt: u128, of: u8, earned: u64) -> Streamed {
-    Streamed {
+fn session(attempt: u128, of: u8, earned: u64) -> StreamedSession {
+    StreamedSession {
         attempt: AttemptId::from_uuid(Uuid::from_u128(attempt)),
         miner: miner(of),
         proven: 1,
@@ -68,7 +71,7 @@ fn session(attempt: u128, of: u8, earned: u64) -> Streamed {
     }
 }
 
-fn rows(snapshot: &Snapshot) -> Vec<(u16, u64, u64)> {
+fn rows(snapshot: &ScoringSnapshot) -> Vec<(u16, u64, u64)> {
     score(snapshot)
         .scores
         .iter()
@@ -78,7 +81,7 @@ fn rows(snapshot: &Snapshot) -> Vec<(u16, u64, u64)> {
 
 #[test]
 fn proven_executors_share_their_part_of_a_class_and_work_the_rest() {
-    let proven = |of, executors| Proven {
+    let proven = |of, executors| ProvenExecutors {
         miner: miner(of),
         class: TEST,
         executors,
@@ -87,7 +90,7 @@ fn proven_executors_share_their_part_of_a_class_and_work_the_rest() {
         &[(1, 101), (2, 102), (3, 103)],
         vec![paid(1, 1, "30"), paid(2, 2, "10")],
     );
-    let rows_of = |snapshot: &Snapshot| {
+    let rows_of = |snapshot: &ScoringSnapshot| {
         rows(snapshot)
             .iter()
             .map(|row| (row.0, row.2))
@@ -116,7 +119,7 @@ fn one_bad_receipt_stops_nobody() {
     stranger.receipt.validator_hotkey = ValidatorKey(hotkey(51));
     let mut listed = paid(9, 1, "1");
     listed.receipt.validator_hotkey = ValidatorKey(hotkey(50));
-    let unknown = Paid {
+    let unknown = PaidReceipt {
         class: None,
         ..paid(10, 1, "5")
     };
@@ -141,13 +144,13 @@ fn one_bad_receipt_stops_nobody() {
     assert_eq!(
         reasons,
         [
-            Dropped::NoAmount,
-            Dropped::NotRegistered,
-            Dropped::Unpaid,
-            Dropped::Repeated,
-            Dropped::TooMuch,
-            Dropped::Stranger,
-            Dropped::NoStart,
+            DropReason::NoAmount,
+            DropReason::NotRegistered,
+            DropReason::Unpaid,
+            DropReason::Repeated,
+            DropReason::TooMuch,
+            DropReason::Stranger,
+            DropReason::NoStart,
         ]
     );
 }
@@ -201,17 +204,17 @@ fn what_proven_answers_earned_is_worth_the_weight_of_streaming_beside_the_second
         ]
     );
     let dropped: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
-    assert_eq!(dropped, [Dropped::Free, Dropped::Repeated]);
+    assert_eq!(dropped, [DropReason::Free, DropReason::Repeated]);
 }
 
 #[test]
 fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
-    let unproven = Streamed {
+    let unproven = StreamedSession {
         proven: 0,
         unproven: 3,
         ..session(1, 1, 0)
     };
-    let gap = Streamed {
+    let gap = StreamedSession {
         fault: Some("the proofs of 2 answers are missing".to_owned()),
         ..session(2, 2, 5)
     };
@@ -223,7 +226,7 @@ fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
         [(2, 0, 2 * POINTS)],
         "what was proven before the gap is paid"
     );
-    let named = |session: &Streamed| Faulty {
+    let named = |session: &StreamedSession| FaultySession {
         attempt: session.attempt,
         miner: session.miner,
         unproven: session.unproven,
@@ -231,14 +234,17 @@ fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
     };
     assert_eq!(scores.faults, [named(&unproven), named(&gap)]);
     let reasons: Vec<_> = scores.dropped.iter().map(|(_, reason)| *reason).collect();
-    assert_eq!(reasons, [Dropped::Unproven, Dropped::NotRegistered]);
-    let told = zeros(&snapshot, &scores, &[(Uid(2), 65_535)]);
-    assert_eq!(told[1].why, Why::NothingCounts([(Dropped::Unproven, 1)].into()));
+    assert_eq!(reasons, [DropReason::Unproven, DropReason::NotRegistered]);
+    let told = explain_zeros(&snapshot, &scores, &[(Uid(2), 65_535)]);
+    assert_eq!(
+        told[1].why,
+        ZeroReason::NothingCounts([(DropReason::Unproven, 1)].into())
+    );
 }
 
 #[test]
 fn every_zero_has_its_reason() {
-    let worthless = Paid {
+    let worthless = PaidReceipt {
         class: Some(ExecutorClass::AlwaysOnLlmA6000),
         ..paid(1, 1, "5")
     };
@@ -252,16 +258,16 @@ fn every_zero_has_its_reason() {
     let coldkeys = [(1, 101), (2, 102), (3, 103), (4, 104), (5, 105)];
     let snapshot = snapshot(&coldkeys, receipts);
     let scores = score(&snapshot);
-    let zeros = zeros(&snapshot, &scores, &[(Uid(4), 65_535), (Uid(5), 0)]);
+    let zeros = explain_zeros(&snapshot, &scores, &[(Uid(4), 65_535), (Uid(5), 0)]);
     let told: Vec<_> = zeros.into_iter().map(|zero| (zero.uid.0, zero.why)).collect();
     assert_eq!(
         told,
         [
-            (0, Why::Myself),
-            (1, Why::WorthlessClass),
-            (2, Why::NothingCounts([(Dropped::Unpaid, 2)].into())),
-            (3, Why::TooSmall),
-            (5, Why::NoReceipts),
+            (0, ZeroReason::Myself),
+            (1, ZeroReason::WorthlessClass),
+            (2, ZeroReason::NothingCounts([(DropReason::Unpaid, 2)].into())),
+            (3, ZeroReason::TooSmall),
+            (5, ZeroReason::NoReceipts),
         ]
     );
     assert_eq!(
@@ -273,7 +279,7 @@ fn every_zero_has_its_reason() {
 #[test]
 fn a_snapshot_is_read_back_as_it_was() {
     let snapshot = snapshot(&[(1, 101)], vec![paid(1, 1, "10")]);
-    let again: Snapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
+    let again: ScoringSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
     assert_eq!(score(&again), score(&snapshot));
 }
 

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use muster_identity::{answer_challenge, facilitator_auth};
+use muster_identity::{answer_challenge, sign_facilitator_auth};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, Response, ResponseStatus, ToFacilitator,
 };
@@ -31,7 +31,7 @@ pub(crate) struct LinkReader<'a> {
 impl LinkReader<'_> {
     /// Greets the facilitator, and reads until it has accepted this validator.
     pub(crate) async fn greet(&mut self, writer: &SocketWriter) -> Result<(), LinkEnd> {
-        let greeting = facilitator_auth(&self.link.keypair);
+        let greeting = sign_facilitator_auth(&self.link.keypair);
         writer
             .send(encode(&ToFacilitator::V0AuthenticationRequest(greeting)))
             .await?;

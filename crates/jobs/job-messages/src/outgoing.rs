@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_identity::Keypair;
-use muster_protocol::job::{MAX_JOB_SECS, Plan};
+use muster_protocol::job::{AttemptPlan, MAX_JOB_SECS};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
 };
@@ -54,7 +54,7 @@ impl IssuedReceipt {
     /// The receipt with both signatures; `None` while the miner's is missing.
     pub fn complete(&self) -> Option<Receipt> {
         self.miner_signature
-            .map(|signature| self.offered.clone().countersigned(signature))
+            .map(|signature| self.offered.clone().with_countersignature(signature))
     }
 }
 
@@ -69,7 +69,7 @@ pub struct OutgoingMessages<'a> {
     /// The user's request.
     pub request: &'a UserJob,
     /// The limits of the attempt, fixed when it began.
-    pub plan: &'a Plan,
+    pub plan: &'a AttemptPlan,
 }
 
 impl OutgoingMessages<'_> {
@@ -276,7 +276,7 @@ mod tests {
         let keypair = Keypair::from_uri("//Validator").unwrap();
         for class in ExecutorClass::ALL {
             let second = Duration::from_secs(1);
-            let plan = Plan {
+            let plan = AttemptPlan {
                 class,
                 streaming: true,
                 timing: ExecutorTiming {

@@ -10,7 +10,7 @@ use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 
-use crate::pages::{Ask, Form, MAX_PAGE};
+use crate::pages::{MAX_PAGE, PagePart, PageRequest};
 
 /// Bytes that are taken of one answer; the rest is asked for next time.
 pub const MAX_PIECE: usize = 8 * 1024 * 1024;
@@ -23,7 +23,7 @@ const ARCHIVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What came of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct PagePiece {
     /// The bytes, from where the ask began.
     pub bytes: Vec<u8>,
     /// Whether the miner had no more than these.
@@ -86,10 +86,10 @@ impl Fetcher {
     ///
     /// # Errors
     /// It does not answer in time, or not as a receipt page is answered.
-    pub async fn fetch(&self, address: SocketAddr, ask: Ask) -> Result<Piece, FetchError> {
+    pub async fn fetch(&self, address: SocketAddr, ask: PageRequest) -> Result<PagePiece, FetchError> {
         match ask.form {
-            Form::From(offset) => self.part(address, ask.page, offset, PATIENCE).await,
-            Form::Archive => match self.archive(address, ask.page).await? {
+            PagePart::From(offset) => self.part(address, ask.page, offset, PATIENCE).await,
+            PagePart::Archive => match self.archive(address, ask.page).await? {
                 Some(piece) => Ok(piece),
                 None => self.part(address, ask.page, 0, ARCHIVE_PATIENCE).await,
             },
@@ -102,7 +102,7 @@ impl Fetcher {
         page: i64,
         offset: u64,
         patience: Duration,
-    ) -> Result<Piece, FetchError> {
+    ) -> Result<PagePiece, FetchError> {
         let unreachable = |source| FetchError::Unreachable { address, source };
         let answer = self
             .client
@@ -114,7 +114,7 @@ impl Fetcher {
             .map_err(unreachable)?;
         let skip = match answer.status() {
             StatusCode::NOT_FOUND | StatusCode::RANGE_NOT_SATISFIABLE => {
-                return Ok(Piece {
+                return Ok(PagePiece {
                     bytes: Vec::new(),
                     whole: true,
                 });
@@ -133,7 +133,7 @@ impl Fetcher {
     }
 
     /// The compressed page; `None` if the miner has none.
-    async fn archive(&self, address: SocketAddr, page: i64) -> Result<Option<Piece>, FetchError> {
+    async fn archive(&self, address: SocketAddr, page: i64) -> Result<Option<PagePiece>, FetchError> {
         let unreachable = |source| FetchError::Unreachable { address, source };
         let answer = self
             .client
@@ -162,7 +162,7 @@ fn begins_at(answer: &Response) -> Option<u64> {
 }
 
 /// Reads at most `most` bytes after `skip`.
-async fn body(mut answer: Response, skip: u64, most: usize) -> Result<Piece, reqwest::Error> {
+async fn body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece, reqwest::Error> {
     let mut skip = skip;
     let mut bytes = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
@@ -172,21 +172,21 @@ async fn body(mut answer: Response, skip: u64, most: usize) -> Result<Piece, req
         let room = most.saturating_sub(bytes.len());
         bytes.extend_from_slice(rest.get(..room).unwrap_or(rest));
         if rest.len() > room {
-            return Ok(Piece { bytes, whole: false });
+            return Ok(PagePiece { bytes, whole: false });
         }
     }
-    Ok(Piece { bytes, whole: true })
+    Ok(PagePiece { bytes, whole: true })
 }
 
 /// Opens a compressed page, which may be small and hold the world.
-fn open(packed: &[u8]) -> Result<Piece, FetchError> {
+fn open(packed: &[u8]) -> Result<PagePiece, FetchError> {
     let mut bytes = Vec::new();
     let mut reader = MultiGzDecoder::new(packed).take(MAX_PAGE.saturating_add(1));
     reader.read_to_end(&mut bytes).map_err(FetchError::Archive)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_PAGE {
         return Err(FetchError::Archive(std::io::ErrorKind::FileTooLarge.into()));
     }
-    Ok(Piece { bytes, whole: true })
+    Ok(PagePiece { bytes, whole: true })
 }
 
 #[cfg(test)]

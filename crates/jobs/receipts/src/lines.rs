@@ -5,7 +5,7 @@ pub const MAX_LINE: usize = 256 * 1024;
 
 /// What came of a page, cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct CutLines {
     /// Whole lines without their ends; empty ones are left out.
     pub lines: Vec<Vec<u8>>,
     /// Bytes that these took, ends included: what comes after them comes again.
@@ -17,8 +17,8 @@ pub struct Cut {
 }
 
 /// Cuts `bytes`. A last line without its end is left for the next time.
-pub fn cut(bytes: &[u8]) -> Cut {
-    let mut cut = Cut::default();
+pub fn cut_lines(bytes: &[u8]) -> CutLines {
+    let mut cut = CutLines::default();
     let mut rest = bytes;
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
         let (line, after) = rest.split_at(end);
@@ -46,18 +46,18 @@ mod tests {
 
     #[test]
     fn a_torn_line_waits_for_its_end() {
-        let cut = cut(b"one\r\n\ntwo\nthr");
+        let cut = cut_lines(b"one\r\n\ntwo\nthr");
         assert_eq!(cut.lines, [b"one".to_vec(), b"two".to_vec()]);
         assert_eq!((cut.used, cut.too_long, cut.endless), (10, 0, false));
-        assert_eq!(super::cut(b"").used, 0);
+        assert_eq!(super::cut_lines(b"").used, 0);
     }
 
     #[test]
     fn lines_without_end_are_passed_over_or_end_the_page() {
         let mut long = vec![b'x'; MAX_LINE + 1];
-        assert!(cut(&long).endless);
+        assert!(cut_lines(&long).endless);
         long.extend(b"\nnext\n");
-        let cut = cut(&long);
+        let cut = cut_lines(&long);
         assert_eq!((cut.lines.len(), cut.too_long, cut.endless), (1, 1, false));
     }
 
@@ -67,11 +67,11 @@ mod tests {
             page in "[a-z\n]{0,60}", pieces in proptest::collection::vec(1usize..9, 1..30),
         ) {
             let bytes = page.as_bytes();
-            let whole = cut(bytes);
+            let whole = cut_lines(bytes);
             let (mut offset, mut have, mut lines) = (0usize, 0usize, Vec::new());
             for piece in pieces.into_iter().cycle().take(bytes.len() + 1) {
                 have = (have + piece).min(bytes.len());
-                let part = cut(&bytes[offset..have]);
+                let part = cut_lines(&bytes[offset..have]);
                 offset += usize::try_from(part.used).unwrap();
                 lines.extend(part.lines);
             }

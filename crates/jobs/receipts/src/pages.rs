@@ -6,14 +6,14 @@ use std::time::Duration;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{PAGE_SECS, page_of};
 
-use crate::lines::Cut;
+use crate::lines::CutLines;
 
 /// Bytes of one page that are read. A busy miner of a hundred executors writes a tenth of it.
 pub const MAX_PAGE: u64 = 64 * 1024 * 1024;
 
 /// How far a page has been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
+pub struct PageCursor {
     /// The first byte that has not been read; the start of a line.
     pub offset: u64,
     /// Nothing more is to be had of it.
@@ -22,16 +22,16 @@ pub struct Cursor {
 
 /// What to ask of a miner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct PageRequest {
     /// The page.
     pub page: i64,
     /// Which part of it.
-    pub form: Form,
+    pub form: PagePart,
 }
 
 /// Which part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum PagePart {
     /// The page from this byte on: it still grows, or was read in part.
     From(u64),
     /// All of a page that grows no more, compressed if the miner has it so.
@@ -39,34 +39,44 @@ pub enum Form {
 }
 
 /// The two pages that still grow.
-pub fn active(now: Timestamp) -> [i64; 2] {
+pub fn growing_pages(now: Timestamp) -> [i64; 2] {
     let page = page_of(now);
     [page, page.saturating_sub(1)]
 }
 
 /// What to ask of a miner now: the pages that grow, then, newest first, those before that were not read to their end.
-pub fn plan(now: Timestamp, cursors: &BTreeMap<i64, Cursor>, catch_up: Duration) -> Vec<Ask> {
+pub fn plan_requests(
+    now: Timestamp,
+    cursors: &BTreeMap<i64, PageCursor>,
+    catch_up: Duration,
+) -> Vec<PageRequest> {
     let newest = page_of(now);
     let back = i64::try_from(catch_up.as_secs()).unwrap_or(i64::MAX) / PAGE_SECS;
     let oldest = newest.saturating_sub(back.max(1));
     let ask = |page| {
         let cursor = cursors.get(&page).copied().unwrap_or_default();
-        let grows = active(now).contains(&page);
+        let grows = growing_pages(now).contains(&page);
         let form = match cursor.offset {
             _ if cursor.settled => return None,
-            0 if !grows => Form::Archive,
-            offset => Form::From(offset),
+            0 if !grows => PagePart::Archive,
+            offset => PagePart::From(offset),
         };
-        Some(Ask { page, form })
+        Some(PageRequest { page, form })
     };
     (oldest..=newest).rev().filter_map(ask).collect()
 }
 
 /// Where a page stands once what came from `cursor` on has been cut. `whole` says that the miner had no more than came.
-pub fn after(now: Timestamp, page: i64, cursor: Cursor, cut: &Cut, whole: bool) -> Cursor {
+pub fn advance_cursor(
+    now: Timestamp,
+    page: i64,
+    cursor: PageCursor,
+    cut: &CutLines,
+    whole: bool,
+) -> PageCursor {
     let offset = cursor.offset.saturating_add(cut.used);
-    let grows = active(now).contains(&page);
-    Cursor {
+    let grows = growing_pages(now).contains(&page);
+    PageCursor {
         offset,
         settled: cut.endless || offset >= MAX_PAGE || (whole && !grows),
     }
@@ -86,67 +96,67 @@ mod tests {
     fn pages_that_grow_are_read_on_and_old_ones_are_caught_up_once() {
         let page = page_of(now());
         let hours = Duration::from_secs(1_200);
-        let fresh = plan(now(), &BTreeMap::new(), hours);
+        let fresh = plan_requests(now(), &BTreeMap::new(), hours);
         assert_eq!(
             fresh,
             [
-                Ask {
+                PageRequest {
                     page,
-                    form: Form::From(0)
+                    form: PagePart::From(0)
                 },
-                Ask {
+                PageRequest {
                     page: page - 1,
-                    form: Form::From(0)
+                    form: PagePart::From(0)
                 },
-                Ask {
+                PageRequest {
                     page: page - 2,
-                    form: Form::Archive
+                    form: PagePart::Archive
                 },
-                Ask {
+                PageRequest {
                     page: page - 3,
-                    form: Form::Archive
+                    form: PagePart::Archive
                 },
-                Ask {
+                PageRequest {
                     page: page - 4,
-                    form: Form::Archive
+                    form: PagePart::Archive
                 },
             ]
         );
         let cursors = [
             (
                 page,
-                Cursor {
+                PageCursor {
                     offset: 7,
                     settled: false,
                 },
             ),
             (
                 page - 2,
-                Cursor {
+                PageCursor {
                     offset: 9,
                     settled: false,
                 },
             ),
             (
                 page - 3,
-                Cursor {
+                PageCursor {
                     offset: 0,
                     settled: true,
                 },
             ),
         ]
         .into();
-        let later = plan(now(), &cursors, hours);
+        let later = plan_requests(now(), &cursors, hours);
         assert_eq!(
             later
                 .iter()
                 .map(|ask| (page - ask.page, ask.form))
                 .collect::<Vec<_>>(),
             [
-                (0, Form::From(7)),
-                (1, Form::From(0)),
-                (2, Form::From(9)),
-                (4, Form::Archive)
+                (0, PagePart::From(7)),
+                (1, PagePart::From(0)),
+                (2, PagePart::From(9)),
+                (4, PagePart::Archive)
             ]
         );
     }
@@ -154,16 +164,16 @@ mod tests {
     #[test]
     fn a_page_is_settled_when_it_cannot_grow_or_is_beyond_bounds() {
         let page = page_of(now());
-        let cut = |used, endless| Cut {
+        let cut = |used, endless| CutLines {
             used,
             endless,
-            ..Cut::default()
+            ..CutLines::default()
         };
-        let at = |page, cut: &Cut, whole| {
-            after(
+        let at = |page, cut: &CutLines, whole| {
+            advance_cursor(
                 now(),
                 page,
-                Cursor {
+                PageCursor {
                     offset: 10,
                     settled: false,
                 },
@@ -173,21 +183,21 @@ mod tests {
         };
         assert_eq!(
             at(page, &cut(5, false), true),
-            Cursor {
+            PageCursor {
                 offset: 15,
                 settled: false
             }
         );
         assert_eq!(
             at(page - 2, &cut(5, false), true),
-            Cursor {
+            PageCursor {
                 offset: 15,
                 settled: true
             }
         );
         assert_eq!(
             at(page - 2, &cut(5, false), false),
-            Cursor {
+            PageCursor {
                 offset: 15,
                 settled: false
             }
@@ -203,8 +213,8 @@ mod tests {
         ) {
             let page = page_of(now());
             let cursors: BTreeMap<_, _> = known.into_iter()
-                .map(|(back, (offset, settled))| (page + back, Cursor { offset, settled })).collect();
-            let asks = plan(now(), &cursors, Duration::from_secs(secs));
+                .map(|(back, (offset, settled))| (page + back, PageCursor { offset, settled })).collect();
+            let asks = plan_requests(now(), &cursors, Duration::from_secs(secs));
             prop_assert!(asks.windows(2).all(|pair| pair[0].page > pair[1].page));
             for ask in asks {
                 prop_assert!(ask.page <= page);

@@ -17,8 +17,11 @@ use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_process::Tasks;
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
-use muster_receipts::judge::{digest, read};
-use muster_receipts::{Ask, FetchError, Fetcher, Form, Refused, cut, judge, key_of};
+use muster_receipts::check::digest;
+use muster_receipts::{
+    FetchError, Fetcher, PagePart, PageRequest, RejectionReason, check_receipts, cut_lines, key_of,
+    read_lines,
+};
 use uuid::Uuid;
 
 const PAGE: &[u8] = b"one\ntwo\nthree\n";
@@ -90,24 +93,24 @@ async fn a_page_is_read_in_whichever_way_the_miner_serves_it() {
     let tasks = Tasks::new();
     let address = serving(&tasks).await;
     let fetcher = Fetcher::new().unwrap();
-    let ask = async |page, form| fetcher.fetch(address, Ask { page, form }).await;
+    let ask = async |page, form| fetcher.fetch(address, PageRequest { page, form }).await;
     for page in [1, 2] {
-        assert_eq!(ask(page, Form::From(0)).await.unwrap().bytes, PAGE, "{page}");
+        assert_eq!(ask(page, PagePart::From(0)).await.unwrap().bytes, PAGE, "{page}");
         assert_eq!(
-            ask(page, Form::From(4)).await.unwrap().bytes,
+            ask(page, PagePart::From(4)).await.unwrap().bytes,
             &PAGE[4..],
             "{page}"
         );
-        let end = ask(page, Form::From(14)).await.unwrap();
+        let end = ask(page, PagePart::From(14)).await.unwrap();
         assert!(end.bytes.is_empty() && end.whole, "{page}");
         assert_eq!(
-            ask(page, Form::Archive).await.unwrap().bytes,
+            ask(page, PagePart::Archive).await.unwrap().bytes,
             PAGE,
             "without an archive, {page}"
         );
     }
-    assert_eq!(ask(6, Form::Archive).await.unwrap().bytes, PAGE);
-    assert!(ask(99, Form::Archive).await.unwrap().bytes.is_empty());
+    assert_eq!(ask(6, PagePart::Archive).await.unwrap().bytes, PAGE);
+    assert!(ask(99, PagePart::Archive).await.unwrap().bytes.is_empty());
     tasks.shutdown();
 }
 
@@ -116,31 +119,34 @@ async fn answers_that_no_page_gives_are_refused_and_bounded() {
     let tasks = Tasks::new();
     let address = serving(&tasks).await;
     let fetcher = Fetcher::new().unwrap();
-    let ask = async |page, form| fetcher.fetch(address, Ask { page, form }).await;
+    let ask = async |page, form| fetcher.fetch(address, PageRequest { page, form }).await;
     assert!(
-        matches!(ask(3, Form::From(0)).await, Err(FetchError::Range)),
+        matches!(ask(3, PagePart::From(0)).await, Err(FetchError::Range)),
         "which range?"
     );
     assert!(
-        matches!(ask(4, Form::From(4)).await, Err(FetchError::Range)),
+        matches!(ask(4, PagePart::From(4)).await, Err(FetchError::Range)),
         "another range"
     );
     assert!(matches!(
-        ask(5, Form::From(0)).await,
+        ask(5, PagePart::From(0)).await,
         Err(FetchError::Status { status: 302 })
     ));
-    assert!(matches!(ask(7, Form::Archive).await, Err(FetchError::Archive(_))));
-    let long = ask(8, Form::From(0)).await.unwrap();
+    assert!(matches!(
+        ask(7, PagePart::Archive).await,
+        Err(FetchError::Archive(_))
+    ));
+    let long = ask(8, PagePart::From(0)).await.unwrap();
     assert_eq!((long.bytes.len(), long.whole), (8 << 20, false));
-    assert!(cut(&long.bytes).endless);
+    assert!(cut_lines(&long.bytes).endless);
     tasks.shutdown();
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let silent = fetcher
         .fetch(
             nobody,
-            Ask {
+            PageRequest {
                 page: 1,
-                form: Form::From(0),
+                form: PagePart::From(0),
             },
         )
         .await;
@@ -195,27 +201,45 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
     };
     let known = receipt(6, "1.000000", now());
     let held: BTreeMap<_, _> = [(key_of(&known), digest(&known))].into();
-    let cases: [(Vec<u8>, Result<(), Refused>); 15] = [
+    let cases: [(Vec<u8>, Result<(), RejectionReason>); 15] = [
         (line(&receipt(1, "1.000000", now())), Ok(())),
-        (line(&forged_by_miner), Err(Refused::ForgedValidator)),
+        (line(&forged_by_miner), Err(RejectionReason::ForgedValidator)),
         // The forged copy came first, and the true one counts all the same.
         (line(&receipt(2, "1.000000", now())), Ok(())),
-        (line(&forged_by_validator), Err(Refused::ForgedMiner)),
-        (line(&raised), Err(Refused::ForgedValidator)),
-        (line(&others), Err(Refused::OtherMiner)),
-        (line(&known), Err(Refused::Repeated)),
-        (line(&receipt(6, "2.000000", now())), Err(Refused::Contradicts)),
-        (line(&receipt(1, "1.000000", now())), Err(Refused::Repeated)),
-        (line(&receipt(1, "3.000000", now())), Err(Refused::Contradicts)),
-        (line(&receipt(7, "1.000000", hours(2))), Err(Refused::Future)),
-        (line(&receipt(8, "1.000000", hours(-49))), Err(Refused::Stale)),
-        (line(&receipt(9, "much", now())), Err(Refused::OutsideLimits)),
-        (b"{\"payload\": 1}".to_vec(), Err(Refused::NotAReceipt)),
-        (vec![0xff, 0xfe], Err(Refused::NotAReceipt)),
+        (line(&forged_by_validator), Err(RejectionReason::ForgedMiner)),
+        (line(&raised), Err(RejectionReason::ForgedValidator)),
+        (line(&others), Err(RejectionReason::OtherMiner)),
+        (line(&known), Err(RejectionReason::Repeated)),
+        (
+            line(&receipt(6, "2.000000", now())),
+            Err(RejectionReason::Contradicts),
+        ),
+        (
+            line(&receipt(1, "1.000000", now())),
+            Err(RejectionReason::Repeated),
+        ),
+        (
+            line(&receipt(1, "3.000000", now())),
+            Err(RejectionReason::Contradicts),
+        ),
+        (
+            line(&receipt(7, "1.000000", hours(2))),
+            Err(RejectionReason::Future),
+        ),
+        (
+            line(&receipt(8, "1.000000", hours(-49))),
+            Err(RejectionReason::Stale),
+        ),
+        (
+            line(&receipt(9, "much", now())),
+            Err(RejectionReason::OutsideLimits),
+        ),
+        (b"{\"payload\": 1}".to_vec(), Err(RejectionReason::NotAReceipt)),
+        (vec![0xff, 0xfe], Err(RejectionReason::NotAReceipt)),
     ];
     let lines: Vec<_> = cases.iter().map(|(line, _)| line.clone()).collect();
-    let (receipts, mut refused) = read(&lines, from, now());
-    let judged = judge(receipts, &held, now());
+    let (receipts, mut refused) = read_lines(&lines, from, now());
+    let judged = check_receipts(receipts, &held, now());
     refused.extend(judged.refused);
     let mut told: Vec<_> = refused.iter().map(|refusal| refusal.why).collect();
     let mut expected: Vec<_> = cases.iter().filter_map(|(_, expected)| expected.err()).collect();
@@ -224,7 +248,7 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
     assert_eq!(told, expected);
     assert_eq!(judged.good.len(), 2);
     assert!(refused.iter().all(|refusal| refusal.example.len() <= 800));
-    for why in Refused::ALL {
+    for why in RejectionReason::ALL {
         assert_eq!(serde_json::to_value(why).unwrap(), why.as_str());
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use muster_protocol::job::{Asked, OverLimit, over_limits};
+use muster_protocol::job::{BoundedFields, OverLimit, find_over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
 use muster_protocol::{Hotkey, UserKey};
 
 /// Whose jobs are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Users {
+pub enum AllowedUsers {
     /// Everyone's whose signature holds.
     Any,
     /// The validator's own and those of these keys.
@@ -18,7 +18,7 @@ pub enum Users {
 
 /// What the store knows of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PriorRequest {
     /// Nothing.
     Never,
     /// The job's id: the facilitator repeats itself.
@@ -42,17 +42,17 @@ pub enum Admission {
 ///
 /// `signature_holds` is the outcome of the cryptography, which is not this function's. The checks go from who asks to
 /// what they ask for, so that nobody learns anything with another's key.
-pub fn decide(
+pub fn decide_admission(
     request: &JobRequest,
     signature_holds: bool,
-    seen: Seen,
-    users: &Users,
+    prior: PriorRequest,
+    users: &AllowedUsers,
     me: Hotkey,
 ) -> Admission {
     let stranger = |message: &str| refuse(JobRejectionReason::InvalidSignature, message);
-    match seen {
-        Seen::Job => return Admission::Repeat,
-        Seen::Never | Seen::Signature => {}
+    match prior {
+        PriorRequest::Job => return Admission::Repeat,
+        PriorRequest::Never | PriorRequest::Signature => {}
     }
     match request.signature.signature_scope {
         SignatureScope::SignedFields => {}
@@ -66,11 +66,11 @@ pub fn decide(
             "this validator does not take jobs of this user; ask its operator to list the hotkey",
         );
     }
-    match seen {
-        Seen::Signature => {
+    match prior {
+        PriorRequest::Signature => {
             return stranger("this signature was used for another job; sign again with the present time");
         }
-        Seen::Never | Seen::Job => {}
+        PriorRequest::Never | PriorRequest::Job => {}
     }
     match check_limits(request) {
         Ok(()) => Admission::Admit,
@@ -87,16 +87,16 @@ fn refuse(reason: JobRejectionReason, message: &str) -> Admission {
     })
 }
 
-fn may_submit(user: UserKey, users: &Users, me: Hotkey) -> bool {
+fn may_submit(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
     match users {
-        Users::Any => true,
-        Users::Listed(keys) => user.0 == me || keys.contains(&user),
+        AllowedUsers::Any => true,
+        AllowedUsers::Listed(keys) => user.0 == me || keys.contains(&user),
     }
 }
 
 /// No miner could run a job outside these limits, or its receipts would be invalid.
 fn check_limits(request: &JobRequest) -> Result<(), String> {
-    let over = over_limits(&Asked::from(request));
+    let over = find_over_limits(&BoundedFields::from(request));
     if !over.is_empty() {
         return Err(over
             .iter()
@@ -135,18 +135,24 @@ mod tests {
 
     #[test]
     fn a_listed_user_with_a_good_signature_is_admitted() {
-        let users = Users::Listed([UserKey(hotkey(7))].into());
+        let users = AllowedUsers::Listed([UserKey(hotkey(7))].into());
         assert_eq!(
-            decide(&request(), true, Seen::Never, &users, hotkey(0)),
+            decide_admission(&request(), true, PriorRequest::Never, &users, hotkey(0)),
             Admission::Admit
         );
         assert_eq!(
-            decide(&request(), true, Seen::Never, &Users::Any, hotkey(0)),
+            decide_admission(
+                &request(),
+                true,
+                PriorRequest::Never,
+                &AllowedUsers::Any,
+                hotkey(0)
+            ),
             Admission::Admit
         );
-        let nobody = Users::Listed(BTreeSet::new());
+        let nobody = AllowedUsers::Listed(BTreeSet::new());
         assert_eq!(
-            decide(&request(), true, Seen::Never, &nobody, hotkey(7)),
+            decide_admission(&request(), true, PriorRequest::Never, &nobody, hotkey(7)),
             Admission::Admit,
             "its own key"
         );
@@ -154,24 +160,36 @@ mod tests {
 
     #[test]
     fn strangers_and_replays_are_told_which_they_are() {
-        let nobody = Users::Listed(BTreeSet::new());
+        let nobody = AllowedUsers::Listed(BTreeSet::new());
         let mut full = request();
         full.signature.signature_scope = SignatureScope::FullRequest;
         let cases = [
             (
-                decide(&request(), false, Seen::Never, &Users::Any, hotkey(0)),
+                decide_admission(
+                    &request(),
+                    false,
+                    PriorRequest::Never,
+                    &AllowedUsers::Any,
+                    hotkey(0),
+                ),
                 "does not hold",
             ),
             (
-                decide(&request(), true, Seen::Never, &nobody, hotkey(0)),
+                decide_admission(&request(), true, PriorRequest::Never, &nobody, hotkey(0)),
                 "does not take jobs",
             ),
             (
-                decide(&request(), true, Seen::Signature, &Users::Any, hotkey(0)),
+                decide_admission(
+                    &request(),
+                    true,
+                    PriorRequest::Signature,
+                    &AllowedUsers::Any,
+                    hotkey(0),
+                ),
                 "used for another job",
             ),
             (
-                decide(&full, true, Seen::Never, &Users::Any, hotkey(0)),
+                decide_admission(&full, true, PriorRequest::Never, &AllowedUsers::Any, hotkey(0)),
                 "scope SignedFields",
             ),
         ];
@@ -181,7 +199,7 @@ mod tests {
             assert!(message.contains(words), "{message}");
         }
         assert_eq!(
-            decide(&request(), false, Seen::Job, &nobody, hotkey(0)),
+            decide_admission(&request(), false, PriorRequest::Job, &nobody, hotkey(0)),
             Admission::Repeat
         );
     }
@@ -204,15 +222,27 @@ mod tests {
         for (spoil, words) in broken {
             let mut request = request();
             spoil(&mut request);
-            let (_, message) = reason(decide(&request, true, Seen::Never, &Users::Any, hotkey(0)));
+            let (_, message) = reason(decide_admission(
+                &request,
+                true,
+                PriorRequest::Never,
+                &AllowedUsers::Any,
+                hotkey(0),
+            ));
             assert!(message.contains(words), "{message}");
         }
         let mut request = request();
         request.env.insert("A=B".to_owned(), String::new());
         assert!(
-            reason(decide(&request, true, Seen::Never, &Users::Any, hotkey(0)))
-                .1
-                .contains("'='")
+            reason(decide_admission(
+                &request,
+                true,
+                PriorRequest::Never,
+                &AllowedUsers::Any,
+                hotkey(0)
+            ))
+            .1
+            .contains("'='")
         );
     }
 
@@ -221,7 +251,7 @@ mod tests {
         let mut direct = request();
         let details = json!({"public_key": "a certificate"});
         direct.streaming_details = serde_json::from_value(details.clone()).unwrap();
-        let admitted = decide(&direct, true, Seen::Never, &Users::Any, hotkey(0));
+        let admitted = decide_admission(&direct, true, PriorRequest::Never, &AllowedUsers::Any, hotkey(0));
         assert_eq!(admitted, Admission::Admit);
         let mut sealed = details;
         sealed["muster"] = json!({
@@ -229,7 +259,13 @@ mod tests {
             "input_price": 0, "output_price": 0,
         });
         direct.streaming_details = serde_json::from_value(sealed).unwrap();
-        let (_, message) = reason(decide(&direct, true, Seen::Never, &Users::Any, hotkey(0)));
+        let (_, message) = reason(decide_admission(
+            &direct,
+            true,
+            PriorRequest::Never,
+            &AllowedUsers::Any,
+            hotkey(0),
+        ));
         assert!(message.contains("sealed session"), "{message}");
     }
 
@@ -238,15 +274,15 @@ mod tests {
         fn nothing_is_admitted_without_a_signature_that_holds_and_is_new(
             holds: bool, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
         ) {
-            let seen = [Seen::Never, Seen::Job, Seen::Signature][at];
-            let users = if listed { Users::Listed([UserKey(hotkey(7))].into()) } else { Users::Listed(BTreeSet::new()) };
+            let prior = [PriorRequest::Never, PriorRequest::Job, PriorRequest::Signature][at];
+            let users = if listed { AllowedUsers::Listed([UserKey(hotkey(7))].into()) } else { AllowedUsers::Listed(BTreeSet::new()) };
             let mut request = request();
             [request.download_time_limit, request.execution_time_limit, request.upload_time_limit,
                 request.streaming_start_time_limit] = seconds;
             request.on_trusted_miner = trusted;
             if full { request.signature.signature_scope = SignatureScope::FullRequest; }
-            if decide(&request, holds, seen, &users, hotkey(0)) == Admission::Admit {
-                prop_assert!(holds && seen == Seen::Never && listed && !full && !trusted);
+            if decide_admission(&request, holds, prior, &users, hotkey(0)) == Admission::Admit {
+                prop_assert!(holds && prior == PriorRequest::Never && listed && !full && !trusted);
                 prop_assert!(seconds.iter().map(|s| u128::from(*s)).sum::<u128>() <= u128::from(MAX_JOB_SECS));
             }
         }

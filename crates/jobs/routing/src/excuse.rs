@@ -9,16 +9,16 @@ use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp, ValidatorKe
 /// How long after its reservation ran out a receipt still excuses, for clocks that differ.
 const LEEWAY: Duration = Duration::from_secs(2);
 
-/// The refusal that is to be excused.
+/// The rejection that is to be excused.
 #[derive(Clone, Copy, Debug)]
-pub struct Refusal {
+pub struct BusyRejection {
     /// Who refuses.
     pub miner: MinerKey,
     /// What was offered.
     pub attempt: AttemptId,
     /// Of which kind.
     pub class: ExecutorClass,
-    /// When the refusal came.
+    /// When the rejection came.
     pub at: Timestamp,
     /// Executors of the class by the miner's last manifest; `None` if it was never heard.
     pub executors: Option<u32>,
@@ -28,12 +28,12 @@ pub struct Refusal {
 ///
 /// `counts` says whose receipts show anything: a validator's whose word weighs, or a miner could write its own excuses.
 /// While nobody knows what the miner has, it is believed.
-pub fn excused<'a>(
-    refusal: &Refusal,
+pub fn is_excused<'a>(
+    rejection: &BusyRejection,
     receipts: impl IntoIterator<Item = &'a StartedReceipt>,
     counts: impl Fn(ValidatorKey) -> bool,
 ) -> bool {
-    let Some(executors) = refusal.executors else {
+    let Some(executors) = rejection.executors else {
         return true;
     };
     let holds = |receipt: &&StartedReceipt| {
@@ -41,11 +41,11 @@ pub fn excused<'a>(
             .timestamp
             .plus(Duration::from_secs(receipt.ttl))
             .plus(LEEWAY);
-        receipt.miner_hotkey == refusal.miner
-            && receipt.executor_class == refusal.class
-            && receipt.job_uuid != refusal.attempt
-            && receipt.timestamp < refusal.at
-            && refusal.at < until
+        receipt.miner_hotkey == rejection.miner
+            && receipt.executor_class == rejection.class
+            && receipt.job_uuid != rejection.attempt
+            && receipt.timestamp < rejection.at
+            && rejection.at < until
             && counts(receipt.validator_hotkey)
     };
     let at_work: BTreeSet<_> = receipts
@@ -84,8 +84,8 @@ mod tests {
         }
     }
 
-    fn refusal(executors: Option<u32>) -> Refusal {
-        Refusal {
+    fn rejection(executors: Option<u32>) -> BusyRejection {
+        BusyRejection {
             miner: MinerKey(key(1)),
             attempt: AttemptId::from_uuid(Uuid::from_u128(1)),
             class: CLASS,
@@ -98,10 +98,10 @@ mod tests {
     fn as_many_receipts_as_executors_excuse() {
         let receipts = [started(2), started(3)];
         let all = |_| true;
-        assert!(excused(&refusal(Some(2)), &receipts, all));
-        assert!(!excused(&refusal(Some(3)), &receipts, all));
-        assert!(excused(&refusal(Some(0)), &[], all), "it has none");
-        assert!(excused(&refusal(None), &[], all), "nobody knows what it has");
+        assert!(is_excused(&rejection(Some(2)), &receipts, all));
+        assert!(!is_excused(&rejection(Some(3)), &receipts, all));
+        assert!(is_excused(&rejection(Some(0)), &[], all), "it has none");
+        assert!(is_excused(&rejection(None), &[], all), "nobody knows what it has");
     }
 
     #[test]
@@ -123,11 +123,11 @@ mod tests {
         for (what, spoil) in spoilt {
             let mut receipt = started(2);
             spoil(&mut receipt);
-            assert!(!excused(&refusal(Some(1)), &[receipt], counts), "{what}");
+            assert!(!is_excused(&rejection(Some(1)), &[receipt], counts), "{what}");
         }
-        assert!(excused(&refusal(Some(1)), &[started(2)], counts));
+        assert!(is_excused(&rejection(Some(1)), &[started(2)], counts));
         assert!(
-            !excused(&refusal(Some(2)), &[started(2), started(2)], counts),
+            !is_excused(&rejection(Some(2)), &[started(2), started(2)], counts),
             "the same twice"
         );
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use muster_protocol::{ExecutorClass, Manifest, MinerKey, Timestamp};
 
-use crate::record::Mark;
-use crate::route::Standing;
-use crate::things::Thing;
+use crate::cache_keys::CacheKey;
+use crate::record::AttemptMark;
+use crate::route::MinerStats;
 
 /// For how long what is remembered counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windows {
+pub struct LedgerWindows {
     /// Marks: failures and successes.
     pub record: Duration,
     /// Attempts that were given, for fairness.
@@ -33,30 +33,30 @@ const SLICES: i64 = 60;
 
 /// What a validator remembers of its miners.
 #[derive(Clone, Debug)]
-pub struct Ledger {
-    windows: Windows,
-    accounts: BTreeMap<MinerKey, Account>,
+pub struct MinerLedger {
+    windows: LedgerWindows,
+    accounts: BTreeMap<MinerKey, MinerAccount>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Account {
+struct MinerAccount {
     open: BTreeMap<ExecutorClass, u32>,
-    done: Recent,
-    incidents: Recent,
-    excuses: Recent,
-    given: Recent,
+    done: SlicedCount,
+    incidents: SlicedCount,
+    excuses: SlicedCount,
+    given: SlicedCount,
     manifest: Option<(Timestamp, Manifest)>,
     full: BTreeMap<ExecutorClass, Timestamp>,
-    warm: BTreeMap<Thing, Timestamp>,
+    warm: BTreeMap<CacheKey, Timestamp>,
 }
 
 /// How often something happened lately, in slices of time.
 #[derive(Clone, Debug, Default)]
-struct Recent {
+struct SlicedCount {
     slices: VecDeque<(i64, u32)>,
 }
 
-impl Recent {
+impl SlicedCount {
     fn slice(at: Timestamp, window: Duration) -> i64 {
         let width = i64::try_from(window.as_micros()).unwrap_or(i64::MAX) / SLICES;
         at.micros().div_euclid(width.max(1))
@@ -90,9 +90,9 @@ impl Recent {
     }
 }
 
-impl Ledger {
+impl MinerLedger {
     /// A ledger that knows of nobody.
-    pub fn new(windows: Windows) -> Self {
+    pub fn new(windows: LedgerWindows) -> Self {
         Self {
             windows,
             accounts: BTreeMap::new(),
@@ -100,45 +100,45 @@ impl Ledger {
     }
 
     /// An attempt was given to a miner at `at`.
-    pub fn given(&mut self, miner: MinerKey, at: Timestamp) {
+    pub fn record_offer(&mut self, miner: MinerKey, at: Timestamp) {
         let window = self.windows.given;
         self.account(miner).given.add(at, window);
     }
 
     /// An attempt is under way there.
-    pub fn opened(&mut self, miner: MinerKey, class: ExecutorClass) {
+    pub fn open_attempt(&mut self, miner: MinerKey, class: ExecutorClass) {
         let open = self.account(miner).open.entry(class).or_default();
         *open = open.saturating_add(1);
     }
 
     /// It is over.
-    pub fn closed(&mut self, miner: MinerKey, class: ExecutorClass) {
+    pub fn close_attempt(&mut self, miner: MinerKey, class: ExecutorClass) {
         if let Some(open) = self.account(miner).open.get_mut(&class) {
             *open = open.saturating_sub(1);
         }
     }
 
     /// An attempt that was given at `at`, and is under way, was a mistake: it is as if it had not been.
-    pub fn withdrawn(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
-        self.closed(miner, class);
+    pub fn withdraw_attempt(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
+        self.close_attempt(miner, class);
         let window = self.windows.given;
         self.account(miner).given.remove(at, window);
     }
 
     /// An attempt left this mark at `at`.
-    pub fn marked(&mut self, miner: MinerKey, mark: Mark, at: Timestamp) {
+    pub fn record_mark(&mut self, miner: MinerKey, mark: AttemptMark, at: Timestamp) {
         let window = self.windows.record;
         let account = self.account(miner);
         match mark {
-            Mark::Done => account.done.add(at, window),
-            Mark::Clean => {}
-            Mark::Unexcused | Mark::Excuse => account.excuses.add(at, window),
-            Mark::Incident => account.incidents.add(at, window),
+            AttemptMark::Done => account.done.add(at, window),
+            AttemptMark::Clean => {}
+            AttemptMark::Unexcused | AttemptMark::Excuse => account.excuses.add(at, window),
+            AttemptMark::Incident => account.incidents.add(at, window),
         }
     }
 
     /// A miner says what it has.
-    pub fn announced(&mut self, miner: MinerKey, manifest: Manifest, at: Timestamp) {
+    pub fn record_manifest(&mut self, miner: MinerKey, manifest: Manifest, at: Timestamp) {
         self.account(miner).manifest = Some((at, manifest));
     }
 
@@ -149,16 +149,21 @@ impl Ledger {
     }
 
     /// A miner says that it has nothing of the class free.
-    pub fn full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
+    pub fn record_full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
         self.account(miner).full.insert(class, at);
     }
 
     /// An attempt has come so far there that this must be at hand.
-    pub fn warmed(&mut self, miner: MinerKey, things: impl IntoIterator<Item = Thing>, at: Timestamp) {
+    pub fn record_cached(
+        &mut self,
+        miner: MinerKey,
+        keys: impl IntoIterator<Item = CacheKey>,
+        at: Timestamp,
+    ) {
         let warm = &mut self.account(miner).warm;
-        warm.extend(things.into_iter().map(|thing| (thing, at)));
+        warm.extend(keys.into_iter().map(|key| (key, at)));
         while warm.len() > MAX_WARM {
-            let oldest = warm.iter().min_by_key(|(_, at)| **at).map(|(thing, _)| *thing);
+            let oldest = warm.iter().min_by_key(|(_, at)| **at).map(|(key, _)| *key);
             match oldest {
                 Some(oldest) => warm.remove(&oldest),
                 None => break,
@@ -166,28 +171,28 @@ impl Ledger {
         }
     }
 
-    /// What is known of each of these miners now. Only what `about` names of the things at hand is told.
-    pub fn standings(
+    /// What is known of each of these miners now. Only what `about` names of the keys at hand is told.
+    pub fn stats(
         &self,
         miners: impl IntoIterator<Item = MinerKey>,
-        about: &BTreeSet<Thing>,
+        about: &BTreeSet<CacheKey>,
         now: Timestamp,
-    ) -> BTreeMap<MinerKey, Standing> {
+    ) -> BTreeMap<MinerKey, MinerStats> {
         miners
             .into_iter()
-            .filter_map(|miner| Some((miner, self.standing(self.accounts.get(&miner)?, about, now))))
+            .filter_map(|miner| Some((miner, self.stats_of(self.accounts.get(&miner)?, about, now))))
             .collect()
     }
 
-    fn standing(&self, account: &Account, about: &BTreeSet<Thing>, now: Timestamp) -> Standing {
+    fn stats_of(&self, account: &MinerAccount, about: &BTreeSet<CacheKey>, now: Timestamp) -> MinerStats {
         let windows = &self.windows;
         let manifest = account.manifest.as_ref();
-        let is_warm = |thing: &&Thing| {
-            let at = account.warm.get(thing);
+        let is_warm = |key: &&CacheKey| {
+            let at = account.warm.get(key);
             at.is_some_and(|at| now.since(*at) < windows.warm)
         };
         let full = account.full.iter();
-        Standing {
+        MinerStats {
             open: account.open.clone(),
             done: account.done.count(now, windows.record),
             incidents: account.incidents.count(now, windows.record),
@@ -210,7 +215,7 @@ impl Ledger {
             .retain(|miner, account| keep(miner) || account.open.values().any(|open| *open > 0));
     }
 
-    fn account(&mut self, miner: MinerKey) -> &mut Account {
+    fn account(&mut self, miner: MinerKey) -> &mut MinerAccount {
         self.accounts.entry(miner).or_default()
     }
 }
@@ -229,8 +234,8 @@ mod tests {
         MinerKey(Hotkey::from_bytes([seed; 32]))
     }
 
-    fn ledger() -> Ledger {
-        Ledger::new(Windows {
+    fn ledger() -> MinerLedger {
+        MinerLedger::new(LedgerWindows {
             record: Duration::from_secs(600),
             given: Duration::from_secs(3_600),
             manifest: Duration::from_secs(300),
@@ -239,10 +244,10 @@ mod tests {
         })
     }
 
-    fn standing(ledger: &Ledger, about: &[Thing], now: i64) -> Standing {
+    fn standing(ledger: &MinerLedger, about: &[CacheKey], now: i64) -> MinerStats {
         let about = about.iter().copied().collect();
         ledger
-            .standings([miner(1)], &about, NOW(now))
+            .stats([miner(1)], &about, NOW(now))
             .remove(&miner(1))
             .unwrap_or_default()
     }
@@ -250,18 +255,18 @@ mod tests {
     #[test]
     fn everything_is_remembered_for_as_long_as_it_counts() {
         let mut ledger = ledger();
-        let image = Thing::image("a");
-        ledger.opened(miner(1), CLASS);
-        ledger.given(miner(1), NOW(1_000));
-        ledger.marked(miner(1), Mark::Incident, NOW(1_000));
-        ledger.marked(miner(1), Mark::Excuse, NOW(1_000));
-        ledger.marked(miner(1), Mark::Unexcused, NOW(1_000));
-        ledger.marked(miner(1), Mark::Done, NOW(1_000));
-        ledger.marked(miner(1), Mark::Clean, NOW(1_000));
-        ledger.announced(miner(1), Manifest::new([(CLASS, 7)]), NOW(1_000));
-        ledger.full(miner(1), CLASS, NOW(1_000));
-        ledger.warmed(miner(1), [image], NOW(1_000));
-        let now = standing(&ledger, &[image, Thing::image("b")], 1_001);
+        let image = CacheKey::image("a");
+        ledger.open_attempt(miner(1), CLASS);
+        ledger.record_offer(miner(1), NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::Incident, NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::Excuse, NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::Unexcused, NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::Done, NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::Clean, NOW(1_000));
+        ledger.record_manifest(miner(1), Manifest::new([(CLASS, 7)]), NOW(1_000));
+        ledger.record_full(miner(1), CLASS, NOW(1_000));
+        ledger.record_cached(miner(1), [image], NOW(1_000));
+        let now = standing(&ledger, &[image, CacheKey::image("b")], 1_001);
         assert_eq!((now.incidents, now.excuses, now.done, now.given), (1, 2, 1, 1));
         assert_eq!((now.open[&CLASS], now.full.len(), now.warm.len()), (1, 1, 1));
         assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_001)), Some(7));
@@ -272,25 +277,25 @@ mod tests {
         );
         assert_eq!((later.full.len(), later.manifest, later.warm.len()), (0, None, 1));
         assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_700)), None);
-        ledger.closed(miner(1), CLASS);
-        ledger.closed(miner(1), CLASS);
+        ledger.close_attempt(miner(1), CLASS);
+        ledger.close_attempt(miner(1), CLASS);
         let end = standing(&ledger, &[image], 100_000);
         assert_eq!((end.open[&CLASS], end.given, end.warm.len()), (0, 0, 0));
         ledger.forget(|_| false);
-        assert!(ledger.standings([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
+        assert!(ledger.stats([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
     }
 
     #[test]
     fn what_is_withdrawn_was_never_given() {
         let mut ledger = ledger();
         for at in [1_000, 1_001] {
-            ledger.opened(miner(1), CLASS);
-            ledger.given(miner(1), NOW(at));
+            ledger.open_attempt(miner(1), CLASS);
+            ledger.record_offer(miner(1), NOW(at));
         }
-        ledger.withdrawn(miner(1), CLASS, NOW(1_001));
+        ledger.withdraw_attempt(miner(1), CLASS, NOW(1_001));
         let now = standing(&ledger, &[], 1_002);
         assert_eq!((now.open[&CLASS], now.given), (1, 1));
-        ledger.withdrawn(miner(1), CLASS, NOW(5));
+        ledger.withdraw_attempt(miner(1), CLASS, NOW(5));
         assert_eq!(standing(&ledger, &[], 1_002).given, 1, "nothing was given then");
     }
 
@@ -298,13 +303,13 @@ mod tests {
     fn a_miner_cannot_make_the_ledger_grow() {
         let mut ledger = ledger();
         for n in 0..2_000 {
-            ledger.warmed(miner(1), [Thing::image(&n.to_string())], NOW(n));
-            ledger.marked(miner(1), Mark::Incident, NOW(n));
+            ledger.record_cached(miner(1), [CacheKey::image(&n.to_string())], NOW(n));
+            ledger.record_mark(miner(1), AttemptMark::Incident, NOW(n));
         }
         let account = &ledger.accounts[&miner(1)];
         assert_eq!(account.warm.len(), MAX_WARM);
         assert!(
-            account.warm.contains_key(&Thing::image("1999")),
+            account.warm.contains_key(&CacheKey::image("1999")),
             "the newest stay"
         );
         assert!(account.incidents.slices.len() <= 61);
@@ -314,7 +319,7 @@ mod tests {
         #[test]
         fn a_count_is_right_to_a_slice(mut times in proptest::collection::vec(0i64..2_000, 0..60), now in 0i64..2_000) {
             let window = Duration::from_secs(600);
-            let mut recent = Recent::default();
+            let mut recent = SlicedCount::default();
             times.sort_unstable();
             times.retain(|at| *at <= now);
             for at in &times { recent.add(NOW(*at), window); }

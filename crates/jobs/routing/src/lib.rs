@@ -2,9 +2,11 @@
 //! what follows the end of an attempt ([`retry`]), and what such an end leaves on the miner's record ([`record`]).
 //!
 //! No clock, no store, no randomness: the same facts give the same answer for everybody. What is known of the miners is
-//! kept by a [`Ledger`], which is made anew from the store after a restart.
+//! kept by a [`MinerLedger`], which is made anew from the store after a restart.
 
 pub mod admission;
+pub mod cache_keys;
+mod exclusion;
 pub mod excuse;
 pub mod ledger;
 pub mod record;
@@ -12,11 +14,12 @@ pub mod retry;
 pub mod route;
 #[cfg(test)]
 mod testing;
-pub mod things;
 
-pub use ledger::{Ledger, Windows};
-pub use record::{Mark, mark};
+pub use cache_keys::CacheKey;
+pub use exclusion::Exclusion;
+pub use ledger::{LedgerWindows, MinerLedger};
+pub use record::{AttemptMark, mark_attempt};
 pub use route::{
-    Candidate, Cost, Decision, Excluded, Exclusion, Policy, Route, Standing, Subject, Wish, route,
+    Candidate, ExcludedMiner, JobRequirements, MinerStats, RoutableNeuron, Route, RouteCost, RouteDecision,
+    RoutingPolicy, route,
 };
-pub use things::Thing;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What the end of an attempt leaves on its miner's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mark {
+pub enum AttemptMark {
     /// It was done: this speaks for the miner.
     Done,
     /// Nothing: the user's failure, or a refusal that speaks against nobody.
@@ -21,7 +21,7 @@ pub enum Mark {
     Incident,
 }
 
-impl Mark {
+impl AttemptMark {
     /// Every mark.
     pub const ALL: [Self; 5] = [
         Self::Done,
@@ -50,16 +50,16 @@ impl Mark {
 
 /// Judges the end of an attempt. `excused` says whether a refusal is backed: by receipts of work that is under way, or by
 /// nobody knowing what the miner has.
-pub fn mark(outcome: &Outcome, excused: bool) -> Mark {
+pub fn mark_attempt(outcome: &Outcome, excused: bool) -> AttemptMark {
     match outcome {
-        Outcome::Completed(_) => Mark::Done,
-        Outcome::Failed(_) => Mark::Clean,
-        Outcome::Rejected(_) if excused => Mark::Clean,
-        Outcome::Rejected(_) => Mark::Unexcused,
-        Outcome::HordeFailed(_) if outcome.is_excuse() => Mark::Excuse,
+        Outcome::Completed(_) => AttemptMark::Done,
+        Outcome::Failed(_) => AttemptMark::Clean,
+        Outcome::Rejected(_) if excused => AttemptMark::Clean,
+        Outcome::Rejected(_) => AttemptMark::Unexcused,
+        Outcome::HordeFailed(_) if outcome.is_excuse() => AttemptMark::Excuse,
         Outcome::HordeFailed(_) => match outcome.fault() {
-            Fault::Miner | Fault::Executor | Fault::Network => Mark::Incident,
-            Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => Mark::Clean,
+            Fault::Miner | Fault::Executor | Fault::Network => AttemptMark::Incident,
+            Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => AttemptMark::Clean,
         },
     }
 }
@@ -91,24 +91,28 @@ mod tests {
         });
         let generic = HordeFailureReason::GenericError;
         for (outcome, excused, expected) in [
-            (Outcome::Completed(Box::default()), false, Mark::Done),
-            (Outcome::cancelled(JobStage::Execution, "no"), false, Mark::Clean),
-            (busy.clone(), true, Mark::Clean),
-            (busy, false, Mark::Unexcused),
+            (Outcome::Completed(Box::default()), false, AttemptMark::Done),
+            (
+                Outcome::cancelled(JobStage::Execution, "no"),
+                false,
+                AttemptMark::Clean,
+            ),
+            (busy.clone(), true, AttemptMark::Clean),
+            (busy, false, AttemptMark::Unexcused),
             (
                 horde(ParticipantType::Miner, generic, Some(json!({"fault": "user"}))),
                 false,
-                Mark::Excuse,
+                AttemptMark::Excuse,
             ),
             (
                 horde(ParticipantType::Miner, generic, None),
                 false,
-                Mark::Incident,
+                AttemptMark::Incident,
             ),
             (
                 horde(ParticipantType::Validator, generic, None),
                 false,
-                Mark::Clean,
+                AttemptMark::Clean,
             ),
             (
                 horde(
@@ -117,13 +121,13 @@ mod tests {
                     None,
                 ),
                 false,
-                Mark::Incident,
+                AttemptMark::Incident,
             ),
         ] {
-            assert_eq!(mark(&outcome, excused), expected, "{outcome:?}");
+            assert_eq!(mark_attempt(&outcome, excused), expected, "{outcome:?}");
         }
-        for mark in Mark::ALL {
-            assert_eq!(Mark::from_word(mark.as_str()), Some(mark));
+        for mark in AttemptMark::ALL {
+            assert_eq!(AttemptMark::from_word(mark.as_str()), Some(mark));
             assert_eq!(serde_json::to_value(mark).unwrap(), mark.as_str());
         }
     }

@@ -4,7 +4,7 @@ use muster_protocol::job::{Fault, Outcome};
 
 /// What is decided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct RetryContext {
     /// Attempts that there have been, this one included.
     pub attempts: u32,
     /// Attempts that a job may have.
@@ -18,16 +18,16 @@ pub struct Facts {
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     /// Ask another miner, under an attempt id of its own.
     TryAnother,
     /// Tell the user.
-    Report(Because),
+    Report(ReportReason),
 }
 
 /// Why no other miner is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum ReportReason {
     /// It worked.
     Done,
     /// The fault is the user's: another miner would meet it too.
@@ -45,12 +45,12 @@ pub enum Because {
 /// A job that fails by anybody's fault but its user's is tried elsewhere, also when its miner had accepted it. What it
 /// does outside (its uploads) then happens at most once per attempt; results of an attempt that was given up are dropped by
 /// its id. See ADR 0025.
-pub fn next(outcome: &Outcome, facts: Facts) -> Next {
-    if facts.cancelled {
-        return Next::Report(Because::Cancelled);
+pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
+    if context.cancelled {
+        return NextStep::Report(ReportReason::Cancelled);
     }
     let users = match outcome {
-        Outcome::Completed(_) => return Next::Report(Because::Done),
+        Outcome::Completed(_) => return NextStep::Report(ReportReason::Done),
         // A program that fails fails everywhere; and a miner that lies about it is found out by audits, not by retries.
         Outcome::Failed(_) => true,
         // The user's signature was checked at the door: a miner that refuses means us.
@@ -66,13 +66,13 @@ pub fn next(outcome: &Outcome, facts: Facts) -> Next {
         },
     };
     if users {
-        Next::Report(Because::UsersFault)
-    } else if facts.address_told {
-        Next::Report(Because::AddressTold)
-    } else if facts.attempts >= facts.max_attempts {
-        Next::Report(Because::OutOfAttempts)
+        NextStep::Report(ReportReason::UsersFault)
+    } else if context.address_told {
+        NextStep::Report(ReportReason::AddressTold)
+    } else if context.attempts >= context.max_attempts {
+        NextStep::Report(ReportReason::OutOfAttempts)
     } else {
-        Next::TryAnother
+        NextStep::TryAnother
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Facts = Facts {
+    const FIRST: RetryContext = RetryContext {
         attempts: 1,
         max_attempts: 3,
         cancelled: false,
@@ -112,42 +112,52 @@ mod tests {
     #[test]
     fn whatever_is_not_the_users_fault_is_tried_elsewhere() {
         for &reason in HordeFailureReason::ALL {
-            assert_eq!(next(&horde(reason, None), FIRST), Next::TryAnother, "{reason}");
+            assert_eq!(
+                next_step(&horde(reason, None), FIRST),
+                NextStep::TryAnother,
+                "{reason}"
+            );
         }
-        assert_eq!(next(&declined(), FIRST), Next::TryAnother);
+        assert_eq!(next_step(&declined(), FIRST), NextStep::TryAnother);
         let generic = HordeFailureReason::GenericError;
-        assert_eq!(next(&horde(generic, Some("network")), FIRST), Next::TryAnother);
         assert_eq!(
-            next(&horde(generic, Some("user")), FIRST),
-            Next::Report(Because::UsersFault)
+            next_step(&horde(generic, Some("network")), FIRST),
+            NextStep::TryAnother
+        );
+        assert_eq!(
+            next_step(&horde(generic, Some("user")), FIRST),
+            NextStep::Report(ReportReason::UsersFault)
         );
         let failed = Outcome::cancelled(JobStage::Execution, "");
-        assert_eq!(next(&failed, FIRST), Next::Report(Because::UsersFault));
+        assert_eq!(
+            next_step(&failed, FIRST),
+            NextStep::Report(ReportReason::UsersFault)
+        );
         let done = Outcome::Completed(Box::default());
-        assert_eq!(next(&done, FIRST), Next::Report(Because::Done));
+        assert_eq!(next_step(&done, FIRST), NextStep::Report(ReportReason::Done));
     }
 
     #[test]
     fn nothing_is_tried_again_without_end_after_a_cancellation_or_behind_a_users_back() {
         let lost = horde(HordeFailureReason::ExecutorDisconnected, None);
-        let with = |facts: Facts| next(&lost, facts);
+        let with = |context: RetryContext| next_step(&lost, context);
         assert_eq!(
-            with(Facts { attempts: 3, ..FIRST }),
-            Next::Report(Because::OutOfAttempts)
+            with(RetryContext { attempts: 3, ..FIRST }),
+            NextStep::Report(ReportReason::OutOfAttempts)
         );
         assert_eq!(
-            with(Facts {
+            with(RetryContext {
                 cancelled: true,
                 ..FIRST
             }),
-            Next::Report(Because::Cancelled)
+            NextStep::Report(ReportReason::Cancelled)
         );
         assert_eq!(
-            with(Facts {
+            with(RetryContext {
                 address_told: true,
                 ..FIRST
             }),
-            Next::Report(Because::AddressTold)
+            NextStep::Report(ReportReason::AddressTold)
         );
     }
 }

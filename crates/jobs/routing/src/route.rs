@@ -6,18 +6,18 @@
 //! reckon the order again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use muster_protocol::{Digest, ExecutorClass, Hotkey, JobId, Manifest, MinerKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::things::Thing;
+use crate::cache_keys::CacheKey;
+use crate::exclusion::Exclusion;
 
 /// A neuron of the subnet, as far as routing needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct RoutableNeuron {
     /// Its place in the subnet.
     pub uid: u16,
     /// Who it is.
@@ -28,37 +28,37 @@ pub struct Subject {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct JobRequirements {
     /// The job; it also seeds the order among equals.
     pub job: JobId,
     /// The kind of executor.
     pub class: ExecutorClass,
     /// Its image.
-    pub image: Thing,
+    pub image: CacheKey,
     /// Its inputs, as far as they are fetched from somewhere.
-    pub inputs: BTreeSet<Thing>,
+    pub inputs: BTreeSet<CacheKey>,
     /// Miners that had their attempt at this job already.
     pub tried: BTreeSet<MinerKey>,
 }
 
 /// The rules that an operator sets, and the prices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RoutingPolicy {
     /// This validator, which is nobody's miner.
     pub me: Hotkey,
-    /// Recent incidents from which a miner is left out.
+    /// SlicedCount incidents from which a miner is left out.
     pub max_incidents: u32,
     /// Miners that get nothing.
     pub blacklist: BTreeSet<MinerKey>,
     /// What each drawback costs at most.
-    pub prices: Cost,
+    pub prices: RouteCost,
 }
 
-impl Policy {
+impl RoutingPolicy {
     /// The default prices. What costs the user time (a failure, a pull) is dearer than what is merely uneven, but no
     /// advantage is so large that its holder gets all the work: an image at hand is worth a lead of two and a half times
     /// as many jobs, not more.
-    pub const PRICES: Cost = Cost {
+    pub const PRICES: RouteCost = RouteCost {
         record: 1_000,
         load: 400,
         image: 300,
@@ -69,7 +69,7 @@ impl Policy {
 
 /// What this validator knows of a miner beyond the metagraph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct MinerStats {
     /// Attempts of ours that are under way there, by class.
     pub open: BTreeMap<ExecutorClass, u32>,
     /// Attempts that it finished lately.
@@ -85,10 +85,10 @@ pub struct Standing {
     /// Classes for which it said a moment ago that it has nothing free.
     pub full: BTreeSet<ExecutorClass>,
     /// What earlier jobs left there.
-    pub warm: BTreeSet<Thing>,
+    pub warm: BTreeSet<CacheKey>,
 }
 
-impl Standing {
+impl MinerStats {
     fn open_of(&self, class: ExecutorClass) -> u32 {
         self.open.get(&class).copied().unwrap_or(0)
     }
@@ -102,61 +102,9 @@ impl Standing {
     }
 }
 
-/// Why a miner is not asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(tag = "why", rename_all = "snake_case")]
-pub enum Exclusion {
-    /// It has announced no address on the chain.
-    NoAxon,
-    /// Its address cannot be dialled: unspecified, multicast, or port 0.
-    BadAxon,
-    /// It is this validator itself.
-    OwnHotkey,
-    /// This validator's operator gives it nothing.
-    Blacklisted,
-    /// It had its attempt at this job.
-    AlreadyTried,
-    /// Its last manifest has no executor of the class.
-    ClassNotOffered,
-    /// All its executors of the class are at work for this validator.
-    Busy {
-        /// Attempts under way.
-        open: u32,
-        /// Executors announced.
-        capacity: u32,
-    },
-    /// It said a moment ago that it has no executor of the class free.
-    FullLately,
-    /// It failed too many attempts lately.
-    LostLately {
-        /// How many.
-        incidents: u32,
-    },
-}
-
-impl fmt::Display for Exclusion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoAxon => f.write_str("no axon on the chain"),
-            Self::BadAxon => f.write_str("its axon is not an address that can be dialled"),
-            Self::OwnHotkey => f.write_str("it is this validator's own hotkey"),
-            Self::Blacklisted => f.write_str("this validator's operator gives it no jobs"),
-            Self::AlreadyTried => f.write_str("it was already asked for this job"),
-            Self::ClassNotOffered => f.write_str("its manifest has no executor of this class"),
-            Self::Busy { open, capacity } => {
-                write!(f, "{open} of its {capacity} executors are at work for us")
-            }
-            Self::FullLately => {
-                f.write_str("it said a moment ago that it has no executor of this class free")
-            }
-            Self::LostLately { incidents } => write!(f, "it failed {incidents} attempts lately"),
-        }
-    }
-}
-
 /// What a miner's drawbacks cost, in points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct RouteCost {
     /// Its failures and excuses, by the share of its recent attempts.
     pub record: u32,
     /// Its executors at work for us, by the share.
@@ -169,7 +117,7 @@ pub struct Cost {
     pub fairness: u32,
 }
 
-impl Cost {
+impl RouteCost {
     /// All of it.
     pub fn total(&self) -> u32 {
         [self.record, self.load, self.image, self.inputs, self.fairness]
@@ -188,12 +136,12 @@ pub struct Candidate {
     /// Where it listens.
     pub address: SocketAddr,
     /// What speaks against it.
-    pub cost: Cost,
+    pub cost: RouteCost,
 }
 
 /// A miner that was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Excluded {
+pub struct ExcludedMiner {
     /// Its place in the subnet.
     pub uid: u16,
     /// Who it is.
@@ -208,12 +156,12 @@ pub struct Route {
     /// In the order in which they are to be asked.
     pub candidates: Vec<Candidate>,
     /// Everyone else, by uid.
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedMiner>,
 }
 
 /// A route as it is kept: whoever asks why a job went where it went is shown this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct RouteDecision {
     /// The block at which the subnet was read.
     pub block: u64,
     /// The class that was asked for.
@@ -225,12 +173,12 @@ pub struct Decision {
     /// Candidates that are not listed.
     pub more: u32,
     /// Uids that were passed over, by reason.
-    pub excluded: Vec<PassedOver>,
+    pub excluded: Vec<ExclusionGroup>,
 }
 
 /// Everyone who was passed over for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedOver {
+pub struct ExclusionGroup {
     /// Why.
     pub reason: Exclusion,
     /// Who, by their places in the subnet at that block.
@@ -250,14 +198,14 @@ impl Route {
     }
 
     /// The decision as it is kept, at most a few kilobytes of it: a job is routed in a millisecond and remembered for days.
-    pub fn decision(&self, class: ExecutorClass, block: u64) -> Decision {
+    pub fn decision(&self, class: ExecutorClass, block: u64) -> RouteDecision {
         let mut excluded = BTreeMap::<Exclusion, Vec<u16>>::new();
         for passed in &self.excluded {
             excluded.entry(passed.reason).or_default().push(passed.uid);
         }
         let kept: Vec<_> = self.candidates.iter().copied().take(MAX_KEPT).collect();
         let more = self.candidates.len().saturating_sub(kept.len());
-        Decision {
+        RouteDecision {
             block,
             class,
             chosen: kept.first().map(|candidate| candidate.miner),
@@ -265,48 +213,48 @@ impl Route {
             more: u32::try_from(more).unwrap_or(u32::MAX),
             excluded: excluded
                 .into_iter()
-                .map(|(reason, uids)| PassedOver { reason, uids })
+                .map(|(reason, uids)| ExclusionGroup { reason, uids })
                 .collect(),
         }
     }
 }
 
-/// Orders the miners among `subjects` for `wish`.
+/// Orders the miners among `neurons` for `requirements`.
 pub fn route(
-    wish: &Wish,
-    subjects: &[Subject],
-    standings: &BTreeMap<MinerKey, Standing>,
-    policy: &Policy,
+    requirements: &JobRequirements,
+    neurons: &[RoutableNeuron],
+    stats_by_miner: &BTreeMap<MinerKey, MinerStats>,
+    policy: &RoutingPolicy,
 ) -> Route {
-    let unknown = Standing::default();
+    let unknown = MinerStats::default();
     let mut route = Route::default();
     let mut admitted = Vec::new();
-    for subject in subjects {
-        let standing = standings.get(&subject.miner).unwrap_or(&unknown);
-        match consider(wish, subject, standing, policy) {
-            Ok(address) => admitted.push((subject, address, standing)),
-            Err(reason) => route.excluded.push(Excluded {
-                uid: subject.uid,
-                miner: subject.miner,
+    for neuron in neurons {
+        let stats = stats_by_miner.get(&neuron.miner).unwrap_or(&unknown);
+        match consider(requirements, neuron, stats, policy) {
+            Ok(address) => admitted.push((neuron, address, stats)),
+            Err(reason) => route.excluded.push(ExcludedMiner {
+                uid: neuron.uid,
+                miner: neuron.miner,
                 reason,
             }),
         }
     }
     let shares = admitted
         .iter()
-        .map(|(_, _, standing)| share_given(standing, wish.class));
+        .map(|(_, _, stats)| share_given(stats, requirements.class));
     let largest = shares.max().unwrap_or(0);
     let mut ranked: Vec<_> = admitted
         .into_iter()
-        .map(|(subject, address, standing)| {
-            let cost = cost(wish, standing, largest, &policy.prices);
+        .map(|(neuron, address, stats)| {
+            let cost = cost(requirements, stats, largest, &policy.prices);
             let candidate = Candidate {
-                uid: subject.uid,
-                miner: subject.miner,
+                uid: neuron.uid,
+                miner: neuron.miner,
                 address,
                 cost,
             };
-            (cost.total(), tie_break(wish.job, subject.miner), candidate)
+            (cost.total(), tie_break(requirements.job, neuron.miner), candidate)
         })
         .collect();
     ranked.sort_by_key(|(total, tie, candidate)| (*total, *tie, candidate.uid));
@@ -317,27 +265,27 @@ pub fn route(
 
 /// The reasons in the order in which they are told: what the miner can mend itself comes first.
 fn consider(
-    wish: &Wish,
-    subject: &Subject,
-    standing: &Standing,
-    policy: &Policy,
+    requirements: &JobRequirements,
+    neuron: &RoutableNeuron,
+    stats: &MinerStats,
+    policy: &RoutingPolicy,
 ) -> Result<SocketAddr, Exclusion> {
-    if subject.miner.0 == policy.me {
+    if neuron.miner.0 == policy.me {
         return Err(Exclusion::OwnHotkey);
     }
-    let address = subject.axon.ok_or(Exclusion::NoAxon)?;
+    let address = neuron.axon.ok_or(Exclusion::NoAxon)?;
     if !can_be_dialled(address) {
         return Err(Exclusion::BadAxon);
     }
-    if policy.blacklist.contains(&subject.miner) {
+    if policy.blacklist.contains(&neuron.miner) {
         return Err(Exclusion::Blacklisted);
     }
-    if wish.tried.contains(&subject.miner) {
+    if requirements.tried.contains(&neuron.miner) {
         return Err(Exclusion::AlreadyTried);
     }
-    if let Some(manifest) = &standing.manifest {
-        let capacity = manifest.count(wish.class);
-        let open = standing.open_of(wish.class);
+    if let Some(manifest) = &stats.manifest {
+        let capacity = manifest.count(requirements.class);
+        let open = stats.open_of(requirements.class);
         if capacity == 0 {
             return Err(Exclusion::ClassNotOffered);
         }
@@ -345,12 +293,12 @@ fn consider(
             return Err(Exclusion::Busy { open, capacity });
         }
     }
-    if standing.full.contains(&wish.class) {
+    if stats.full.contains(&requirements.class) {
         return Err(Exclusion::FullLately);
     }
-    if standing.incidents >= policy.max_incidents {
+    if stats.incidents >= policy.max_incidents {
         return Err(Exclusion::LostLately {
-            incidents: standing.incidents,
+            incidents: stats.incidents,
         });
     }
     Ok(address)
@@ -367,38 +315,35 @@ fn can_be_dialled(address: SocketAddr) -> bool {
 /// Attempts that count as done before the first: one failure of a newcomer is not a record of nothing but failures.
 const BENEFIT_OF_DOUBT: u32 = 4;
 
-fn cost(wish: &Wish, standing: &Standing, largest: u64, prices: &Cost) -> Cost {
-    let bad = standing
-        .incidents
-        .saturating_mul(2)
-        .saturating_add(standing.excuses);
-    let all = bad.saturating_add(standing.done).saturating_add(BENEFIT_OF_DOUBT);
-    let cold = wish.inputs.difference(&standing.warm).count();
-    let capacity = standing.capacity(wish.class);
-    Cost {
+fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices: &RouteCost) -> RouteCost {
+    let bad = stats.incidents.saturating_mul(2).saturating_add(stats.excuses);
+    let all = bad.saturating_add(stats.done).saturating_add(BENEFIT_OF_DOUBT);
+    let cold = requirements.inputs.difference(&stats.warm).count();
+    let capacity = stats.capacity(requirements.class);
+    RouteCost {
         record: part(prices.record, u64::from(bad), u64::from(all)),
         load: part(
             prices.load,
-            u64::from(standing.open_of(wish.class)),
+            u64::from(stats.open_of(requirements.class)),
             u64::from(capacity),
         ),
-        image: if standing.warm.contains(&wish.image) {
+        image: if stats.warm.contains(&requirements.image) {
             0
         } else {
             prices.image
         },
-        inputs: part(prices.inputs, count(cold), count(wish.inputs.len())),
-        fairness: part(prices.fairness, share_given(standing, wish.class), largest),
+        inputs: part(prices.inputs, count(cold), count(requirements.inputs.len())),
+        fairness: part(prices.fairness, share_given(stats, requirements.class), largest),
     }
 }
 
 /// Attempts given lately for each executor of the class, in thousandths.
-fn share_given(standing: &Standing, class: ExecutorClass) -> u64 {
-    let executors = match &standing.manifest {
+fn share_given(stats: &MinerStats, class: ExecutorClass) -> u64 {
+    let executors = match &stats.manifest {
         Some(manifest) => manifest.count(class).max(1),
         None => 1,
     };
-    u64::from(standing.given).saturating_mul(1_000) / u64::from(executors)
+    u64::from(stats.given).saturating_mul(1_000) / u64::from(executors)
 }
 
 /// `price · some / all`; nothing of nothing.

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use muster_protocol::{ExecutorClass, Hotkey, JobId, Manifest, MinerKey, Timestamp};
 use muster_routing::{
-    Exclusion, Ledger, Mark, Policy, Route, Standing, Subject, Thing, Windows, Wish, route,
+    AttemptMark, CacheKey, Exclusion, JobRequirements, LedgerWindows, MinerLedger, MinerStats,
+    RoutableNeuron, Route, RoutingPolicy, route,
 };
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -27,27 +28,27 @@ fn miner(seed: u8) -> MinerKey {
     MinerKey(hotkey(seed))
 }
 
-fn wish(seed: u128) -> Wish {
-    Wish {
+fn wish(seed: u128) -> JobRequirements {
+    JobRequirements {
         job: JobId::from_uuid(Uuid::from_u128(seed)),
         class: CLASS,
-        image: Thing::image("image"),
+        image: CacheKey::image("image"),
         inputs: BTreeSet::new(),
         tried: BTreeSet::new(),
     }
 }
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> RoutingPolicy {
+    RoutingPolicy {
         me: hotkey(0),
         max_incidents: 3,
         blacklist: BTreeSet::new(),
-        prices: Policy::PRICES,
+        prices: RoutingPolicy::PRICES,
     }
 }
 
-fn subject(seed: u8, port: Option<u16>) -> Subject {
-    Subject {
+fn subject(seed: u8, port: Option<u16>) -> RoutableNeuron {
+    RoutableNeuron {
         uid: u16::from(seed),
         miner: miner(seed),
         axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
@@ -64,31 +65,31 @@ fn every_exclusion_names_its_reason() {
     let standings = [
         (
             miner(4),
-            Standing {
+            MinerStats {
                 open: [(CLASS, 2)].into(),
                 manifest: of(2),
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
         (
             miner(5),
-            Standing {
+            MinerStats {
                 manifest: Some(Manifest::new([(ExecutorClass::AlwaysOnLlmA6000, 2)])),
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
         (
             miner(6),
-            Standing {
+            MinerStats {
                 incidents: 3,
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
         (
             miner(8),
-            Standing {
+            MinerStats {
                 full: [CLASS].into(),
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
     ]
@@ -139,16 +140,16 @@ fn every_exclusion_names_its_reason() {
     );
     let text = serde_json::to_string(&decision).unwrap();
     assert_eq!(
-        serde_json::from_str::<muster_routing::Decision>(&text).unwrap(),
+        serde_json::from_str::<muster_routing::RouteDecision>(&text).unwrap(),
         decision
     );
 }
 
 #[test]
 fn each_drawback_has_its_price() {
-    let one = |standing: Standing| {
-        let wish = Wish {
-            inputs: [Thing::image("input"), Thing::image("more")].into(),
+    let one = |standing: MinerStats| {
+        let wish = JobRequirements {
+            inputs: [CacheKey::image("input"), CacheKey::image("more")].into(),
             ..wish(1)
         };
         let standings = [(miner(1), standing)].into();
@@ -164,7 +165,7 @@ fn each_drawback_has_its_price() {
         .unwrap()
         .cost
     };
-    let nothing = one(Standing::default());
+    let nothing = one(MinerStats::default());
     assert_eq!(
         (
             nothing.record,
@@ -175,46 +176,46 @@ fn each_drawback_has_its_price() {
         ),
         (0, 0, 300, 200, 0)
     );
-    let warm = one(Standing {
-        warm: [Thing::image("image"), Thing::image("input")].into(),
-        ..Standing::default()
+    let warm = one(MinerStats {
+        warm: [CacheKey::image("image"), CacheKey::image("input")].into(),
+        ..MinerStats::default()
     });
     assert_eq!((warm.image, warm.inputs), (0, 100));
     assert_eq!(
-        one(Standing {
+        one(MinerStats {
             incidents: 1,
-            ..Standing::default()
+            ..MinerStats::default()
         })
         .record,
         333
     );
     assert_eq!(
-        one(Standing {
+        one(MinerStats {
             incidents: 1,
             done: 194,
-            ..Standing::default()
+            ..MinerStats::default()
         })
         .record,
         10
     );
     assert_eq!(
-        one(Standing {
+        one(MinerStats {
             excuses: 1,
-            ..Standing::default()
+            ..MinerStats::default()
         })
         .record,
         200
     );
-    let half = Standing {
+    let half = MinerStats {
         open: [(CLASS, 2)].into(),
         manifest: Some(Manifest::new([(CLASS, 4)])),
-        ..Standing::default()
+        ..MinerStats::default()
     };
     assert_eq!(one(half).load, 200);
     assert_eq!(
-        one(Standing {
+        one(MinerStats {
             given: 3,
-            ..Standing::default()
+            ..MinerStats::default()
         })
         .fairness,
         500,
@@ -227,16 +228,16 @@ fn the_reliable_come_before_the_full_of_excuses() {
     let standings = [
         (
             miner(1),
-            Standing {
+            MinerStats {
                 incidents: 2,
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
         (
             miner(4),
-            Standing {
+            MinerStats {
                 excuses: 99,
-                ..Standing::default()
+                ..MinerStats::default()
             },
         ),
     ]
@@ -260,7 +261,7 @@ fn equals_share_the_work_over_many_jobs_even_if_nothing_is_remembered() {
 /// One short job after another, all of them done; how many each miner got.
 fn many(executors: &[u32], jobs: u32, same_image: bool) -> Vec<u32> {
     let hour = Duration::from_secs(3_600);
-    let mut ledger = Ledger::new(Windows {
+    let mut ledger = MinerLedger::new(LedgerWindows {
         record: hour,
         given: hour,
         manifest: hour,
@@ -272,20 +273,20 @@ fn many(executors: &[u32], jobs: u32, same_image: bool) -> Vec<u32> {
         .map(|seed| subject(seed, Some(1)))
         .collect();
     for (subject, count) in subjects.iter().zip(executors) {
-        ledger.announced(subject.miner, Manifest::new([(CLASS, *count)]), now);
+        ledger.record_manifest(subject.miner, Manifest::new([(CLASS, *count)]), now);
     }
     let mut got = vec![0; executors.len()];
     for job in 0..jobs {
         let mut wish = wish(u128::from(job));
         if !same_image {
-            wish.image = Thing::image(&job.to_string());
+            wish.image = CacheKey::image(&job.to_string());
         }
         let about = [wish.image].into();
-        let standings = ledger.standings(subjects.iter().map(|subject| subject.miner), &about, now);
+        let standings = ledger.stats(subjects.iter().map(|subject| subject.miner), &about, now);
         let chosen = route(&wish, &subjects, &standings, &policy()).candidates[0];
-        ledger.given(chosen.miner, now);
-        ledger.warmed(chosen.miner, about, now);
-        ledger.marked(chosen.miner, Mark::Done, now);
+        ledger.record_offer(chosen.miner, now);
+        ledger.record_cached(chosen.miner, about, now);
+        ledger.record_mark(chosen.miner, AttemptMark::Done, now);
         got[usize::from(chosen.uid) - 1] += 1;
     }
     got
@@ -297,7 +298,7 @@ fn an_image_at_hand_is_worth_a_lead_and_not_all_the_work() {
     assert!(got.iter().all(|count| *count >= 100), "{got:?}");
 }
 
-fn standing() -> impl Strategy<Value = Standing> {
+fn standing() -> impl Strategy<Value = MinerStats> {
     (
         (0u32..4, 0u32..9, 0u32..5, 0u32..9, 0u32..50),
         proptest::option::of(0u32..4),
@@ -305,7 +306,7 @@ fn standing() -> impl Strategy<Value = Standing> {
         any::<bool>(),
     )
         .prop_map(
-            |((open, done, incidents, excuses, given), manifest, full, warm)| Standing {
+            |((open, done, incidents, excuses, given), manifest, full, warm)| MinerStats {
                 open: [(CLASS, open)].into(),
                 done,
                 incidents,
@@ -313,7 +314,7 @@ fn standing() -> impl Strategy<Value = Standing> {
                 given,
                 manifest: manifest.map(|count| Manifest::new([(CLASS, count)])),
                 full: full.then_some(CLASS).into_iter().collect(),
-                warm: warm.then(|| Thing::image("image")).into_iter().collect(),
+                warm: warm.then(|| CacheKey::image("image")).into_iter().collect(),
             },
         )
 }

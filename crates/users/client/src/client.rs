@@ -7,8 +7,8 @@ use muster_identity::{Keypair, sign_job};
 use muster_process::SharedClock;
 use muster_protocol::JobId;
 use muster_protocol::rest::{
-    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, Login, Nonce,
-    Token, headers,
+    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, LoginNonce,
+    LoginRequest, Token, headers,
 };
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
@@ -122,9 +122,9 @@ impl Client {
             }
             Credential::Hotkey(pair) => {
                 let ask = || self.plain(Method::GET, "/auth/nonce");
-                let nonce: Nonce = self.read(self.respond(ask, true).await?).await?;
+                let nonce: LoginNonce = self.read(self.respond(ask, true).await?).await?;
                 let signature = pair.sign(nonce.nonce.as_bytes());
-                let login = Login::new(pair.hotkey(), signature, nonce.nonce);
+                let login = LoginRequest::new(pair.hotkey(), signature, nonce.nonce);
                 let post = || self.plain(Method::POST, "/auth/login").json(&login);
                 let token: Token = self.read(self.respond(post, false).await?).await?;
                 token.token

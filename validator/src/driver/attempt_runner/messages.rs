@@ -9,7 +9,7 @@ use muster_process::store::StoreError;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
-use muster_routing::excuse::{Refusal, excused};
+use muster_routing::excuse::{BusyRejection, is_excused};
 use muster_websocket::lines::Heard;
 
 use super::AttemptRunner;
@@ -86,7 +86,9 @@ impl AttemptRunner<'_> {
         match interpret(message) {
             MessageMeaning::Manifest(manifest) => {
                 let now = self.state.clock.now();
-                self.drivers.ledger().announced(self.attempt.miner, manifest, now);
+                self.drivers
+                    .ledger()
+                    .record_manifest(self.attempt.miner, manifest, now);
             }
             MessageMeaning::Live(update) => self.pass_on(update),
             MessageMeaning::Complaint(complaint) => {
@@ -119,7 +121,7 @@ impl AttemptRunner<'_> {
         }
         let now = self.state.clock.now();
         let class = self.attempt.machine.plan().class;
-        let refusal = Refusal {
+        let refusal = BusyRejection {
             miner: self.attempt.miner,
             attempt: self.attempt.id,
             class,
@@ -140,7 +142,7 @@ impl AttemptRunner<'_> {
                 |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
             validator == own_key || subnet.as_deref().is_some_and(permitted)
         };
-        excused(&refusal, started, counts)
+        is_excused(&refusal, started, counts)
     }
 
     /// Passes live output or progress on to the user, as far as the attempt's budget allows.

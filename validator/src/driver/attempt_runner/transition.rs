@@ -3,7 +3,7 @@
 use muster_process::store::StoreError;
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
 use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
-use muster_routing::{Thing, mark};
+use muster_routing::{CacheKey, mark_attempt};
 
 use super::AttemptRunner;
 use crate::store::AttemptChange;
@@ -22,7 +22,9 @@ impl AttemptRunner<'_> {
         if machine == self.attempt.machine && effects.is_empty() {
             return Ok(());
         }
-        let left_mark = machine.outcome().map(|outcome| mark(outcome, self.excused));
+        let left_mark = machine
+            .outcome()
+            .map(|outcome| mark_attempt(outcome, self.excused));
         let mut change = AttemptChange {
             job: self.request.uuid,
             attempt: self.attempt.id,
@@ -87,16 +89,18 @@ impl AttemptRunner<'_> {
         let class = self.attempt.machine.plan().class;
         let mut ledger = self.drivers.ledger();
         if let Some(mark) = change.mark {
-            ledger.closed(miner, class);
-            ledger.marked(miner, mark, change.now);
+            ledger.close_attempt(miner, class);
+            ledger.record_mark(miner, mark, change.now);
         }
         match change.machine.state() {
-            JobState::Ready => ledger.warmed(miner, [Thing::image(&self.request.docker_image)], change.now),
+            JobState::Ready => {
+                ledger.record_cached(miner, [CacheKey::image(&self.request.docker_image)], change.now)
+            }
             JobState::VolumesReady => {
-                ledger.warmed(miner, Thing::inputs(self.request.volume.as_ref()), change.now);
+                ledger.record_cached(miner, CacheKey::inputs(self.request.volume.as_ref()), change.now);
             }
             JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
-                ledger.full(miner, class, change.now);
+                ledger.record_full(miner, class, change.now);
             }
             JobState::Connecting
             | JobState::Offered

@@ -5,12 +5,12 @@ use std::sync::{Mutex, MutexGuard};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
-use muster_chain::commit::{Committed, OnChain, StoredCommit, TIMELOCKED_VERSION, commit_hash};
+use muster_chain::commit::{CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash};
 use muster_chain::schedule::Schedule;
 use muster_chain::timelock::Beacon;
 use muster_chain::{
-    BlockNumber, ChainError, Hyperparameters, Metagraph, Method, Netuid, Neuron, Refusal, Uid, WeightRules,
-    WeightsCall,
+    BlockNumber, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, Uid, WeightRules,
+    WeightsCall, WeightsMethod,
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
@@ -45,7 +45,7 @@ struct Rules {
     /// The weights that were set, each with its block.
     set: Vec<(u64, Vec<(u16, u16)>)>,
     /// The method by which weights are taken.
-    method: Method,
+    method: WeightsMethod,
     /// Commits that wait for their reveal: block, epoch, and hash or ciphertext.
     commits: Vec<(u64, u64, Vec<u8>)>,
     /// The number of commits so far.
@@ -87,7 +87,7 @@ impl TestChain {
                 refusals: 0,
                 silent: false,
                 set: Vec::new(),
-                method: Method::Plain,
+                method: WeightsMethod::Plain,
                 commits: Vec::new(),
                 committed: 0,
                 vague: false,
@@ -109,7 +109,7 @@ impl TestChain {
     }
 
     /// Takes weights by this method from now on.
-    pub(crate) fn take(&self, method: Method) {
+    pub(crate) fn take(&self, method: WeightsMethod) {
         self.rules().method = method;
     }
 
@@ -237,8 +237,8 @@ impl Chain for TestChain {
         drop(rules);
         let hyperparameters = Hyperparameters {
             tempo: TEMPO,
-            commit_reveal: method != Method::Plain,
-            commit_reveal_version: (method == Method::Timelocked).then_some(TIMELOCKED_VERSION),
+            commit_reveal: method != WeightsMethod::Plain,
+            commit_reveal_version: (method == WeightsMethod::Timelocked).then_some(TIMELOCKED_VERSION),
             reveal_period: 1,
             weights_rate_limit: 3,
             weights_version_key: 0,
@@ -263,7 +263,7 @@ impl Chain for TestChain {
         async move { self.check("read the rules").map(|()| rules) }.boxed()
     }
 
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<Committed, ChainError>> {
+    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         async move {
             self.check("set weights")?;
             let mut rules = self.rules();
@@ -275,16 +275,16 @@ impl Chain for TestChain {
             };
             if rules.refusals > 0 {
                 rules.refusals -= 1;
-                return refused(Refusal::NoValidatorPermit);
+                return refused(CallRejection::NoValidatorPermit);
             }
             let block = rules.metagraph.block;
-            let committed = Committed {
+            let committed = CommitPosition {
                 block: block.0,
                 epoch: Some(epoch(block.0)),
             };
             let me = self.me;
             let Some(neuron) = rules.metagraph.find(&me) else {
-                return refused(Refusal::NotRegistered);
+                return refused(CallRejection::NotRegistered);
             };
             let too_fast = neuron.last_update.0 > 0 && block.0 - neuron.last_update.0 < 3;
             let plain = |weights: &[(Uid, u16)]| -> Vec<(u16, u16)> {
@@ -298,16 +298,16 @@ impl Chain for TestChain {
                 } => {
                     let hash = commit_hash(&me, Netuid(1), &plain(weights), salt, *version_key);
                     let Some(at) = rules.commits.iter().position(|(_, _, known)| *known == hash) else {
-                        return refused(Refusal::NoCommit);
+                        return refused(CallRejection::NoCommit);
                     };
                     if rules.commits[at].1 + 1 != epoch(block.0) {
-                        return refused(Refusal::RevealTooEarly);
+                        return refused(CallRejection::RevealTooEarly);
                     }
                     rules.commits.remove(at);
                     rules.set.push((block.0, plain(weights)));
                     return Ok(committed);
                 }
-                _ if too_fast => return refused(Refusal::WeightsTooFast),
+                _ if too_fast => return refused(CallRejection::WeightsTooFast),
                 WeightsCall::Set { weights, .. } => {
                     rules.set.push((block.0, plain(weights)));
                     None
@@ -335,7 +335,7 @@ impl Chain for TestChain {
         .boxed()
     }
 
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChain, ChainError>> {
+    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
         async {
             self.check("read weights")?;
             let mut rules = self.rules();
@@ -348,7 +348,7 @@ impl Chain for TestChain {
                     window: (BlockNumber((at + 1) * CYCLE), BlockNumber((at + 2) * CYCLE - 1)),
                 })
             });
-            Ok(OnChain {
+            Ok(OnChainWeights {
                 block,
                 epoch: Some(epoch(block)),
                 reveal_period: 1,

@@ -4,7 +4,9 @@ mod memory;
 
 use std::time::Duration;
 
-use muster_identity::{FrameSignature, Keypair, countersign, verify_auth, verify_frame, verify_offered};
+use muster_identity::{
+    FrameSignature, Keypair, countersign, verify_frame, verify_offered, verify_validator_auth,
+};
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::encode;
@@ -95,7 +97,7 @@ impl Miner {
             }
         };
         let now = Timestamp::from_secs(auth.timestamp);
-        verify_auth(auth, validator, self.key(), now, Duration::ZERO, Duration::ZERO).unwrap();
+        verify_validator_auth(auth, validator, self.key(), now, Duration::ZERO, Duration::ZERO).unwrap();
         let manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, executors)]);
         session
             .send(FromMiner::V0ExecutorManifestRequest(ExecutorManifest {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::{ChainClient, ChainError, MetagraphEvent, Patience, Rao, Uid};
+use muster_chain::{ChainClient, ChainError, ChainTimeouts, MetagraphEvent, Rao, Uid};
 use muster_process::clock::SystemClock;
 use muster_protocol::ErrorCode;
 use serde_json::json;
@@ -12,13 +12,13 @@ use super::proxy::{Proxy, Spoil};
 use super::support::{Devchain, PATIENCE, TAO};
 use super::{OPEN, Test, account, key, spec};
 
-const QUICK: Patience = Patience {
+const QUICK: ChainTimeouts = ChainTimeouts {
     read: Duration::from_secs(2),
     finality: Duration::from_secs(20),
     stall: Duration::from_millis(500),
 };
 
-async fn connect(urls: &[&str], patience: Patience) -> Result<Arc<ChainClient>, ChainError> {
+async fn connect(urls: &[&str], patience: ChainTimeouts) -> Result<Arc<ChainClient>, ChainError> {
     let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
     ChainClient::connect_any(&urls, patience, Arc::new(SystemClock::new())).await
 }

@@ -15,7 +15,10 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_chain::{Announced, BlockNumber, ChainClient, ChainError, Due, Netuid, Rao, Refusal, Uid, Window};
+use muster_chain::{
+    AxonAnnouncement, BlockNumber, CallRejection, ChainClient, ChainError, Netuid, Rao, Uid, Window,
+    WindowStatus,
+};
 use muster_identity::Keypair;
 use muster_protocol::{ErrorCode, ExecutorClass, Hotkey, Manifest};
 use serde_json::{Value, json};
@@ -135,8 +138,14 @@ async fn an_axon_is_announced_once() -> Test {
     let bob = key("Bob");
     for address in ["127.0.0.1:8091", "203.0.113.9:65535", "[2001:db8::7]:1"] {
         let address: SocketAddr = address.parse()?;
-        assert_eq!(client.serve_axon(&bob, OPEN, address).await?, Announced::Now);
-        assert_eq!(client.serve_axon(&bob, OPEN, address).await?, Announced::Before);
+        assert_eq!(
+            client.serve_axon(&bob, OPEN, address).await?,
+            AxonAnnouncement::Now
+        );
+        assert_eq!(
+            client.serve_axon(&bob, OPEN, address).await?,
+            AxonAnnouncement::Before
+        );
         assert_eq!(
             client.metagraph(OPEN).await?.find(&bob.hotkey()).unwrap().axon,
             Some(address)
@@ -150,11 +159,14 @@ async fn an_axon_is_announced_once() -> Test {
         let refused = client.serve_axon(&bob, OPEN, unroutable.parse()?).await;
         assert!(matches!(refused, Err(ChainError::Unroutable(_))), "{refused:?}");
     }
-    assert_eq!(client.serve_axon(&bob, STRICT, here).await?, Announced::Now);
+    assert_eq!(
+        client.serve_axon(&bob, STRICT, here).await?,
+        AxonAnnouncement::Now
+    );
     let again = client.serve_axon(&bob, STRICT, "127.0.0.1:8092".parse()?).await;
-    assert_refused(again, &Refusal::ServingTooFast, None);
+    assert_refused(again, &CallRejection::ServingTooFast, None);
     let broadcast = client.serve_axon(&bob, OPEN, "255.255.255.255:80".parse()?).await;
-    assert_refused(broadcast, &Refusal::InvalidAddress, None);
+    assert_refused(broadcast, &CallRejection::InvalidAddress, None);
     Ok(())
 }
 
@@ -205,32 +217,48 @@ async fn every_refusal_of_weights_has_its_name_and_page() -> Test {
 
     assert_refused(
         set("Bob", OPEN, &[0, 2], 0).await,
-        &Refusal::NoValidatorPermit,
+        &CallRejection::NoValidatorPermit,
         page,
     );
     // No stake is found by the pool, before any block.
-    assert_refused(set("Dave", OPEN, &[1], 0).await, &Refusal::StakeTooLow, page);
-    assert_refused(set("Alice", OPEN, &[1, 77], 0).await, &Refusal::InvalidUid, page);
-    assert_refused(set("Alice", OPEN, &[1, 1], 0).await, &Refusal::InvalidUid, page);
+    assert_refused(
+        set("Dave", OPEN, &[1], 0).await,
+        &CallRejection::StakeTooLow,
+        page,
+    );
+    assert_refused(
+        set("Alice", OPEN, &[1, 77], 0).await,
+        &CallRejection::InvalidUid,
+        page,
+    );
+    assert_refused(
+        set("Alice", OPEN, &[1, 1], 0).await,
+        &CallRejection::InvalidUid,
+        page,
+    );
     assert_refused(
         set("Alice", COMMITTED, &[1], 0).await,
-        &Refusal::CommitRevealEnabled,
+        &CallRejection::CommitRevealEnabled,
         page,
     );
     assert_refused(
         set("Alice", STRICT, &[1, 2], 6).await,
-        &Refusal::WeightVersionKey,
+        &CallRejection::WeightVersionKey,
         page,
     );
-    assert_refused(set("Alice", STRICT, &[1], 7).await, &Refusal::TooFewWeights, page);
+    assert_refused(
+        set("Alice", STRICT, &[1], 7).await,
+        &CallRejection::TooFewWeights,
+        page,
+    );
     let lopsided = client
         .set_weights(&key("Alice"), STRICT, &[(Uid(1), 65535), (Uid(2), 1)], 7)
         .await;
-    assert_refused(lopsided, &Refusal::MaxWeightExceeded, page);
+    assert_refused(lopsided, &CallRejection::MaxWeightExceeded, page);
     set("Alice", STRICT, &[1, 2], 7).await?;
     assert_refused(
         set("Alice", STRICT, &[1, 2], 7).await,
-        &Refusal::WeightsTooFast,
+        &CallRejection::WeightsTooFast,
         page,
     );
     Ok(())
@@ -265,11 +293,11 @@ async fn a_manifest_is_stated_and_read() -> Test {
         );
         assert_eq!(
             client.commit_manifest(&bob, OPEN, &manifest).await?,
-            Announced::Now
+            AxonAnnouncement::Now
         );
         assert_eq!(
             client.commit_manifest(&bob, OPEN, &manifest).await?,
-            Announced::Before
+            AxonAnnouncement::Before
         );
         assert_eq!(client.manifest_of(OPEN, &bob.hotkey()).await?, Some(manifest));
     }
@@ -298,12 +326,15 @@ async fn windows_follow_the_chains_own_epochs() -> Test {
         let window = Window::at(graph.tempo, graph.last_epoch, graph.block);
         assert!(window.cycle.0 <= graph.block.0 && graph.block < window.end);
         match window.due(graph.block, last, 0) {
-            Due::Now => {
+            WindowStatus::Now => {
                 client.set_weights(&alice, OPEN, &[(Uid(1), 65535)], 0).await?;
                 sets += 1;
                 cycles.push(window.cycle);
             }
-            Due::NotYet(_) | Due::Done(_) | Due::TooFast(_) | Due::Missed(_) => {}
+            WindowStatus::NotYet(_)
+            | WindowStatus::Done(_)
+            | WindowStatus::TooFast(_)
+            | WindowStatus::Missed(_) => {}
         }
     }
     assert!(cycles.is_sorted_by(|a, b| a < b), "{cycles:?}");
@@ -350,7 +381,7 @@ async fn an_endpoint_that_is_gone_is_named_and_found_again() -> Test {
 async fn an_address_without_a_chain_is_named() -> Test {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let patience = muster_chain::Patience {
+    let patience = muster_chain::ChainTimeouts {
         read: Duration::from_millis(500),
         ..PATIENCE
     };
@@ -374,7 +405,7 @@ async fn an_address_without_a_chain_is_named() -> Test {
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ChainError>,
-    expected: &Refusal,
+    expected: &CallRejection,
     page: Option<ErrorCode>,
 ) {
     match result {

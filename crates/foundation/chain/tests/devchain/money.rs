@@ -1,6 +1,6 @@
 //! What moves money: transfers with their fee, registrations with a limit.
 
-use muster_chain::{ChainError, Rao, Refusal, Uid};
+use muster_chain::{CallRejection, ChainError, Rao, Uid};
 
 use super::support::{Devchain, TAO};
 use super::{CLOSED, OPEN, Test, assert_refused, key, spec};
@@ -34,17 +34,17 @@ async fn a_hotkey_is_registered_for_its_price() -> Test {
 
     assert_refused(
         client.burned_register(&eve, OPEN, &new, LIMIT).await,
-        &Refusal::AlreadyRegistered,
+        &CallRejection::AlreadyRegistered,
         None,
     );
     assert_refused(
         client.burned_register(&eve, CLOSED, &new, LIMIT).await,
-        &Refusal::RegistrationClosed,
+        &CallRejection::RegistrationClosed,
         None,
     );
     let poor = key("Ferdie//hot").hotkey();
     let poor = client.burned_register(&key("Ferdie"), OPEN, &poor, LIMIT).await;
-    assert_refused(poor, &Refusal::BalanceTooLow, None);
+    assert_refused(poor, &CallRejection::BalanceTooLow, None);
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::commit::{Loss, OnChain, RevealedBy, Standing, standing};
-use muster_chain::timelock::{Payload, seal};
-use muster_chain::{ChainClient, ChainError, Method, PendingReveal, Refusal, Uid, WeightsCall};
+use muster_chain::commit::{CommitLoss, CommitStatus, OnChainWeights, Revealer, assess_commit};
+use muster_chain::timelock::{WeightsPayload, seal};
+use muster_chain::{CallRejection, ChainClient, ChainError, PendingReveal, Uid, WeightsCall, WeightsMethod};
 use serde_json::json;
 
 use super::support::Devchain;
@@ -14,21 +14,23 @@ use super::{COMMITTED, Test, assert_refused, key, spec};
 const SALT: [u16; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
 const WEIGHTS: [(Uid, u16); 2] = [(Uid(1), 65535), (Uid(2), 21845)];
 
-async fn shown(client: &Arc<ChainClient>) -> Result<OnChain, ChainError> {
-    client.weights_shown(COMMITTED, &key("Alice").hotkey()).await
+async fn shown(client: &Arc<ChainClient>) -> Result<OnChainWeights, ChainError> {
+    client
+        .read_onchain_weights(COMMITTED, &key("Alice").hotkey())
+        .await
 }
 
 /// Follows the chain until a commit's standing is no longer to wait.
-async fn waited(client: &Arc<ChainClient>, pending: &PendingReveal) -> anyhow::Result<Standing> {
+async fn waited(client: &Arc<ChainClient>, pending: &PendingReveal) -> anyhow::Result<CommitStatus> {
     let hash = pending.hash(&key("Alice").hotkey(), COMMITTED);
     let mut blocks = client.blocks().await?;
     let waited = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
             // polls until the chain is in the epoch of the reveal
             blocks.next().await?;
-            match standing(pending, hash, &shown(client).await?) {
-                Standing::Wait => {}
-                end @ (Standing::Reveal | Standing::Revealed | Standing::Lost(_)) => {
+            match assess_commit(pending, hash, &shown(client).await?) {
+                CommitStatus::Wait => {}
+                end @ (CommitStatus::Reveal | CommitStatus::Revealed | CommitStatus::Lost(_)) => {
                     return Ok::<_, ChainError>(end);
                 }
             }
@@ -45,7 +47,7 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
     let client = chain.client().await?;
     let alice = key("Alice");
     let mut pending = PendingReveal {
-        by: RevealedBy::Us { salt: SALT },
+        by: Revealer::Us { salt: SALT },
         weights: WEIGHTS.iter().map(|(uid, weight)| (uid.0, *weight)).collect(),
         version_key: 0,
         committed: None,
@@ -74,11 +76,11 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
     let wrong = client.submit_weights(&alice, COMMITTED, &reveal([0; 8])).await;
     assert!(matches!(wrong, Err(ChainError::Refused { .. })), "{wrong:?}");
 
-    assert_eq!(waited(&client, &pending).await?, Standing::Reveal);
+    assert_eq!(waited(&client, &pending).await?, CommitStatus::Reveal);
     client.submit_weights(&alice, COMMITTED, &reveal(SALT)).await?;
     assert_eq!(client.weights_of(COMMITTED, Uid(0)).await?, pending.weights);
     let seen = shown(&client).await?;
-    assert_eq!(standing(&pending, Some(hash), &seen), Standing::Revealed);
+    assert_eq!(assess_commit(&pending, Some(hash), &seen), CommitStatus::Revealed);
     let again = client.submit_weights(&alice, COMMITTED, &reveal(SALT)).await;
     assert!(matches!(again, Err(ChainError::Refused { .. })), "{again:?}");
     Ok(())
@@ -91,11 +93,14 @@ async fn plain_weights_are_refused_where_they_must_be_committed() -> Test {
     let plain = client.set_weights(&key("Alice"), COMMITTED, &WEIGHTS, 0).await;
     assert_refused(
         plain,
-        &Refusal::CommitRevealEnabled,
+        &CallRejection::CommitRevealEnabled,
         Some(muster_protocol::ErrorCode::WeightsNotSet),
     );
-    assert!(client.weight_rules(COMMITTED).await?.method() != Method::Plain);
-    assert_eq!(client.weight_rules(super::OPEN).await?.method(), Method::Plain);
+    assert!(client.weight_rules(COMMITTED).await?.method() != WeightsMethod::Plain);
+    assert_eq!(
+        client.weight_rules(super::OPEN).await?.method(),
+        WeightsMethod::Plain
+    );
     Ok(())
 }
 
@@ -114,11 +119,11 @@ async fn timelocked_weights_are_opened_by_the_chain() -> Test {
     // out. That is said, and the next commit does better.
     for seed in 1..=5 {
         let rules = client.weight_rules(COMMITTED).await?;
-        assert_eq!(rules.method(), Method::Timelocked, "{rules:?}");
+        assert_eq!(rules.method(), WeightsMethod::Timelocked, "{rules:?}");
         let (Some(round), Some(beacon)) = (rules.round(), &rules.beacon) else {
             panic!("{rules:?}");
         };
-        let payload = Payload {
+        let payload = WeightsPayload {
             hotkey: alice.hotkey(),
             weights: WEIGHTS.to_vec(),
             version_key: 0,
@@ -128,18 +133,18 @@ async fn timelocked_weights_are_opened_by_the_chain() -> Test {
         let committed = client.submit_weights(&alice, COMMITTED, &commit).await?;
         assert_eq!(client.weights_of(COMMITTED, Uid(0)).await?, []);
         let pending = PendingReveal {
-            by: RevealedBy::Chain { round },
+            by: Revealer::Chain { round },
             weights: row.clone(),
             version_key: 0,
             committed: Some(committed),
         };
         match waited(&client, &pending).await? {
-            Standing::Revealed => {
+            CommitStatus::Revealed => {
                 assert_eq!(client.weights_of(COMMITTED, Uid(0)).await?, row);
                 return Ok(());
             }
-            lost @ (Standing::Wait | Standing::Reveal | Standing::Lost(_)) => {
-                assert_eq!(lost, Standing::Lost(Loss::Unopened));
+            lost @ (CommitStatus::Wait | CommitStatus::Reveal | CommitStatus::Lost(_)) => {
+                assert_eq!(lost, CommitStatus::Lost(CommitLoss::Unopened));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use muster_chain::{ChainClient, Patience};
+use muster_chain::{ChainClient, ChainTimeouts};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 /// One TAO in rao.
 pub(crate) const TAO: u64 = 1_000_000_000;
 /// Short enough for a test that waits for it.
-pub(crate) const PATIENCE: Patience = Patience {
+pub(crate) const PATIENCE: ChainTimeouts = ChainTimeouts {
     read: Duration::from_secs(5),
     finality: Duration::from_secs(20),
     stall: Duration::from_secs(60),

@@ -9,7 +9,7 @@ use muster_protocol::Hotkey;
 
 use super::WalletPath;
 use super::error::WalletError;
-use super::keyfile::{Fields, Keyfile};
+use super::keyfile::{Keyfile, KeyfileFields};
 use crate::key::Keypair;
 
 /// What becomes of the secret half of a coldkey that [`create`] makes.
@@ -22,7 +22,7 @@ pub enum ColdkeyStorage {
 }
 
 /// A wallet that was made.
-pub struct Created {
+pub struct CreatedWallet {
     /// The new hotkey.
     pub hotkey: Keypair,
     /// The public half of the wallet's coldkey, old or new.
@@ -35,7 +35,7 @@ pub struct Created {
 ///
 /// # Errors
 /// The hotkey exists already, or the file system refuses. A file that was not there before is left only if it is whole.
-pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<Created, WalletError> {
+pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<CreatedWallet, WalletError> {
     let hotkey_file = wallet.hotkey_file()?;
     if exists(&hotkey_file)? {
         return Err(WalletError::Exists(hotkey_file));
@@ -49,9 +49,9 @@ pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<Created, W
         Err(error) => return Err(error),
     };
     let (hotkey, phrase, seed) = Keypair::generate_with_seed();
-    write_new(&hotkey_file, &Fields::secret(&hotkey, phrase, seed))?;
-    write_new(&wallet.hotkeypub_file()?, &Fields::public(hotkey.hotkey()))?;
-    Ok(Created {
+    write_new(&hotkey_file, &KeyfileFields::secret(&hotkey, phrase, seed))?;
+    write_new(&wallet.hotkeypub_file()?, &KeyfileFields::public(hotkey.hotkey()))?;
+    Ok(CreatedWallet {
         hotkey,
         coldkey,
         coldkey_phrase,
@@ -67,9 +67,9 @@ fn create_coldkey(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<(Hotke
     let (pair, phrase, seed) = Keypair::generate_with_seed();
     match storage {
         ColdkeyStorage::PhraseOnly => {}
-        ColdkeyStorage::Unencrypted => write_new(&file, &Fields::secret(&pair, phrase.clone(), seed))?,
+        ColdkeyStorage::Unencrypted => write_new(&file, &KeyfileFields::secret(&pair, phrase.clone(), seed))?,
     }
-    write_new(&wallet.coldkeypub_file()?, &Fields::public(pair.hotkey()))?;
+    write_new(&wallet.coldkeypub_file()?, &KeyfileFields::public(pair.hotkey()))?;
     Ok((pair.hotkey(), phrase))
 }
 
@@ -78,7 +78,7 @@ fn exists(path: &Path) -> Result<bool, WalletError> {
 }
 
 /// Writes a whole file, or none: beside its place first, then linked there, which fails if the name is taken.
-fn write_new(path: &Path, fields: &Fields) -> Result<(), WalletError> {
+fn write_new(path: &Path, fields: &KeyfileFields) -> Result<(), WalletError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new()
         .recursive(true)

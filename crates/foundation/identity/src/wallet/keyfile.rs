@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 /// The fields, all optional: older wallets wrote fewer.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Fields {
+pub(super) struct KeyfileFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     account_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(super) struct Fields {
     crypto_type: Option<u64>,
 }
 
-impl Fields {
+impl KeyfileFields {
     /// The public half only.
     pub(super) fn public(key: Hotkey) -> Self {
         let hex = format!("0x{}", hex::encode(key.as_bytes()));
@@ -63,7 +63,7 @@ impl Fields {
 /// A key file that was read, with its path for errors.
 pub(super) struct Keyfile {
     path: PathBuf,
-    fields: Fields,
+    fields: KeyfileFields,
 }
 
 impl Keyfile {
@@ -74,14 +74,15 @@ impl Keyfile {
             return Err(WalletError::Encrypted(path.to_owned()));
         }
         // serde's message may quote a value, and values here are secrets: only the place is told.
-        let fields: Fields = serde_json::from_slice(&bytes).map_err(|error| WalletError::Malformed {
-            path: path.to_owned(),
-            reason: format!(
-                "no JSON object of texts (line {}, column {})",
-                error.line(),
-                error.column()
-            ),
-        })?;
+        let fields: KeyfileFields =
+            serde_json::from_slice(&bytes).map_err(|error| WalletError::Malformed {
+                path: path.to_owned(),
+                reason: format!(
+                    "no JSON object of texts (line {}, column {})",
+                    error.line(),
+                    error.column()
+                ),
+            })?;
         let file = Self {
             path: path.to_owned(),
             fields,

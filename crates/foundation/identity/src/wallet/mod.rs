@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::Keypair;
 use keyfile::Keyfile;
 
-pub use create::{ColdkeyStorage, Created, create};
+pub use create::{ColdkeyStorage, CreatedWallet, create};
 pub use error::WalletError;
 
 /// Where the official wallet keeps its files, under the home directory.
@@ -128,7 +128,7 @@ pub fn load_coldkey(wallet: &WalletPath) -> Result<Keypair, WalletError> {
 
 /// The public halves of a wallet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Shown {
+pub struct WalletKeys {
     /// Of the hotkey.
     pub hotkey: Hotkey,
     /// Of the coldkey; `None` if this machine does not know it, which a role can live with.
@@ -139,14 +139,14 @@ pub struct Shown {
 ///
 /// # Errors
 /// As [`load_hotkey`]; a coldkey's public file that is there but is not one.
-pub fn show(wallet: &WalletPath) -> Result<Shown, WalletError> {
+pub fn read_public_keys(wallet: &WalletPath) -> Result<WalletKeys, WalletError> {
     let hotkey = load_hotkey(wallet)?.hotkey();
     let coldkey = match Keyfile::read(&wallet.coldkeypub_file()?) {
         Ok(file) => Some(file.public()?),
         Err(WalletError::Missing(_)) => None,
         Err(error) => return Err(error),
     };
-    Ok(Shown { hotkey, coldkey })
+    Ok(WalletKeys { hotkey, coldkey })
 }
 
 #[cfg(test)]

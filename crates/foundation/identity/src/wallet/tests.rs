@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::keyfile::Fields;
+use super::keyfile::KeyfileFields;
 use super::*;
 
 fn fresh() -> (tempfile::TempDir, WalletPath) {
@@ -21,7 +21,7 @@ fn what_is_created_is_loaded() {
     assert_eq!(coldkey.hotkey(), made.coldkey);
     let phrase = made.coldkey_phrase.unwrap();
     assert_eq!(Keypair::from_phrase(&phrase).unwrap().hotkey(), made.coldkey);
-    let shown = show(&wallet).unwrap();
+    let shown = read_public_keys(&wallet).unwrap();
     assert_eq!(
         (shown.hotkey, shown.coldkey),
         (made.hotkey.hotkey(), Some(made.coldkey))
@@ -135,7 +135,7 @@ fn the_official_wallets_file_is_ours_field_by_field() {
     let pair = loaded(OFFICIAL).unwrap();
     let mut theirs: serde_json::Value = serde_json::from_str(OFFICIAL).unwrap();
     theirs["secretPhrase"] = "phrase".into();
-    let ours = serde_json::to_value(Fields::secret(&pair, "phrase".to_owned(), [7; 32])).unwrap();
+    let ours = serde_json::to_value(KeyfileFields::secret(&pair, "phrase".to_owned(), [7; 32])).unwrap();
     assert_eq!(ours, theirs);
     theirs.as_object_mut().unwrap().remove("secretSeed");
     theirs.as_object_mut().unwrap().remove("secretPhrase");

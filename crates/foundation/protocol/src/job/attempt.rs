@@ -15,7 +15,7 @@ use crate::wire::miner::ExecutorTiming;
 
 /// What is fixed before an attempt begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct AttemptPlan {
     /// The kind of executor; it says how long spinning up may take.
     pub class: ExecutorClass,
     /// Whether the job answers requests while it runs.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub reconnect: Duration,
 }
 
-impl Plan {
+impl AttemptPlan {
     /// The seconds for which an accepted receipt holds: everything the job may still take.
     pub fn accepted_ttl(&self) -> Duration {
         let t = &self.timing;
@@ -136,7 +136,7 @@ pub enum Effect {
 /// An event that cannot happen in the state the attempt is in: the peer's defect. The state is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{event} cannot follow while the attempt is {state}")]
-pub struct Illegal {
+pub struct IllegalEvent {
     /// What came.
     pub event: &'static str,
     /// What was.
@@ -146,7 +146,7 @@ pub struct Illegal {
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    plan: Plan,
+    plan: AttemptPlan,
     state: JobState,
     /// When the present stage has lasted too long.
     deadline: Timestamp,
@@ -154,11 +154,11 @@ pub struct Attempt {
     link_deadline: Option<Timestamp>,
 }
 
-type Step = Result<(Attempt, Vec<Effect>), Illegal>;
+type Step = Result<(Attempt, Vec<Effect>), IllegalEvent>;
 
 impl Attempt {
     /// An attempt whose miner is about to be dialled.
-    pub fn new(plan: Plan, now: Timestamp) -> Self {
+    pub fn new(plan: AttemptPlan, now: Timestamp) -> Self {
         let deadline = now.plus(plan.dial);
         Self {
             plan,
@@ -171,7 +171,7 @@ impl Attempt {
     /// The same attempt as whoever takes it up later has to think of it once its offer may be on its way: the miner may have
     /// heard of it. One that is further stays as it is.
     #[must_use]
-    pub fn offered(self, now: Timestamp) -> Self {
+    pub fn assume_offered(self, now: Timestamp) -> Self {
         match self.state {
             JobState::Connecting => {
                 let reservation = self.plan.reservation;
@@ -193,7 +193,7 @@ impl Attempt {
     }
 
     /// What was fixed before it began.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &AttemptPlan {
         &self.plan
     }
 
@@ -251,7 +251,7 @@ impl Attempt {
     fn on_connected(mut self, now: Timestamp) -> Step {
         self.link_deadline = None;
         match self.state {
-            JobState::Connecting => Ok((self.offered(now), vec![Effect::SendOffer])),
+            JobState::Connecting => Ok((self.assume_offered(now), vec![Effect::SendOffer])),
             // The offer may have been lost with the connection; a miner knows an attempt by its id.
             JobState::Offered => Ok((self, vec![Effect::SendOffer])),
             JobState::Accepted
@@ -503,8 +503,8 @@ impl Attempt {
         (self, effects)
     }
 
-    fn illegal(&self, event: &'static str) -> Illegal {
-        Illegal {
+    fn illegal(&self, event: &'static str) -> IllegalEvent {
+        IllegalEvent {
             event,
             state: self.state.name(),
         }

@@ -19,7 +19,7 @@ pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// The parts of a job that are bounded.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct BoundedFields<'a> {
     /// The image.
     pub docker_image: &'a str,
     /// The arguments of its entry point.
@@ -46,7 +46,7 @@ pub struct OverLimit {
     pub reason: String,
 }
 
-impl<'a> From<&'a CreateJob> for Asked<'a> {
+impl<'a> From<&'a CreateJob> for BoundedFields<'a> {
     fn from(job: &'a CreateJob) -> Self {
         Self {
             docker_image: &job.docker_image,
@@ -60,7 +60,7 @@ impl<'a> From<&'a CreateJob> for Asked<'a> {
     }
 }
 
-impl<'a> From<&'a JobRequest> for Asked<'a> {
+impl<'a> From<&'a JobRequest> for BoundedFields<'a> {
     fn from(job: &'a JobRequest) -> Self {
         Self {
             docker_image: &job.docker_image,
@@ -75,7 +75,7 @@ impl<'a> From<&'a JobRequest> for Asked<'a> {
 }
 
 /// Everything about a job that no miner could honour, by field; empty for a job that can be run.
-pub fn over_limits(asked: &Asked<'_>) -> Vec<OverLimit> {
+pub fn find_over_limits(asked: &BoundedFields<'_>) -> Vec<OverLimit> {
     let mut found = Vec::new();
     let mut refuse = |field, reason: String| found.push(OverLimit { field, reason });
     if let Err(reason) = check_image(asked.docker_image) {
@@ -169,7 +169,7 @@ mod tests {
         }))
         .unwrap();
         change(&mut job);
-        over_limits(&Asked::from(&job))
+        find_over_limits(&BoundedFields::from(&job))
             .into_iter()
             .map(|found| found.field)
             .collect()

@@ -4,6 +4,8 @@ mod attempt;
 mod limits;
 mod outcome;
 
-pub use attempt::{Attempt, Effect, Event, Illegal, JobState, Plan};
-pub use limits::{Asked, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, over_limits};
+pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, JobState};
+pub use limits::{
+    BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
+};
 pub use outcome::{Fault, Outcome};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{Limits, SocketReader, SocketWriter, connect};
-use muster_identity::validator_auth;
+use muster_identity::sign_validator_auth;
 use muster_process::error::Causes;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::encode;
@@ -43,7 +43,7 @@ pub(crate) async fn dialled(lines: &Lines, place: Place) -> Result<Halves, Strin
     };
     let socket = dialling.await.map_err(|error| Causes(&error).to_string())?;
     let (reader, writer) = socket.split();
-    let auth = validator_auth(&setup.keypair, place.miner, setup.clock.now());
+    let auth = sign_validator_auth(&setup.keypair, place.miner, setup.clock.now());
     let greeting = encode(&ToMiner::ValidatorAuthForMiner(auth));
     match writer.send(greeting).await {
         Ok(()) => Ok((reader, writer)),

@@ -1,7 +1,7 @@
 //! Parses and checks the bodies of users' requests, and turns a job into the frame for its validator. Pure.
 
 use indexmap::IndexMap;
-use muster_protocol::job::{Asked, over_limits};
+use muster_protocol::job::{BoundedFields, find_over_limits};
 use muster_protocol::rest::{CreateJob, CreateKey, Feedback, ReportCheat};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
@@ -193,7 +193,7 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
         }
     }
     // Every validator rejects a job over these limits, so the user learns it here.
-    for found in over_limits(&Asked::from(job)) {
+    for found in find_over_limits(&BoundedFields::from(job)) {
         refuse(found.field, found.reason);
     }
     let folder = job.artifacts_dir.as_deref().unwrap_or_default();

@@ -6,9 +6,10 @@ use subxt::dynamic::{self, Value};
 
 use crate::calls::{self, Call};
 use crate::client::ChainClient;
-use crate::commit::{Committed, OnChain, Salt, StoredCommit, WeightRules};
-use crate::endpoint::Head;
+use crate::commit::{CommitPosition, OnChainWeights, Salt, StoredCommit};
+use crate::endpoint::ChainHead;
 use crate::error::ChainError;
+use crate::rules::WeightRules;
 use crate::schedule::Schedule;
 use crate::timelock::Beacon;
 use crate::value::{bytes, field, items, number};
@@ -87,10 +88,12 @@ impl ChainClient {
                 if hyperparameters.commit_reveal {
                     let period = hyperparameters.reveal_period;
                     rules.schedule = self.schedule_at(&head, netuid, period).await?;
-                    let beacon = self.stored(&head, DOING, "Drand", "BeaconConfig", vec![]).await?;
+                    let beacon = self
+                        .read_storage_at(&head, DOING, "Drand", "BeaconConfig", vec![])
+                        .await?;
                     rules.beacon = beacon.as_ref().and_then(self::beacon);
                     let round = self
-                        .stored(&head, DOING, "Drand", "LastStoredRound", vec![])
+                        .read_storage_at(&head, DOING, "Drand", "LastStoredRound", vec![])
                         .await?;
                     rules.last_round = round.as_ref().and_then(number);
                 }
@@ -103,13 +106,13 @@ impl ChainClient {
     ///
     /// # Errors
     /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
-    /// [`ChainError::Unconfirmed`], upon which [`Self::weights_shown`] tells.
+    /// [`ChainError::Unconfirmed`], upon which [`Self::read_onchain_weights`] tells.
     pub async fn submit_weights(
         &self,
         key: &Keypair,
         netuid: Netuid,
         call: &WeightsCall,
-    ) -> Result<Committed, ChainError> {
+    ) -> Result<CommitPosition, ChainError> {
         const DOING: &str = "read the epoch of a block";
         self.uid_of(netuid, &key.hotkey()).await?;
         let included = self.submit(key, call.call(netuid)).await?;
@@ -122,10 +125,10 @@ impl ChainClient {
                     .endpoint
                     .read(&head, DOING, head.link.api.at_block(block.0))
                     .await?;
-                self.epoch_at(&Head { at, ..head }, netuid).await
+                self.epoch_at(&ChainHead { at, ..head }, netuid).await
             })
             .await;
-        Ok(Committed {
+        Ok(CommitPosition {
             block: block.0,
             // It is final whatever the endpoint says now: without the epoch, the chain's own foresight is used.
             epoch: epoch.unwrap_or(None),
@@ -136,17 +139,21 @@ impl ChainClient {
     ///
     /// # Errors
     /// As for [`Self::uid_of`].
-    pub async fn weights_shown(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<OnChain, ChainError> {
+    pub async fn read_onchain_weights(
+        &self,
+        netuid: Netuid,
+        hotkey: &Hotkey,
+    ) -> Result<OnChainWeights, ChainError> {
         const DOING: &str = "read a validator's weights and commits";
         let uid = self.uid_of(netuid, hotkey).await?;
         self.endpoint
             .ask(DOING, |head| async move {
                 let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
                 let waiting = self
-                    .stored(&head, DOING, SUBTENSOR, "WeightCommits", keys)
+                    .read_storage_at(&head, DOING, SUBTENSOR, "WeightCommits", keys)
                     .await?;
                 let period = self.of_subnet(&head, DOING, "RevealPeriodEpochs", netuid).await?;
-                Ok(OnChain {
+                Ok(OnChainWeights {
                     block: head.at.block_number(),
                     epoch: self.epoch_at(&head, netuid).await?,
                     reveal_period: period.unwrap_or(1),
@@ -157,7 +164,7 @@ impl ChainClient {
             .await
     }
 
-    async fn epoch_at(&self, head: &Head, netuid: Netuid) -> Result<Option<u64>, ChainError> {
+    async fn epoch_at(&self, head: &ChainHead, netuid: Netuid) -> Result<Option<u64>, ChainError> {
         self.of_subnet(head, "read the epoch", "SubnetEpochIndex", netuid)
             .await
     }
@@ -165,7 +172,7 @@ impl ChainClient {
     /// The subnet's epochs; `None` on a chain that does not record them.
     async fn schedule_at(
         &self,
-        head: &Head,
+        head: &ChainHead,
         netuid: Netuid,
         reveal_period: u64,
     ) -> Result<Option<Schedule>, ChainError> {
@@ -178,7 +185,9 @@ impl ChainClient {
             return Ok(None);
         };
         let pending: Option<u64> = self.of_subnet(head, DOING, "PendingEpochAt", netuid).await?;
-        let time = self.stored(head, DOING, "Timestamp", "Now", vec![]).await?;
+        let time = self
+            .read_storage_at(head, DOING, "Timestamp", "Now", vec![])
+            .await?;
         let slot = head
             .at
             .constants()
@@ -206,7 +215,7 @@ impl ChainClient {
     ///
     /// Development chains seal at another pace than they state. Slower ones are not believed: a chain that stood still for
     /// a night goes on at its own pace.
-    async fn block_time(&self, head: &Head, time_ms: u64, stated_ms: u64) -> u64 {
+    async fn block_time(&self, head: &ChainHead, time_ms: u64, stated_ms: u64) -> u64 {
         const DOING: &str = "read the pace of blocks";
         let now = head.at.block_number();
         let back = BACK.min(now.saturating_sub(1));
@@ -217,8 +226,11 @@ impl ChainClient {
         else {
             return stated_ms;
         };
-        let then = Head { at, ..head.clone() };
-        match self.stored(&then, DOING, "Timestamp", "Now", vec![]).await {
+        let then = ChainHead { at, ..head.clone() };
+        match self
+            .read_storage_at(&then, DOING, "Timestamp", "Now", vec![])
+            .await
+        {
             Ok(then) => {
                 let then = then.as_ref().and_then(number).unwrap_or(time_ms);
                 let took = time_ms
@@ -234,13 +246,13 @@ impl ChainClient {
     /// A number that the chain keeps for each subnet, with the chain's default; `None` on a chain that does not keep it.
     async fn of_subnet<N: TryFrom<u128>>(
         &self,
-        head: &Head,
+        head: &ChainHead,
         doing: &'static str,
         entry: &'static str,
         netuid: Netuid,
     ) -> Result<Option<N>, ChainError> {
         let keys = vec![Value::u128(netuid.0.into())];
-        let stored = self.stored(head, doing, SUBTENSOR, entry, keys).await?;
+        let stored = self.read_storage_at(head, doing, SUBTENSOR, entry, keys).await?;
         Ok(stored.as_ref().and_then(number))
     }
 }

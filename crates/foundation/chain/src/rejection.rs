@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A reason for which the chain refuses a call, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum CallRejection {
     /// The hotkey has no uid on the subnet.
     NotRegistered,
     /// The validator has no permit.
@@ -65,7 +65,7 @@ pub enum Refusal {
     Other(String),
 }
 
-impl Refusal {
+impl CallRejection {
     /// The refusal behind an error of a pallet.
     pub fn from_pallet(pallet: &str, error: &str) -> Self {
         match error {
@@ -217,7 +217,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for CallRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name(), self.hint())
     }
@@ -239,26 +239,29 @@ mod tests {
 
     #[test]
     fn the_pool_says_it_in_words_or_in_a_debugging_form() {
-        let pool = |data| Refusal::from_pool(1010, "Invalid Transaction", Some(data));
-        assert_eq!(pool("\"Custom error: 1\""), Refusal::StakeTooLow);
-        assert_eq!(pool("Invalid(Custom(12))"), Refusal::ServingTooFast);
-        assert_eq!(pool("Transaction has a bad signature"), Refusal::BadSignature);
-        assert_eq!(pool("Transaction is outdated"), Refusal::NonceUsed);
+        let pool = |data| CallRejection::from_pool(1010, "Invalid Transaction", Some(data));
+        assert_eq!(pool("\"Custom error: 1\""), CallRejection::StakeTooLow);
+        assert_eq!(pool("Invalid(Custom(12))"), CallRejection::ServingTooFast);
+        assert_eq!(
+            pool("Transaction has a bad signature"),
+            CallRejection::BadSignature
+        );
+        assert_eq!(pool("Transaction is outdated"), CallRejection::NonceUsed);
         assert_eq!(
             pool("Custom error: 77"),
-            Refusal::Other("Custom error: 77".into())
+            CallRejection::Other("Custom error: 77".into())
         );
         assert_eq!(
             pool("Custom error: 999"),
-            Refusal::Other("Invalid Transaction (1010): Custom error: 999".into())
+            CallRejection::Other("Invalid Transaction (1010): Custom error: 999".into())
         );
         assert_eq!(
-            Refusal::from_pool(1014, "Priority is too low: (1 vs 1)", None),
-            Refusal::NonceUsed
+            CallRejection::from_pool(1014, "Priority is too low: (1 vs 1)", None),
+            CallRejection::NonceUsed
         );
         assert_eq!(
-            Refusal::from_pool(1016, "Immediately Dropped", None),
-            Refusal::Other("Immediately Dropped (1016)".into())
+            CallRejection::from_pool(1016, "Immediately Dropped", None),
+            CallRejection::Other("Immediately Dropped (1016)".into())
         );
     }
 
@@ -279,18 +282,18 @@ mod tests {
         ];
         for (number, name) in names {
             let data = format!("Custom error: {number}");
-            let refusal = Refusal::from_pool(1010, "Invalid Transaction", Some(&data));
-            assert!(!matches!(refusal, Refusal::Other(_)), "{number}");
+            let refusal = CallRejection::from_pool(1010, "Invalid Transaction", Some(&data));
+            assert!(!matches!(refusal, CallRejection::Other(_)), "{number}");
             assert_eq!(refusal.name(), name);
         }
     }
 
     #[test]
     fn an_unknown_error_keeps_its_name() {
-        let refusal = Refusal::from_pallet("SubtensorModule", "NewRule");
+        let refusal = CallRejection::from_pallet("SubtensorModule", "NewRule");
         assert_eq!(refusal.name(), "SubtensorModule.NewRule");
         assert!(
-            Refusal::from_pallet("SubtensorModule", "NeuronNoValidatorPermit")
+            CallRejection::from_pallet("SubtensorModule", "NeuronNoValidatorPermit")
                 .to_string()
                 .contains("stake")
         );

@@ -1,4 +1,4 @@
-//! The users' door: bodies of the job REST API, as ComputeHorde's SDK sends and reads them.
+//! Bodies about jobs: a new job, a job's view with its statuses, its live events, and reports about its result.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
-use crate::keys::{Hotkey, ValidatorKey};
-use crate::signature::Signature;
+use crate::keys::ValidatorKey;
 use crate::status::JobStatus;
 use crate::time::Timestamp;
 use crate::upload::FileUpload;
@@ -16,64 +15,6 @@ use crate::wire::executor::{LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::StreamingDetails;
 use crate::wire::signing::SignedJobFields;
-
-/// Names of the headers that carry a user's signature on a request.
-pub mod headers {
-    /// Always `bittensor`.
-    pub const SIGNATURE_TYPE: &str = "x-ch-signature-type";
-    /// ss58 of who signed.
-    pub const SIGNATORY: &str = "x-ch-signatory";
-    /// Unix nanoseconds, part of what is signed.
-    pub const TIMESTAMP_NS: &str = "x-ch-timestamp-ns";
-    /// Base64.
-    pub const SIGNATURE: &str = "x-ch-signature";
-    /// `SignedFields` or `FullRequest`.
-    pub const SIGNATURE_SCOPE: &str = "x-ch-signature-scope";
-    /// The client's own name for a new job: a request that repeats it answers with the job of the first one.
-    pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-}
-
-/// `GET /auth/nonce`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Nonce {
-    /// Opaque; the login signs its bytes.
-    pub nonce: String,
-}
-
-/// `POST /auth/login`. Fields are optional so that each missing one can be named.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Login {
-    /// Who logs in.
-    #[serde(default)]
-    pub hotkey: Option<String>,
-    /// Hex without `0x`, over the nonce's bytes.
-    #[serde(default)]
-    pub signature: Option<String>,
-    /// From `GET /auth/nonce`.
-    #[serde(default)]
-    pub nonce: Option<String>,
-}
-
-impl Login {
-    /// A login of `hotkey` with its signature over `nonce`.
-    pub fn new(hotkey: Hotkey, signature: Signature, nonce: String) -> Self {
-        Self {
-            hotkey: Some(hotkey.to_string()),
-            signature: Some(signature.to_bare_hex()),
-            nonce: Some(nonce),
-        }
-    }
-}
-
-/// The answer to a login.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Token {
-    /// A JWT for the header `Authorization: Bearer`.
-    pub token: String,
-}
 
 /// `POST /api/v1/job-docker/`. The order of maps is signed and must survive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -288,14 +229,6 @@ pub struct ReportCheat {
     pub details: Option<Value>,
 }
 
-/// A success that needs no more than words: `{"message": …}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Message {
-    /// What was done.
-    pub message: String,
-}
-
 /// `PUT /api/v1/jobs/{uuid}/feedback/`: what the user thinks of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -347,158 +280,6 @@ pub struct ProgressEvent {
     /// Of how much, if that is known.
     #[serde(default)]
     pub total: Option<u64>,
-}
-
-/// `POST /api/v1/keys/`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CreateKey {
-    /// What its owner calls it.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
-    pub name: String,
-    /// For an administrator: the account of someone without a hotkey that the key is to open. Else the caller's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 48))]
-    pub account: Option<String>,
-}
-
-/// An API key as its owner sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ApiKey {
-    /// Its name in the API.
-    pub id: String,
-    /// What its owner calls it.
-    pub name: String,
-    /// The account that it opens.
-    pub account: String,
-    /// `msk_…`; shown once, when it is made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// When it was made.
-    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
-    pub created_at: Timestamp,
-}
-
-/// `GET /api/v1/keys/`: the keys that hold, newest first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct KeyList {
-    /// The keys.
-    pub results: Vec<ApiKey>,
-}
-
-/// One line of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AuditEntry {
-    /// Its name.
-    pub id: String,
-    /// When.
-    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
-    pub at: Timestamp,
-    /// Whose account: a hotkey, or the name of an account without one.
-    pub account: String,
-    /// By what they were let in: `hotkey`, or the id of an API key.
-    pub credential: String,
-    /// What was done: `login`, `job.created` and the like.
-    pub action: String,
-    /// What it was done to, such as a job.
-    pub subject: String,
-}
-
-/// `GET /api/v1/audit/`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AuditPage {
-    /// Entries in all.
-    pub count: u64,
-    /// URL of the next page.
-    pub next: Option<String>,
-    /// URL of the page before.
-    pub previous: Option<String>,
-    /// The entries, newest first.
-    pub results: Vec<AuditEntry>,
-}
-
-/// `POST /api/v1/files/`: a place for an input or an output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CreateFile {
-    /// What its owner calls it.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
-    pub name: String,
-    /// Bytes; absent for an output whose size nobody knows yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<u64>,
-    /// Of an output: the most bytes that are taken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_size: Option<u64>,
-    /// 64 hex digits; what is uploaded is held against it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 64, max_length = 64))]
-    pub sha256: Option<String>,
-}
-
-/// A file in the store, with signed addresses that expire.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FileView {
-    /// Its name in the API.
-    pub id: String,
-    /// What its owner calls it.
-    pub name: String,
-    /// Bytes; null until it is known.
-    pub size: Option<u64>,
-    /// Bytes that have been taken in.
-    #[serde(default)]
-    pub received: u64,
-    /// Whether it is whole.
-    #[serde(default)]
-    pub complete: bool,
-    /// 64 hex digits, once it is whole.
-    #[serde(default)]
-    pub sha256: Option<String>,
-    /// Takes `PUT`, whole or in parts in order; `HEAD` tells `Upload-Offset`.
-    pub upload_url: String,
-    /// Takes `GET`, ranges too.
-    pub download_url: String,
-    /// When the addresses end.
-    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
-    pub expires_at: Timestamp,
-    /// When it was made.
-    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
-    pub created_at: Timestamp,
-}
-
-/// `GET /api/v1/files/`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FilePage {
-    /// Files in all.
-    pub count: u64,
-    /// URL of the next page.
-    pub next: Option<String>,
-    /// URL of the page before.
-    pub previous: Option<String>,
-    /// The files, newest first.
-    pub results: Vec<FileView>,
-}
-
-/// An error of the API proper: `{"detail": …}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Detail {
-    /// What failed and what to do.
-    pub detail: String,
-}
-
-/// An error of the login: `{"error": …}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LoginError {
-    /// What failed.
-    pub error: String,
 }
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {

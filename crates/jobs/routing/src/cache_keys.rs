@@ -12,9 +12,9 @@ const MAX_INPUTS: usize = 16;
 /// An image or an input, by the digest of its name: what it is called matters here, not what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Thing(Digest);
+pub struct CacheKey(Digest);
 
-impl Thing {
+impl CacheKey {
     /// The image of this name.
     pub fn image(name: &str) -> Self {
         Self::of("image", &[name])
@@ -71,8 +71,8 @@ mod tests {
 
     use super::*;
 
-    fn inputs(value: serde_json::Value) -> BTreeSet<Thing> {
-        Thing::inputs(Some(&serde_json::from_value(value).unwrap()))
+    fn inputs(value: serde_json::Value) -> BTreeSet<CacheKey> {
+        CacheKey::inputs(Some(&serde_json::from_value(value).unwrap()))
     }
 
     #[test]
@@ -92,8 +92,8 @@ mod tests {
             inputs(json!({"volume_type": "inline", "contents": "UEs="})),
             BTreeSet::new()
         );
-        assert_ne!(Thing::image("a"), Thing::of("url", &["a"]));
-        assert_ne!(Thing::of("hub", &["ab", ""]), Thing::of("hub", &["a", "b"]));
+        assert_ne!(CacheKey::image("a"), CacheKey::of("url", &["a"]));
+        assert_ne!(CacheKey::of("hub", &["ab", ""]), CacheKey::of("hub", &["a", "b"]));
     }
 
     #[test]

@@ -15,10 +15,10 @@ pub const MAX_AGE: Duration = Duration::from_secs(2 * 24 * 3600);
 const MAX_EXAMPLE_CHARS: usize = 200;
 
 /// What tells receipts apart: an attempt's id is its validator's to give, so two validators' are two.
-pub type Key = (ValidatorKey, AttemptId, ReceiptKind);
+pub type ReceiptKey = (ValidatorKey, AttemptId, ReceiptKind);
 
 /// The key of a receipt.
-pub fn key_of(receipt: &Receipt) -> Key {
+pub fn key_of(receipt: &Receipt) -> ReceiptKey {
     let payload = &receipt.payload;
     (payload.validator(), payload.attempt(), payload.kind())
 }
@@ -26,7 +26,7 @@ pub fn key_of(receipt: &Receipt) -> Key {
 /// Why a line is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refused {
+pub enum RejectionReason {
     /// The line, or the page, is longer than any honest one.
     TooLong,
     /// It is no receipt.
@@ -49,7 +49,7 @@ pub enum Refused {
     Contradicts,
 }
 
-impl Refused {
+impl RejectionReason {
     /// Every reason.
     pub const ALL: [Self; 10] = [
         Self::TooLong,
@@ -81,7 +81,7 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooLong => "longer than any receipt",
@@ -100,37 +100,43 @@ impl fmt::Display for Refused {
 
 /// A line that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ReceiptRejection {
     /// Why.
-    pub why: Refused,
+    pub why: RejectionReason,
     /// The beginning of it, for people.
     pub example: String,
 }
 
 /// What is to be made of a batch.
 #[derive(Clone, Debug, Default)]
-pub struct Judged {
+pub struct CheckedBatch {
     /// New receipts with both signatures good.
     pub good: Vec<Verified<Receipt>>,
     /// The others.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<ReceiptRejection>,
 }
 
 /// Reads lines that `from` served. What is no receipt, another's, or out of its time is refused here.
 ///
 /// The receipts may be judged once it is known which of their [keys](key_of) were read before.
-pub fn read(lines: &[Vec<u8>], from: MinerKey, now: Timestamp) -> (Vec<Receipt>, Vec<Refusal>) {
+pub fn read_lines(
+    lines: &[Vec<u8>],
+    from: MinerKey,
+    now: Timestamp,
+) -> (Vec<Receipt>, Vec<ReceiptRejection>) {
     let (mut receipts, mut refused) = (Vec::with_capacity(lines.len()), Vec::new());
     for line in lines {
-        let refuse = |why| Refusal {
+        let refuse = |why| ReceiptRejection {
             why,
             example: example(line),
         };
         match serde_json::from_slice::<Receipt>(line) {
-            Err(_) => refused.push(refuse(Refused::NotAReceipt)),
-            Ok(receipt) if receipt.payload.miner() != from => refused.push(refuse(Refused::OtherMiner)),
+            Err(_) => refused.push(refuse(RejectionReason::NotAReceipt)),
+            Ok(receipt) if receipt.payload.miner() != from => {
+                refused.push(refuse(RejectionReason::OtherMiner))
+            }
             Ok(receipt) if now.since(receipt.payload.timestamp()) > MAX_AGE => {
-                refused.push(refuse(Refused::Stale));
+                refused.push(refuse(RejectionReason::Stale));
             }
             Ok(receipt) => receipts.push(receipt),
         }
@@ -142,8 +148,12 @@ pub fn read(lines: &[Vec<u8>], from: MinerKey, now: Timestamp) -> (Vec<Receipt>,
 ///
 /// The signatures of those that are new are checked in one batch. A forged copy cannot keep the true one out: only what
 /// has been checked is known.
-pub fn judge(receipts: Vec<Receipt>, known: &BTreeMap<Key, Digest>, now: Timestamp) -> Judged {
-    let mut judged = Judged::default();
+pub fn check_receipts(
+    receipts: Vec<Receipt>,
+    known: &BTreeMap<ReceiptKey, Digest>,
+    now: Timestamp,
+) -> CheckedBatch {
+    let mut judged = CheckedBatch::default();
     let mut fresh = Vec::with_capacity(receipts.len());
     for receipt in receipts {
         match known.get(&key_of(&receipt)) {
@@ -155,7 +165,7 @@ pub fn judge(receipts: Vec<Receipt>, known: &BTreeMap<Key, Digest>, now: Timesta
     let examples: Vec<_> = fresh.iter().map(in_short).collect();
     for (answer, example) in verify_receipts(fresh, now).into_iter().zip(examples) {
         match answer {
-            Err(error) => judged.refused.push(Refusal {
+            Err(error) => judged.refused.push(ReceiptRejection {
                 why: reason(&error),
                 example,
             }),
@@ -178,19 +188,19 @@ pub fn digest(receipt: &Receipt) -> Digest {
     Digest::of(&receipt.payload.signed_bytes())
 }
 
-fn again(receipt: &Receipt, held: Digest) -> Refusal {
+fn again(receipt: &Receipt, held: Digest) -> ReceiptRejection {
     let why = if digest(receipt) == held {
-        Refused::Repeated
+        RejectionReason::Repeated
     } else {
-        Refused::Contradicts
+        RejectionReason::Contradicts
     };
-    Refusal {
+    ReceiptRejection {
         why,
         example: in_short(receipt),
     }
 }
 
-fn reason(error: &VerifyError) -> Refused {
+fn reason(error: &VerifyError) -> RejectionReason {
     match error {
         VerifyError::Signature {
             party: Party::Validator | Party::User,
@@ -198,12 +208,12 @@ fn reason(error: &VerifyError) -> Refused {
         }
         | VerifyError::Scope
         | VerifyError::Missing
-        | VerifyError::PublicKey => Refused::ForgedValidator,
+        | VerifyError::PublicKey => RejectionReason::ForgedValidator,
         VerifyError::Signature {
             party: Party::Miner, ..
-        } => Refused::ForgedMiner,
-        VerifyError::Future { .. } => Refused::Future,
-        VerifyError::Limits(_) => Refused::OutsideLimits,
+        } => RejectionReason::ForgedMiner,
+        VerifyError::Future { .. } => RejectionReason::Future,
+        VerifyError::Limits(_) => RejectionReason::OutsideLimits,
     }
 }
 

@@ -1,0 +1,57 @@
+//! The reasons why a miner is not asked for a job.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a miner is not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Exclusion {
+    /// It has announced no address on the chain.
+    NoAxon,
+    /// Its address cannot be dialled: unspecified, multicast, or port 0.
+    BadAxon,
+    /// It is this validator itself.
+    OwnHotkey,
+    /// This validator's operator gives it nothing.
+    Blacklisted,
+    /// It had its attempt at this job.
+    AlreadyTried,
+    /// Its last manifest has no executor of the class.
+    ClassNotOffered,
+    /// All its executors of the class are at work for this validator.
+    Busy {
+        /// Attempts under way.
+        open: u32,
+        /// Executors announced.
+        capacity: u32,
+    },
+    /// It said a moment ago that it has no executor of the class free.
+    FullLately,
+    /// It failed too many attempts lately.
+    LostLately {
+        /// How many.
+        incidents: u32,
+    },
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAxon => f.write_str("no axon on the chain"),
+            Self::BadAxon => f.write_str("its axon is not an address that can be dialled"),
+            Self::OwnHotkey => f.write_str("it is this validator's own hotkey"),
+            Self::Blacklisted => f.write_str("this validator's operator gives it no jobs"),
+            Self::AlreadyTried => f.write_str("it was already asked for this job"),
+            Self::ClassNotOffered => f.write_str("its manifest has no executor of this class"),
+            Self::Busy { open, capacity } => {
+                write!(f, "{open} of its {capacity} executors are at work for us")
+            }
+            Self::FullLately => {
+                f.write_str("it said a moment ago that it has no executor of this class free")
+            }
+            Self::LostLately { incidents } => write!(f, "it failed {incidents} attempts lately"),
+        }
+    }
+}
