@@ -1,8 +1,8 @@
-//! What an endpoint answered, decoded only after its lengths were held against its bytes.
+//! Decoding of an endpoint's answers, with their lengths checked against their bytes first.
 //!
-//! A sequence says how long it is before it comes, and `scale_value` takes memory for as many elements as it says. An
-//! endpoint that says four thousand million would end the process. Walking over the bytes first takes no memory and fails
-//! where they end; after that no length is greater than what came.
+//! A sequence states its length before its elements, and `scale_value` allocates memory for as many elements as stated.
+//! An endpoint that states four thousand million would end the process. A first pass over the bytes allocates nothing
+//! and fails where they end; after it, no length exceeds the bytes received.
 
 use std::marker::PhantomData;
 
@@ -10,11 +10,11 @@ use subxt::dynamic::Value;
 use subxt::ext::scale_decode::visitor::{DecodeAsTypeResult, IgnoreVisitor, decode_with_visitor};
 use subxt::ext::scale_decode::{DecodeAsType, Error, IntoVisitor, TypeResolver, Visitor};
 
-/// A value whose lengths its bytes bear out.
+/// A value whose lengths were checked against its bytes.
 #[derive(Debug)]
 pub(crate) struct AnswerValue(pub(crate) Value);
 
-/// Makes it.
+/// Decodes an [`AnswerValue`].
 pub(crate) struct BoundedVisitor<R>(PhantomData<R>);
 
 impl IntoVisitor for AnswerValue {

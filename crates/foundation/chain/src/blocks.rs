@@ -1,4 +1,4 @@
-//! Following the chain, block by block, whatever happens to the connection.
+//! Follows the chain block by block, across lost connections and changes of endpoint.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::ChainError;
 
 const DOING: &str = "follow the chain";
 
-/// Finalised blocks as they come.
+/// The finalised blocks as they come.
 #[derive(Debug)]
 pub struct Blocks {
     client: Arc<ChainClient>,
@@ -29,7 +29,7 @@ struct BlockSubscription {
 }
 
 impl ChainClient {
-    /// The numbers of finalised blocks from now on, none left out, also not while the endpoint was gone or changed.
+    /// The numbers of finalised blocks from now on, without gaps, also while an endpoint is lost or changed.
     ///
     /// # Errors
     /// No endpoint answers.
@@ -49,7 +49,7 @@ impl Blocks {
     /// The next finalised block; waits for ever if none comes. Cancel-safe.
     ///
     /// # Errors
-    /// No endpoint answers. Call it again later: it goes on where it was.
+    /// No endpoint answers. A later call continues at the same place.
     pub async fn next(&mut self) -> Result<BlockNumber, ChainError> {
         loop {
             if let Some(number) = self.height.next() {
@@ -85,7 +85,7 @@ impl Blocks {
         }
     }
 
-    /// No block came for a long time. Is the subscription dead, or does another endpoint know more?
+    /// No block came for a long time: checks whether the subscription is dead, or another endpoint knows a newer block.
     async fn look_around(&mut self, place: usize) -> Result<(), ChainError> {
         let head = self.client.endpoint.head(DOING).await?;
         let seen = self.height.seen.unwrap_or(0);
@@ -105,13 +105,13 @@ async fn follow(client: &ChainClient) -> Result<BlockSubscription, ChainError> {
         Ok(BlockSubscription { place, blocks })
     };
     match subscribe(endpoint.head(DOING).await?).await {
-        // The connection was lost meanwhile: the next one may hold.
+        // The connection was lost meanwhile, so one more endpoint is tried.
         Err(ChainError::Unreachable { .. }) => subscribe(endpoint.head(DOING).await?).await,
         done => done,
     }
 }
 
-/// Which numbers were told, and which are to be told still.
+/// The last block that was returned, and the newest that was seen.
 #[derive(Debug, Default)]
 struct BlockCounter {
     told: Option<u64>,
@@ -119,20 +119,20 @@ struct BlockCounter {
 }
 
 impl BlockCounter {
-    /// `elsewhere`: another endpoint than the one that was followed says so.
+    /// Notes a block. `elsewhere` tells that another endpoint than the last one reports it.
     fn seen(&mut self, number: u64, elsewhere: bool) {
         if self.told.is_some_and(|told| number < told) {
             if elsewhere {
-                // It is behind. What it repeats was told.
+                // The other endpoint is behind and repeats blocks that were returned already.
                 return;
             }
-            // Only a dev chain that began anew goes back; what it had told is void.
+            // Only a restarted development chain goes back; its old blocks are void.
             self.told = None;
         }
         self.seen = Some(number);
     }
 
-    /// Whether there is something to tell.
+    /// Whether a block waits to be returned.
     fn pending(&self) -> bool {
         self.seen
             .is_some_and(|seen| self.told.is_none_or(|told| told < seen))
@@ -166,10 +166,10 @@ mod tests {
         assert_eq!(told(&mut height, 7), [0_u64; 0]);
         assert_eq!(told(&mut height, 8), [8]);
         assert_eq!(told(&mut height, 11), [9, 10, 11]);
-        // A chain that began anew.
+        // A restarted chain.
         assert_eq!(told(&mut height, 1), [1]);
         assert_eq!(told(&mut height, 2), [2]);
-        // Another endpoint is behind, and catches up.
+        // Another endpoint is behind and catches up.
         height.seen(1, true);
         assert_eq!(height.next(), None);
         height.seen(4, true);

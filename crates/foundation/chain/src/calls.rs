@@ -1,4 +1,4 @@
-//! The calls that we make, by name, with their arguments by name: what a chain puts in another order still fits. Pure.
+//! The calls that we make. Calls and arguments go by name, so a chain may order its arguments differently. Pure.
 
 use std::net::SocketAddr;
 
@@ -13,9 +13,9 @@ use crate::metagraph::encode_ip;
 const SUBTENSOR: &str = "SubtensorModule";
 /// The mechanism that every subnet has.
 const MECHANISM: u128 = 0;
-/// What the official clients state as the protocol of an axon.
+/// The protocol number of an axon in the official clients.
 const AXON_PROTOCOL: u128 = 4;
-/// The version of the served software; nobody decides anything by it.
+/// The version of the served software; no party evaluates it.
 const AXON_VERSION: u128 = 1;
 
 /// A call, not yet encoded.
@@ -27,7 +27,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// In the form that is encoded by a chain's metadata.
+    /// The form that subxt encodes by a chain's metadata.
     pub(crate) fn payload(self) -> DynamicPayload<Composite<()>> {
         subxt::dynamic::tx(self.pallet, self.name, Composite::named(self.arguments))
     }
@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    /// Calls 0 and 113 are those of a subnet's first mechanism without naming it. The client sends 119 and 118; that the
-    /// others would be encoded alike is what their vectors say.
+    /// Calls 0 and 113 address a subnet's first mechanism without naming it. The client sends 119 and 118; the vectors
+    /// show that the other two would be encoded alike.
     #[test]
     fn the_older_calls_differ_in_nothing_but_the_mechanism() {
         for (new, old, index) in [

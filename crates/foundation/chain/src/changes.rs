@@ -1,4 +1,5 @@
-//! What changed in a subnet between two looks at it. The comparison is pure; [`MetagraphWatch`] looks at every finalised head.
+//! Changes of a subnet between two reads. The comparison is pure; [`crate::MetagraphWatch`] reads at every finalised
+//! block.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,52 +10,52 @@ use muster_protocol::{BlockNumber, Hotkey, Rao, Uid};
 use crate::metagraph::{Metagraph, Neuron};
 use crate::types::Hyperparameters;
 
-/// A change.
+/// One change of a subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetagraphEvent {
-    /// A hotkey took a place that nobody had.
+    /// A hotkey got a uid that was free.
     Registered {
-        /// The place.
+        /// The uid that the hotkey got.
         uid: Uid,
-        /// Who took it.
+        /// The new hotkey.
         hotkey: Hotkey,
         /// The block of its registration.
         at: BlockNumber,
     },
-    /// A place passed from one neuron to another: weights that were meant for the first must not reach the second.
+    /// A uid passed from one neuron to another: weights meant for the old neuron must not reach the new one.
     UidReused {
-        /// The place.
+        /// The uid that passed on.
         uid: Uid,
-        /// Who had it.
+        /// The hotkey before.
         from: Hotkey,
-        /// Who has it.
+        /// The hotkey now.
         to: Hotkey,
         /// The block of the newer registration.
         at: BlockNumber,
     },
-    /// A neuron goes on under another hotkey: place, owner and registration are the same.
+    /// A neuron continues under another hotkey: uid, owner and registration are the same.
     HotkeySwapped {
-        /// The place.
+        /// The neuron's uid, which stays the same.
         uid: Uid,
         /// The hotkey before.
         from: Hotkey,
         /// The hotkey now.
         to: Hotkey,
     },
-    /// A hotkey has no place any more.
+    /// A hotkey has no uid any more.
     Deregistered {
-        /// The place that it had.
+        /// The uid that it had.
         uid: Uid,
-        /// Whose it was.
+        /// The hotkey that was deregistered.
         hotkey: Hotkey,
     },
-    /// A neuron listens elsewhere, or nowhere.
+    /// A neuron announced another address, or none.
     AxonChanged {
-        /// Which.
+        /// The uid of the neuron.
         uid: Uid,
-        /// Where it listened.
+        /// The address before.
         from: Option<SocketAddr>,
-        /// Where it listens.
+        /// The address now.
         to: Option<SocketAddr>,
     },
     /// A neuron may set weights from now on.
@@ -63,34 +64,34 @@ pub enum MetagraphEvent {
     PermitLost(Uid),
     /// A neuron's stake changed by at least the threshold.
     StakeChanged {
-        /// Which.
+        /// The uid of the neuron.
         uid: Uid,
         /// The stake before.
         from: Rao,
         /// The stake now.
         to: Rao,
     },
-    /// The subnet has other rules.
+    /// The subnet's hyperparameters changed.
     RulesChanged {
-        /// The rules before.
+        /// The hyperparameters before.
         from: Hyperparameters,
-        /// The rules now.
+        /// The hyperparameters now.
         to: Hyperparameters,
     },
 }
 
-/// A subnet and its rules as they were at one time.
+/// A subnet and its hyperparameters, read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetSnapshot {
-    /// The neurons.
+    /// The subnet's neurons.
     pub graph: Arc<Metagraph>,
-    /// The rules, if they were looked at.
+    /// The hyperparameters, if they were read.
     pub rules: Option<Hyperparameters>,
 }
 
-/// What changed from `old` to `new`, place by place. Stakes are told only if they moved by `threshold` or more.
+/// The changes from `old` to `new`, uid by uid. A change of stake is reported only if it is at least `threshold`.
 ///
-/// Two looks may lie far apart: what happened in between and was undone is not seen.
+/// The two reads may lie far apart: a change in between that was undone is not seen.
 pub fn diff(old: &SubnetSnapshot, new: &SubnetSnapshot, threshold: Rao) -> Vec<MetagraphEvent> {
     let mut events = Vec::new();
     let places = |graph: &Metagraph| graph.neurons.len();
@@ -128,7 +129,7 @@ pub fn diff(old: &SubnetSnapshot, new: &SubnetSnapshot, threshold: Rao) -> Vec<M
     events
 }
 
-/// What changed at one place that was and is taken.
+/// The changes at one uid that is taken in both snapshots.
 fn compare_neuron(
     before: &Neuron,
     after: &Neuron,
@@ -153,7 +154,7 @@ fn compare_neuron(
             }
         }
     } else if before.registered != after.registered {
-        // Deregistered and registered again at the same place between two looks.
+        // Deregistered and registered again under the same uid between two reads.
         events.push(MetagraphEvent::UidReused {
             uid,
             from: before.hotkey,

@@ -1,4 +1,4 @@
-//! Reading the chain.
+//! Reads the chain.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::metagraph::Metagraph;
 use crate::types::Hyperparameters;
 use crate::value::{flag, items, number, option};
 
-/// How many metagraphs are kept, by the hash of their block.
+/// How many metagraphs are cached, by the hash of their block.
 const CACHED: usize = 4;
 
-/// The way to one chain, by one endpoint or by several. It reconnects by itself; while none answers, reads fail with
-/// [`ChainError::Unreachable`].
+/// A client of one chain, over one endpoint or several. It reconnects by itself; while no endpoint answers, reads fail
+/// with [`ChainError::Unreachable`].
 #[derive(Debug)]
 pub struct ChainClient {
     pub(crate) endpoint: Endpoint,
     /// Calls go one at a time: an account's next number is known only once its last call is final.
     pub(crate) submitting: Mutex<()>,
-    /// The last metagraphs that were read. What a finalised block says does not change.
+    /// The last metagraphs that were read. A finalised block never changes, so neither does its metagraph.
     metagraphs: Lock<VecDeque<(H256, Netuid, Arc<Metagraph>)>>,
 }
 
@@ -37,12 +37,12 @@ impl ChainClient {
     /// Connects to the endpoint at `url`: `wss://…`, or `ws://…` on this machine.
     ///
     /// # Errors
-    /// An address that may not be used, or no answer in time.
+    /// The address may not be used, or no answer came in time.
     pub async fn connect(url: &str) -> Result<Arc<Self>, ChainError> {
         Self::connect_with(url, ChainTimeouts::default()).await
     }
 
-    /// Connects as [`Self::connect`] does, waiting as long as it is told.
+    /// Connects as [`Self::connect`] does, with other time limits.
     ///
     /// # Errors
     /// As for [`Self::connect`].
@@ -53,7 +53,7 @@ impl ChainClient {
     /// Connects to a chain that several endpoints serve, the preferred one first.
     ///
     /// # Errors
-    /// An address that may not be used, or none of them answers in time.
+    /// An address may not be used, or no endpoint answers in time.
     pub async fn connect_any(
         urls: &[String],
         timeouts: ChainTimeouts,
@@ -66,7 +66,7 @@ impl ChainClient {
         }))
     }
 
-    /// The hash of the first block, as hexadecimal text: which chain this is.
+    /// The hash of the first block in hexadecimal, which identifies the chain.
     pub fn genesis(&self) -> String {
         format!("{:?}", self.endpoint.genesis())
     }
@@ -89,15 +89,16 @@ impl ChainClient {
         Ok((BlockNumber(head.at.block_number()), head.at.block_hash().0))
     }
 
-    /// The subnet and its neurons at the last finalised block, in one call; none if that block was read before.
+    /// The subnet and its neurons at the last finalised block, read in one call, or without a call if that block was
+    /// read before.
     ///
     /// # Errors
-    /// No endpoint answers, or not as Bittensor's chain does; there is no such subnet.
+    /// No endpoint answers, an answer is not understood, or the subnet does not exist.
     pub async fn metagraph(&self, netuid: Netuid) -> Result<Metagraph, ChainError> {
         self.metagraph_shared(netuid).await.map(Arc::unwrap_or_clone)
     }
 
-    /// Likewise, without a copy of its own.
+    /// As [`Self::metagraph`], shared instead of copied.
     ///
     /// # Errors
     /// As for [`Self::metagraph`].
@@ -132,7 +133,7 @@ impl ChainClient {
         Some(Arc::clone(&known.2))
     }
 
-    /// The subnet's rules at the last finalised block.
+    /// The subnet's hyperparameters at the last finalised block.
     ///
     /// # Errors
     /// As for [`Self::metagraph`].
@@ -174,7 +175,7 @@ impl ChainClient {
     /// The weights that a validator has set; empty if none.
     ///
     /// # Errors
-    /// No endpoint answers, or not as Bittensor's chain does.
+    /// No endpoint answers, or an answer is not understood.
     pub async fn weights_of(&self, netuid: Netuid, uid: Uid) -> Result<Vec<(u16, u16)>, ChainError> {
         self.endpoint
             .ask("read weights", |head| async move {
@@ -206,8 +207,8 @@ impl ChainClient {
     /// The uid of a hotkey.
     ///
     /// # Errors
-    /// [`ChainError::NotRegistered`] if it has none, [`ChainError::NoSubnet`] where there is nothing to be registered in;
-    /// otherwise as for [`Self::weights_of`].
+    /// [`ChainError::NotRegistered`] if it has none, [`ChainError::NoSubnet`] if the subnet does not exist; otherwise
+    /// as for [`Self::weights_of`].
     pub async fn uid_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Uid, ChainError> {
         const DOING: &str = "look up a uid";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
@@ -222,7 +223,7 @@ impl ChainClient {
         })
     }
 
-    /// That there is such a subnet.
+    /// Checks that the subnet exists.
     pub(crate) async fn require_subnet(&self, netuid: Netuid) -> Result<(), ChainError> {
         let keys = vec![Value::u128(netuid.0.into())];
         let exists = self
@@ -235,7 +236,7 @@ impl ChainClient {
         }
     }
 
-    /// The manifest that a miner has committed; none if it has not, or has committed something else.
+    /// The manifest that a miner has committed; `None` without one, or if the commitment is something else.
     ///
     /// # Errors
     /// As for [`Self::weights_of`].
@@ -258,7 +259,7 @@ impl ChainClient {
         Ok(registration.as_ref().and_then(commitment::decode))
     }
 
-    /// Calls a method about one subnet that answers with an optional structure.
+    /// Calls a runtime method about one subnet whose answer is an optional structure.
     async fn subnet_info(
         &self,
         head: &ChainHead,

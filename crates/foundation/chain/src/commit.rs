@@ -1,5 +1,6 @@
-//! How weights get to a chain that keeps them secret at first: which way a subnet takes, what must be remembered between
-//! commit and reveal, and when to reveal. Pure; a validator stores a [`PendingReveal`] before it submits the commit.
+//! Commits and reveals of weights, for chains that keep weights secret at first: the method a subnet demands, the data
+//! to remember between commit and reveal, and the time to reveal. Pure; a validator stores a [`PendingReveal`] before
+//! it submits the commit.
 
 use blake2::digest::consts::U32;
 use blake2::{Blake2b, Digest};
@@ -7,47 +8,47 @@ use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use serde::{Deserialize, Serialize};
 use subxt::ext::codec::Encode;
 
-/// The version of timelocked commits whose format this is.
+/// The version of timelocked commits whose format this module writes.
 pub const TIMELOCKED_VERSION: u16 = 4;
-/// How many numbers a salt has.
+/// Numbers in a salt.
 pub const SALT: usize = 8;
 
-/// A commit's salt.
+/// A commit's salt, drawn at random by the validator.
 pub type Salt = [u16; SALT];
 
-/// A commit that waits for its reveal: everything that must survive a restart.
+/// A commit that waits for its reveal: all the data that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingReveal {
-    /// How it is revealed.
+    /// The party that reveals the commit.
     pub by: Revealer,
     /// The weights that were committed.
     pub weights: Vec<(u16, u16)>,
-    /// Their version key.
+    /// The version key of the weights.
     pub version_key: u64,
-    /// Since when the chain has it; `None` until that is known.
+    /// The block and epoch that accepted the commit; `None` until they are known.
     pub committed: Option<CommitPosition>,
 }
 
-/// Who brings committed weights to light.
+/// The party that reveals committed weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Revealer {
-    /// This validator, with this salt.
+    /// This validator reveals them with this salt.
     Us {
-        /// Drawn at random and told to nobody before the reveal.
+        /// Drawn at random and kept secret until the reveal.
         salt: Salt,
     },
-    /// The chain, with this round of its beacon.
+    /// The chain reveals them with this round of its beacon.
     Chain {
-        /// The round.
+        /// The number of the round.
         round: u64,
     },
 }
 
-/// A commit that the chain took.
+/// The block and epoch in which the chain accepted a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitPosition {
-    /// The block that took it.
+    /// The height of the block.
     pub block: u64,
     /// The subnet's epoch in that block, where the chain counts them.
     pub epoch: Option<u64>,
@@ -71,7 +72,7 @@ impl PendingReveal {
     }
 }
 
-/// What a salted commit commits to: BlakeTwo256 of the SCALE tuple `(who, index, uids, values, salt, version_key)`, where
+/// The hash of a salted commit: BlakeTwo256 of the SCALE tuple `(who, index, uids, values, salt, version_key)`, where
 /// the index of a subnet's first mechanism is its netuid.
 pub fn commit_hash(
     hotkey: &Hotkey,
@@ -85,65 +86,68 @@ pub fn commit_hash(
     Blake2b::<U32>::digest(bytes).into()
 }
 
-/// A salted commit as the chain keeps it.
+/// A salted commit as the chain stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredCommit {
-    /// What was committed to.
+    /// The hash from [`commit_hash`].
     pub hash: [u8; 32],
-    /// The first and the last block in which it can be revealed, as the chain foresaw when it was committed.
+    /// The first and the last block in which it can be revealed, as the chain computed when it accepted the commit.
     pub window: (BlockNumber, BlockNumber),
 }
 
-/// What the chain shows of a validator's weights at one block.
+/// A validator's weights and commits as the chain shows them at one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnChainWeights {
-    /// The block.
+    /// The height of the block.
     pub block: u64,
-    /// The subnet's epoch then, where the chain counts them.
+    /// The subnet's epoch in that block, where the chain counts them.
     pub epoch: Option<u64>,
     /// Epochs between a commit and its reveal.
     pub reveal_period: u64,
     /// Salted commits that wait for their reveal.
     pub commits: Vec<StoredCommit>,
-    /// The weights in force.
+    /// The weights in force, as pairs of uid and weight.
     pub weights: Vec<(u16, u16)>,
 }
 
-/// What is to be done about a commit.
+/// The next step about a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitStatus {
-    /// Its time has not come.
+    /// The time to reveal has not come.
     Wait,
-    /// It is to be revealed now.
+    /// The commit must be revealed now.
     Reveal,
     /// The weights are in force.
     Revealed,
-    /// It can never be revealed.
+    /// The commit can never be revealed.
     Lost(CommitLoss),
 }
 
-/// Why committed weights never came to be in force.
+/// The reason why committed weights never came into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitLoss {
-    /// The epoch in which it could be revealed went by while this validator, or the chain's endpoint, was away.
-    #[error("the epoch in which the commit could be revealed is over: this validator was not there in time")]
+    /// The epoch in which the commit could be revealed passed while this validator, or the chain's endpoint, was away.
+    #[error(
+        "the epoch in which the commit could be revealed is over: this validator did not reveal it in time"
+    )]
     Expired,
-    /// The chain does not have it: the block that had taken it was taken back, or another commit replaced it.
+    /// The chain does not have the commit: its block was taken back, or another commit replaced it.
     #[error(
         "the chain no longer has the commit: its block was taken back, or something else signs with this hotkey"
     )]
     Vanished,
-    /// The beacon's round did not open it in its epoch.
+    /// The beacon's round did not open the commit in its epoch.
     #[error(
         "the chain did not reveal the weights in their epoch: its beacon was late, or what opened was refused"
     )]
     Unopened,
 }
 
-/// Decides about a commit of `hash` (for one that we reveal) by what the chain shows.
+/// Decides the next step about a commit by the state of the chain. `hash` is that of a commit which this validator
+/// reveals.
 ///
-/// The rows of a chain are scaled so that the largest is 65535, and so are ours; whether they are in force is seen by
-/// comparing them.
+/// The rows of a chain are scaled so that the largest weight is 65535, and so are ours; comparing them tells whether
+/// ours are in force.
 pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChainWeights) -> CommitStatus {
     let Some(committed) = pending.committed else {
         return CommitStatus::Wait;
@@ -164,7 +168,8 @@ pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnC
                 (Some(now), Some(due)) if now < due => CommitStatus::Wait,
                 (Some(now), Some(due)) if now == due => CommitStatus::Reveal,
                 (Some(_), Some(_)) => CommitStatus::Lost(CommitLoss::Expired),
-                // A chain that does not count epochs keeps to what it foresaw. The call lands in the block after this one.
+                // A chain that does not count epochs uses the window it computed. The call lands in the block after
+                // this one.
                 (None, _) | (_, None) => match seen.block.saturating_add(1) {
                     lands if lands < stored.window.0.0 => CommitStatus::Wait,
                     lands if lands <= stored.window.1.0 => CommitStatus::Reveal,
@@ -180,7 +185,7 @@ pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnC
     }
 }
 
-/// A salted commit that the chain no longer keeps: revealed, expired, or taken back.
+/// The status of a salted commit that the chain no longer stores: revealed, expired, or taken back.
 fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChainWeights) -> CommitStatus {
     if in_force(pending, seen) {
         return CommitStatus::Revealed;

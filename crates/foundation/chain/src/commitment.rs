@@ -1,4 +1,4 @@
-//! A text in the chain's commitments, where a miner states its manifest. Pure.
+//! Encoding and decoding of a text in the chain's commitments, where a miner states its manifest. Pure.
 
 use subxt::dynamic::Value;
 use subxt::ext::scale_value::ValueDef;
@@ -6,7 +6,7 @@ use subxt::ext::scale_value::ValueDef;
 use crate::error::ChainError;
 use crate::value::{bytes, field, items};
 
-/// The most bytes that one raw field holds.
+/// The most bytes in one raw field.
 const MAX_RAW: usize = 128;
 
 /// The chain's structure for one text. Each length is a variant of its own: `Raw0` to `Raw128`.
@@ -24,7 +24,7 @@ pub(crate) fn encode(text: &str) -> Result<Value, ChainError> {
     )]))
 }
 
-/// The text of a registration's first raw field; none if it holds something else.
+/// The text of a registration's first raw field; `None` if the field holds something else.
 pub(crate) fn decode(registration: &Value) -> Option<String> {
     let mut fields = items(field(field(registration, "info")?, "fields")?)?;
     // A bounded sequence may come as a structure of one field around the sequence.

@@ -1,7 +1,8 @@
-//! The endpoints of one chain: every question goes to one that answers, whose head moves, and that serves this chain.
+//! The endpoints of one chain. Every request goes to an endpoint that answers, whose head moves, and that serves this
+//! chain.
 //!
-//! Each operation begins with the last finalised block of one endpoint and stays with that endpoint, so that what belongs
-//! together is read from one place; if the endpoint fails on the way, the operation begins again at the next.
+//! Each operation begins with the last finalised block of one endpoint and stays with that endpoint, so that data that
+//! belongs together comes from one place. If the endpoint fails on the way, the operation begins again at the next one.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,14 +21,14 @@ use crate::failure::{LibraryError, name_failure, no_answer};
 use crate::link::{Link, check_address};
 use crate::roster::{EndpointHealth, EndpointRoster};
 
-/// How long is waited for the chain. What is not there by then has failed.
+/// Time limits for requests to the chain. A request that takes longer has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainTimeouts {
-    /// For an answer of one endpoint, connecting included.
+    /// Limit for an answer of one endpoint, connecting included.
     pub read: Duration,
-    /// For a call to be final. On the public network that takes three or four blocks of 12 seconds.
+    /// Limit for a call to become final. On the public network that takes three or four blocks of 12 seconds.
     pub finality: Duration,
-    /// For the finalised head to move before another endpoint is preferred.
+    /// Time for which the finalised head may stand still before another endpoint is preferred.
     pub stall: Duration,
 }
 
@@ -58,10 +59,11 @@ pub(crate) struct Endpoint {
     urls: Vec<String>,
     pub(crate) timeouts: ChainTimeouts,
     clock: SharedClock,
-    /// Which chain this is, once an endpoint has said so. No other is talked to after that.
+    /// The hash of the chain's first block, from the first endpoint that answered. Endpoints of other chains are
+    /// refused after that.
     genesis: OnceLock<H256>,
     roster: Lock<EndpointRoster>,
-    /// Who dials holds the lock, so that a hundred questions cause one connection.
+    /// The task that dials holds the lock, so that a hundred requests make one connection.
     links: Vec<Mutex<Option<Link>>>,
 }
 
@@ -92,7 +94,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The hash of the chain's first block.
+    /// The hash of the chain's first block, from the first endpoint that answered. Endpoints of other chains are
+    /// refused after that.
     pub(crate) fn genesis(&self) -> H256 {
         self.genesis.get().copied().unwrap_or_default()
     }
@@ -102,18 +105,18 @@ impl Endpoint {
         self.urls.get(place).map_or("", String::as_str)
     }
 
-    /// Whether there is another endpoint to turn to.
+    /// Whether there is no other endpoint.
     pub(crate) fn is_only(&self) -> bool {
         self.urls.len() < 2
     }
 
-    /// The last finalised block of the endpoint that is to be asked, connecting where that is needed.
+    /// The last finalised block of the endpoint that is to be asked. Connects if necessary.
     pub(crate) async fn head(&self, doing: &'static str) -> Result<ChainHead, ChainError> {
         let order = self.roster().order(self.clock.now());
         let mut failure = None;
         let mut stalled: Option<ChainHead> = None;
         for place in order {
-            // One that was lost just now may be back: a second try dials anew, with its wait before it.
+            // An endpoint that was lost just now may be back: the second try dials again, after a wait.
             for _ in 0..2 {
                 match self.head_of(place, doing).await {
                     Ok((head, EndpointHealth::Good)) => return Ok(head),
@@ -128,7 +131,7 @@ impl Endpoint {
                     }
                     Err(error) => {
                         let dial_again = error.is_unreachable() && self.links.len() == 1;
-                        // What a chain of another kind says is worth more to an operator than a silence.
+                        // A wrong chain tells an operator more than an endpoint that does not answer.
                         if !matches!(failure, Some(ChainError::WrongChain { .. })) {
                             failure = Some(error);
                         }
@@ -174,7 +177,7 @@ impl Endpoint {
         Err(done)
     }
 
-    /// Asks what `ask` asks, at one endpoint after the other until one answers.
+    /// Runs `ask` at one endpoint after the other until one answers.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ChainError>>>(
         &self,
         doing: &'static str,
@@ -191,7 +194,7 @@ impl Endpoint {
         ask(self.head(doing).await?).await
     }
 
-    /// The endpoint did not answer: its connection is not used again.
+    /// Notes that the endpoint did not answer: its connection is not used again.
     pub(crate) async fn report_lost(&self, place: usize) {
         if let Some(link) = self.links.get(place) {
             *link.lock().await = None;
@@ -224,7 +227,7 @@ impl Endpoint {
         Ok((ChainHead { at, link, place }, health))
     }
 
-    /// The connection to an endpoint, made if there is none. A wait between two tries is kept, if it is short.
+    /// The connection to an endpoint, made if there is none. The wait between two tries is kept if it is short.
     async fn link(&self, place: usize) -> Result<Link, ChainError> {
         let (Some(slot), Some(url)) = (self.links.get(place), self.urls.get(place)) else {
             return Err(no_answer("choose an endpoint", "", None));
@@ -239,7 +242,7 @@ impl Endpoint {
         }
         match Link::dial(url, self.timeouts.read, self.genesis.get().copied()).await {
             Ok(link) => {
-                // Two that dial for the first time at once may find two chains: the first decides.
+                // Two first dials at the same time may find two chains: the first one decides.
                 let genesis = *self.genesis.get_or_init(|| link.api.genesis_hash());
                 if genesis != link.api.genesis_hash() {
                     return Err(self.refuse(place, url, genesis, link.api.genesis_hash()));
@@ -269,7 +272,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets a moment pass, in which a block may come.
+    /// Waits a moment in which a block may come.
     pub(crate) async fn pause(&self) {
         const MOMENT: Duration = Duration::from_millis(500);
         self.clock.sleep(MOMENT.min(self.timeouts.read)).await;

@@ -1,22 +1,22 @@
-//! What can go wrong with the chain: the address, the endpoint, the chain's answer, or its refusal.
+//! Errors of the chain: the address, the endpoint, the chain's answer, or its rejection of a call.
 
 use muster_process::error::Coded;
 use muster_protocol::{ErrorCode, Hotkey, Netuid};
 
 use crate::rejection::CallRejection;
 
-/// A cause, kept as it came.
+/// The underlying error, unchanged.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why the chain was not read or written.
+/// The reason why the chain was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     /// The configured address cannot be used.
     #[error("cannot use the chain address {url:?}: {reason}")]
     Address {
-        /// As configured.
+        /// The address in the configuration.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the address.
         reason: &'static str,
     },
     /// No endpoint answers, or not in time. The client keeps reconnecting: try again later.
@@ -24,7 +24,7 @@ pub enum ChainError {
     Unreachable {
         /// The operation that failed.
         doing: &'static str,
-        /// The endpoint.
+        /// The address of the endpoint.
         url: String,
         /// The last error, where there was one.
         #[source]
@@ -35,11 +35,11 @@ pub enum ChainError {
         "the endpoint {url} serves another chain: its first block is {found}, not {expected}; remove it from the configuration, or give each chain its own"
     )]
     WrongChain {
-        /// The endpoint.
+        /// The address of the endpoint.
         url: String,
-        /// The genesis hash of the chain that is talked to.
+        /// The genesis hash of the chain in use.
         expected: String,
-        /// The genesis hash that it shows.
+        /// The genesis hash that the endpoint shows.
         found: String,
     },
     /// The endpoint answers, but not as Bittensor's chain does.
@@ -49,65 +49,66 @@ pub enum ChainError {
     Answer {
         /// The operation that failed.
         doing: &'static str,
-        /// What is missing or wrong.
+        /// The missing or wrong part of the answer.
         what: String,
     },
     /// The subnet does not exist.
     #[error("subnet {0} does not exist on this chain")]
     NoSubnet(Netuid),
-    /// The hotkey has no uid.
+    /// The hotkey has no uid in the subnet.
     #[error("hotkey {hotkey} is not registered in subnet {netuid}")]
     NotRegistered {
-        /// Whose.
+        /// The hotkey without a uid.
         hotkey: Hotkey,
-        /// Where.
+        /// The number of the subnet.
         netuid: Netuid,
     },
     /// The chain refused a call.
     #[error("the chain refused {call}: {refusal}")]
     Refused {
-        /// The call's name.
+        /// The name of the call.
         call: &'static str,
-        /// Why.
+        /// The reason of the rejection.
         refusal: CallRejection,
     },
-    /// The call was submitted, and then the endpoint was lost or too slow: it may or may not have happened. Read it back.
+    /// The call was submitted, and then the endpoint was lost or too slow: the call may or may not have happened. Read
+    /// the chain to find out.
     #[error("it is not known whether {call} reached the chain: the endpoint was lost after it was submitted")]
     Unconfirmed {
-        /// The call's name.
+        /// The name of the call.
         call: &'static str,
-        /// What ended the wait.
+        /// The error that ended the wait.
         #[source]
         cause: Option<Cause>,
     },
-    /// A text that does not fit into a commitment.
+    /// The text does not fit into a commitment.
     #[error("a commitment of {size} bytes does not fit, {limit} are allowed")]
     CommitmentTooLong {
         /// Bytes of the text.
         size: usize,
-        /// Bytes allowed.
+        /// The most bytes that a commitment holds.
         limit: usize,
     },
-    /// What a registration costs is more than the caller would pay.
+    /// A registration costs more than the caller would pay.
     #[error(
         "registering costs {price} now and at most {limit} was allowed: wait for the price to fall, or allow more"
     )]
     TooDear {
-        /// The price, read just now.
+        /// The current price.
         price: muster_protocol::Rao,
-        /// The most that the caller would pay.
+        /// The highest price that the caller would pay.
         limit: muster_protocol::Rao,
     },
     /// Weights could not be sealed.
     #[error("cannot seal the weights")]
     Timelock(#[from] crate::timelock::TimelockError),
-    /// An address that nobody could dial.
+    /// The address cannot be dialled.
     #[error("cannot announce {0}: serve a routable address and a port other than 0")]
     Unroutable(std::net::SocketAddr),
 }
 
 impl ChainError {
-    /// Its page in `docs/errors/`.
+    /// The error's code, which has a page in `docs/errors/`, if it has one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Address { .. } | Self::WrongChain { .. } => Some(ErrorCode::ConfigInvalid),
@@ -131,7 +132,7 @@ impl ChainError {
         }
     }
 
-    /// The same error, of the operation that met it.
+    /// The same error, attributed to the operation that met it.
     pub(crate) fn during(self, operation: &'static str) -> Self {
         if let Self::Unreachable { url, cause, .. } = self {
             return Self::Unreachable {
@@ -143,7 +144,7 @@ impl ChainError {
         self
     }
 
-    /// Whether nothing but the endpoint stands in the way, so that the same call may succeed later.
+    /// Whether only the endpoint is at fault, so that the same call may succeed later.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }

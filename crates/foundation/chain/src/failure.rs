@@ -1,4 +1,4 @@
-//! What a failure of the library below means: the endpoint's silence, or an answer that is not as expected.
+//! Translation of subxt's errors: the endpoint does not answer, or its answer is not understood.
 
 use subxt::error::{
     BackendError, BlocksError, EventsError, ExtrinsicError, OnlineClientAtBlockError, OnlineClientError,
@@ -7,7 +7,7 @@ use subxt::error::{
 
 use crate::error::ChainError;
 
-/// What a failed read at `url` is called.
+/// The [`ChainError`] for a failed read at `url`.
 pub(crate) fn name_failure<E: LibraryError>(doing: &'static str, url: &str, error: E) -> ChainError {
     match error.backend() {
         Some(BackendError::Rpc(RpcError::ClientError(subxt::rpcs::Error::User(said)))) => {
@@ -30,7 +30,7 @@ pub(crate) fn name_failure<E: LibraryError>(doing: &'static str, url: &str, erro
     }
 }
 
-/// An endpoint that does not answer, or not in time.
+/// The error of an endpoint that does not answer, or not in time.
 pub(crate) fn no_answer(doing: &'static str, url: &str, cause: Option<crate::error::Cause>) -> ChainError {
     ChainError::Unreachable {
         doing,
@@ -41,7 +41,7 @@ pub(crate) fn no_answer(doing: &'static str, url: &str, cause: Option<crate::err
 
 /// An error of subxt that may be the endpoint's fault.
 pub(crate) trait LibraryError: std::error::Error + Send + Sync + 'static {
-    /// What went wrong with the endpoint, if that is the reason.
+    /// The fault of the endpoint, if that is the reason.
     fn backend(&self) -> Option<&BackendError>;
 }
 

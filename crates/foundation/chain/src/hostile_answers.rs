@@ -1,4 +1,4 @@
-//! A property over every decoder of answers: whatever an endpoint sends, none of them panics.
+//! A property of every decoder of answers: none of them panics, whatever an endpoint sends.
 
 use muster_protocol::{BlockNumber, Netuid};
 use proptest::prelude::*;

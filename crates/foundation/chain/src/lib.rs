@@ -1,9 +1,10 @@
-//! The chain, as far as a subnet needs it: who is registered and where, what the rules are, and setting weights.
+//! The chain, as far as a subnet needs it: registered neurons and their addresses, a subnet's rules, blocks, weights
+//! and registrations.
 //!
-//! [`ChainClient`] is the way in. Every payload is dynamic, read and written by name against the metadata that the endpoint
-//! itself serves, so that a change of the chain's layout is survived; a local devchain and the public network are told apart
-//! by nothing but the address. [`window`], [`schedule`], [`commit`],
-//! [`timelock`] and [`changes::diff`] are pure.
+//! [`ChainClient`] is the entry point. Every payload is dynamic, read and written by name against the metadata that the
+//! endpoint itself serves, so that the client survives a change of the chain's layout. A local devchain and the public
+//! network differ only in their address. [`window`], [`schedule`], [`commit`], [`timelock`] and [`changes::diff`] are
+//! pure.
 
 mod answer;
 pub mod blocks;

@@ -1,4 +1,4 @@
-//! One connection to one endpoint: which addresses are dialled, and that the chain behind them is the one that is meant.
+//! One connection to one endpoint, with checks of the address and of the chain behind it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use url::{Host, Url};
 use crate::error::ChainError;
 use crate::failure::{name_failure, no_answer};
 
-/// A connection that was made.
+/// An open connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) api: OnlineClient<SubstrateConfig>,
 }
 
 impl Link {
-    /// Dials `url`, which must serve the chain of `genesis` if that is known. Waits for `patience` at most.
+    /// Dials `url`, which must serve the chain of `genesis` if that is known. Waits at most for `patience`.
     pub(crate) async fn dial(
         url: &str,
         patience: Duration,
@@ -36,7 +36,7 @@ impl Link {
             let rpc = RpcClient::from_insecure_url(url)
                 .await
                 .map_err(|error| no_answer(DOING, url, Some(Box::new(error))))?;
-            // The older RPC methods are served by every node there is, and by devchain: one code path for all.
+            // Every node, devchain included, serves the older RPC methods: one code path for all.
             let backend = LegacyBackend::builder().build(rpc);
             OnlineClient::from_backend(Arc::new(backend))
                 .await
@@ -57,10 +57,10 @@ impl Link {
     }
 }
 
-/// Whether the address is encrypted, if it may be dialled at all.
+/// Checks that the address may be dialled, and returns whether it is encrypted.
 ///
 /// # Errors
-/// [`ChainError::Address`].
+/// [`ChainError::Address`] if the address may not be dialled.
 pub(crate) fn check_address(text: &str) -> Result<bool, ChainError> {
     secure(text).map_err(|reason| ChainError::Address {
         url: text.to_owned(),
@@ -68,9 +68,9 @@ pub(crate) fn check_address(text: &str) -> Result<bool, ChainError> {
     })
 }
 
-/// Whether the address may be dialled, and whether it is encrypted.
+/// Whether the address is encrypted; an error if it may not be dialled.
 ///
-/// Without encryption anyone on the way can invent a metagraph, so that is for this machine only.
+/// Without encryption any party on the way can invent a metagraph, so unencrypted addresses must be on this machine.
 fn secure(text: &str) -> Result<bool, &'static str> {
     let url = Url::parse(text).map_err(|_| "it is not an address such as wss://host:port")?;
     let local = match url.host() {

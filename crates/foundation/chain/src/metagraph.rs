@@ -10,40 +10,40 @@ use crate::value::{account, field, flag, items, number};
 /// A subnet and its neurons, all read at one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metagraph {
-    /// The block it describes.
+    /// The block at which it was read.
     pub block: BlockNumber,
-    /// The subnet.
+    /// The number of the subnet.
     pub netuid: Netuid,
     /// Blocks between two epochs, less one.
     pub tempo: u16,
     /// The block of the last epoch; 0 before the first.
     pub last_epoch: BlockNumber,
-    /// The neurons, uid by uid.
+    /// The neurons in the order of their uids.
     pub neurons: Vec<Neuron>,
 }
 
 /// One registered hotkey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neuron {
-    /// Its place.
+    /// The neuron's number in the subnet.
     pub uid: Uid,
-    /// The key it acts with.
+    /// The key with which the neuron acts.
     pub hotkey: Hotkey,
-    /// The key that owns it.
+    /// The key that owns the neuron.
     pub coldkey: Hotkey,
-    /// Where it says that it listens.
+    /// The address that the neuron announces; `None` without one that can be dialled.
     pub axon: Option<SocketAddr>,
-    /// Its stake, in rao.
+    /// The neuron's stake, in rao.
     pub stake: u64,
-    /// Whether it may set weights.
+    /// Whether the neuron may set weights.
     pub permit: bool,
-    /// Whether it set weights recently enough.
+    /// Whether the neuron set weights recently enough.
     pub active: bool,
-    /// The block in which it took its place; 0 where the chain does not say.
+    /// The block in which the neuron got its uid; 0 where the chain does not state it.
     pub registered: BlockNumber,
-    /// The block of its last weights, or of its registration.
+    /// The block of the neuron's last weights, or of its registration.
     pub last_update: BlockNumber,
-    /// Its share of the miners' pay, of 65535.
+    /// The neuron's share of the miners' pay, in 65535ths.
     pub incentive: u16,
 }
 
@@ -53,15 +53,15 @@ impl Metagraph {
         self.neurons.iter().find(|neuron| neuron.hotkey == *hotkey)
     }
 
-    /// The neuron at this place.
+    /// The neuron with this uid.
     pub fn get(&self, uid: Uid) -> Option<&Neuron> {
         self.neurons.get(usize::from(uid.0))
     }
 
     /// Reads the structure that the runtime calls `Metagraph`, by field name.
     ///
-    /// Hotkeys must be there. Every other column may be missing or short, and is then read as what a chain without that
-    /// notion would mean: no address, no stake, no permit.
+    /// Hotkeys are required. Every other column may be missing or short; its values are then those of a chain without
+    /// that notion: no address, no stake, no permit.
     pub(crate) fn from_value(netuid: Netuid, block: BlockNumber, value: &Value) -> Result<Self, String> {
         let column = |name: &str| field(value, name).and_then(items).unwrap_or_default();
         let hotkeys = field(value, "hotkeys")
@@ -105,7 +105,7 @@ impl Metagraph {
     }
 }
 
-/// The address in an axon; none if it never served or serves an address that cannot be dialled.
+/// The address in an axon; `None` if the axon was never served or its address cannot be dialled.
 pub(crate) fn axon_address(axon: &Value) -> Option<SocketAddr> {
     let number_of = |name| field(axon, name).and_then(number::<u128>);
     let ip = number_of("ip").filter(|ip| *ip != 0)?;
@@ -118,7 +118,7 @@ pub(crate) fn axon_address(axon: &Value) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// An address as the chain keeps it: number and kind of the IP.
+/// An IP address as the chain stores it: its number and its kind.
 pub(crate) fn encode_ip(ip: IpAddr) -> (u128, u8) {
     match ip {
         IpAddr::V4(v4) => (u128::from(u32::from(v4)), 4),

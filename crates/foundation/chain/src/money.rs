@@ -1,4 +1,4 @@
-//! Amounts, in the chain's smallest unit, and what moves them: transfers and registrations.
+//! Balances and prices in rao, and the calls that move money: transfers and registrations.
 
 use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao};
@@ -12,30 +12,30 @@ use crate::value::number;
 /// A transfer that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalTransfer {
-    /// The block that holds it.
+    /// The block that holds the transfer.
     pub block: BlockNumber,
-    /// What the receiver got, by the chain's own event.
+    /// The amount that the receiver got, by the chain's own event.
     pub amount: Rao,
-    /// What the sender paid beside it.
+    /// The fee that the sender paid in addition.
     pub fee: Rao,
 }
 
 /// A registration that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalRegistration {
-    /// The block that holds it.
+    /// The block that holds the registration.
     pub block: BlockNumber,
-    /// The price as it was read before the call; the chain's own may have moved by a block.
+    /// The price that was read before the call; the chain's own may have moved by a block.
     pub price: Rao,
-    /// What the coldkey paid beside it.
+    /// The fee that the coldkey paid in addition.
     pub fee: Rao,
 }
 
 impl ChainClient {
-    /// What an account can spend.
+    /// The amount that an account can spend.
     ///
     /// # Errors
-    /// No endpoint answers, or not as Bittensor's chain does.
+    /// No endpoint answers, or an answer is not understood.
     pub async fn balance(&self, account: &Hotkey) -> Result<Rao, ChainError> {
         const DOING: &str = "read a balance";
         let keys = vec![Value::from_bytes(account.as_bytes())];
@@ -61,7 +61,7 @@ impl ChainClient {
         self.amount("read a stake", "TotalHotkeyAlpha", keys).await
     }
 
-    /// What a registration in a subnet costs now.
+    /// The current price of a registration in a subnet.
     ///
     /// # Errors
     /// As for [`Self::balance`]; [`ChainError::NoSubnet`].
@@ -90,11 +90,11 @@ impl ChainClient {
         }
     }
 
-    /// Transfers an amount, leaving the sender's account alive. Returns once the chain's own event of it is final.
+    /// Transfers an amount and keeps the sender's account alive. Returns once the chain's own event of it is final.
     ///
     /// # Errors
-    /// No endpoint answers, a refusal such as too little balance, or [`ChainError::Unconfirmed`]: it may or may not have
-    /// happened, and [`Self::balance`] of the receiver tells. It is never sent twice.
+    /// No endpoint answers, a rejection such as too little balance, or [`ChainError::Unconfirmed`]: the transfer may or
+    /// may not have happened, and the receiver's [`Self::balance`] tells. It is never sent twice.
     pub async fn transfer(
         &self,
         from: &Keypair,

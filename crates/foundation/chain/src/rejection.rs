@@ -1,8 +1,8 @@
-//! Why the chain did not do what it was asked, by name, whether a block or already the pool refused.
+//! The reasons for which the chain rejects a call, in a block or already in the pool.
 
 use std::fmt;
 
-/// A reason for which the chain refuses a call, with what to do about it.
+/// A reason for which the chain rejects a call, with advice on what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallRejection {
     /// The hotkey has no uid on the subnet.
@@ -13,35 +13,35 @@ pub enum CallRejection {
     WeightsTooFast,
     /// The version key is older than the subnet's.
     WeightVersionKey,
-    /// The hotkey's stake is below what weights take.
+    /// The hotkey's stake is below the minimum for setting weights.
     StakeTooLow,
-    /// The subnet takes weights by commit and reveal only.
+    /// The subnet accepts weights by commit and reveal only.
     CommitRevealEnabled,
-    /// Fewer weights than the subnet asks for.
+    /// The call has fewer weights than the subnet demands.
     TooFewWeights,
     /// One weight is a larger share than the subnet allows.
     MaxWeightExceeded,
-    /// A weight for a uid that does not exist, or one uid twice.
+    /// A weight names a uid that does not exist, or one uid twice.
     InvalidUid,
-    /// There is no such subnet.
+    /// The subnet does not exist.
     NoSuchSubnet,
-    /// An address of a kind that is not served.
+    /// The address is of a kind that cannot be served.
     InvalidAddress,
     /// The last announcement is too recent.
     ServingTooFast,
     /// The hotkey is registered already.
     AlreadyRegistered,
-    /// The subnet takes no registration now.
+    /// The subnet accepts no registration now.
     RegistrationClosed,
     /// The coldkey cannot pay.
     BalanceTooLow,
-    /// The signature does not fit this chain: mostly another chain behind the address.
+    /// The signature does not fit this chain, mostly because another chain is behind the address.
     BadSignature,
     /// A transaction of the same account with the same number is known.
     NonceUsed,
-    /// The pool took it, and no block did until its signature was void.
+    /// The pool accepted the call, and no block included it before its signature expired.
     NeverIncluded,
-    /// The subnet takes weights without a commit.
+    /// The subnet accepts weights without a commit.
     CommitRevealDisabled,
     /// The epoch in which to reveal has not begun.
     RevealTooEarly,
@@ -49,24 +49,24 @@ pub enum CallRejection {
     RevealExpired,
     /// The chain knows no commit with this hash.
     NoCommit,
-    /// So many commits wait for their reveal that no other is taken.
+    /// Too many commits of this hotkey wait for their reveal.
     TooManyCommits,
-    /// The chain takes timelocked commits of another version.
+    /// The chain accepts timelocked commits of another version.
     CommitVersion,
-    /// The beacon has spoken of the round that was to keep a timelocked commit closed.
+    /// The beacon has already published the round that a timelocked commit names.
     RevealRoundOver,
-    /// The commit cannot be revealed in this epoch: it is too early, or too late.
+    /// The commit cannot be revealed in this epoch: it is too early or too late.
     NotRevealTime,
-    /// The lists of a call that reveals several commits are not of one length.
+    /// The lists of a call that reveals several commits differ in length.
     UnequalLists,
-    /// The chain could not make anything of the call, and does not say why.
+    /// The chain did not understand the call and states no reason.
     BadRequest,
-    /// Anything else, in the chain's own words.
+    /// Any other reason, in the chain's own words.
     Other(String),
 }
 
 impl CallRejection {
-    /// The refusal behind an error of a pallet.
+    /// The rejection for an error of a pallet.
     pub fn from_pallet(pallet: &str, error: &str) -> Self {
         match error {
             "HotKeyNotRegisteredInSubNet" | "HotKeyNotRegisteredInNetwork" => Self::NotRegistered,
@@ -102,7 +102,7 @@ impl CallRejection {
         }
     }
 
-    /// The refusal behind a JSON-RPC error of a submission: 1010 and its kin.
+    /// The rejection for a JSON-RPC error of a submission: 1010 and its kin.
     ///
     /// Nodes put the reason into `data`, in words (`Custom error: 12`) or as a debugging form (`Custom(12)`).
     pub fn from_pool(code: i32, message: &str, data: Option<&str>) -> Self {
@@ -128,7 +128,7 @@ impl CallRejection {
         }
     }
 
-    /// The public chain's numbers for what its transaction extension refuses.
+    /// The public chain's numbers for rejections by its transaction extension.
     fn from_custom(number: u8) -> Self {
         match number {
             1 => Self::StakeTooLow,
@@ -138,7 +138,7 @@ impl CallRejection {
             12 => Self::ServingTooFast,
             15 => Self::RevealRoundOver,
             16 => Self::NoCommit,
-            // One number for before and after; what the caller knows of its commit tells which.
+            // One number means both too early and too late; the caller's commit tells which.
             17 => Self::NotRevealTime,
             18 => Self::UnequalLists,
             255 => Self::BadRequest,
@@ -146,7 +146,7 @@ impl CallRejection {
         }
     }
 
-    /// The chain's name for it.
+    /// The chain's name for the reason.
     pub fn name(&self) -> &str {
         match self {
             Self::NotRegistered => "HotKeyNotRegisteredInSubNet",
@@ -181,7 +181,7 @@ impl CallRejection {
         }
     }
 
-    /// What to do about it.
+    /// Advice on what to do.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NotRegistered => "register the hotkey on this subnet",

@@ -1,7 +1,8 @@
-//! Which of several endpoints is asked: the one that answers and whose head moves, for as long as it does. Pure.
+//! The choice among several endpoints: the one in use stays in use while it answers and its head moves. Pure.
 //!
-//! The first in the list is preferred at the start. After that the choice is sticky: an endpoint that came back is not
-//! returned to, because two endpoints are seldom at the same height and every change may look like a step back.
+//! The first endpoint in the list is preferred at the start. After that the choice is sticky: an endpoint that came
+//! back is not returned to, because two endpoints are seldom at the same height and every change may look like a step
+//! back.
 
 use std::time::Duration;
 
@@ -14,31 +15,31 @@ const BACKOFF: Backoff = Backoff {
     max: Duration::from_secs(10),
 };
 
-/// What is known of every endpoint.
+/// The state of every endpoint.
 #[derive(Debug)]
 pub(crate) struct EndpointRoster {
     places: Vec<EndpointRecord>,
     current: usize,
-    /// How long a head may stand still.
+    /// Time for which a head may stand still.
     stall: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct EndpointRecord {
     failures: u32,
-    /// Not to be dialled before.
+    /// The endpoint is not dialled before this time.
     retry_at: Option<Timestamp>,
-    /// The highest head that it showed, and when it showed it first.
+    /// The highest head that the endpoint showed, and the time at which it showed it first.
     head: Option<(u64, Timestamp)>,
     stalled: bool,
 }
 
-/// What an answer says about an endpoint.
+/// The state of an endpoint that answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointHealth {
-    /// It answers, and its head moves or has not stood still for long.
+    /// Its head moves or has not stood still for long.
     Good,
-    /// It answers, but its head has stood still for too long.
+    /// Its head has stood still for too long.
     Stalled,
 }
 
@@ -51,8 +52,8 @@ impl EndpointRoster {
         }
     }
 
-    /// In which order to ask: the present one if nothing speaks against it, then those that may be dialled now, then those
-    /// whose head stands still, then those that wait, the soonest first.
+    /// The order in which to ask: the current endpoint if it is healthy, then endpoints that may be dialled now, then
+    /// those whose head stands still, then those that wait, the soonest first.
     pub(crate) fn order(&self, now: Timestamp) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.places.len()).collect();
         order.sort_by_key(|at| {
@@ -71,13 +72,13 @@ impl EndpointRoster {
         order
     }
 
-    /// When this endpoint may be dialled; `None` if now.
+    /// The time until this endpoint may be dialled; `None` if it may be dialled now.
     pub(crate) fn wait_before_dial(&self, at: usize, now: Timestamp) -> Option<Duration> {
         let retry = self.places.get(at)?.retry_at?;
         Some(retry.since(now)).filter(|wait| !wait.is_zero())
     }
 
-    /// It answered with this head, and is asked from now on.
+    /// Notes that the endpoint answered with this head. A healthy one is asked first from now on.
     pub(crate) fn record_answer(&mut self, at: usize, head: u64, now: Timestamp) -> EndpointHealth {
         let stall = self.stall;
         let Some(place) = self.places.get_mut(at) else {
@@ -87,7 +88,7 @@ impl EndpointRoster {
         place.retry_at = None;
         match place.head {
             Some((known, since)) if head == known => place.stalled = now.since(since) >= stall,
-            // Higher, or lower: a development chain that began anew moves as well.
+            // The head may be lower: a restarted development chain moves as well.
             Some(_) | None => {
                 place.head = Some((head, now));
                 place.stalled = false;
@@ -100,12 +101,12 @@ impl EndpointRoster {
         EndpointHealth::Good
     }
 
-    /// Nothing better was found: it is asked although its head stands still.
+    /// Asks this endpoint first although its head stands still, because no better one was found.
     pub(crate) fn settle_for(&mut self, at: usize) {
         self.current = at;
     }
 
-    /// It could not be dialled or did not answer in time.
+    /// Notes that the endpoint could not be dialled or did not answer in time.
     pub(crate) fn record_failure(&mut self, at: usize, now: Timestamp, jitter: u32) {
         if let Some(place) = self.places.get_mut(at) {
             place.retry_at = Some(now.plus(BACKOFF.delay(place.failures, jitter)));
@@ -113,7 +114,7 @@ impl EndpointRoster {
         }
     }
 
-    /// It serves another chain: that is asked again only as seldom as it gets.
+    /// Notes that the endpoint serves another chain: it is asked again only after the longest wait.
     pub(crate) fn record_foreign_chain(&mut self, at: usize, now: Timestamp) {
         if let Some(place) = self.places.get_mut(at) {
             place.failures = u32::MAX;

@@ -7,22 +7,23 @@ use crate::schedule::Schedule;
 use crate::timelock::Beacon;
 use crate::types::Hyperparameters;
 
-/// How a subnet takes weights.
+/// The way in which a subnet accepts weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightsMethod {
-    /// At once, for everyone to see.
+    /// At once and in public.
     Plain,
-    /// A hash first; the weights, with a salt, in a later epoch, by the validator.
+    /// First a hash; in a later epoch the validator reveals the weights and the salt.
     Salted,
-    /// Encrypted to a beacon's round, which the chain opens in a later epoch by itself.
+    /// Encrypted to a beacon's round; the chain reveals the weights by itself in a later epoch.
     Timelocked,
 }
 
-/// The way that a subnet's rules ask for.
+/// The method that a subnet's rules demand.
 ///
-/// Where weights must be committed, timelocked ones are taken if the chain reads their format and says by which epochs and
-/// which beacon it opens them: nothing depends then on this validator being alive in the right epoch. Otherwise salted.
+/// Where weights must be committed, timelocked commits are used if the chain reads their format and states the epochs
+/// and the beacon by which it opens them: then nothing depends on this validator running in the right epoch. Otherwise
+/// salted commits are used.
 pub fn method(
     rules: &Hyperparameters,
     schedule: Option<&Schedule>,
@@ -39,21 +40,21 @@ pub fn method(
     }
 }
 
-/// What a chain's rules for weights are, all read at one block.
+/// A chain's rules for weights, all read at one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightRules {
-    /// The subnet's rules.
+    /// The subnet's hyperparameters.
     pub hyperparameters: Hyperparameters,
-    /// Its epochs, where the chain records them.
+    /// The subnet's epochs, where the chain records them.
     pub schedule: Option<Schedule>,
     /// The beacon that opens timelocked weights, where the chain has one.
     pub beacon: Option<Beacon>,
-    /// The last round that the chain has seen of it.
+    /// The last round of the beacon that the chain has seen.
     pub last_round: Option<u64>,
 }
 
 impl WeightRules {
-    /// The way that they ask for.
+    /// The method that these rules demand.
     pub fn method(&self) -> WeightsMethod {
         method(
             &self.hyperparameters,
@@ -62,8 +63,9 @@ impl WeightRules {
         )
     }
 
-    /// The beacon's round for a commit that is sent now. One that the chain has seen would open it at once, and is refused:
-    /// where epochs are shorter than the beacon's rounds, as on a development chain, the next round is taken.
+    /// The beacon's round for a commit that is sent now. A round that the chain has seen would open the commit at once,
+    /// and the chain refuses it. Where epochs are shorter than the beacon's rounds, as on a development chain, the next
+    /// round is used.
     pub fn round(&self) -> Option<u64> {
         let round = self.schedule.as_ref()?.round(self.beacon.as_ref()?)?;
         let unseen = self.last_round.map_or(0, |last| last.saturating_add(1));

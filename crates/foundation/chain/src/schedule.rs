@@ -1,8 +1,8 @@
-//! When a subnet's epochs run and when weights that are committed now come to light. Pure.
+//! The times of a subnet's epochs, and of the reveal of weights that are committed now. Pure.
 //!
-//! A chain's own record of its epochs decides: the block of the last one, the tempo, an epoch that the owner asked for,
-//! and how many there were. A call that is sent while `block` is the head lands in `block + 1` at the earliest, and an epoch
-//! runs at the beginning of its block, so that a call in an epoch's block already belongs to the new one. With
+//! The chain's own record of its epochs decides: the block of the last epoch, the tempo, an epoch that the owner asked
+//! for, and the number of epochs. A call that is sent while `block` is the head lands in `block + 1` at the earliest.
+//! An epoch runs at the beginning of its block, so a call in an epoch's block already belongs to the new epoch. With
 //! `due = min(last + tempo, pending)` and `next = max(due, block + 1)`:
 //!
 //! ```text
@@ -14,15 +14,15 @@
 //! round   = (moment - genesis) div period of the beacon
 //! ```
 //!
-//! The three blocks are the official library's: a chain stores a round a little after it is published, and a round that is
-//! out too early would tell the weights before their epoch. `tests/vectors/timelock.json` compares these rounds with that
-//! library's, second by second.
+//! The three blocks come from the official library: a chain stores a round a little after its publication, and a round
+//! that is out too early would reveal the weights before their epoch. `tests/vectors/timelock.json` compares these
+//! rounds with that library's, second by second.
 
 use muster_protocol::BlockNumber;
 
 use crate::timelock::Beacon;
 
-/// Blocks between the beginning of the epoch that reveals and the round that is taken.
+/// Blocks between the beginning of the revealing epoch and the chosen round.
 const SAFETY: u64 = 3;
 
 /// A subnet's epochs, as the chain recorded them at one block.
@@ -30,9 +30,9 @@ const SAFETY: u64 = 3;
 pub struct Schedule {
     /// The block at which all of this was read.
     pub block: BlockNumber,
-    /// When that block was made, in milliseconds since 1970, UTC.
+    /// The time of that block, in milliseconds since 1970, UTC.
     pub time_ms: u64,
-    /// How long a block takes, in milliseconds, as the chain says.
+    /// The duration of a block, in milliseconds, as the chain states it.
     pub block_ms: u64,
     /// Blocks between two epochs.
     pub tempo: u16,
@@ -40,23 +40,23 @@ pub struct Schedule {
     pub last: BlockNumber,
     /// The block of an epoch that the subnet's owner asked for; `None` without one.
     pub pending: Option<BlockNumber>,
-    /// How many epochs there were.
+    /// The number of epochs so far.
     pub index: u64,
     /// Epochs between a commit and its reveal.
     pub reveal_period: u64,
 }
 
-/// Where a commit that is sent now ends up.
+/// The epoch and the reveal of a commit that is sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RevealForecast {
-    /// The number of the epoch that it belongs to.
+    /// The number of the epoch that the commit belongs to.
     pub epoch: u64,
-    /// The first block of the epoch that reveals it.
+    /// The first block of the epoch that reveals the commit.
     pub reveals: BlockNumber,
 }
 
 impl Schedule {
-    /// What becomes of a commit that is sent now; `None` on a subnet that has no epochs.
+    /// The forecast for a commit that is sent now; `None` on a subnet that has no epochs.
     pub fn foresee(&self) -> Option<RevealForecast> {
         if self.tempo == 0 {
             return None;
@@ -75,7 +75,8 @@ impl Schedule {
         })
     }
 
-    /// The epoch that a block at or before the head belonged to, if the tempo was the same since; `None` without epochs.
+    /// The epoch of a block at or before the head, provided that the tempo has not changed since; `None` without
+    /// epochs.
     pub fn epoch_of(&self, block: BlockNumber) -> Option<u64> {
         let behind = self.last.0.saturating_sub(block.0);
         let epochs = behind.div_ceil(Some(u64::from(self.tempo)).filter(|tempo| *tempo > 0)?);
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!((still.foresee(), still.round(&Beacon::quicknet())), (None, None));
     }
 
-    /// What the official library chose, second by second: `tests/python/make_chain_vectors.py`.
+    /// The official library's choices, second by second: `tests/python/make_chain_vectors.py`.
     #[test]
     fn rounds_are_the_official_librarys() {
         const GOLDEN: &str = include_str!("../../../../tests/vectors/timelock.json");
@@ -171,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// A chain that runs the epochs as this chain does reveals where it was foreseen.
+        /// A chain that runs its epochs by these rules reveals a commit in the forecast block.
         #[test]
         fn what_is_foreseen_happens(
             tempo in 1_u16..50, last in 0_u64..100, ahead in 0_u64..120, pending in proptest::option::of(0_u64..260), period in 1_u64..4,

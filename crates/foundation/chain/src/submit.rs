@@ -1,8 +1,8 @@
-//! Signing a call, handing it in and waiting until it is final, with every way in which that can fail told apart.
+//! Signs a call, submits it and waits until it is final. Every kind of failure is a distinct error.
 //!
-//! A call that was handed in and then lost sight of (the endpoint went away, or forgot it) is looked for by its hash in the
-//! finalised blocks that may hold it: a signature is good for 32 blocks. Only if that cannot be read either is it unknown
-//! what became of it. Nothing is ever handed in a second time here.
+//! A submitted call may be lost sight of: the endpoint went away, or forgot it. It is then searched by its hash in the
+//! finalised blocks that may hold it; a signature is valid for 32 blocks. Its fate is unknown only if those blocks
+//! cannot be read either. This module never submits a call twice.
 
 use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Rao};
@@ -23,7 +23,7 @@ use crate::value::number;
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
 type EventFields = Vec<(String, subxt::dynamic::Value)>;
 
-/// Blocks after which a signature is void. The library's own default for a call that is signed against a block.
+/// Blocks after which a signature expires. The library's own default for a call that is signed against a block.
 const MORTAL: u64 = 32;
 
 /// Signs extrinsics with one of our keys.
@@ -42,20 +42,20 @@ impl Signer<SubstrateConfig> for KeySigner<'_> {
 /// A call that is final and succeeded.
 #[derive(Debug)]
 pub(crate) struct IncludedCall {
-    /// The block that holds it.
+    /// The block that holds the call.
     pub(crate) block: BlockNumber,
-    /// Its events: pallet, name, fields.
+    /// The call's events: pallet, name, fields.
     events: Vec<(String, String, EventFields)>,
 }
 
 impl IncludedCall {
-    /// The fields of its first event of this name.
+    /// The fields of the first event of this name.
     pub(crate) fn event(&self, pallet: &str, name: &str) -> Option<&EventFields> {
         let found = self.events.iter().find(|(p, n, _)| p == pallet && n == name);
         found.map(|(_, _, fields)| fields)
     }
 
-    /// What its signer paid; nothing where the chain says nothing.
+    /// The fee that the signer paid; 0 where the chain states none.
     pub(crate) fn fee(&self) -> Rao {
         let fields = self.event("TransactionPayment", "TransactionFeePaid");
         let fee = fields.and_then(|fields| fields.iter().find(|(name, _)| name == "actual_fee"));
@@ -64,7 +64,7 @@ impl IncludedCall {
 }
 
 impl ChainClient {
-    /// Hands in a call and waits until it is final. One at a time: see [`ChainClient`].
+    /// Submits a call and waits until it is final. One call at a time: see [`ChainClient`].
     pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<IncludedCall, ChainError> {
         let _turn = self.submitting.lock().await;
         self.endpoint.submit(key, call).await
@@ -128,7 +128,7 @@ impl Endpoint {
         }
     }
 
-    /// Looks for a call in the finalised blocks after `from`, until its signature is void.
+    /// Searches a call in the finalised blocks after `from`, until its signature has expired.
     async fn search(
         &self,
         call: &'static str,
@@ -170,7 +170,7 @@ impl Endpoint {
         self.look_in(head, &at, call, hash).await
     }
 
-    /// What became of a call in this block; `None` if it is not there.
+    /// The fate of a call in this block; `None` if the block does not hold it.
     async fn look_in(
         &self,
         head: &ChainHead,
@@ -203,7 +203,7 @@ impl Endpoint {
                         refusal: from_dispatch(&reason),
                     })));
                 }
-                // An event that does not decode is not one that anything here is decided by.
+                // No decision depends on an event that does not decode.
                 let fields = match event.decode_fields_unchecked_as::<Composite<()>>() {
                     Ok(Composite::Named(fields)) => fields,
                     Ok(Composite::Unnamed(values)) => {
@@ -226,7 +226,7 @@ impl Endpoint {
     }
 }
 
-/// A refusal is an end; what is unknown is looked into.
+/// A rejection is final; an unknown fate must be looked up.
 fn unless_refused(error: ChainError) -> Result<ChainError, ChainError> {
     if matches!(error, ChainError::Unconfirmed { .. }) {
         Ok(error)
@@ -235,7 +235,7 @@ fn unless_refused(error: ChainError) -> Result<ChainError, ChainError> {
     }
 }
 
-/// What it means that handing in failed.
+/// The meaning of an error of the submission itself.
 fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
     if let ExtrinsicError::ErrorSubmittingTransaction(BackendError::Rpc(RpcError::ClientError(
         subxt::rpcs::Error::User(said),
@@ -253,9 +253,9 @@ fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
     }
 }
 
-/// A call that the pool took, and of which nothing more is heard.
+/// A call that the pool accepted, and whose progress can no longer be watched.
 fn unwatched(call: &'static str, error: TransactionProgressError) -> ChainError {
-    // That a pool says "dropped" or "invalid" means that it will not be included from there: another block may hold it.
+    // A pool's "dropped" or "invalid" concerns that pool only: another node may still include the call in a block.
     ChainError::Unconfirmed {
         call,
         cause: Some(Box::new(error)),

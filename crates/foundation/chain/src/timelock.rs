@@ -1,9 +1,10 @@
-//! Timelocked weights: sealed so that nobody can copy them, opened by a beacon's round. Pure: the randomness is the caller's.
+//! Timelocked weights: encrypted so that they cannot be copied, and opened by a beacon's round. Pure: the caller
+//! supplies the randomness.
 //!
 //! A beacon publishes, at a fixed pace, a signature of each round's number. Weights are encrypted to the identity
-//! `sha256(round as big-endian u64)` under the beacon's public key, and that round's signature is the key that opens them.
-//! The chain does so by itself. The cryptography is the crate `timelock`'s; the chain writes the length of two fields that
-//! the crate leaves out:
+//! `sha256(round as big-endian u64)` under the beacon's public key, and that round's signature is the key that opens
+//! them. The chain opens them by itself. The crate `timelock` supplies the cryptography; the chain writes the lengths
+//! of two fields that the crate leaves out:
 //!
 //! ```text
 //! u (96) ‖ 32 as u64LE ‖ v (32) ‖ 32 as u64LE ‖ w (32) ‖ length ‖ body ‖ 8 as u64LE ‖ "AES_GCM_"
@@ -23,13 +24,13 @@ use timelock::engines::drand::TinyBLS381;
 use timelock::ibe::fullident::Identity;
 use timelock::tlock::{TLECiphertext, tld, tle};
 
-/// The most bytes of a ciphertext that the chain takes.
+/// The most bytes of a ciphertext that the chain accepts.
 pub const MAX_COMMIT: usize = 5000;
-/// The least bytes that one can have: every field of the frame with an empty body.
+/// The fewest bytes of a ciphertext: every field of the frame with an empty body.
 const MIN_COMMIT: usize = U + 2 * (LENGTH + HASH) + 2 * LENGTH;
-/// The most neurons whose weights are read back out of a payload.
+/// The most neurons whose weights are read from a payload.
 const MAX_WEIGHTS: usize = 65_536;
-/// Bytes of a compressed point of the key's group, of a hash, of a length.
+/// Bytes of a compressed point of the key's group.
 const U: usize = 96;
 const HASH: usize = 32;
 const LENGTH: usize = 8;
@@ -41,9 +42,9 @@ const QUICKNET_KEY: &str = "83cf0f2896adee7eb8b5f01fcad3912212c437e0073e911fb900
 /// A source of rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beacon {
-    /// Its public key: a compressed point, 96 bytes.
+    /// The beacon's public key: a compressed point, 96 bytes.
     pub public_key: Vec<u8>,
-    /// When round 1 is published, in seconds since 1970, UTC.
+    /// The time at which round 1 is published, in seconds since 1970, UTC.
     pub genesis: u64,
     /// Seconds between two rounds.
     pub period: u64,
@@ -59,9 +60,9 @@ impl Beacon {
         }
     }
 
-    /// The round that the chain's official clients name for a moment: whole periods since the genesis. Never 0.
+    /// The round that the chain's official clients name for a time: whole periods since the genesis. Never 0.
     ///
-    /// Round `r` is published at `genesis + (r - 1) * period`, so this one is out by then, for at most one period.
+    /// Round `r` is published at `genesis + (r - 1) * period`, so this round is out by then, for at most one period.
     pub fn round_at(&self, at_ms: u64) -> u64 {
         let elapsed = at_ms.saturating_sub(self.genesis.saturating_mul(1000));
         elapsed
@@ -71,60 +72,59 @@ impl Beacon {
     }
 }
 
-/// Why a ciphertext was not made or not opened.
+/// The reason why a ciphertext was not made or not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimelockError {
     /// The beacon's key is not a point of its curve.
     #[error("the beacon's public key is not a key: check which beacon this chain uses")]
     Key,
-    /// The operating system has no randomness to give.
-    #[error(
-        "this machine has no randomness, without which nothing can be kept secret: check its random devices"
-    )]
+    /// The operating system supplies no randomness.
+    #[error("this machine supplies no randomness, so nothing can be kept secret: check its random devices")]
     Randomness,
-    /// The library would not encrypt.
+    /// The library failed to encrypt.
     #[error("the weights could not be encrypted, which is a defect of this program")]
     Encrypt,
-    /// More than the chain takes.
+    /// The ciphertext is longer than the chain accepts; holds its length in bytes.
     #[error("a ciphertext of {0} bytes does not fit: the chain takes {MAX_COMMIT}")]
     TooLong(usize),
-    /// Its frame is not the chain's.
-    #[error("the ciphertext is not framed as the chain frames it: whoever made it used another format")]
+    /// The frame of the ciphertext is not the chain's.
+    #[error("the ciphertext is not framed as the chain frames it: its maker used another format")]
     Frame,
     /// The signature is not a point of its curve.
     #[error("the round's signature is not a signature")]
     Signature,
-    /// The signature is not of the round to which it was encrypted, or the bytes were changed.
+    /// The signature is of another round than the ciphertext, or the bytes were changed.
     #[error("the ciphertext does not open: it was made for another round or another beacon, or was changed")]
     Closed,
-    /// What was inside is not a payload of weights.
-    #[error("what was sealed is not weights: whoever made it used another format")]
+    /// The decrypted bytes are not a payload of weights.
+    #[error("the sealed bytes are not weights: their maker used another format")]
     Payload,
 }
 
-/// What is sealed: a validator's weights under its name, so that nobody can hand in a copy as their own.
+/// The encrypted content: a validator's weights with its hotkey, so that no other validator can submit a copy as its
+/// own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightsPayload {
-    /// Whose weights these are.
+    /// The validator's hotkey.
     pub hotkey: Hotkey,
-    /// The weights.
+    /// The weights by uid.
     pub weights: Vec<(Uid, u16)>,
-    /// Their version key.
+    /// The version key of the weights.
     pub version_key: u64,
 }
 
 impl WeightsPayload {
-    /// SCALE: `{hotkey: Vec<u8>, uids: Vec<u16>, values: Vec<u16>, version_key: u64}`.
+    /// The SCALE form: `{hotkey: Vec<u8>, uids: Vec<u16>, values: Vec<u16>, version_key: u64}`.
     pub fn encode(&self) -> Vec<u8> {
         let uids: Vec<u16> = self.weights.iter().map(|(uid, _)| uid.0).collect();
         let values: Vec<u16> = self.weights.iter().map(|(_, value)| *value).collect();
         (self.hotkey.as_bytes().to_vec(), uids, values, self.version_key).encode()
     }
 
-    /// Reads what [`Self::encode`] wrote, and nothing after it.
+    /// Reads the form of [`Self::encode`], which must end with its last byte.
     ///
     /// # Errors
-    /// [`TimelockError::Payload`].
+    /// [`TimelockError::Payload`] if the bytes are anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, TimelockError> {
         let mut input = bytes;
         let read = <(Vec<u8>, Vec<u16>, Vec<u16>, u64)>::decode(&mut input);
@@ -141,7 +141,7 @@ impl WeightsPayload {
     }
 }
 
-/// Encrypts `message` so that `beacon`'s signature of `round` opens it, framed as the chain reads it.
+/// Encrypts `message` so that `beacon`'s signature of `round` opens it, in the chain's frame.
 ///
 /// `seed` must be random, secret and used once: the message's key is drawn from it.
 ///
@@ -170,7 +170,7 @@ pub fn seal(beacon: &Beacon, round: u64, message: &[u8], seed: [u8; 32]) -> Resu
 /// Opens a ciphertext with its round's signature: a compressed point, 48 bytes.
 ///
 /// # Errors
-/// The frame, the signature, or that the two do not belong together.
+/// The frame or the signature is malformed, or the two do not belong together.
 pub fn open(ciphertext: &[u8], signature: &[u8]) -> Result<Vec<u8>, TimelockError> {
     type Point = <TinyBLS381 as EngineBLS>::SignatureGroup;
     let point = Point::deserialize_compressed(signature).map_err(|_| TimelockError::Signature)?;
@@ -180,7 +180,7 @@ pub fn open(ciphertext: &[u8], signature: &[u8]) -> Result<Vec<u8>, TimelockErro
     tld::<TinyBLS381, AESGCMBlockCipherProvider>(sealed, point).map_err(|_| TimelockError::Closed)
 }
 
-/// The official library's envelope around a ciphertext, which also says the round: SCALE of `(bytes, u64)`.
+/// The official library's envelope around a ciphertext, which also states the round: SCALE of `(bytes, u64)`.
 pub fn envelope(ciphertext: &[u8], round: u64) -> Vec<u8> {
     let length = u32::try_from(ciphertext.len()).unwrap_or(u32::MAX);
     [Compact(length).encode(), ciphertext.to_vec(), round.encode()].concat()
@@ -190,7 +190,7 @@ fn identity(round: u64) -> Identity {
     Identity::new(b"", &Sha256::digest(round.to_be_bytes()))
 }
 
-/// Puts the two lengths in.
+/// Inserts the two lengths.
 fn framed(plain: &[u8]) -> Option<Vec<u8>> {
     let (u, rest) = plain.split_at_checked(U)?;
     let (v, rest) = rest.split_at_checked(HASH)?;
@@ -198,7 +198,7 @@ fn framed(plain: &[u8]) -> Option<Vec<u8>> {
     Some([u, &hash_length(), v, &hash_length(), w, rest].concat())
 }
 
-/// Takes the two lengths out, and answers for every other length in it: what follows allocates what they say.
+/// Removes the two lengths, and checks every other length, because the decoder that follows allocates as stated.
 fn unframed(framed: &[u8]) -> Option<Vec<u8>> {
     if !(MIN_COMMIT..=MAX_COMMIT).contains(&framed.len()) {
         return None;
@@ -217,12 +217,12 @@ fn hash_length() -> [u8; LENGTH] {
     32_u64.to_le_bytes()
 }
 
-/// A field that says its length, which must be this one.
+/// A field that states its length, which must be this one.
 fn sized(bytes: &[u8], length: usize) -> Option<(&[u8], &[u8])> {
     measured(bytes).filter(|(field, _)| field.len() == length)
 }
 
-/// A field that says its length, and what follows it.
+/// A field that states its length, and the bytes after it.
 fn measured(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)

@@ -11,15 +11,15 @@ pub struct Hyperparameters {
     pub tempo: u16,
     /// Whether weights must be committed before they are revealed.
     pub commit_reveal: bool,
-    /// The version of timelocked commits that the chain takes; `None` where it takes none.
+    /// The version of timelocked commits that the chain accepts; `None` where it accepts none.
     pub commit_reveal_version: Option<u16>,
     /// Epochs between a commit and its reveal.
     pub reveal_period: u64,
-    /// Blocks between two weights of one validator.
+    /// The fewest blocks between two weights of one validator.
     pub weights_rate_limit: u64,
-    /// The least version key that weights must carry.
+    /// The lowest version key that the chain accepts.
     pub weights_version_key: u64,
-    /// How many weights must be set at once.
+    /// The fewest weights in one call.
     pub min_allowed_weights: u16,
 }
 
@@ -37,7 +37,7 @@ impl Hyperparameters {
             tempo: named(answer, "tempo")?,
             commit_reveal: field(answer, ENABLED).and_then(flag).ok_or(ENABLED)?,
             commit_reveal_version: version,
-            // Chains before it had one epoch in between.
+            // Older chains had one epoch in between.
             reveal_period: named(answer, "commit_reveal_period").unwrap_or(1),
             weights_rate_limit: named(answer, "weights_rate_limit")?,
             weights_version_key: named(answer, "weights_version")?,

@@ -1,5 +1,5 @@
-//! Reading decoded SCALE values by field name. Chains wrap numbers and accounts in structures of their own; the wrapping
-//! is looked through, so that only names have to stay.
+//! Reads decoded SCALE values by field name. Chains wrap numbers and accounts in structures of their own; these
+//! functions look through the wrapping, so that only names have to stay the same.
 
 use muster_protocol::Hotkey;
 use subxt::dynamic::Value;
@@ -19,7 +19,7 @@ pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// What stands in an `Option`: `Some(None)` for a `None`, `None` for something that is no option.
+/// The content of an `Option`: `Some(None)` for a `None`, and `None` for a value that is not an option.
 pub(crate) fn option(value: &Value) -> Option<Option<&Value>> {
     match &value.value {
         ValueDef::Variant(variant) if variant.name == "None" => Some(None),
@@ -74,7 +74,7 @@ pub(crate) fn bytes(value: &Value) -> Option<Vec<u8>> {
     items(unwrapped(value))?.iter().map(number).collect()
 }
 
-/// The value inside structures of one field. A sequence of one element looks the same, and nothing here is one.
+/// The value inside structures of one field. A sequence of one element looks the same, and no value here is one.
 fn unwrapped(value: &Value) -> &Value {
     let inner = match &value.value {
         ValueDef::Composite(Composite::Named(fields)) => match fields.as_slice() {

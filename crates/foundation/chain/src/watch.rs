@@ -10,7 +10,7 @@ use crate::changes::{MetagraphEvent, SubnetSnapshot, diff};
 use crate::client::ChainClient;
 use crate::error::ChainError;
 
-/// Changes as they come. It holds one look at the subnet and the changes of one comparison, however long nobody asks.
+/// Changes as they come. It keeps one snapshot and the changes of one comparison, however seldom it is asked.
 #[derive(Debug)]
 pub struct MetagraphWatch {
     client: Arc<ChainClient>,
@@ -22,7 +22,7 @@ pub struct MetagraphWatch {
 }
 
 impl ChainClient {
-    /// Looks at the subnet now, and tells from then on what changes.
+    /// Reads the subnet now and reports every change from then on.
     ///
     /// # Errors
     /// As for [`Self::metagraph`].
@@ -54,7 +54,7 @@ impl MetagraphWatch {
     /// The next change; waits for ever if none comes. Cancel-safe.
     ///
     /// # Errors
-    /// No endpoint answers. Call it again later: it compares with the look that it had.
+    /// No endpoint answers. A later call compares with the same snapshot.
     pub async fn next(&mut self) -> Result<MetagraphEvent, ChainError> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -70,7 +70,7 @@ impl MetagraphWatch {
         }
     }
 
-    /// The subnet as it was at the last look.
+    /// The snapshot of the last read.
     pub fn last(&self) -> &SubnetSnapshot {
         &self.last
     }

@@ -1,4 +1,4 @@
-//! The chain's side of weights, whichever way they take: what the rules are, what is to be handed in, what the chain shows.
+//! The chain's side of weights, for every method: reading the rules, submitting calls, and reading weights and commits.
 
 use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
@@ -15,38 +15,38 @@ use crate::timelock::Beacon;
 use crate::value::{bytes, field, items, number};
 
 const SUBTENSOR: &str = "SubtensorModule";
-/// Blocks over which the pace of a chain is measured. Every node keeps the states of more.
+/// Blocks over which the pace of a chain is measured. Every node keeps the states of more blocks.
 const BACK: u64 = 20;
 
 /// A call about weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WeightsCall {
-    /// Sets them at once.
+    /// Sets weights at once.
     Set {
-        /// The weights.
+        /// The weights by uid.
         weights: Vec<(Uid, u16)>,
-        /// Their version key.
+        /// The version key of the weights.
         version_key: u64,
     },
-    /// Commits to them by a hash.
+    /// Commits to weights by a hash.
     Commit {
-        /// See [`crate::commit::commit_hash`].
+        /// The hash from [`crate::commit::commit_hash`].
         hash: [u8; 32],
     },
-    /// Reveals what was committed to.
+    /// Reveals committed weights.
     Reveal {
-        /// The weights.
+        /// The weights by uid.
         weights: Vec<(Uid, u16)>,
-        /// The commit's salt.
+        /// The salt of the commit.
         salt: Salt,
-        /// Their version key.
+        /// The version key of the weights.
         version_key: u64,
     },
-    /// Commits to them so that the chain reveals them itself.
+    /// Commits to weights that the chain reveals by itself.
     CommitTimelocked {
-        /// See [`crate::timelock::seal`].
+        /// The ciphertext from [`crate::timelock::seal`].
         ciphertext: Vec<u8>,
-        /// The round that opens it.
+        /// The beacon's round that opens it.
         round: u64,
     },
 }
@@ -69,7 +69,7 @@ impl WeightsCall {
 }
 
 impl ChainClient {
-    /// What the chain asks of weights: its rules, its epochs and its beacon, all at one block.
+    /// The chain's rules for weights, its epochs and its beacon, all at one block.
     ///
     /// # Errors
     /// As for [`Self::metagraph`].
@@ -84,7 +84,7 @@ impl ChainClient {
                     beacon: None,
                     last_round: None,
                 };
-                // Where weights are taken as they are, nobody needs to know the rest.
+                // Where weights are set without a commit, the rest is not needed.
                 if hyperparameters.commit_reveal {
                     let period = hyperparameters.reveal_period;
                     rules.schedule = self.schedule_at(&head, netuid, period).await?;
@@ -102,11 +102,11 @@ impl ChainClient {
             .await
     }
 
-    /// Hands in a call about weights. Returns, once it is final, where it is.
+    /// Submits a call about weights. Returns its block and epoch once it is final.
     ///
     /// # Errors
     /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
-    /// [`ChainError::Unconfirmed`], upon which [`Self::read_onchain_weights`] tells.
+    /// [`ChainError::Unconfirmed`], after which [`Self::read_onchain_weights`] tells whether it happened.
     pub async fn submit_weights(
         &self,
         key: &Keypair,
@@ -130,12 +130,12 @@ impl ChainClient {
             .await;
         Ok(CommitPosition {
             block: block.0,
-            // It is final whatever the endpoint says now: without the epoch, the chain's own foresight is used.
+            // The call is final in any case: without the epoch, the chain's own window is used.
             epoch: epoch.unwrap_or(None),
         })
     }
 
-    /// What the chain shows of a validator's weights at the last finalised block.
+    /// A validator's weights and commits at the last finalised block.
     ///
     /// # Errors
     /// As for [`Self::uid_of`].
@@ -211,10 +211,11 @@ impl ChainClient {
         }))
     }
 
-    /// How long a block took of late, in milliseconds: what the chain states, unless its blocks came faster.
+    /// The recent duration of a block, in milliseconds: the duration that the chain states, unless its blocks came
+    /// faster.
     ///
-    /// Development chains seal at another pace than they state. Slower ones are not believed: a chain that stood still for
-    /// a night goes on at its own pace.
+    /// Development chains seal at another pace than they state. A slower pace is not used: a chain that stood still for
+    /// a night continues at its stated pace.
     async fn block_time(&self, head: &ChainHead, time_ms: u64, stated_ms: u64) -> u64 {
         const DOING: &str = "read the pace of blocks";
         let now = head.at.block_number();
@@ -243,7 +244,8 @@ impl ChainClient {
         }
     }
 
-    /// A number that the chain keeps for each subnet, with the chain's default; `None` on a chain that does not keep it.
+    /// A number that the chain stores for each subnet, with the chain's default; `None` on a chain that does not store
+    /// it.
     async fn of_subnet<N: TryFrom<u128>>(
         &self,
         head: &ChainHead,
@@ -257,7 +259,7 @@ impl ChainClient {
     }
 }
 
-/// The chain's beacon. An empty key is none.
+/// The chain's beacon; `None` if its key is empty.
 pub(crate) fn beacon(config: &Value) -> Option<Beacon> {
     let public_key = field(config, "public_key").and_then(bytes)?;
     let beacon = Beacon {
@@ -268,7 +270,7 @@ pub(crate) fn beacon(config: &Value) -> Option<Beacon> {
     (!beacon.public_key.is_empty() && beacon.period > 0).then_some(beacon)
 }
 
-/// Salted commits that wait. One that is not understood is left out: it cannot be one of ours.
+/// Salted commits that wait. A commit that is not understood is left out: it cannot be one of ours.
 pub(crate) fn commits(queue: &Value) -> Vec<StoredCommit> {
     let commit = |commit: &Value| match items(commit)? {
         [hash, _, first, last] => Some(StoredCommit {

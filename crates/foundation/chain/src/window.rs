@@ -1,8 +1,8 @@
-//! When to set weights: once a cycle, in its second half, derived from nothing but the subnet's tempo and its last epoch.
+//! The time to set weights: once a cycle, in its second half, computed only from the subnet's tempo and its last epoch.
 //!
-//! A cycle is what the chain calls an epoch: weights that are set in it decide what is paid at its end. Chains count
-//! `tempo` or `tempo + 1` blocks from one epoch to the next, so the chain's own record of the last epoch is what anchors a
-//! cycle, and its first block is what names it. With `e = tempo + 1`:
+//! A cycle is one epoch of the chain: weights that are set in it decide the payments at its end. Chains count `tempo`
+//! or `tempo + 1` blocks from one epoch to the next, so the chain's own record of the last epoch anchors a cycle, and
+//! the cycle's first block is its name. With `e = tempo + 1`:
 //!
 //! ```text
 //! start  = last_epoch + ((block - last_epoch) div e) * e      the last epoch itself, unless the chain's record is old
@@ -12,34 +12,35 @@
 //! ```
 //!
 //! The half and the margin are ComputeHorde's proportions (its margin is 15 of 361 blocks). On the public network, where
-//! tempo is 360, that is `[start + 180, start + 346)`; in a dev subnet with a tempo of 20, `[start + 10, start + 20)`.
+//! the tempo is 360, weights are due in `[start + 180, start + 346)`; in a development subnet with a tempo of 20, in
+//! `[start + 10, start + 20)`.
 
 use muster_protocol::{BlockNumber, Epoch};
 
-/// The part of a cycle that a window closes before its end, so that a late block still falls into the cycle.
+/// The window closes this fraction of a cycle before its end, so that a late block still falls into the cycle.
 const MARGIN: u64 = 24;
 
-/// The cycle of a block, and when its weights may be set.
+/// The cycle of a block, and the time to set its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The cycle, named by its first block. Later cycles have larger names.
     pub cycle: Epoch,
     /// The first block in which weights are due.
     pub opens: BlockNumber,
-    /// The first block in which they are too late.
+    /// The first block in which weights are too late.
     pub closes: BlockNumber,
     /// The block with which the next cycle is expected to begin.
     pub end: BlockNumber,
 }
 
-/// Whether to set weights, and if not, why not.
+/// Whether weights are due now, and if not, why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowStatus {
-    /// Now.
+    /// Weights are due now.
     Now,
     /// The window opens with this block.
     NotYet(BlockNumber),
-    /// They were set in this cycle, in this block.
+    /// Weights were set in this cycle, in this block.
     Done(BlockNumber),
     /// The subnet's rate limit ends with this block.
     TooFast(BlockNumber),
@@ -70,9 +71,9 @@ impl Window {
         }
     }
 
-    /// Whether weights are due at `block`, having been set last at `last_set` as the chain remembers it.
+    /// Whether weights are due at `block`; `last_set` is the block of the last weights as the chain remembers it.
     ///
-    /// `rate_limit` is the subnet's least number of blocks between two weights of one validator.
+    /// `rate_limit` is the fewest blocks between two weights of one validator.
     pub fn due(&self, block: BlockNumber, last_set: Option<BlockNumber>, rate_limit: u64) -> WindowStatus {
         if let Some(set) = last_set.filter(|set| set.0 >= self.cycle.0 && set.0 > 0) {
             return WindowStatus::Done(set);
@@ -151,7 +152,8 @@ mod tests {
             prop_assert!(window.opens <= window.closes);
         }
 
-        /// Epochs come every `tempo` or `tempo + 1` blocks; who asks in every block sets exactly once in each.
+        /// Epochs come every `tempo` or `tempo + 1` blocks; a validator that asks in every block sets weights exactly
+        /// once in each.
         #[test]
         fn a_validator_that_asks_in_every_block_sets_once_a_cycle(tempo in 2_u16..60, first in 0_u64..1000, long: bool) {
             let period = u64::from(tempo) + u64::from(long);

@@ -1,4 +1,5 @@
-//! Writing the chain: announcing an axon, setting weights, committing a manifest. What costs money is in [`crate::money`].
+//! Writes to the chain that cost no money: announcing an axon, setting weights, committing a manifest. Calls that cost
+//! money are in [`crate::money`].
 
 use std::net::SocketAddr;
 
@@ -14,20 +15,21 @@ use crate::metagraph::axon_address;
 use crate::value::{bytes, field, number};
 use crate::weights::WeightsCall;
 
-/// Whether announcing something took a call.
+/// Whether an announcement needed a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxonAnnouncement {
-    /// The chain has it since now.
+    /// The call was made: the chain has the announcement since now.
     Now,
-    /// The chain had it already.
+    /// The chain had the announcement already.
     Before,
 }
 
 impl ChainClient {
-    /// Announces where a hotkey listens. Costs nothing if the chain knows already.
+    /// Announces a hotkey's address. Costs nothing if the chain has it already.
     ///
     /// # Errors
-    /// [`ChainError::NotRegistered`], an address that nobody can dial, the endpoint, or a refusal such as serving too often.
+    /// [`ChainError::NotRegistered`]; the address cannot be dialled; the endpoint fails; or a rejection such as
+    /// announcing too often.
     pub async fn serve_axon(
         &self,
         key: &Keypair,
@@ -42,7 +44,7 @@ impl ChainClient {
         Ok(AxonAnnouncement::Now)
     }
 
-    /// Announces where a hotkey listens and the TLS key that it shows there. Costs nothing if the chain has both already.
+    /// Announces a hotkey's address and the TLS key that it shows there. Costs nothing if the chain has both already.
     ///
     /// # Errors
     /// As for [`Self::serve_axon`].
@@ -63,10 +65,10 @@ impl ChainClient {
         Ok(AxonAnnouncement::Now)
     }
 
-    /// The address that a hotkey has announced; none if it has not, or one that nobody can dial.
+    /// The address that a hotkey has announced; `None` without one that can be dialled.
     ///
     /// # Errors
-    /// No endpoint answers, or not as Bittensor's chain does.
+    /// No endpoint answers, or an answer is not understood.
     pub async fn axon_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<SocketAddr>, ChainError> {
         let axon = self.of_hotkey("read an axon", "Axons", netuid, hotkey).await?;
         Ok(axon.as_ref().and_then(axon_address))
@@ -131,7 +133,8 @@ impl ChainClient {
     /// States a miner's manifest on the chain. Costs nothing if the chain has it already.
     ///
     /// # Errors
-    /// A manifest of more than 128 bytes, the endpoint, or a refusal, which also comes if manifests are stated too often.
+    /// The manifest has more than 128 bytes, the endpoint fails, or a rejection, which also comes if manifests are
+    /// stated too often.
     pub async fn commit_manifest(
         &self,
         key: &Keypair,

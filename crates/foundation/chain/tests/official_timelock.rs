@@ -1,4 +1,4 @@
-//! Timelocked weights sealed here are opened by the official library, and the reverse. Skipped without it.
+//! The official library opens timelocked weights that were sealed here, and the reverse. Skipped without that library.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ fn python(script: &str, arguments: &[&str]) -> Option<Vec<u8>> {
     Some(hex::decode(String::from_utf8(ran.stdout).unwrap().trim()).unwrap())
 }
 
-/// Another secret at every run, so that not one ciphertext is tried but many.
+/// Another secret in every run, so that many ciphertexts are tried.
 fn seed() -> [u8; 32] {
     let folder = tempfile::tempdir().unwrap();
     let mut seed = [7; 32];

@@ -1,4 +1,4 @@
-//! Greetings: how a peer shows at the start of a connection which key it holds.
+//! Greetings: messages by which a peer shows at the start of a connection which key it holds.
 
 use std::time::Duration;
 
@@ -12,34 +12,35 @@ use crate::key::Keypair;
 use crate::signed::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
-/// Why a validator's greeting was refused, in the words that ComputeHorde's miner uses.
+/// The reason why a validator's greeting was refused, in the words of ComputeHorde's miner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// Written too long ago.
+    /// The greeting was written too long ago.
     #[error("msg too old")]
     TooOld,
-    /// Written later than now. ComputeHorde lets these pass, and with them a greeting to be replayed for years.
+    /// The greeting was written later than now. ComputeHorde accepts such a greeting, which can then be replayed for
+    /// years.
     #[error("msg from the future")]
     Future,
-    /// Meant for another miner.
+    /// The greeting is meant for another miner.
     #[error("wrong miner hotkey ({0})")]
     WrongMiner(MinerKey),
-    /// From another validator than the address it came in at.
+    /// The greeting names another validator than the address it came in at.
     #[error("wrong validator hotkey ({0})")]
     WrongValidator(ValidatorKey),
-    /// Not signed by the validator it names.
+    /// The validator that the greeting names did not sign it.
     #[error("Signature mismatches")]
     Signature,
 }
 
 impl AuthError {
-    /// Its page in `docs/errors/`.
+    /// The error's code, which has a page in `docs/errors/`.
     pub const fn code(&self) -> ErrorCode {
         ErrorCode::SignatureRefused
     }
 }
 
-/// A validator's greeting to a miner. Valid for seconds: made anew for every connection.
+/// A validator's greeting to a miner. It is valid for seconds, so each connection needs a new one.
 pub fn sign_validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp) -> ValidatorAuth {
     let validator_hotkey = ValidatorKey(validator.hotkey());
     let timestamp = now.secs();
@@ -66,7 +67,7 @@ pub fn verify_validator_auth(
     max_age: Duration,
     max_ahead: Duration,
 ) -> Result<Verified<ValidatorAuth>, AuthError> {
-    // In seconds and wide: the peer's number may be anything.
+    // The peer's number may be anything, so the age is computed in 128 bits.
     let age = i128::from(now.secs()) - i128::from(auth.timestamp);
     if age > i128::from(max_age.as_secs()) {
         return Err(AuthError::TooOld);
@@ -86,7 +87,7 @@ pub fn verify_validator_auth(
     Ok(Verified::new(auth))
 }
 
-/// A validator's greeting to its facilitator: its key signs itself.
+/// A validator's greeting to its facilitator: the key signs itself.
 pub fn sign_facilitator_auth(validator: &Keypair) -> Authentication {
     let key = validator.hotkey();
     Authentication {
@@ -97,10 +98,10 @@ pub fn sign_facilitator_auth(validator: &Keypair) -> Authentication {
 
 /// Checks a validator's greeting to a facilitator.
 ///
-/// It never changes, so whoever has seen it once can repeat it: it says who claims to speak, and no more.
+/// The greeting never changes, so any party that has seen it can repeat it: it claims a key and proves no presence.
 ///
 /// # Errors
-/// The key is no key, or did not sign.
+/// `public_key` is not a key, or did not sign.
 pub fn verify_facilitator_auth(auth: &Authentication) -> Result<Verified<ValidatorKey>, VerifyError> {
     let mut bytes = [0; 32];
     hex::decode_to_slice(&auth.public_key, &mut bytes).map_err(|_| VerifyError::PublicKey)?;
@@ -109,13 +110,13 @@ pub fn verify_facilitator_auth(auth: &Authentication) -> Result<Verified<Validat
     Ok(Verified::new(ValidatorKey(key)))
 }
 
-/// A validator's answer to its facilitator's challenge: it is there now, and its greeting was no copy.
+/// A validator's answer to its facilitator's challenge, which proves that its greeting was not replayed.
 pub fn answer_challenge(validator: &Keypair, nonce: &ChallengeNonce) -> Signature {
     let key = ValidatorKey(validator.hotkey());
     validator.sign(&signing::facilitator_challenge(nonce, key))
 }
 
-/// Checks a validator's answer to a challenge. That the nonce was drawn for this connection is the caller's to know.
+/// Checks a validator's answer to a challenge. The caller ensures that the nonce was drawn for this connection.
 ///
 /// # Errors
 /// The key did not sign this nonce.
@@ -129,8 +130,8 @@ pub fn verify_challenge(
     Ok(Verified::new(validator))
 }
 
-/// Checks a user's login: their signature over the text of a nonce. That the nonce is ours, fresh and unused is the
-/// caller's to know.
+/// Checks a user's login: their signature over the text of a nonce. The caller ensures that the nonce is its own, fresh
+/// and unused.
 ///
 /// # Errors
 /// The key did not sign the nonce.

@@ -1,4 +1,4 @@
-//! Jobs: what their user signs, and what validators and miners sign while they run.
+//! Signatures of jobs: those of their users, and those that validators and miners make while a job runs.
 
 use muster_protocol::wire::facilitator::{
     BittensorSignature, CheatReport, JobRequest, SignatureScope, UserSignature,
@@ -14,7 +14,7 @@ use crate::key::Keypair;
 use crate::signed::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
-/// Signs a job as its user. `timestamp_ns`: unix nanoseconds by the user's clock.
+/// Signs a job as its user. `timestamp_ns` is in unix nanoseconds by the user's clock.
 pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> UserSignature {
     UserSignature {
         signature_type: BittensorSignature,
@@ -27,17 +27,18 @@ pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> 
 
 /// Checks the user's signature of a job over the fields as they arrived.
 ///
-/// It has no age: that the same signature does not run twice, and that this user may run jobs, is the caller's to know.
+/// The signature has no age. The caller ensures that the same signature does not run twice, and that this user may run
+/// jobs.
 ///
 /// # Errors
-/// Another scope, or a field that was changed on the way.
+/// The signature has another scope, or a field was changed on the way.
 pub fn verify_job(job: &JobRequest) -> Result<Verified<JobRequest>, VerifyError> {
     verify_job_fields(&job.signature, &job.signed_fields())?;
     Ok(Verified::new(job.clone()))
 }
 
-/// Checks a user's signature over the fields of a job, wherever both came from: the facilitator has them in headers
-/// and a body.
+/// Checks a user's signature over the fields of a job, whatever message they came in: the facilitator reads them from
+/// headers and a body.
 ///
 /// # Errors
 /// As [`verify_job`].
@@ -67,11 +68,11 @@ pub fn sign_request(user: &Keypair, body: &Value, timestamp_ns: i64) -> UserSign
 
 /// Checks a user's signature over a whole body, as it arrived.
 ///
-/// ComputeHorde's SDK signs the body's text as a JSON text; its validator expects the body itself to have been signed,
-/// so that no report of cheating ever verified there. Both forms are the user's word here.
+/// ComputeHorde's SDK signs the body's text as a JSON text; its validator expects a signature over the body itself, so
+/// no report of cheating ever verified there. This function accepts both forms.
 ///
 /// # Errors
-/// Another scope, or neither form was signed.
+/// The signature has another scope, or covers neither form.
 pub fn verify_request(signature: &UserSignature, body: &Value) -> Result<Verified<UserKey>, VerifyError> {
     match signature.signature_scope {
         SignatureScope::FullRequest => {}
@@ -89,7 +90,7 @@ pub fn verify_request(signature: &UserSignature, body: &Value) -> Result<Verifie
 
 /// Checks a user's report of cheating as its facilitator passed it on.
 ///
-/// ComputeHorde's facilitator leaves out details that are null; what was signed may have had them.
+/// ComputeHorde's facilitator leaves out details that are null, although the signed body may have had them.
 ///
 /// # Errors
 /// As [`verify_request`].
@@ -114,7 +115,7 @@ pub fn verify_cheat_report(report: &CheatReport) -> Result<Verified<CheatReport>
 /// Whether a validator's frame is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameSignature {
-    /// It carries no signature, as validators before compute-horde 0.0.27 send it.
+    /// The frame carries no signature, as validators before compute-horde 0.0.27 send it.
     Absent,
     /// The validator signed exactly this frame.
     Valid,
@@ -123,7 +124,7 @@ pub enum FrameSignature {
 /// Checks the `validator_signature` of a frame, if it carries one.
 ///
 /// # Errors
-/// It carries one that is not this validator's over this frame.
+/// The frame carries a signature that is not this validator's over this frame.
 pub fn verify_frame(frame: &SignedFrame, validator: ValidatorKey) -> Result<FrameSignature, VerifyError> {
     let Some((signature, message)) = &frame.signature else {
         return Ok(FrameSignature::Absent);
@@ -132,7 +133,7 @@ pub fn verify_frame(frame: &SignedFrame, validator: ValidatorKey) -> Result<Fram
     Ok(FrameSignature::Valid)
 }
 
-/// Signs, as its miner, where a streaming job answers.
+/// Signs, as its miner, the address at which a streaming job accepts requests.
 pub fn sign_streaming_ready(
     miner: &Keypair,
     attempt: AttemptId,
@@ -143,10 +144,10 @@ pub fn sign_streaming_ready(
     miner.sign(&streaming_ready(attempt, ip, port, certificate))
 }
 
-/// Checks a miner's word on where a streaming job answers.
+/// Checks a miner's signature over the address of a streaming job.
 ///
 /// # Errors
-/// A part is missing, or the miner did not sign exactly this.
+/// The address or the signature is missing, or the miner did not sign exactly this.
 pub fn verify_streaming_ready(
     ready: StreamingJobReady,
     miner: MinerKey,

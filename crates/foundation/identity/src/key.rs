@@ -1,4 +1,4 @@
-//! Secret keys.
+//! sr25519 key pairs, made from randomness, seeds, mnemonics and secret URIs.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use muster_protocol::{Hotkey, Signature};
 use sp_core::Pair as _;
 use sp_core::sr25519;
 
-/// A text or bytes that are no secret. Says nothing of the secret itself.
+/// The text or bytes are not a secret. The error quotes nothing of the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Not a mnemonic.
+    /// The text is not a mnemonic.
     #[error(
         "not a secret phrase: it is 12 to 24 words of the BIP-39 English list, the last of which is a checksum"
     )]
     Phrase,
-    /// Not a Substrate secret URI.
+    /// The text is not a Substrate secret URI.
     #[error("not a secret URI: write `//Name` for a development key, or a phrase with a derivation path")]
     Uri,
-    /// Not 32 or 64 bytes that make a key.
+    /// The bytes are not 32 or 64 bytes that make a key.
     #[error("not a secret key: 32 bytes of a seed or 64 of an expanded key are needed")]
     Bytes,
 }
 
-/// An sr25519 key pair. Prints as its address only.
+/// An sr25519 key pair. Its debug form is its address only.
 #[derive(Clone)]
 pub struct Keypair(sr25519::Pair);
 
@@ -32,7 +32,7 @@ impl Keypair {
         Self(sr25519::Pair::generate().0)
     }
 
-    /// A new key, the twelve words that bring it back, and its seed.
+    /// A new key, the twelve words that restore it, and its seed.
     pub(crate) fn generate_with_seed() -> (Self, String, [u8; 32]) {
         let (pair, phrase, seed) = sr25519::Pair::generate_with_phrase(None);
         (Self(pair), phrase, seed)
@@ -46,16 +46,16 @@ impl Keypair {
     /// The key of a mnemonic without a password, as Bittensor's wallet derives it.
     ///
     /// # Errors
-    /// Not a mnemonic.
+    /// `phrase` is not a mnemonic.
     pub fn from_phrase(phrase: &str) -> Result<Self, SecretError> {
         let made = sr25519::Pair::from_phrase(phrase, None).map_err(|_| SecretError::Phrase)?;
         Ok(Self(made.0))
     }
 
-    /// The key of a Substrate secret URI; `//Alice` and the like are development keys that everybody knows.
+    /// The key of a Substrate secret URI; `//Alice` and the like are development keys that are publicly known.
     ///
     /// # Errors
-    /// Not a secret URI.
+    /// `uri` is not a secret URI.
     pub fn from_uri(uri: &str) -> Result<Self, SecretError> {
         sr25519::Pair::from_string(uri, None)
             .map(Self)
@@ -82,7 +82,7 @@ impl Keypair {
         Hotkey::from_bytes(self.0.public().0)
     }
 
-    /// Signs `message` in Substrate's context. Two signatures of one message differ: they hold randomness.
+    /// Signs `message` in Substrate's context. Two signatures of one message differ because each holds randomness.
     pub fn sign(&self, message: &[u8]) -> Signature {
         Signature::from_bytes(self.0.sign(message).0)
     }

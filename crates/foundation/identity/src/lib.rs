@@ -1,6 +1,6 @@
-//! Who someone is: sr25519 keys, signatures made and checked, wallet files. No network.
+//! Keys, signatures and wallet files: sr25519 signatures made and checked, without a network.
 //!
-//! What was checked is a type: logic takes [`Verified`], and only this crate makes one.
+//! A checked value has a type of its own: logic takes [`Verified`], and only this crate makes one.
 
 mod auth;
 mod job;

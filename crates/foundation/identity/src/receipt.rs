@@ -1,4 +1,4 @@
-//! Receipts: offered by a validator, countersigned by a miner, checked by anybody.
+//! Receipts: offered by a validator, countersigned by a miner, checked by any party.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::key::Keypair;
 use crate::signed::Verified;
 use crate::verify::{Party, SignatureClaim, VerifyError, require, verify_batch};
 
-/// How far ahead of ours the clock of who wrote a receipt may be.
+/// How far a receipt's time may lie ahead of our clock.
 const MAX_AHEAD: Duration = Duration::from_secs(3600);
 
 /// Signs a receipt as its validator, for the miner to countersign.
 ///
 /// # Errors
-/// The payload names another validator: such a receipt would be worth nothing.
+/// The payload names another validator, so the receipt would be worthless.
 pub fn offer_receipt(
     validator: &Keypair,
     payload: ReceiptPayload,
@@ -34,7 +34,7 @@ pub fn offer_receipt(
     }))
 }
 
-/// Signs an offered receipt as its miner, which makes it whole.
+/// Signs an offered receipt as its miner, which completes it.
 ///
 /// # Errors
 /// The payload names another miner.
@@ -58,7 +58,7 @@ pub fn countersign(
 /// Checks the validator's half of a receipt, its limits, and that it is not from the future.
 ///
 /// # Errors
-/// What is wrong, in words for the peer.
+/// The fault of the receipt, in words for the peer.
 pub fn verify_offered(
     offered: OfferedReceipt,
     now: Timestamp,
@@ -78,7 +78,7 @@ pub fn verify_offered(
 /// Checks both signatures of a receipt, its limits, and that it is not from the future.
 ///
 /// # Errors
-/// What is wrong, in words for whoever served it.
+/// The fault of the receipt, in words for the peer that served it.
 pub fn verify_receipt(receipt: Receipt, now: Timestamp) -> Result<Verified<Receipt>, VerifyError> {
     check_content(&receipt.payload, now)?;
     let message = receipt.payload.signed_bytes();
@@ -94,7 +94,7 @@ pub fn verify_receipt(receipt: Receipt, now: Timestamp) -> Result<Verified<Recei
     Ok(Verified::new(receipt))
 }
 
-/// Checks many receipts as [`verify_receipt`] checks one, in one batch; the answers are in their order.
+/// Checks many receipts as [`verify_receipt`] checks one, in one batch. The results are in the order of the receipts.
 pub fn verify_receipts(
     receipts: Vec<Receipt>,
     now: Timestamp,
@@ -144,10 +144,11 @@ pub fn verify_receipts(
         .collect()
 }
 
-/// Checks what a miner hands back for a receipt that we offered: whole, and about exactly what we signed.
+/// Checks a receipt that a miner hands back for an offered one: complete, and with exactly the content that was
+/// offered.
 ///
 /// # Errors
-/// Another content than was offered, or a wrong signature.
+/// The content differs from the offered one, or a signature is wrong.
 pub fn verify_countersigned(
     receipt: Receipt,
     offered: &OfferedReceipt,

@@ -1,4 +1,4 @@
-//! Proof of signing and of checking, as types.
+//! Types that prove a signature was made or checked.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,9 +9,9 @@ use crate::Party;
 use crate::key::Keypair;
 use crate::verify::{VerifyError, verify};
 
-/// Something with exact bytes to sign.
+/// A value with exact bytes to sign.
 pub trait Statement {
-    /// The bytes: the same for the same content, on every machine.
+    /// The bytes to sign: the same for the same content on every machine.
     fn signed_bytes(&self) -> Vec<u8>;
 }
 
@@ -21,7 +21,7 @@ impl Statement for ReceiptPayload {
     }
 }
 
-/// A statement with one signature that is known to be its signer's: made by signing or by checking, never by hand.
+/// A statement with one signature that is known to be its signer's. Values come only from signing and from checking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed<T> {
     payload: T,
@@ -40,10 +40,10 @@ impl<T: Statement> Signed<T> {
         }
     }
 
-    /// Takes what `signer`, in the role of `party`, is said to have signed.
+    /// Accepts a payload that `signer`, in the role of `party`, has signed.
     ///
     /// # Errors
-    /// The signature is not theirs over this.
+    /// `signature` is not the signer's over this payload.
     pub fn check(
         payload: T,
         party: Party,
@@ -63,17 +63,17 @@ impl<T: Statement> Signed<T> {
 }
 
 impl<T> Signed<T> {
-    /// What was signed.
+    /// The statement that was signed.
     pub fn payload(&self) -> &T {
         &self.payload
     }
 
-    /// Who signed.
+    /// The key that signed.
     pub fn signer(&self) -> Hotkey {
         self.signer
     }
 
-    /// The signature.
+    /// The signer's signature over the statement's bytes.
     pub fn signature(&self) -> Signature {
         self.signature
     }
@@ -84,12 +84,12 @@ impl<T> Signed<T> {
 pub struct Verified<T>(T);
 
 impl<T> Verified<T> {
-    /// For the functions of this crate that have just checked `value`.
+    /// Wraps a value that a function of this crate has just checked.
     pub(crate) fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value, which from here on is as good as unchecked.
+    /// The value, which from here on counts as unchecked.
     pub fn into_inner(self) -> T {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Checking signatures.
+//! Checks of sr25519 signatures, one by one and in batches.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use muster_protocol::{ErrorCode, Hotkey, Signature, Timestamp};
 use sp_core::Pair as _;
 use sp_core::sr25519;
 
-/// Browser wallets put these around what they sign, so that no page can make them sign a transaction.
+/// The bytes that browser wallets put around a signed message, so that no page can make them sign a transaction.
 const WRAP: (&[u8], &[u8]) = (b"<Bytes>", b"</Bytes>");
 
 /// Whether `signature` is `key`'s over `message`, or over `<Bytes>` message `</Bytes>`.
 ///
-/// Bytes that are no point of the curve, or no signature, are simply not a signature.
+/// Bytes that are not a point of the curve or not a signature give `false`.
 pub fn verify(key: &Hotkey, message: &[u8], signature: &Signature) -> bool {
     let public = sr25519::Public::from_raw(*key.as_bytes());
     let signature = sr25519::Signature::from_raw(*signature.as_bytes());
@@ -23,23 +23,23 @@ pub fn verify(key: &Hotkey, message: &[u8], signature: &Signature) -> bool {
     sr25519::Pair::verify(&signature, wrapped, &public)
 }
 
-/// That `signature` is `key`'s over `message`.
+/// The claim that `signature` is `key`'s over `message`.
 #[derive(Debug, Clone, Copy)]
 pub struct SignatureClaim<'a> {
-    /// Who is said to have signed.
+    /// The key that is claimed to have signed.
     pub key: &'a Hotkey,
-    /// What.
+    /// The bytes that are claimed to be signed.
     pub message: &'a [u8],
-    /// The signature.
+    /// The signature to check.
     pub signature: &'a Signature,
 }
 
-/// Checks many claims; the answers are in their order.
+/// Checks many claims. The result has one entry per claim, in their order.
 ///
-/// One equation for all of them, which costs about half of checking each by itself (`cargo xtask bench signatures`). It
-/// holds only if every claim does, so a batch that fails is halved until the false ones are alone. Who sends nothing but
-/// false claims makes us do up to twice the work of checking each by itself, no more: below `WORTH_A_BATCH` claims are
-/// checked singly.
+/// One equation covers all claims, which costs about half of checking each by itself (`cargo xtask bench signatures`).
+/// It holds only if every claim does, so a batch that fails is halved until the false claims are alone. A peer that
+/// sends only false claims costs at most twice the work of checking each claim by itself: fewer than `WORTH_A_BATCH`
+/// claims are checked one by one.
 pub fn verify_batch(claims: &[SignatureClaim<'_>]) -> Vec<bool> {
     if claims.len() < WORTH_A_BATCH {
         let check = |claim: &SignatureClaim<'_>| verify(claim.key, claim.message, claim.signature);
@@ -54,13 +54,13 @@ pub fn verify_batch(claims: &[SignatureClaim<'_>]) -> Vec<bool> {
     answers
 }
 
-/// The batch equation saves less than its own set-up on fewer.
+/// Number of claims below which the batch equation saves less than its own set-up costs.
 const WORTH_A_BATCH: usize = 8;
 
-/// Substrate's signing context, which sp-core has as well but does not hand out.
+/// Substrate's signing context. sp-core has the same constant but does not export it.
 const CONTEXT: &[u8] = b"substrate";
 
-/// Whether every claim holds as it stands, without a wallet's wrapping.
+/// Whether every claim holds as it is, without a wallet's wrapping.
 fn all_hold(claims: &[SignatureClaim<'_>]) -> bool {
     let context = schnorrkel::signing_context(CONTEXT);
     let mut keys = Vec::with_capacity(claims.len());
@@ -78,14 +78,14 @@ fn all_hold(claims: &[SignatureClaim<'_>]) -> bool {
     schnorrkel::verify_batch(messages, &signatures, &keys, true).is_ok()
 }
 
-/// Whose signature.
+/// The role of a signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Party {
-    /// The validator's.
+    /// The validator signs.
     Validator,
-    /// The miner's.
+    /// The miner signs.
     Miner,
-    /// The user's.
+    /// The user signs.
     User,
 }
 
@@ -99,47 +99,47 @@ impl fmt::Display for Party {
     }
 }
 
-/// Why something signed was refused.
+/// The reason why something signed was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// The signature is not that key's over these bytes.
     #[error("the {party}'s signature does not match: {key} did not sign exactly this")]
     Signature {
-        /// In which role.
+        /// The role of the claimed signer.
         party: Party,
-        /// Who was to have signed.
+        /// The key that is claimed to have signed.
         key: Hotkey,
     },
-    /// Written later than now.
+    /// The receipt's time lies too far in the future.
     #[error(
         "a receipt of {written} lies more than an hour in the future; the clock of who wrote it is wrong"
     )]
     Future {
-        /// What it says.
+        /// The receipt's own timestamp.
         written: Timestamp,
     },
-    /// Outside the limits that both implementations share.
+    /// A field lies outside the limits that both implementations share.
     #[error("a receipt outside its limits: {0}")]
     Limits(#[from] ReceiptError),
-    /// A signature that covers something else than is needed.
+    /// The signature covers another part of the request than is needed.
     #[error("the signature of a job must have the scope SignedFields")]
     Scope,
-    /// Something that must be signed is absent, or is not signed.
+    /// A part that must be signed, or its signature, is missing.
     #[error("a part that must be signed, or its signature, is missing")]
     Missing,
-    /// A public key that is not 64 hex digits.
+    /// The public key is not 64 hex digits.
     #[error("a public key is 64 hex digits without 0x")]
     PublicKey,
 }
 
 impl VerifyError {
-    /// Its page in `docs/errors/`.
+    /// The error's code, which has a page in `docs/errors/`.
     pub const fn code(&self) -> ErrorCode {
         ErrorCode::SignatureRefused
     }
 }
 
-/// Refuses unless `key` signed `message`.
+/// Checks that `key` signed `message`.
 pub(crate) fn require(
     party: Party,
     key: Hotkey,
@@ -188,23 +188,23 @@ mod tests {
         }
     }
 
-    /// What somebody signed, or is said to have signed.
-    struct Paper {
+    /// A message with the signature that its key made or is claimed to have made.
+    struct SignedText {
         key: Hotkey,
         message: Vec<u8>,
         signature: Signature,
     }
 
-    fn paper(seed: u8, message: &[u8], signed: &[u8]) -> Paper {
+    fn paper(seed: u8, message: &[u8], signed: &[u8]) -> SignedText {
         let pair = Keypair::from_seed([seed; 32]);
-        Paper {
+        SignedText {
             key: pair.hotkey(),
             message: message.to_vec(),
             signature: pair.sign(signed),
         }
     }
 
-    impl Paper {
+    impl SignedText {
         fn claim(&self) -> SignatureClaim<'_> {
             let Self {
                 key,
@@ -219,14 +219,14 @@ mod tests {
         }
     }
 
-    fn batch(papers: &[Paper]) -> Vec<bool> {
-        let claims: Vec<SignatureClaim<'_>> = papers.iter().map(Paper::claim).collect();
+    fn batch(papers: &[SignedText]) -> Vec<bool> {
+        let claims: Vec<SignatureClaim<'_>> = papers.iter().map(SignedText::claim).collect();
         verify_batch(&claims)
     }
 
     #[test]
     fn a_batch_says_which_claims_are_false() {
-        let mut papers: Vec<Paper> = (0..40).map(|n| paper(n % 5, &[n], &[n])).collect();
+        let mut papers: Vec<SignedText> = (0..40).map(|n| paper(n % 5, &[n], &[n])).collect();
         assert_eq!(batch(&papers), [true; 40]);
         papers[3].signature = papers[4].signature;
         papers[22].key = Hotkey::from_bytes([0xff; 32]);
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn two_false_claims_do_not_make_a_true_batch() {
-        // Swapped, the sum over both would be right if the equation did not weigh each claim at random.
-        let mut papers: Vec<Paper> = (0..16).map(|n| paper(7, &[n], &[n])).collect();
+        // With these two swapped, the sum over both would be right if the equation did not weigh each claim at random.
+        let mut papers: Vec<SignedText> = (0..16).map(|n| paper(7, &[n], &[n])).collect();
         let first = papers[0].signature;
         papers[0].signature = papers[1].signature;
         papers[1].signature = first;
@@ -258,7 +258,7 @@ mod tests {
         fn a_batch_answers_as_each_claim_would_alone(
             claims in proptest::collection::vec((0u8..4, 0u8..3, 0u8..3), 0..40),
         ) {
-            let papers: Vec<Paper> = claims.iter().map(|(seed, says, signed)| paper(*seed, &[*says], &[*signed])).collect();
+            let papers: Vec<SignedText> = claims.iter().map(|(seed, says, signed)| paper(*seed, &[*says], &[*signed])).collect();
             let alone: Vec<bool> =
                 papers.iter().map(|paper| verify(&paper.key, &paper.message, &paper.signature)).collect();
             prop_assert_eq!(batch(&papers), alone);

@@ -1,5 +1,5 @@
-//! Signatures that compute-horde 0.0.27 made: receipts of each kind, whole requests, a login. All hold; none holds for
-//! another text.
+//! Signatures that compute-horde 0.0.27 made: receipts of each kind, whole requests, a login. All are valid, and none
+//! is valid for another text.
 
 use muster_identity::{FrameSignature, Keypair, verify_frame, verify_login, verify_receipt};
 use muster_protocol::wire::decode;

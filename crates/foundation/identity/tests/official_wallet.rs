@@ -1,4 +1,4 @@
-//! Wallets made here load in the official Python package, and the reverse. Skipped without it.
+//! Wallets made here load in the official Python package, and the reverse. Skipped without that package.
 
 #![expect(
     clippy::unwrap_used,

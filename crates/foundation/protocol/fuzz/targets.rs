@@ -1,6 +1,7 @@
-//! What is fuzzed: one function a parser, each with the property that must hold beyond not panicking.
+//! Fuzz targets: one function per parser, each with the property that must hold besides not panicking.
 //!
-//! Shared by `cargo fuzz` (coverage-guided, see `fuzz/Cargo.toml`) and by `tests/fuzz.rs` (a fixed number of seeded inputs).
+//! Used by `cargo fuzz` (coverage-guided, see `fuzz/Cargo.toml`) and by `tests/fuzz.rs` (a fixed number of seeded
+//! inputs).
 
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
@@ -27,7 +28,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("canonical", canonical_json),
 ];
 
-/// What was read can be written, and reading that gives the same bytes again.
+/// A message that was read can be written, and reading the result gives the same bytes again.
 fn message<M: DeserializeOwned + Serialize>(input: &str) {
     if let Ok(message) = decode::<M>(input) {
         let written = encode(&message);
@@ -47,7 +48,7 @@ fn signed_frame(input: &str) {
     }
 }
 
-/// What has one text form only, has one.
+/// A type with one text form only keeps it.
 fn texts(input: &str) {
     if let Ok(id) = input.parse::<JobId>() {
         assert_eq!(id.to_string(), input);

@@ -1,4 +1,4 @@
-//! Executor classes: what kind of machine a job asks for, and how a miner announces what it has.
+//! Executor classes: the kinds of machine that jobs ask for, and the manifest in which a miner announces its executors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,28 +8,28 @@ use indexmap::IndexMap;
 
 use crate::macros::serde_as_text;
 
-/// An executor class that does not exist. Unlike statuses, an unknown class makes the whole message invalid.
+/// The text names no executor class. Unlike an unknown status, an unknown class makes the whole message invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown executor class {0:?}; known are {known}", known = ExecutorClass::ALL.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", "))]
 pub struct UnknownClass(String);
 
-/// The kinds of machine of the subnet (ComputeHorde's names and numbers).
+/// The kinds of machine in the subnet, with ComputeHorde's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExecutorClass {
     /// `spin_up-4min.gpu-24gb`: 24 GB of GPU memory, may take four minutes to appear. ComputeHorde's default.
     SpinUpGpu24Gb,
-    /// `always_on.gpu-24gb`.
+    /// `always_on.gpu-24gb`: 24 GB of GPU memory.
     AlwaysOnGpu24Gb,
     /// `always_on.llm.a6000`: 48 GB of GPU memory.
     AlwaysOnLlmA6000,
-    /// `always_on.test`: no GPU; what a machine without one offers.
+    /// `always_on.test`: no GPU; offered by machines without one.
     AlwaysOnTest,
-    /// `always_on.cpu.8c.16gb`: eight cores, 16 GB.
+    /// `always_on.cpu.8c.16gb`: eight cores, 16 GB of main memory.
     AlwaysOnCpu8c16Gb,
 }
 
 impl ExecutorClass {
-    /// Every class.
+    /// All classes that exist.
     pub const ALL: [Self; 5] = [
         Self::SpinUpGpu24Gb,
         Self::AlwaysOnGpu24Gb,
@@ -49,7 +49,7 @@ impl ExecutorClass {
         }
     }
 
-    /// The one-letter code of a chain commitment.
+    /// The one-letter code in a chain commitment.
     pub const fn short_code(self) -> char {
         match self {
             Self::SpinUpGpu24Gb => 'S',
@@ -60,7 +60,7 @@ impl ExecutorClass {
         }
     }
 
-    /// How long a miner may take to have such an executor at hand.
+    /// The time that a miner may take to provide such an executor.
     pub const fn spin_up_time(self) -> Duration {
         Duration::from_secs(match self {
             Self::SpinUpGpu24Gb => 240,
@@ -69,7 +69,7 @@ impl ExecutorClass {
         })
     }
 
-    /// Whether its jobs get a GPU.
+    /// Whether jobs of this class get a GPU.
     pub const fn has_gpu(self) -> bool {
         match self {
             Self::SpinUpGpu24Gb | Self::AlwaysOnGpu24Gb | Self::AlwaysOnLlmA6000 => true,
@@ -95,23 +95,23 @@ impl FromStr for ExecutorClass {
 
 serde_as_text!(ExecutorClass);
 
-/// How many executors of each class a miner has.
+/// The number of executors of each class that a miner has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Manifest(IndexMap<ExecutorClass, u32>);
 
 impl Manifest {
-    /// A manifest of these counts; a class named twice has its last count.
+    /// A manifest of these counts; the last count of a repeated class holds.
     pub fn new(counts: impl IntoIterator<Item = (ExecutorClass, u32)>) -> Self {
         Self(counts.into_iter().collect())
     }
 
-    /// Executors of `class`; zero if it is not named.
+    /// The number of executors of `class`; zero if the manifest does not name it.
     pub fn count(&self, class: ExecutorClass) -> u32 {
         self.0.get(&class).copied().unwrap_or(0)
     }
 
-    /// What both have together.
+    /// The sum of two manifests, class by class.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         let mut sum = self.0.clone();
@@ -140,7 +140,7 @@ impl Manifest {
         format!("<M:{}>", parts.join(";"))
     }
 
-    /// Reads a chain commitment; `None` for a text of another form. Unknown codes are passed over.
+    /// Reads a chain commitment; `None` for a text of another form. Unknown codes are skipped.
     pub fn from_commitment(text: &str) -> Option<Self> {
         let body = text.strip_prefix("<M:")?.strip_suffix('>')?;
         let mut counts = IndexMap::new();

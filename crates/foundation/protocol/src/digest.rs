@@ -1,4 +1,4 @@
-//! SHA-256 digests and what they name.
+//! SHA-256 digests, and the ids of container images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::macros::serde_as_text;
 
-/// A text that is not `sha256:` and 64 hex digits.
+/// The text is not `sha256:` and 64 lower-case hex digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is `sha256:` followed by 64 lower-case hex digits")]
 pub struct DigestError;
@@ -17,17 +17,17 @@ pub struct DigestError;
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Hashes `bytes`.
+    /// The digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Wraps a finished hash.
+    /// Wraps a hash that was computed elsewhere.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes.
+    /// The raw hash.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -66,7 +66,7 @@ impl FromStr for Digest {
 
 serde_as_text!(Digest);
 
-/// The id of a container image: the digest of its config document, known before the image is ever loaded.
+/// The id of a container image: the digest of its configuration document, known before the image is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ImageId(pub Digest);
 

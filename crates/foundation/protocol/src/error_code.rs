@@ -1,11 +1,11 @@
-//! Errors that an operator or a user may meet: each has a code and a page in `docs/errors/`.
+//! Errors that an operator or a user may meet. Each has a code and a page in `docs/errors/`.
 
 use std::fmt;
 
-/// One row a code. A missing page does not compile.
+/// One row per code. A missing page does not compile.
 macro_rules! error_codes {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $page:literal, $title:literal;)+) => {
-        /// What failed, in a form that can be looked up: `muster` prints the code, `docs/errors/` explains it.
+        /// A failure that can be looked up: `muster` prints the code, `docs/errors/` explains it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorCode { $($(#[$meta])* $variant),+ }
 
@@ -13,13 +13,13 @@ macro_rules! error_codes {
             /// Every code, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// `E0001`.
+            /// The code, such as `E0001`.
             pub const fn code(self) -> &'static str { match self { $(Self::$variant => $code),+ } }
 
-            /// The headline of its page.
+            /// The headline of the code's page.
             pub const fn title(self) -> &'static str { match self { $(Self::$variant => $title),+ } }
 
-            /// The whole page, Markdown.
+            /// The whole page in Markdown.
             pub const fn page(self) -> &'static str {
                 match self { $(Self::$variant => include_str!(concat!("../../../../docs/errors/", $page))),+ }
             }
@@ -30,63 +30,63 @@ macro_rules! error_codes {
 error_codes! {
     /// No Docker engine answers.
     EngineUnreachable = "E0001", "E0001.md", "no Docker engine answers";
-    /// A configuration that cannot be used.
+    /// The configuration has errors.
     ConfigInvalid = "E0002", "E0002.md", "the configuration has errors";
-    /// An address that is taken or not ours.
+    /// An address is taken, or does not belong to this machine.
     BindFailed = "E0003", "E0003.md", "cannot listen on an address";
     /// No chain endpoint answers.
     ChainUnreachable = "E0004", "E0004.md", "no chain endpoint answers";
-    /// A hotkey without a uid.
+    /// The hotkey has no uid in the subnet.
     NotRegistered = "E0005", "E0005.md", "the hotkey is not registered in the subnet";
-    /// A wallet file that is missing or unreadable.
+    /// A wallet file is missing or unreadable.
     WalletUnusable = "E0006", "E0006.md", "the wallet cannot be used";
-    /// A database that cannot be opened or migrated.
+    /// A database cannot be opened or migrated.
     StoreFailed = "E0007", "E0007.md", "the store cannot be used";
-    /// An image that is neither present nor loadable.
+    /// An image is neither present nor loadable.
     ImageMissing = "E0008", "E0008.md", "the image is not on the executor";
-    /// A program that ended with another exit code than 0.
+    /// The job's program ended with another exit code than 0.
     JobExitCode = "E0009", "E0009.md", "the job's program failed";
-    /// A program that ran too long.
+    /// The job's program ran too long.
     JobTimeout = "E0010", "E0010.md", "the job ran longer than it was allowed";
-    /// A signature that is missing, wrong, old or used before.
+    /// A signature is missing, wrong, too old or used before.
     SignatureRefused = "E0011", "E0011.md", "a signature was refused";
-    /// No miner for a job.
+    /// No miner can run the job.
     NoMiner = "E0012", "E0012.md", "no miner can take the job";
-    /// A miner that vanished.
+    /// The connection to the miner was lost.
     MinerLost = "E0013", "E0013.md", "the miner was lost";
-    /// A facilitator that does not answer or does not accept us.
+    /// The facilitator does not answer, or does not accept this validator.
     FacilitatorUnreachable = "E0014", "E0014.md", "the facilitator cannot be used";
-    /// An input that could not be put in place.
+    /// An input could not be put in place.
     VolumeRefused = "E0015", "E0015.md", "an input volume was refused";
-    /// Something `muster up` needs and could not build.
+    /// A part that `muster up` needs could not be built.
     BuildFailed = "E0016", "E0016.md", "a part of the local subnet could not be built";
-    /// Weights that did not reach the chain.
+    /// Weights did not reach the chain.
     WeightsNotSet = "E0017", "E0017.md", "weights were not set";
-    /// A child process of `muster up` that keeps dying.
+    /// A child process of `muster up` keeps stopping.
     RoleDied = "E0018", "E0018.md", "a role of the local subnet keeps stopping";
-    /// A server that does not hand out an input, or not to the end.
+    /// A server does not serve an input, or not to its end.
     InputUnreachable = "E0019", "E0019.md", "an input cannot be reached";
-    /// A server that refuses to hand out an input.
+    /// A server refuses to serve an input.
     InputDenied = "E0020", "E0020.md", "a server refused to hand out an input";
-    /// A URL that jobs may not name.
+    /// A job names a URL that jobs may not use.
     AddressRefused = "E0021", "E0021.md", "a job may not reach an address";
-    /// Other bytes than were promised.
+    /// An input's bytes differ from the promised ones.
     InputMismatch = "E0022", "E0022.md", "an input is not what it should be";
-    /// An output that does not exist, is no file, or is not accepted.
+    /// An output does not exist, is not a file, or is not accepted.
     UploadRefused = "E0023", "E0023.md", "an output was not accepted";
-    /// A server that does not take an output.
+    /// A server does not accept an output.
     UploadUnreachable = "E0024", "E0024.md", "an output could not be delivered";
-    /// A standing executor without a membership.
+    /// A persistent executor is not enrolled at its miner.
     NotEnrolled = "E0025", "E0025.md", "the executor is not enrolled at its miner";
-    /// A folder or a bucket that cannot be used.
+    /// The file store's folder or bucket cannot be used.
     FileStoreFailed = "E0031", "E0031.md", "the file store cannot be used";
-    /// A user's file that is not taken, or not handed out.
+    /// A user's file is not accepted or not served.
     FileRefused = "E0032", "E0032.md", "a file was not accepted";
-    /// A user's command that knows neither a key nor a wallet.
+    /// A user's command has neither a key nor a wallet.
     NotLoggedIn = "E0033", "E0033.md", "nobody is logged in";
-    /// A session that its miner does not put its name to.
+    /// The miner did not attest a session.
     SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
-    /// A streaming job that is up and does not answer.
+    /// A streaming job is up and does not answer.
     SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
 }
 

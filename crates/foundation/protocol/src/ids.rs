@@ -1,4 +1,4 @@
-//! Identities of jobs, of their attempts, and of the lease an executor dials in with.
+//! Ids of jobs and of their attempts, and the token with which an executor dials its miner.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use uuid::Uuid;
 
 use crate::macros::serde_as_text;
 
-/// Why a text is not an id.
+/// The reason why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// Not a UUID in its canonical form (lower case, hyphens).
+    /// The text is not a UUID in its canonical form (lower case, hyphens).
     #[error("{kind} must be a canonical uuid such as 11111111-2222-4333-8444-555555555555, got {text:?}")]
     NotCanonical {
-        /// What the id was to be.
+        /// The kind of id that was expected.
         kind: &'static str,
-        /// What came, shortened.
+        /// The first 64 characters of the text.
         text: String,
     },
-    /// Not `{attempt}-{uuid}`.
+    /// The text is not `{attempt}-{uuid}`; holds its length in characters.
     #[error("an executor token is two uuids joined by a hyphen, got {0} characters")]
     NotToken(usize),
 }
@@ -58,25 +58,26 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// The one name of a job for its user, however many attempts it takes.
+    /// The id of a job for its user. It stays the same however many attempts the job takes.
     JobId, "a job id"
 );
 uuid_id!(
-    /// One try of a job on one miner, and the fencing token of its lease.
+    /// One attempt of a job on one miner, and the fencing token of its lease.
     ///
-    /// The first attempt carries the job's own uuid on the wire, every further one a fresh uuid, so that receipts
-    /// never collide and a late message of an old attempt is recognised (ADR 0001).
+    /// The first attempt carries the job's own uuid on the wire, every further one a fresh uuid. Receipts therefore
+    /// never collide, and a late message of an old attempt is recognised (ADR 0001).
     AttemptId, "an attempt id"
 );
 
 impl AttemptId {
-    /// The first attempt of a job.
+    /// The id of a job's first attempt.
     pub const fn first_of(job: JobId) -> Self {
         Self(job.0)
     }
 }
 
-/// What a one-shot executor shows its miner: the attempt it serves and a random part that is the credential.
+/// The token that a one-shot executor shows its miner: the attempt it serves and a random part, which is the
+/// credential.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ExecutorToken {
     attempt: AttemptId,
@@ -89,7 +90,7 @@ impl ExecutorToken {
         Self { attempt, secret }
     }
 
-    /// The attempt it admits to.
+    /// The attempt that the token admits to.
     pub const fn attempt(&self) -> AttemptId {
         self.attempt
     }
@@ -102,7 +103,7 @@ impl fmt::Display for ExecutorToken {
 }
 
 impl fmt::Debug for ExecutorToken {
-    /// The secret half stays out of logs.
+    /// Keeps the secret half out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ExecutorToken({}-…)", self.attempt)
     }
@@ -130,7 +131,7 @@ fn parse_canonical(text: &str) -> Option<Uuid> {
     (uuid.hyphenated().to_string() == text).then_some(uuid)
 }
 
-/// Enough of a peer's text to recognise it in a log, never all of it.
+/// The first 64 characters: enough of a peer's text to recognise it in a log.
 fn shortened(text: &str) -> String {
     text.chars().take(64).collect()
 }

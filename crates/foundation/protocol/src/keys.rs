@@ -14,19 +14,19 @@ use crate::macros::serde_as_text;
 const SS58_PREFIX: u8 = 42;
 const CHECKSUM_CONTEXT: &[u8] = b"SS58PRE";
 
-/// Why a text is not an ss58 address.
+/// The reason why a text is not an ss58 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// A character outside the base58 alphabet, or a text longer than any address.
     #[error("not an ss58 address: it is not base58")]
     NotBase58,
-    /// The wrong number of bytes.
+    /// The text encodes the wrong number of bytes.
     #[error("not an ss58 address of a 32-byte key: it holds {0} bytes, 35 are needed")]
     Length(usize),
-    /// Another network's prefix.
+    /// The address belongs to another network.
     #[error("an ss58 address of network {0}; Bittensor's addresses have prefix 42 and begin with a 5")]
     Prefix(u8),
-    /// Mistyped.
+    /// At least one character is mistyped.
     #[error("the ss58 address fails its checksum: at least one character is wrong")]
     Checksum,
 }
@@ -36,7 +36,7 @@ pub enum KeyError {
 pub struct Hotkey([u8; 32]);
 
 impl Hotkey {
-    /// Wraps the raw key. Not every value is a point of the curve; verification says so, not this.
+    /// Wraps the raw key. Not every value is a point of the curve; only verification finds out.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -68,7 +68,7 @@ impl FromStr for Hotkey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        // base58 decoding is quadratic, so a long text is refused before it.
+        // Decoding base58 takes quadratic time, so a long text is refused first.
         if text.len() > 64 {
             return Err(KeyError::NotBase58);
         }
@@ -132,7 +132,7 @@ role_key!(
     MinerKey
 );
 role_key!(
-    /// The key an end user signs jobs with; it need not be registered anywhere.
+    /// The key with which an end user signs jobs; it need not be registered anywhere.
     UserKey
 );
 

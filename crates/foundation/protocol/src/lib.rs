@@ -1,7 +1,7 @@
-//! The vocabulary of Muster: what roles say to one another, what they sign, and the rules of a job's life.
+//! The vocabulary of Muster: the messages between roles, the texts that they sign, and the rules of a job's life.
 //!
-//! Everything here is a value or a pure function. No sockets, no clocks, no randomness: time is an argument.
-//! The wire is ComputeHorde's (see `docs/protocol.md`); what Muster adds is optional and marked as such.
+//! Everything here is a value or a pure function, without sockets, clocks or randomness: the time is an argument. The
+//! wire is ComputeHorde's (see `docs/protocol.md`); Muster's additions are optional and marked as such.
 
 mod macros;
 
@@ -39,7 +39,7 @@ pub use volume::Volume;
 
 /// The request and response header by which a websocket peer shows that it is Muster.
 ///
-/// Without it nothing of ours is ever sent: ComputeHorde peers see only ComputeHorde's messages.
+/// Muster's own messages are sent only to peers that showed it: ComputeHorde peers see only ComputeHorde's messages.
 pub const MUSTER_PROTOCOL_HEADER: &str = "muster-protocol";
 
 /// The version of our additions to the wire, the value of [`MUSTER_PROTOCOL_HEADER`].

@@ -1,8 +1,9 @@
-//! Small generators for types of one shape, so that each of their rules is written once.
+//! Macros for types of one shape, so that each of their rules is written once.
 
 /// An enum on the wire whose unknown values are accepted and become `Unknown`.
 ///
-/// ComputeHorde adds values between releases; a status we have never heard of must not cost us the message.
+/// ComputeHorde adds values between releases; a value that this version does not know must not make the whole message
+/// unreadable.
 macro_rules! open_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -46,7 +47,7 @@ macro_rules! open_enum {
     };
 }
 
-/// Serialises through `Display` and reads through `FromStr`: the text form is the only form on any wire.
+/// Serialises through `Display` and reads through `FromStr`: the text form is the only form on the wire.
 macro_rules! serde_as_text {
     ($name:ident) => {
         impl serde::Serialize for $name {

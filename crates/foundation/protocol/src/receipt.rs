@@ -1,4 +1,4 @@
-//! Receipts: what a validator and a miner both sign about one attempt of a job.
+//! Receipts: statements about one attempt of a job that both its validator and its miner sign.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use crate::keys::{MinerKey, ValidatorKey};
 use crate::signature::Signature;
 use crate::time::Timestamp;
 
-/// Thirty days, the longest a receipt may claim to hold (compute-horde 0.0.27).
+/// Thirty days, the longest validity of a receipt (compute-horde 0.0.27).
 const MAX_TTL_SECS: u64 = 2_592_000;
-/// A year.
+/// One year in microseconds.
 const MAX_TOOK_MICROS: u64 = 31_536_000_000_000;
 const MAX_BLOCK_NUMBERS: usize = 10_000;
 const MAX_BLOCK_NUMBER: u64 = 1 << 32;
@@ -27,43 +27,44 @@ pub fn page_of(time: Timestamp) -> i64 {
     time.secs().div_euclid(PAGE_SECS)
 }
 
-/// A field of a receipt outside the limits that both implementations share.
+/// A field of a receipt lies outside the limits that both implementations share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiptError {
-    /// A time outside the years 2000 to 2099.
+    /// The named field holds a time outside the years 2000 to 2099.
     #[error("{0} lies outside the years 2000 to 2099")]
     Year(&'static str),
-    /// Valid for longer than thirty days.
+    /// The receipt is valid for longer than thirty days; holds its ttl in seconds.
     #[error("ttl of {0} s is longer than thirty days")]
     Ttl(u64),
-    /// Took longer than a year.
+    /// The attempt took longer than a year; holds its duration in microseconds.
     #[error("time_took_us of {0} is longer than a year")]
     Took(u64),
-    /// Not a plain decimal number.
+    /// `score_str` is not a plain decimal number.
     #[error("score_str must be digits, optionally with a fraction, of at most 256 characters")]
     Score,
-    /// A block no chain will reach.
+    /// A block number is larger than 2^32.
     #[error("block number {0} is larger than 2^32")]
     Block(u64),
-    /// Too many blocks.
+    /// The receipt names too many blocks; holds their number.
     #[error("{0} block numbers, 10000 are allowed")]
     Blocks(usize),
 }
 
-/// What a receipt says. The tag `receipt_type` stands among the payload's fields.
+/// The signed content of a receipt. The tag `receipt_type` stands among its fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ReceiptPayload {
     /// The validator reserves an executor.
     Started(StartedReceipt),
-    /// The miner has accepted.
+    /// The miner has accepted the attempt.
     Accepted(AcceptedReceipt),
-    /// The attempt has ended and this is what it is paid.
+    /// The attempt has ended; states its pay.
     Finished(FinishedReceipt),
 }
 
 impl<'de> Deserialize<'de> for ReceiptPayload {
-    /// By hand because the tag stands in the middle of the object, and so that the error names the field at fault.
+    /// Written by hand because the tag stands in the middle of the object, and so that the error names the field at
+    /// fault.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
         let value = serde_json::Value::deserialize(deserializer)?;
@@ -85,19 +86,19 @@ impl<'de> Deserialize<'de> for ReceiptPayload {
     }
 }
 
-/// The kinds of receipt: an attempt has at most one of each, in this order.
+/// The kinds of receipt. An attempt has at most one of each, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReceiptKind {
-    /// The reservation.
+    /// The validator's reservation of an executor.
     Started,
-    /// The confirmation.
+    /// The validator's confirmation of the miner's acceptance.
     Accepted,
-    /// The pay slip.
+    /// The end of the attempt and its pay.
     Finished,
 }
 
 impl ReceiptKind {
-    /// Every kind.
+    /// All three kinds, in order.
     pub const ALL: [Self; 3] = [Self::Started, Self::Accepted, Self::Finished];
 
     /// The name on the wire, `receipt_type`.
@@ -122,76 +123,76 @@ impl fmt::Display for ReceiptKind {
 }
 
 crate::macros::constant_text!(
-    /// `JobStartedReceipt`.
+    /// The `receipt_type` of [`StartedReceipt`].
     StartedTag = "JobStartedReceipt"
 );
 crate::macros::constant_text!(
-    /// `JobAcceptedReceipt`.
+    /// The `receipt_type` of [`AcceptedReceipt`].
     AcceptedTag = "JobAcceptedReceipt"
 );
 crate::macros::constant_text!(
-    /// `JobFinishedReceipt`.
+    /// The `receipt_type` of [`FinishedReceipt`].
     FinishedTag = "JobFinishedReceipt"
 );
 
-/// Reservation of an executor, sent with the initial request.
+/// The reservation of an executor, sent with the offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedReceipt {
-    /// The attempt (the wire calls it a job).
+    /// The id of the attempt (the wire calls it a job).
     pub job_uuid: AttemptId,
-    /// Who is to run it.
+    /// The miner that is offered the attempt.
     pub miner_hotkey: MinerKey,
-    /// Who asks.
+    /// The validator that offers the attempt.
     pub validator_hotkey: ValidatorKey,
-    /// When it was written, by the validator's clock.
+    /// The time of signing, by the validator's clock.
     pub timestamp: Timestamp,
     /// Always `JobStartedReceipt`.
     pub receipt_type: StartedTag,
-    /// The kind of executor reserved.
+    /// The class of the reserved executor.
     pub executor_class: ExecutorClass,
-    /// Whether a user asked for the job, as against a validator's own test.
+    /// Whether a user submitted the job, rather than a validator testing the miner.
     pub is_organic: bool,
-    /// Seconds for which the reservation holds.
+    /// Seconds for which the reservation holds, at most thirty days.
     pub ttl: u64,
 }
 
-/// Confirmation that the miner's acceptance arrived.
+/// The confirmation that the miner's acceptance arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedReceipt {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// Who runs it.
+    /// The miner that runs the attempt.
     pub miner_hotkey: MinerKey,
-    /// Who asked.
+    /// The validator that offers the attempt.
     pub validator_hotkey: ValidatorKey,
-    /// When it was written.
+    /// The time of signing, by the validator's clock.
     pub timestamp: Timestamp,
     /// Always `JobAcceptedReceipt`.
     pub receipt_type: AcceptedTag,
-    /// When the acceptance arrived.
+    /// The time at which the acceptance arrived, by the validator's clock.
     pub time_accepted: Timestamp,
-    /// Seconds.
+    /// Seconds for which the receipt holds, at most thirty days.
     pub ttl: u64,
 }
 
-/// The pay slip.
+/// The end of an attempt and its pay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishedReceipt {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// Who ran it.
+    /// The miner that runs the attempt.
     pub miner_hotkey: MinerKey,
-    /// Who asked.
+    /// The validator that offers the attempt.
     pub validator_hotkey: ValidatorKey,
-    /// When it was written.
+    /// The time of signing, by the validator's clock.
     pub timestamp: Timestamp,
     /// Always `JobFinishedReceipt`.
     pub receipt_type: FinishedTag,
-    /// When the attempt began.
+    /// The time at which the attempt began.
     pub time_started: Timestamp,
-    /// How long it took, in microseconds.
+    /// The duration of the attempt, in microseconds, at most a year.
     pub time_took_us: u64,
-    /// Executor-seconds paid, as a decimal text with six places.
+    /// The pay in executor-seconds, as a decimal text with six places.
     pub score_str: String,
     /// The allowance blocks that pay for it.
     #[serde(default)]
@@ -199,9 +200,9 @@ pub struct FinishedReceipt {
 }
 
 impl FinishedReceipt {
-    /// Executor-seconds paid, in millionths, exactly; `None` if `score_str` is no such number.
+    /// The pay in millionths of an executor-second, exactly; `None` if `score_str` is not such a number.
     ///
-    /// Digits past the sixth are cut off: one receipt with more must not stop the scoring of the others.
+    /// Digits past the sixth are cut off: a receipt with more of them must not stop the scoring of the others.
     pub fn score_micros(&self) -> Option<u64> {
         let (whole, fraction) = self.score_str.split_once('.').unwrap_or((&self.score_str, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -223,7 +224,7 @@ impl FinishedReceipt {
 }
 
 impl ReceiptPayload {
-    /// The attempt it is about.
+    /// The id of the attempt.
     pub fn attempt(&self) -> AttemptId {
         match self {
             Self::Started(r) => r.job_uuid,
@@ -232,7 +233,7 @@ impl ReceiptPayload {
         }
     }
 
-    /// Who ran, or is to run, the attempt.
+    /// The miner that runs, or ran, the attempt.
     pub fn miner(&self) -> MinerKey {
         match self {
             Self::Started(r) => r.miner_hotkey,
@@ -241,7 +242,7 @@ impl ReceiptPayload {
         }
     }
 
-    /// Who asked for it.
+    /// The validator that offered the attempt.
     pub fn validator(&self) -> ValidatorKey {
         match self {
             Self::Started(r) => r.validator_hotkey,
@@ -250,7 +251,7 @@ impl ReceiptPayload {
         }
     }
 
-    /// When it was written.
+    /// The time of signing, by the validator's clock.
     pub fn timestamp(&self) -> Timestamp {
         match self {
             Self::Started(r) => r.timestamp,
@@ -259,7 +260,7 @@ impl ReceiptPayload {
         }
     }
 
-    /// Which kind of receipt it is.
+    /// The kind of the receipt.
     pub fn kind(&self) -> ReceiptKind {
         match self {
             Self::Started(_) => ReceiptKind::Started,
@@ -315,10 +316,10 @@ impl ReceiptPayload {
     }
 }
 
-/// A receipt with both signatures, not yet checked. One line of a miner's receipt page.
+/// A receipt with both signatures, not yet checked. A miner's receipt page holds one per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// What it says.
+    /// The statement that both parties sign.
     pub payload: ReceiptPayload,
     /// The validator's signature over [`ReceiptPayload::signed_bytes`].
     pub validator_signature: Signature,
@@ -326,17 +327,17 @@ pub struct Receipt {
     pub miner_signature: Signature,
 }
 
-/// A payload with the validator's signature alone, as it travels to the miner.
+/// A payload with the validator's signature alone, as it is sent to the miner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedReceipt {
-    /// What it says.
+    /// The statement that both parties sign.
     pub payload: ReceiptPayload,
-    /// The validator's signature.
+    /// The validator's signature over [`ReceiptPayload::signed_bytes`].
     pub validator_signature: Signature,
 }
 
 impl OfferedReceipt {
-    /// The whole receipt, once the miner has signed too.
+    /// Adds the miner's signature.
     pub fn with_countersignature(self, miner_signature: Signature) -> Receipt {
         Receipt {
             payload: self.payload,

@@ -1,28 +1,28 @@
-//! sr25519 signatures as texts. Making and checking them is `muster-identity`'s.
+//! sr25519 signatures as texts. `muster-identity` makes and checks them.
 
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// A text that is not a signature of 64 bytes.
+/// The text is not a signature of 64 bytes; holds the expected form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a signature is 64 bytes, written as {0}")]
 pub struct SignatureError(&'static str);
 
-/// 64 bytes of an sr25519 signature, not yet checked against anything.
+/// The 64 bytes of an sr25519 signature, not yet checked against anything.
 ///
-/// ComputeHorde writes them in three ways; serde uses the commonest, `0x` and hex.
+/// ComputeHorde writes signatures in three ways; serde uses the commonest, `0x` and hex.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature([u8; 64]);
 
 impl Signature {
-    /// Wraps the raw bytes.
+    /// Wraps a raw signature.
     pub const fn from_bytes(bytes: [u8; 64]) -> Self {
         Self(bytes)
     }
 
-    /// The raw bytes.
+    /// The raw signature.
     pub const fn as_bytes(&self) -> &[u8; 64] {
         &self.0
     }

@@ -1,37 +1,37 @@
-//! The words of a job's progress and of its failures, as ComputeHorde writes them.
+//! The statuses and reasons in which ComputeHorde states a job's progress and its failures.
 
 use crate::macros::open_enum;
 
 open_enum!(
-    /// How far a job has come, as its user sees it.
+    /// The progress of a job, as its user sees it.
     JobStatus {
-        /// The facilitator has handed it to a validator, or is about to.
+        /// The facilitator hands the job to a validator.
         Sent = "sent",
-        /// The validator has it.
+        /// The validator has the job.
         Received = "received",
-        /// A miner has agreed to run it.
+        /// A miner has agreed to run the job.
         Accepted = "accepted",
         /// An executor is up and has the image.
         ExecutorReady = "executor_ready",
-        /// A streaming job answers requests.
+        /// A streaming job accepts requests.
         StreamingReady = "streaming_ready",
         /// The inputs are in place.
         VolumesReady = "volumes_ready",
-        /// The program has ended; outputs are on their way.
+        /// The program has ended; the outputs are being delivered.
         ExecutionDone = "execution_done",
-        /// The end: success.
+        /// Terminal: the job succeeded.
         Completed = "completed",
-        /// The end: nobody would run it.
+        /// Terminal: no miner ran the job.
         Rejected = "rejected",
-        /// The end: the job's own fault.
+        /// Terminal: the job failed by its own fault.
         Failed = "failed",
-        /// The end: the subnet's fault.
+        /// Terminal: the subnet failed the job.
         HordeFailed = "horde_failed",
     }
 );
 
 impl JobStatus {
-    /// Whether nothing can follow.
+    /// Whether no other status can follow.
     pub const fn is_terminal(self) -> bool {
         match self {
             Self::Completed | Self::Rejected | Self::Failed | Self::HordeFailed => true,
@@ -46,7 +46,7 @@ impl JobStatus {
         }
     }
 
-    /// Position on the way outward; an unknown status has none.
+    /// The position in the order of statuses; an unknown status has none.
     const fn rank(self) -> Option<u8> {
         Some(match self {
             Self::Unknown => return None,
@@ -61,7 +61,7 @@ impl JobStatus {
         })
     }
 
-    /// Whether a user who has seen `previous` may be shown `self`: the status outward only moves forward.
+    /// Whether a user who has seen `previous` may be shown `self`: the status that users see only moves forward.
     ///
     /// An unknown status of a newer peer is kept but never moves a job past a terminal one.
     pub fn may_follow(self, previous: Self) -> bool {
@@ -90,39 +90,39 @@ impl JobStatus {
 }
 
 open_enum!(
-    /// The part of a job's life in which something went wrong.
+    /// The stage of a job in which something went wrong.
     JobStage {
         /// From the lease to a ready executor.
         ExecutorStartup = "executor_startup",
-        /// Inputs on their way.
+        /// The inputs are being fetched.
         VolumeDownload = "volume_download",
-        /// From started to answering.
+        /// From the program's start to its first answer.
         StreamingStartup = "streaming_startup",
-        /// The program itself.
+        /// The program runs.
         Execution = "execution",
-        /// Outputs on their way.
+        /// The outputs are being delivered.
         ResultUpload = "result_upload",
     }
 );
 
 open_enum!(
-    /// Why the subnet failed a job.
+    /// The reason why the subnet failed a job.
     HordeFailureReason {
-        /// Nothing more is known.
+        /// No more specific reason is known.
         GenericError = "generic_error",
-        /// A defect.
+        /// A defect in a role.
         UnhandledException = "unhandled_exception",
-        /// A defect that showed as a time-out.
+        /// A defect in a role that showed as a time-out.
         UnhandledTimeout = "unhandled_timeout",
         /// The streaming endpoint failed.
         StreamingFailed = "streaming_failed",
-        /// The miner could not be reached, or was lost.
+        /// The miner could not be reached, or its connection was lost.
         MinerConnectionFailed = "miner_connection_failed",
         /// The miner neither accepted nor declined in time.
         InitialResponseTimedOut = "initial_response_timed_out",
         /// No executor became ready in time.
         ExecutorReadinessTimedOut = "executor_readiness_response_timed_out",
-        /// Inputs were not in place in time.
+        /// The inputs were not in place in time.
         VolumesTimedOut = "volumes_timed_out",
         /// A streaming job did not answer in time.
         StreamingJobReadyTimedOut = "streaming_job_ready_timed_out",
@@ -140,9 +140,9 @@ open_enum!(
 );
 
 open_enum!(
-    /// Why a job failed by itself.
+    /// The reason why a job failed by its own fault.
     JobFailureReason {
-        /// It ran longer than its user allowed.
+        /// The program ran longer than its user allowed.
         Timeout = "timeout",
         /// The program ended with another exit code than 0.
         NonzeroReturnCode = "nonzero_return_code",
@@ -154,33 +154,33 @@ open_enum!(
 );
 
 open_enum!(
-    /// Why nobody ran a job.
+    /// The reason why no executor ran a job.
     JobRejectionReason {
         /// Every executor of the class is at work.
         Busy = "busy",
-        /// The user's signature does not hold.
+        /// The user's signature is not valid for the job.
         InvalidSignature = "invalid_signature",
-        /// No miner fits.
+        /// No miner fits the job.
         NoMinerForJob = "no_miner_for_job",
         /// The miner does not serve this validator.
         ValidatorBlacklisted = "validator_blacklisted",
-        /// The started receipt does not hold (since compute-horde 0.0.27).
+        /// The started receipt is not valid (since compute-horde 0.0.27).
         InvalidReceipt = "invalid_receipt",
     }
 );
 
 open_enum!(
-    /// A party of a job, for naming whose fault something was.
+    /// A party of a job, as reports of faults name it.
     ParticipantType {
         /// The user's own program.
         Sdk = "sdk",
-        /// The users' door.
+        /// The facilitator that accepted the job.
         Facilitator = "facilitator",
-        /// Who routes and scores.
+        /// The validator that routes jobs and scores miners.
         Validator = "validator",
-        /// Who keeps executors.
+        /// The miner that provides executors.
         Miner = "miner",
-        /// Who runs the container.
+        /// The executor that runs the container.
         Executor = "executor",
     }
 );

@@ -32,7 +32,8 @@ number!(
     Netuid(u16)
 );
 number!(
-    /// The number of a neuron in its subnet, from 0. The chain gives it to another hotkey once its owner is deregistered.
+    /// The number of a neuron in its subnet, from 0. The chain gives it to another hotkey once its owner is
+    /// deregistered.
     Uid(u16)
 );
 number!(

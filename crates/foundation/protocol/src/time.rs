@@ -1,4 +1,4 @@
-//! Points in time as the wire writes them.
+//! Points in time in the text form of the wire.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use chrono::{DateTime, Timelike, Utc};
 
 use crate::macros::serde_as_text;
 
-/// A text that is not a point in time with a time zone.
+/// The text is not an RFC 3339 time with a time zone, or its year lies outside 1970 to 9999.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an RFC 3339 time with a time zone and a year from 1970 to 9999: {0:?}")]
 pub struct TimestampError(String);
 
 /// Microseconds since 1970-01-01 UTC.
 ///
-/// Its text form is the one Python's pydantic prints, because receipts sign it: `2026-01-21T12:34:56.789012Z`,
-/// six digits, or none at all where the fraction is exactly zero.
+/// The text form is that of Python's pydantic, because receipts sign it: `2026-01-21T12:34:56.789012Z`, with six
+/// digits, or with none where the fraction is exactly zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
@@ -24,12 +24,12 @@ impl Timestamp {
     /// 9999-12-31T23:59:59.999999Z, the last moment that has a text form.
     const MAX_MICROS: i64 = 253_402_300_799_999_999;
 
-    /// Takes microseconds since the epoch, held within the years 1970 to 9999.
+    /// Takes microseconds since the epoch, clamped to the years 1970 to 9999.
     pub fn from_micros(micros: i64) -> Self {
         Self(micros.clamp(0, Self::MAX_MICROS))
     }
 
-    /// Takes whole seconds since the epoch, held within the years 1970 to 9999.
+    /// Takes whole seconds since the epoch, clamped to the years 1970 to 9999.
     pub fn from_secs(secs: i64) -> Self {
         Self::from_micros(secs.saturating_mul(1_000_000))
     }
@@ -44,7 +44,7 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// The time after `self` by `span`.
+    /// The time that lies `span` later, clamped to the year 9999.
     pub fn plus(self, span: Duration) -> Self {
         Self::from_micros(
             self.0
@@ -52,17 +52,17 @@ impl Timestamp {
         )
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// The span from `earlier` to this time; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// The calendar year, UTC.
+    /// The calendar year in UTC.
     pub fn year(self) -> i32 {
         chrono::Datelike::year(&self.to_chrono())
     }
 
-    /// As a chrono value.
+    /// Converts to a chrono value.
     pub fn to_chrono(self) -> DateTime<Utc> {
         DateTime::from_timestamp_micros(self.0).unwrap_or(DateTime::UNIX_EPOCH)
     }

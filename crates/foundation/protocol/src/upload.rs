@@ -1,4 +1,4 @@
-//! Where a job's outputs go (field `output_upload_type`).
+//! Destinations of a job's outputs (field `output_upload_type`).
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -15,62 +15,62 @@ pub enum OutputUpload {
     SingleFilePost(FilePost),
     /// One file, sent as a body.
     SingleFilePut(FilePut),
-    /// Several files, and the system's own output as a zip.
+    /// `multi_upload`: several files, and the system's own output as a zip.
     MultiUpload(MultiUpload),
 }
 
-/// `zip_and_http_post`.
+/// `zip_and_http_post`: all of `/output` as one zip, sent as a form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZipPost {
-    /// Where to send it.
+    /// The URL that receives the upload.
     pub url: String,
     /// Further fields of the form, in the order given.
     #[serde(default)]
     pub form_fields: Option<IndexMap<String, String>>,
 }
 
-/// `zip_and_http_put`.
+/// `zip_and_http_put`: all of `/output` as one zip, sent as a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZipPut {
-    /// Where to send it.
+    /// The URL that receives the upload.
     pub url: String,
 }
 
-/// `single_file_post`.
+/// `single_file_post`: one file, sent as a form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePost {
-    /// Where to send it.
+    /// The URL that receives the upload.
     pub url: String,
     /// Further fields of the form, in the order given.
     #[serde(default)]
     pub form_fields: Option<IndexMap<String, String>>,
-    /// The file under `/output`.
+    /// The path of the file under `/output`.
     pub relative_path: String,
     /// Headers to send, in the order given.
     #[serde(default)]
     pub signed_headers: Option<IndexMap<String, String>>,
 }
 
-/// `single_file_put`.
+/// `single_file_put`: one file, sent as a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePut {
-    /// Where to send it.
+    /// The URL that receives the upload.
     pub url: String,
-    /// The file under `/output`.
+    /// The path of the file under `/output`.
     pub relative_path: String,
     /// Headers to send, in the order given.
     #[serde(default)]
     pub signed_headers: Option<IndexMap<String, String>>,
 }
 
-/// `multi_upload`.
+/// `multi_upload`: several files, and the system's own output as a zip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MultiUpload {
-    /// The user's files.
+    /// The uploads of the user's files.
     pub uploads: Vec<FileUpload>,
-    /// Where stdout, stderr and the like go as one zip.
+    /// The destination of one zip with stdout, stderr and the like.
     #[serde(default)]
     pub system_output: Option<ZipUpload>,
 }
@@ -106,7 +106,7 @@ impl From<FileUpload> for OutputUpload {
 }
 
 impl OutputUpload {
-    /// The user's own uploads that it consists of, as their signature lists them.
+    /// The user's own uploads that it contains, as their signature lists them.
     pub fn into_parts(self) -> Vec<Self> {
         match self {
             Self::MultiUpload(multi) => multi.uploads.into_iter().map(Into::into).collect(),

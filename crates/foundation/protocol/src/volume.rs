@@ -1,8 +1,8 @@
-//! Where a job's inputs come from (field `volume_type`).
+//! Sources of a job's inputs (field `volume_type`).
 
 use serde::{Deserialize, Serialize};
 
-/// One input or several. Paths are relative to `/volume` in the job's container; checking them is the executor's.
+/// One input or several. Paths are relative to `/volume` in the job's container; the executor checks them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "volume_type", rename_all = "snake_case")]
 pub enum Volume {
@@ -12,49 +12,49 @@ pub enum Volume {
     ZipUrl(ZipUrlVolume),
     /// One file to fetch.
     SingleFile(SingleFileVolume),
-    /// A snapshot of a Hugging Face repository.
+    /// `huggingface_volume`: a snapshot of a Hugging Face repository.
     HuggingfaceVolume(HuggingfaceVolume),
-    /// Several of the others; never nested in itself.
+    /// `multi_volume`: several inputs.
     MultiVolume(MultiVolume),
 }
 
-/// `inline`.
+/// `inline`: a zip archive inside the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InlineVolume {
-    /// Base64 of a zip archive.
+    /// The zip archive, base64.
     pub contents: String,
-    /// Folder under `/volume`; the volume's root if absent.
+    /// The folder under `/volume` to unpack into; `/volume` itself if absent.
     #[serde(default)]
     pub relative_path: Option<String>,
 }
 
-/// `zip_url`.
+/// `zip_url`: a zip archive to fetch and unpack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ZipUrlVolume {
-    /// The URL of a zip archive (the wire's name for it is `contents`).
+    /// The URL of the zip archive (the wire's name for it is `contents`).
     pub contents: String,
-    /// Folder under `/volume`; the volume's root if absent.
+    /// The folder under `/volume` to unpack into; `/volume` itself if absent.
     #[serde(default)]
     pub relative_path: Option<String>,
 }
 
-/// `single_file`.
+/// `single_file`: one file to fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SingleFileVolume {
-    /// Where to fetch it.
+    /// The URL to fetch the file from.
     pub url: String,
-    /// File under `/volume`.
+    /// The path of the file under `/volume`.
     pub relative_path: String,
 }
 
-/// `huggingface_volume`.
+/// `huggingface_volume`: a snapshot of a Hugging Face repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HuggingfaceVolume {
-    /// `owner/name`.
+    /// The repository, as `owner/name`.
     pub repo_id: String,
     /// `model`, `dataset` or `space`; the hub's default if absent.
     #[serde(default)]
@@ -62,10 +62,10 @@ pub struct HuggingfaceVolume {
     /// Branch, tag or commit; the hub's default if absent.
     #[serde(default)]
     pub revision: Option<String>,
-    /// Folder under `/volume`; the volume's root if absent.
+    /// The folder under `/volume` to put the files into; `/volume` itself if absent.
     #[serde(default)]
     pub relative_path: Option<String>,
-    /// Which files to take; all if absent.
+    /// Globs of the files to take; all files if absent.
     #[serde(default)]
     pub allow_patterns: Option<Patterns>,
     /// The hub's access token.
@@ -84,14 +84,14 @@ pub enum Patterns {
     Many(Vec<String>),
 }
 
-/// `multi_volume`.
+/// `multi_volume`: several inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MultiVolume {
-    /// Its parts.
+    /// The inputs; none of them is a multi-volume itself.
     pub volumes: Vec<VolumePart>,
 }
 
-/// A volume that may stand inside a [`MultiVolume`].
+/// An input that may be part of a [`MultiVolume`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "volume_type", rename_all = "snake_case")]
@@ -102,12 +102,12 @@ pub enum VolumePart {
     ZipUrl(ZipUrlVolume),
     /// See [`Volume::SingleFile`].
     SingleFile(SingleFileVolume),
-    /// See [`Volume::HuggingfaceVolume`].
+    /// `huggingface_volume`: a snapshot of a Hugging Face repository.
     HuggingfaceVolume(HuggingfaceVolume),
 }
 
 impl Volume {
-    /// The simple volumes it consists of.
+    /// The simple volumes that it contains.
     pub fn into_parts(self) -> Vec<VolumePart> {
         match self {
             Self::Inline(v) => vec![VolumePart::Inline(v)],

@@ -1,4 +1,4 @@
-//! The attempt machine under random histories: invariants by name, whatever a peer says and whenever.
+//! The attempt machine under random histories: named invariants that hold whatever a peer sends and whenever.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

@@ -1,4 +1,5 @@
-//! Every parser over a fixed number of seeded inputs: golden frames, mutated. The same inputs in every run.
+//! Runs every parser over a fixed number of seeded inputs: golden frames, mutated. The inputs are the same in every
+//! run.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,10 +11,10 @@
 #[path = "../fuzz/targets.rs"]
 mod targets;
 
-/// Inputs for each target; `MUSTER_FUZZ_INPUTS` asks for more.
+/// Inputs for each target; `MUSTER_FUZZ_INPUTS` sets another number.
 const INPUTS: usize = 10_000;
 
-/// Pieces that parsers trip over.
+/// Pieces of text that parsers often handle wrongly.
 const TOKENS: &[&str] = &[
     "null",
     "true",
@@ -39,7 +40,7 @@ const TOKENS: &[&str] = &[
     "}",
 ];
 
-/// xorshift64*: a seed is a whole run.
+/// xorshift64*: the seed determines the whole run.
 struct Random(u64);
 
 impl Random {

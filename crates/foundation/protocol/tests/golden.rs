@@ -1,6 +1,6 @@
 //! Every message that the Python implementation makes is read and written back, byte for byte.
 //!
-//! `tests/vectors/wire.json` and `python.json` were made by ComputeHorde's own code (see `tests/python/make_vectors.py`).
+//! ComputeHorde's own code made `tests/vectors/wire.json` and `python.json` (see `tests/python/make_vectors.py`).
 
 #![expect(
     clippy::unwrap_used,
@@ -367,7 +367,7 @@ fn a_frame_of_countless_values_is_refused_before_they_are_made() {
             assert!(error.contains("more than 100000 values"), "{error}");
         }
     }
-    // What stands in a text is one value, quotation marks and all.
+    // A text is one value, whatever marks it contains.
     let text =
         r#"{"message_type":"GenericError","details":"TEXT"}"#.replace("TEXT", &r#"[\",:{"#.repeat(200_000));
     assert!(signing::decode_from_validator(&text).is_ok());

@@ -1,4 +1,4 @@
-//! The fold.
+//! The fold from a snapshot to scores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::{
     ScoringSnapshot, StreamedSession,
 };
 
-/// What one job can be paid at most, in executor-microseconds: nobody's word makes a receipt worth a year.
+/// The most that one job can be paid, in executor-microseconds: no validator's word makes a receipt worth a year.
 const MAX_MICROS: u64 = MAX_JOB_SECS * 1_000_000;
 
-/// What a miner has so far.
+/// The running total of one miner.
 #[derive(Clone, Copy, Default)]
 struct MinerTotal {
     micros: u128,
@@ -41,7 +41,7 @@ pub fn score(snapshot: &ScoringSnapshot) -> Scores {
         }
     }
     for (class, by_miner) in &sum_receipts(snapshot, &places, &mut scores) {
-        // Where nobody has proven anything, all of it is for work.
+        // Where no executor has proven anything, paid work gets the whole weight.
         let for_work = match capacity.contains_key(class) {
             true => 100_u8.saturating_sub(snapshot.capacity_percent),
             false => 100,
@@ -74,7 +74,7 @@ pub fn score(snapshot: &ScoringSnapshot) -> Scores {
     scores
 }
 
-/// Executor-microseconds by class and miner.
+/// Executor-microseconds by class and miner, from the receipts that count.
 fn sum_receipts(
     snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
@@ -100,7 +100,7 @@ fn sum_receipts(
     earned
 }
 
-/// Rao by miner; the sessions with something wrong are named on the way.
+/// Rao by miner, from the sessions that count. Also lists the faulty sessions.
 fn sum_sessions(
     snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
@@ -128,7 +128,7 @@ fn sum_sessions(
     earned
 }
 
-/// What a session's answers pay.
+/// The pay of a session's answers, in rao.
 pub(crate) fn session_rao(
     places: &BTreeMap<MinerKey, &Neuron>,
     session: &StreamedSession,
@@ -149,7 +149,7 @@ pub(crate) fn session_rao(
     Ok(session.earned)
 }
 
-/// The shares of one kind of work, and what each is worth.
+/// The shares of one kind of work, and the worth of each in points.
 fn share_out(
     by_miner: &BTreeMap<MinerKey, u128>,
     places: &BTreeMap<MinerKey, &Neuron>,
@@ -175,7 +175,7 @@ impl Scores {
     }
 }
 
-/// ProvenExecutors executors of each class, of miners that are in the subnet.
+/// Proven executors of each class, of miners that are in the subnet.
 fn count_executors(
     snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
@@ -191,13 +191,13 @@ fn count_executors(
     capacity
 }
 
-/// So many hundredths of some points, rounded down.
+/// A percentage of some points, rounded down.
 fn percent(points: u64, hundredths: u8) -> u64 {
     let part = u128::from(points).saturating_mul(u128::from(hundredths.min(100))) / 100;
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// What a receipt pays, and in which class.
+/// The pay of a receipt in executor-microseconds, and its class.
 pub(crate) fn receipt_amount(
     snapshot: &ScoringSnapshot,
     places: &BTreeMap<MinerKey, &Neuron>,
@@ -226,7 +226,7 @@ pub(crate) fn receipt_amount(
     Ok((class, micros))
 }
 
-/// The work of each coldkey split evenly over its hotkeys that have any; what does not divide goes to the lowest uids.
+/// Splits the work of each coldkey evenly over its hotkeys that have any; the remainder goes to the lowest uids.
 fn split_by_coldkey(
     by_miner: &BTreeMap<MinerKey, u128>,
     places: &BTreeMap<MinerKey, &Neuron>,

@@ -1,12 +1,14 @@
-//! From the finished receipts of one cycle to scores: a pure fold over integers that anyone can run again on the same
+//! From the finished receipts of one cycle to scores: a pure fold over integers that any party can repeat on the same
 //! snapshot.
 //!
-//! The unit of work is the executor-microsecond: a millionth of an executor-second, which is what a receipt's `score_str`
-//! counts. Work is summed by executor class and coldkey, split evenly over the coldkey's hotkeys that worked, and turned
-//! into points: each class is worth its weight, divided by the shares of its work and, where executors have proven what they are, by
-//! those of the proven ones. What sealed sessions answered is work of a kind of its own beside the classes: its unit is the rao
-//! that proven answers earned by their tokens. A receipt or a session that does not count is dropped with a reason and never
-//! stops the others; a neuron that gets nothing is told why.
+//! The unit of work is the executor-microsecond: a millionth of an executor-second, which is the unit of a receipt's
+//! `score_str`. Work is summed by executor class and coldkey, split evenly over the coldkey's hotkeys that worked, and
+//! turned into points. Each class is worth its weight, divided by the shares of its work and, where executors have
+//! proven what they are, by the shares of the proven ones. The answers of sealed sessions are a kind of work of their
+//! own beside the classes; its unit is the rao that proven answers earned by their tokens.
+//!
+//! A receipt or a session that does not count is dropped with a reason and never stops the others. Every neuron without
+//! a weight gets a reason. [`to_u16`] turns scores into the weights that the chain accepts.
 
 mod fold;
 mod normalize;
@@ -25,133 +27,134 @@ pub use normalize::to_u16;
 pub use weights::{follow_uids, score_and_weigh, weights_of};
 pub use zero::{ZeroReason, ZeroWeight, explain_zeros};
 
-/// What one unit of a class's weight is worth, in points.
+/// The worth of one unit of a class's weight, in points.
 pub const POINTS: u64 = 1_000_000_000_000;
 
-/// The largest weight of a class, or of streaming: all of them and their points fit into 64 bits.
+/// The largest weight of a class, or of streaming: all weights and their points fit into 64 bits.
 pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;
 
-/// DropReason receipts that are listed; the others are counted.
+/// Dropped receipts that are listed; further ones are counted.
 pub const MAX_LISTED: usize = 1_000;
 
-/// Everything that scores depend on.
+/// All inputs of the scores of a cycle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScoringSnapshot {
-    /// Who scores.
+    /// The validator that scores.
     pub me: ValidatorKey,
-    /// The subnet.
+    /// The neurons of the subnet.
     pub neurons: Vec<Neuron>,
-    /// Validators whose receipts count, beside the scorer's own.
+    /// Other validators whose receipts count.
     pub validators: BTreeSet<ValidatorKey>,
-    /// What each class is worth beside the others; one that is not named is worth nothing.
+    /// The weight of each class; a class that is not listed has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
     /// The finished receipts of the cycle.
     pub receipts: Vec<PaidReceipt>,
-    /// What all that sessions answered is worth beside the classes.
+    /// The weight of all answers of sealed sessions together, on the scale of the classes' weights.
     #[serde(default)]
     pub streaming_weight: u32,
-    /// The scorer's own sealed sessions that were over in the cycle.
+    /// The scorer's own sealed sessions that ended in the cycle.
     #[serde(default)]
     pub streamed: Vec<StreamedSession>,
     /// Executors that proved what they are, by the last batch of each miner.
     #[serde(default)]
     pub proven: Vec<ProvenExecutors>,
-    /// Of each class's weight, how many percent go to proven executors, where any are; the rest goes to paid work.
+    /// The part of each class's weight that goes to proven executors, in percent, where there are any; paid work gets
+    /// the rest.
     #[serde(default)]
     pub capacity_percent: u8,
 }
 
-/// Executors of one kind of one miner that proved what they are, or are at work where receipts show it.
+/// Executors of one class and one miner that proved what they are, or are at work as receipts show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProvenExecutors {
-    /// Whose.
+    /// The miner of the executors.
     pub miner: MinerKey,
-    /// Of which kind.
+    /// The class of the executors.
     pub class: ExecutorClass,
-    /// How many.
+    /// The number of the executors.
     pub executors: u32,
 }
 
 /// A neuron, as far as scoring needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neuron {
-    /// Its place in the subnet.
+    /// The neuron's number in the subnet.
     pub uid: Uid,
-    /// Who it is.
+    /// The key with which the neuron acts.
     pub hotkey: Hotkey,
-    /// Who owns it.
+    /// The key that owns the neuron.
     pub coldkey: Hotkey,
 }
 
-/// A finished receipt and what it is about.
+/// A finished receipt and the class of its executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaidReceipt {
-    /// The pay slip.
+    /// The receipt, which states the pay.
     pub receipt: FinishedReceipt,
-    /// The class of the executor, by the attempt's started receipt; `None` if nobody has seen one.
+    /// The class of the executor, by the attempt's started receipt; `None` if no started receipt is known.
     pub class: Option<ExecutorClass>,
 }
 
-/// What one sealed session answered, by the counts of the gateway that asked it.
+/// The answers of one sealed session, by the counts of the gateway that asked it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamedSession {
-    /// The attempt that it was.
+    /// The id of the session's attempt.
     pub attempt: AttemptId,
-    /// Who ran it.
+    /// The miner that ran the session.
     pub miner: MinerKey,
-    /// Answers whose proofs hold.
+    /// Number of answers whose proofs hold.
     pub proven: u64,
-    /// Answers that pay nothing, having none.
+    /// Number of answers without a proof, which pay nothing.
     pub unproven: u64,
-    /// Tokens that proven answers read.
+    /// Input tokens of the proven answers.
     pub input_tokens: u64,
-    /// Tokens that they wrote.
+    /// Output tokens of the proven answers.
     pub output_tokens: u64,
-    /// What they earned, in rao.
+    /// Earnings of the proven answers, in rao.
     pub earned: u64,
-    /// What was wrong with the session's last word or missing before it.
+    /// The fault of the session's closing statement, or the part that is missing before it.
     #[serde(default)]
     pub fault: Option<String>,
 }
 
-/// What one miner earned.
+/// The earnings of one miner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
-    /// Its place in the subnet.
+    /// The miner's number in the subnet.
     pub uid: Uid,
-    /// Who it is.
+    /// The miner's hotkey.
     pub miner: MinerKey,
-    /// Executor-seconds, in millionths, after its coldkey's work was split.
+    /// Executor-microseconds, after its coldkey's work was split.
     pub micros: u64,
-    /// What its sessions' answers earned, in rao, after its coldkey's was split.
+    /// Earnings of its sessions' answers, in rao, after its coldkey's were split.
     #[serde(default)]
     pub rao: u64,
-    /// What all of it is worth; for scores of an earlier release, the same as `micros`.
+    /// The worth of all its work, in points; in scores of an earlier release, the same as `micros`.
     #[serde(default)]
     pub points: u64,
 }
 
-/// ZeroReason a receipt or a session does not count.
+/// The reason why a receipt or a session does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
-    /// The hotkey is not, or no longer, in the subnet.
+    /// The miner is not, or no longer, in the subnet.
     NotRegistered,
-    /// Its validator may not set weights in the subnet, so its word about pay does not count.
+    /// The receipt's validator may not set weights in the subnet, so its statement of pay does not count.
     Stranger,
-    /// `score_str` is no amount.
+    /// `score_str` is not an amount.
     NoAmount,
-    /// It pays nothing: the attempt failed.
+    /// The receipt pays nothing: the attempt failed.
     Unpaid,
-    /// It pays more than the longest job can cost.
+    /// The receipt pays more than the longest job can cost.
     TooMuch,
-    /// The same attempt stood in another receipt of the same validator already.
+    /// Another receipt of the same validator has the same attempt.
     Repeated,
-    /// No started receipt says of which class the executor was.
+    /// No started receipt tells the class of the executor.
     NoStart,
     /// None of the session's answers was proven.
     Unproven,
-    /// The session's answers were proven, and cost nothing.
+    /// The session's answers were proven and cost nothing.
     Free,
 }
 
@@ -171,33 +174,33 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// A session that did not end as it should. What was proven of it is paid all the same; what is missing pays nothing.
+/// A session that did not end as it should. Its proven part is paid; the missing part pays nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultySession {
-    /// The attempt that it was.
+    /// The id of the session's attempt.
     pub attempt: AttemptId,
-    /// Who ran it.
+    /// The miner that ran the session.
     pub miner: MinerKey,
-    /// Answers of it that pay nothing.
+    /// Number of its answers that pay nothing.
     pub unproven: u64,
-    /// What is wrong, if it is more than that.
+    /// The fault, if there is one beyond unproven answers.
     pub fault: Option<String>,
 }
 
-/// The whole answer: every receipt counts towards a score or is among the dropped.
+/// The result of scoring: every receipt counts towards a score or is among the dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scores {
-    /// By uid; nobody with nothing.
+    /// The scores by uid, of miners that earned anything.
     pub scores: Vec<Score>,
-    /// The first of the dropped, in the order given.
+    /// The first dropped receipts, in the order given, at most [`MAX_LISTED`].
     pub dropped: Vec<(AttemptId, DropReason)>,
-    /// DropReason receipts that are not listed.
+    /// Number of dropped receipts that are not listed.
     #[serde(default)]
     pub more_dropped: u64,
-    /// Sessions that did not end as they should, whether or not they count, in the order given; as many as of the dropped.
+    /// Sessions that did not end as they should, whether or not they count, in the order given; at most [`MAX_LISTED`].
     #[serde(default)]
     pub faults: Vec<FaultySession>,
-    /// Everyone who gets nothing, and why, by uid.
+    /// Every neuron without a weight, by uid, with the reason.
     #[serde(default)]
     pub zeros: Vec<ZeroWeight>,
 }

@@ -7,7 +7,7 @@ use muster_protocol::Uid;
 
 /// Scales scores so that the largest becomes 65535, rounding halves up.
 ///
-/// Sorted by uid; the scores of a uid that is named twice are added. A score of zero, or one so small beside the largest
+/// The result is sorted by uid; scores of a repeated uid are added. A score of zero, or one so small beside the largest
 /// that it rounds to zero, is left out: the chain reads a missing weight as zero.
 pub fn to_u16(scores: &[(Uid, u64)]) -> Vec<(Uid, u16)> {
     let mut sums: BTreeMap<Uid, u128> = BTreeMap::new();
@@ -20,7 +20,7 @@ pub fn to_u16(scores: &[(Uid, u64)]) -> Vec<(Uid, u16)> {
         .collect()
 }
 
-/// `score / largest` of 65535, rounded; none for zero. A score is at most the largest, so the result fits.
+/// `score / largest` of 65535, rounded; `None` for zero. A score is at most the largest, so the result fits.
 fn scaled(score: u128, largest: u128) -> Option<u16> {
     let share = (score * 2 * u128::from(u16::MAX) + largest).checked_div(largest * 2)?;
     u16::try_from(share).ok().filter(|weight| *weight != 0)

@@ -18,7 +18,7 @@ pub fn score_and_weigh(snapshot: &ScoringSnapshot, min_entries: u16) -> (Scores,
 
 /// The same scores under the uids that their miners have now, sorted by uid.
 ///
-/// The score of a miner that left the subnet is dropped: its old uid may belong to a miner that has not earned anything.
+/// The score of a miner that left the subnet is dropped: its old uid may belong to a miner that has earned nothing.
 pub fn follow_uids(scores: &[Score], neurons: &[Neuron]) -> Vec<Score> {
     let uids: BTreeMap<_, _> = neurons
         .iter()

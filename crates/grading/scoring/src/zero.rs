@@ -1,4 +1,4 @@
-//! ZeroReason a neuron gets nothing.
+//! The reasons why neurons get no weight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,27 +12,27 @@ use crate::{DropReason, Neuron, Scores, ScoringSnapshot};
 /// A neuron without a weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZeroWeight {
-    /// Its place in the subnet.
+    /// The neuron's number in the subnet.
     pub uid: Uid,
-    /// Who it is.
+    /// The neuron's hotkey.
     pub miner: MinerKey,
-    /// ZeroReason.
+    /// The reason why the neuron gets no weight.
     pub why: ZeroReason,
 }
 
-/// ZeroReason a neuron gets nothing.
+/// The reason why a neuron gets no weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroReason {
-    /// It is the scorer.
+    /// The neuron is the scoring validator.
     Myself,
-    /// No validator wrote it a finished receipt in this cycle.
+    /// No validator wrote the neuron a finished receipt in this cycle.
     NoReceipts,
-    /// It has receipts or sessions, and none of them counts: how many for which reason.
+    /// None of the neuron's receipts and sessions counts; holds the number for each reason.
     NothingCounts(BTreeMap<DropReason, u64>),
-    /// What it worked at is worth nothing in this subnet.
+    /// The classes of the neuron's work have weight 0 in this subnet.
     WorthlessClass,
-    /// Beside the best its share is less than a 131070th part, which the chain's weights cannot express.
+    /// The neuron's share is less than a 131070th of the best one's, which the chain's weights cannot express.
     TooSmall,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for ZeroReason {
     }
 }
 
-/// Everyone in the subnet whose entry in `weighted` (uid, weight) is missing or zero, and why.
+/// Every neuron whose entry in `weighted` (uid, weight) is missing or zero, with the reason.
 pub fn explain_zeros(
     snapshot: &ScoringSnapshot,
     scores: &Scores,
@@ -69,7 +69,7 @@ pub fn explain_zeros(
         .collect();
     let mut dropped = BTreeMap::<MinerKey, BTreeMap<DropReason, u64>>::new();
     for paid in &snapshot.receipts {
-        // A repeated receipt stands beside one that counts, so it is nobody's whole reason.
+        // A repeated receipt accompanies one that counts, so it is never the only reason.
         if let Err(reason) = receipt_amount(snapshot, &places, paid, || true) {
             let count = dropped
                 .entry(paid.receipt.miner_hotkey)

@@ -1,4 +1,5 @@
-//! Scoring as properties: nothing is lost, nothing is made, and nobody's receipt changes another's pay but through the share.
+//! Properties of scoring: nothing is lost, nothing is created, and a receipt changes another miner's pay only through
+//! the share.
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey};
@@ -98,7 +99,7 @@ fn proven_executors_share_their_part_of_a_class_and_work_the_rest() {
     };
     let whole = [(1, POINTS / 4 * 3), (2, POINTS / 4)];
     assert_eq!(rows_of(&snapshot), whole, "nobody has proven anything");
-    // Miner 3 did no work and has as many executors as miner 2; the stranger's count for nothing.
+    // Miner 3 did no work and has as many executors as miner 2; executors of a miner outside the subnet do not count.
     snapshot.proven = vec![proven(2, 4), proven(3, 4), proven(9, 100), proven(1, 0)];
     let fifth = POINTS / 5;
     assert_eq!(
@@ -195,7 +196,8 @@ fn what_proven_answers_earned_is_worth_the_weight_of_streaming_beside_the_second
         .iter()
         .map(|s| (s.uid.0, s.micros, s.rao, s.points))
         .collect();
-    // Miner 1 has all the seconds and a ninth of the rao; miner 2 the rest, its coldkey's other hotkey having earned none.
+    // Miner 1 has all the seconds and a ninth of the rao; miner 2 has the rest, since its coldkey's other hotkey earned
+    // none.
     assert_eq!(
         of,
         [
@@ -224,7 +226,7 @@ fn what_is_not_proven_pays_nothing_and_a_session_with_a_gap_is_named() {
     assert_eq!(
         rows(&snapshot),
         [(2, 0, 2 * POINTS)],
-        "what was proven before the gap is paid"
+        "answers proven before the gap are paid"
     );
     let named = |session: &StreamedSession| FaultySession {
         attempt: session.attempt,

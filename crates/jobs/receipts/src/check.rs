@@ -1,4 +1,4 @@
-//! Which of the lines that a miner serves are receipts that count, and why the others are not.
+//! Checks the lines that a miner serves: valid receipts, and a reason for every rejected line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,14 @@ use muster_identity::{Party, Verified, VerifyError, verify_receipts};
 use muster_protocol::{AttemptId, Digest, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-/// How old a receipt may be. Miners serve theirs for two days; older ones were forgotten here, and would count again.
+/// The age from which a receipt is rejected. Miners serve receipts for two days; this validator has forgotten older
+/// ones and would count them again.
 pub const MAX_AGE: Duration = Duration::from_secs(2 * 24 * 3600);
 
-/// What a refused line is remembered by.
+/// The most characters of a rejected line that are kept.
 const MAX_EXAMPLE_CHARS: usize = 200;
 
-/// What tells receipts apart: an attempt's id is its validator's to give, so two validators' are two.
+/// The identity of a receipt. Each validator chooses its own attempt ids, so the validator's key is part of it.
 pub type ReceiptKey = (ValidatorKey, AttemptId, ReceiptKind);
 
 /// The key of a receipt.
@@ -23,34 +24,34 @@ pub fn key_of(receipt: &Receipt) -> ReceiptKey {
     (payload.validator(), payload.attempt(), payload.kind())
 }
 
-/// Why a line is refused.
+/// The reason why a line is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RejectionReason {
     /// The line, or the page, is longer than any honest one.
     TooLong,
-    /// It is no receipt.
+    /// The line is not a receipt.
     NotAReceipt,
-    /// It is another miner's.
+    /// The receipt is another miner's.
     OtherMiner,
-    /// A field lies outside the limits that everyone shares.
+    /// A field lies outside the shared limits.
     OutsideLimits,
-    /// It lies more than an hour in the future.
+    /// The receipt lies more than an hour in the future.
     Future,
-    /// It is older than miners serve theirs.
+    /// The receipt is older than miners serve theirs.
     Stale,
-    /// Its validator did not sign it.
+    /// The validator did not sign the receipt.
     ForgedValidator,
-    /// Its miner did not sign it.
+    /// The miner did not sign the receipt.
     ForgedMiner,
-    /// It was read before.
+    /// The receipt was read before.
     Repeated,
     /// Another receipt of that kind about that attempt was read before.
     Contradicts,
 }
 
 impl RejectionReason {
-    /// Every reason.
+    /// All reasons that exist.
     pub const ALL: [Self; 10] = [
         Self::TooLong,
         Self::NotAReceipt,
@@ -64,7 +65,7 @@ impl RejectionReason {
         Self::Contradicts,
     ];
 
-    /// The word that stores keep.
+    /// The reason's text form in stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TooLong => "too_long",
@@ -98,27 +99,27 @@ impl fmt::Display for RejectionReason {
     }
 }
 
-/// A line that was refused.
+/// A rejected line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptRejection {
-    /// Why.
+    /// The reason of the rejection.
     pub why: RejectionReason,
-    /// The beginning of it, for people.
+    /// The beginning of the line, for people.
     pub example: String,
 }
 
-/// What is to be made of a batch.
+/// The result of checking a batch.
 #[derive(Clone, Debug, Default)]
 pub struct CheckedBatch {
-    /// New receipts with both signatures good.
+    /// New receipts whose two signatures are valid.
     pub good: Vec<Verified<Receipt>>,
-    /// The others.
+    /// The rejected receipts, with their reasons.
     pub refused: Vec<ReceiptRejection>,
 }
 
-/// Reads lines that `from` served. What is no receipt, another's, or out of its time is refused here.
+/// Reads lines that `from` served. Lines that are not a receipt, or are another miner's or too old, are rejected here.
 ///
-/// The receipts may be judged once it is known which of their [keys](key_of) were read before.
+/// The receipts can be checked once it is known which of their [keys](key_of) were read before.
 pub fn read_lines(
     lines: &[Vec<u8>],
     from: MinerKey,
@@ -144,10 +145,10 @@ pub fn read_lines(
     (receipts, refused)
 }
 
-/// Judges receipts. `known` holds the digests of the payloads that were kept before, by key.
+/// Checks receipts. `known` holds the digests of the payloads that were stored before, by key.
 ///
-/// The signatures of those that are new are checked in one batch. A forged copy cannot keep the true one out: only what
-/// has been checked is known.
+/// The signatures of the new ones are checked in one batch. A forged copy cannot keep the true receipt out, because
+/// only checked receipts become known.
 pub fn check_receipts(
     receipts: Vec<Receipt>,
     known: &BTreeMap<ReceiptKey, Digest>,
@@ -183,7 +184,7 @@ pub fn check_receipts(
     judged
 }
 
-/// What tells two receipts of one key apart.
+/// The digest that tells two receipts of one key apart.
 pub fn digest(receipt: &Receipt) -> Digest {
     Digest::of(&receipt.payload.signed_bytes())
 }

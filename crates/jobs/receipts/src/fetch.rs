@@ -1,4 +1,4 @@
-//! Asking a miner for a part of a page. Bounded in time and bytes; nothing is followed.
+//! Fetches parts of a miner's pages. Bounded in time and bytes; redirects are not followed.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -12,49 +12,49 @@ use reqwest::{Client, Response, StatusCode};
 
 use crate::pages::{MAX_PAGE, PagePart, PageRequest};
 
-/// Bytes that are taken of one answer; the rest is asked for next time.
+/// The most bytes that are read of one answer; the next request asks for the rest.
 pub const MAX_PIECE: usize = 8 * 1024 * 1024;
 
-/// What a miner answers is late after this (ComputeHorde's validators wait as long).
+/// Time limit for an answer (ComputeHorde's validators wait as long).
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Likewise for a page that is caught up, which is longer.
+/// Time limit for a whole old page, which is longer.
 const ARCHIVE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What came of a page.
+/// A piece of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagePiece {
-    /// The bytes, from where the ask began.
+    /// The bytes, from the requested offset on.
     pub bytes: Vec<u8>,
-    /// Whether the miner had no more than these.
+    /// Whether the page had no more bytes than these.
     pub whole: bool,
 }
 
-/// Why nothing usable came.
+/// The reason why no usable answer came.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The client cannot be made.
+    /// The HTTP client cannot be made.
     #[error("no HTTP client can be made")]
     Client(#[source] reqwest::Error),
-    /// No answer, or one that broke off.
+    /// No answer came, or it broke off.
     #[error("the miner does not serve its receipts at {address}")]
     Unreachable {
-        /// Where it was asked.
+        /// The address that was asked.
         address: SocketAddr,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: reqwest::Error,
     },
-    /// An answer that a receipt page does not give.
+    /// The status is not one that a receipt page has.
     #[error("the miner answers {status} where a receipt page was asked for")]
     Status {
-        /// What it answers.
+        /// The HTTP status of the answer.
         status: u16,
     },
-    /// A part of another place than was asked for: its bytes belong nowhere.
+    /// The answer holds another range than was asked for, so its bytes cannot be placed.
     #[error("the miner answers a range without saying which, or another than was asked for")]
     Range,
-    /// A compressed page that is not one, or is longer than any page once it is opened.
+    /// The compressed page is malformed, or is longer than any page once it is opened.
     #[error("the miner's compressed page cannot be opened")]
     Archive(#[source] std::io::Error),
 }
@@ -66,7 +66,7 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// A fetcher that goes where it is told and nowhere else.
+    /// A fetcher that follows no redirect and uses no proxy.
     ///
     /// # Errors
     /// The client cannot be made.
@@ -82,10 +82,11 @@ impl Fetcher {
         Ok(Self { client })
     }
 
-    /// Asks the miner at `address`. A page that it does not have, or of which it has no more, is an empty piece.
+    /// Asks the miner at `address`. A page that the miner does not have, or whose end was reached, gives an empty
+    /// piece.
     ///
     /// # Errors
-    /// It does not answer in time, or not as a receipt page is answered.
+    /// The miner does not answer in time, or its answer is not one of a receipt page.
     pub async fn fetch(&self, address: SocketAddr, ask: PageRequest) -> Result<PagePiece, FetchError> {
         match ask.form {
             PagePart::From(offset) => self.part(address, ask.page, offset, PATIENCE).await,
@@ -119,7 +120,7 @@ impl Fetcher {
                     whole: true,
                 });
             }
-            // A miner that knows no ranges sends everything each time.
+            // A miner without support for ranges sends the whole page each time.
             StatusCode::OK => offset,
             StatusCode::PARTIAL_CONTENT if begins_at(&answer) == Some(offset) => 0,
             StatusCode::PARTIAL_CONTENT => return Err(FetchError::Range),
@@ -147,21 +148,21 @@ impl Fetcher {
         }
         let packed = body(answer, 0, MAX_PIECE).await.map_err(unreachable)?;
         if !packed.whole {
-            // Longer than a piece even when it is compressed: it is read in parts.
+            // A page that is longer than a piece even when compressed is read in parts.
             return Ok(None);
         }
         open(&packed.bytes).map(Some)
     }
 }
 
-/// The first byte that a partial answer says it holds.
+/// The first byte of a partial answer, by its own header.
 fn begins_at(answer: &Response) -> Option<u64> {
     let range = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     let (first, _) = range.trim().strip_prefix("bytes ")?.split_once('-')?;
     first.trim().parse().ok()
 }
 
-/// Reads at most `most` bytes after `skip`.
+/// Reads at most `most` bytes after the first `skip`.
 async fn body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece, reqwest::Error> {
     let mut skip = skip;
     let mut bytes = Vec::new();
@@ -178,7 +179,7 @@ async fn body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece,
     Ok(PagePiece { bytes, whole: true })
 }
 
-/// Opens a compressed page, which may be small and hold the world.
+/// Decompresses a page. The result is bounded, since a small archive may hold any amount.
 fn open(packed: &[u8]) -> Result<PagePiece, FetchError> {
     let mut bytes = Vec::new();
     let mut reader = MultiGzDecoder::new(packed).take(MAX_PAGE.saturating_add(1));

@@ -1,10 +1,10 @@
 //! Receipts of all validators, as miners serve them: pages of five minutes that grow, fetched in pieces.
 //!
-//! [`pages`] decides what to ask for, [`fetch`] asks, [`lines`] cuts what came into receipts, [`mod@check`] checks them in a
-//! batch. All but `fetch` are pure. Whoever calls keeps the cursors and the receipts, in one transaction.
+//! [`pages`] plans the requests, [`fetch`] makes them, [`lines`] cuts the bytes into lines, [`mod@check`] checks the
+//! receipts in a batch. All but `fetch` are pure. The caller stores the cursors and the receipts, in one transaction.
 //!
-//! A miner that serves is a stranger: everything that comes from it is bounded, and what is not a receipt of its own with
-//! two good signatures is refused with a reason and counted.
+//! The serving miner is not trusted: everything that it sends is bounded, and a line that is not a receipt of its own
+//! with two valid signatures is rejected with a reason and counted.
 
 pub mod check;
 pub mod fetch;

@@ -1,22 +1,23 @@
-//! Cutting what came of a page into lines.
+//! Cuts the bytes of a page into lines.
 
-/// The longest line that is read. A receipt with ten thousand block numbers has a hundred thousand bytes.
+/// The longest line that is read, in bytes. A receipt with ten thousand block numbers has a hundred thousand bytes.
 pub const MAX_LINE: usize = 256 * 1024;
 
-/// What came of a page, cut.
+/// The lines of a piece of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CutLines {
-    /// Whole lines without their ends; empty ones are left out.
+    /// Complete lines without their ends; empty lines are left out.
     pub lines: Vec<Vec<u8>>,
-    /// Bytes that these took, ends included: what comes after them comes again.
+    /// Bytes of these lines, ends included. The bytes after them are fetched again.
     pub used: u64,
-    /// Lines that were longer than [`MAX_LINE`].
+    /// Number of lines longer than [`MAX_LINE`].
     pub too_long: u32,
-    /// What came is longer than [`MAX_LINE`] and holds no end of a line: there is no way on in this page.
+    /// Whether the piece is longer than [`MAX_LINE`] and holds no end of a line, so that this page cannot be read
+    /// further.
     pub endless: bool,
 }
 
-/// Cuts `bytes`. A last line without its end is left for the next time.
+/// Cuts `bytes` into lines. A last line without its end is left for the next time.
 pub fn cut_lines(bytes: &[u8]) -> CutLines {
     let mut cut = CutLines::default();
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! Which pages to read, and from where.
+//! Plans which pages of a miner to read, and from which byte on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,33 +8,33 @@ use muster_protocol::receipt::{PAGE_SECS, page_of};
 
 use crate::lines::CutLines;
 
-/// Bytes of one page that are read. A busy miner of a hundred executors writes a tenth of it.
+/// The most bytes of one page that are read. A busy miner of a hundred executors writes a tenth of it.
 pub const MAX_PAGE: u64 = 64 * 1024 * 1024;
 
-/// How far a page has been read.
+/// The progress of reading a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCursor {
     /// The first byte that has not been read; the start of a line.
     pub offset: u64,
-    /// Nothing more is to be had of it.
+    /// Whether nothing more can be read of the page.
     pub settled: bool,
 }
 
-/// What to ask of a miner.
+/// A request to a miner for a part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// The page.
+    /// The number of the page.
     pub page: i64,
-    /// Which part of it.
+    /// The part that is asked for.
     pub form: PagePart,
 }
 
-/// Which part of a page.
+/// A part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagePart {
     /// The page from this byte on: it still grows, or was read in part.
     From(u64),
-    /// All of a page that grows no more, compressed if the miner has it so.
+    /// The whole of a page that grows no more, compressed if the miner has it so.
     Archive,
 }
 
@@ -44,7 +44,7 @@ pub fn growing_pages(now: Timestamp) -> [i64; 2] {
     [page, page.saturating_sub(1)]
 }
 
-/// What to ask of a miner now: the pages that grow, then, newest first, those before that were not read to their end.
+/// The next requests to a miner: the pages that grow, then, newest first, older pages that were not read to their end.
 pub fn plan_requests(
     now: Timestamp,
     cursors: &BTreeMap<i64, PageCursor>,
@@ -66,7 +66,7 @@ pub fn plan_requests(
     (oldest..=newest).rev().filter_map(ask).collect()
 }
 
-/// Where a page stands once what came from `cursor` on has been cut. `whole` says that the miner had no more than came.
+/// The progress of a page once the piece from `cursor` on has been cut. `whole` tells that the miner had no more bytes.
 pub fn advance_cursor(
     now: Timestamp,
     page: i64,

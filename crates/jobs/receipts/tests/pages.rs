@@ -1,4 +1,4 @@
-//! Pages of a miner over HTTP, and what is made of the lines of honest and of lying ones.
+//! Pages of a miner over HTTP, and the checks of lines from honest and from lying miners.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 const PAGE: &[u8] = b"one\ntwo\nthree\n";
 
-/// How a server answers; the name of the page says so.
+/// The server's behaviour, which the name of the page selects.
 async fn page(State(()): State<()>, Path(name): Path<String>, headers: HeaderMap) -> Response<Body> {
     let first = headers
         .get("range")
@@ -204,7 +204,7 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
     let cases: [(Vec<u8>, Result<(), RejectionReason>); 15] = [
         (line(&receipt(1, "1.000000", now())), Ok(())),
         (line(&forged_by_miner), Err(RejectionReason::ForgedValidator)),
-        // The forged copy came first, and the true one counts all the same.
+        // The forged copy came first, and the true receipt still counts.
         (line(&receipt(2, "1.000000", now())), Ok(())),
         (line(&forged_by_validator), Err(RejectionReason::ForgedMiner)),
         (line(&raised), Err(RejectionReason::ForgedValidator)),

@@ -1,4 +1,4 @@
-//! Whether a job that a facilitator hands over is taken: a pure answer that the user can read.
+//! Whether a validator accepts a job that a facilitator hands over, with a reason that the user can read.
 
 use std::collections::BTreeSet;
 
@@ -7,41 +7,41 @@ use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
 use muster_protocol::{Hotkey, UserKey};
 
-/// Whose jobs are taken.
+/// The users whose jobs are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedUsers {
-    /// Everyone's whose signature holds.
+    /// Every user with a valid signature.
     Any,
-    /// The validator's own and those of these keys.
+    /// The validator itself and these users.
     Listed(BTreeSet<UserKey>),
 }
 
-/// What the store knows of a request.
+/// The store's knowledge of an earlier request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorRequest {
-    /// Nothing.
+    /// The store has neither the job nor the signature.
     Never,
-    /// The job's id: the facilitator repeats itself.
+    /// The store has the job's id: the facilitator repeats itself.
     Job,
-    /// The user's signature (signatory and time), under another job's id.
+    /// The store has the user's signature (signatory and time) under another job's id.
     Signature,
 }
 
-/// The answer.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
-    /// Take it.
+    /// Accept the job.
     Admit,
-    /// It was taken before: say again how far it is.
+    /// The job was accepted before: report its status again.
     Repeat,
-    /// Refuse it, with what the user is told.
+    /// Refuse the job, with these details for the user.
     Refuse(RejectionDetails),
 }
 
 /// Decides about one request.
 ///
-/// `signature_holds` is the outcome of the cryptography, which is not this function's. The checks go from who asks to
-/// what they ask for, so that nobody learns anything with another's key.
+/// `signature_holds` is the result of the signature check, which the caller makes. The checks go from the user to the
+/// job, so that a stolen key reveals nothing about the limits.
 pub fn decide_admission(
     request: &JobRequest,
     signature_holds: bool,
@@ -94,7 +94,7 @@ fn may_submit(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
     }
 }
 
-/// No miner could run a job outside these limits, or its receipts would be invalid.
+/// Checks the limits outside which no miner could run the job, or its receipts would be invalid.
 fn check_limits(request: &JobRequest) -> Result<(), String> {
     let over = find_over_limits(&BoundedFields::from(request));
     if !over.is_empty() {
@@ -111,8 +111,8 @@ fn check_limits(request: &JobRequest) -> Result<(), String> {
     }
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) {
-        // By them a miner attests a session and is paid: they come from this validator's whitelist and from nobody else.
-        return Err("the terms of a sealed session are this validator's to set".to_owned());
+        // A miner attests and is paid by these terms, so they come only from this validator's whitelist.
+        return Err("only this validator may set the terms of a sealed session".to_owned());
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! What a miner may have at hand from an earlier job: an image, an input. Two jobs that name the same want the same thing.
+//! Keys of images and inputs that a miner may have at hand from an earlier job. Two jobs with the same key need the
+//! same thing.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +7,21 @@ use muster_protocol::Digest;
 use muster_protocol::volume::{Volume, VolumePart};
 use serde::{Deserialize, Serialize};
 
-/// Inputs of one job that are looked at: a job of a thousand files would otherwise be all that a ledger remembers.
+/// Inputs of one job that are considered: a job of a thousand files would otherwise fill the ledger.
 const MAX_INPUTS: usize = 16;
 
-/// An image or an input, by the digest of its name: what it is called matters here, not what it holds.
+/// The key of an image or an input: the digest of its name, not of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CacheKey(Digest);
 
 impl CacheKey {
-    /// The image of this name.
+    /// The key of the image with this name.
     pub fn image(name: &str) -> Self {
         Self::of("image", &[name])
     }
 
-    /// The inputs that are fetched from somewhere. Those that travel with the job are nowhere yet.
+    /// The keys of the inputs that are fetched from elsewhere. Inputs inside the job's message have no key.
     pub fn inputs(volume: Option<&Volume>) -> BTreeSet<Self> {
         let of_hub = |repo: &str, kind: Option<&str>, revision: Option<&str>| {
             Self::of(
@@ -54,7 +55,7 @@ impl CacheKey {
         }
     }
 
-    /// Lengths stand before the parts, so that no two lists of parts look the same.
+    /// Each part follows its length, so that two different lists of parts never give the same bytes.
     fn of(kind: &str, parts: &[&str]) -> Self {
         let mut bytes = Vec::new();
         for part in std::iter::once(&kind).chain(parts) {

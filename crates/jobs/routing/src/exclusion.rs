@@ -4,34 +4,34 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a miner is not asked.
+/// The reason why a miner is not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Exclusion {
-    /// It has announced no address on the chain.
+    /// The miner has announced no address on the chain.
     NoAxon,
-    /// Its address cannot be dialled: unspecified, multicast, or port 0.
+    /// The miner's address cannot be dialled: unspecified, multicast, or port 0.
     BadAxon,
-    /// It is this validator itself.
+    /// The neuron is this validator itself.
     OwnHotkey,
-    /// This validator's operator gives it nothing.
+    /// This validator's operator gives the miner no jobs.
     Blacklisted,
-    /// It had its attempt at this job.
+    /// The miner has already had an attempt at this job.
     AlreadyTried,
-    /// Its last manifest has no executor of the class.
+    /// The miner's last manifest has no executor of the class.
     ClassNotOffered,
-    /// All its executors of the class are at work for this validator.
+    /// All the miner's executors of the class are at work for this validator.
     Busy {
-        /// Attempts under way.
+        /// Attempts under way at the miner.
         open: u32,
-        /// Executors announced.
+        /// Executors of the class in its manifest.
         capacity: u32,
     },
-    /// It said a moment ago that it has no executor of the class free.
+    /// The miner recently reported that no executor of the class is free.
     FullLately,
-    /// It failed too many attempts lately.
+    /// The miner failed too many attempts recently.
     LostLately {
-        /// How many.
+        /// Number of recent incidents.
         incidents: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! Whether a miner that says it is busy has shown that it is.
+//! Whether a miner that declines a job as busy has shown that it is.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,28 +6,28 @@ use std::time::Duration;
 use muster_protocol::receipt::StartedReceipt;
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp, ValidatorKey};
 
-/// How long after its reservation ran out a receipt still excuses, for clocks that differ.
+/// How long after its expiry a receipt still excuses, for clocks that differ.
 const LEEWAY: Duration = Duration::from_secs(2);
 
-/// The rejection that is to be excused.
+/// A miner's rejection of an offer because it is busy.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyRejection {
-    /// Who refuses.
+    /// The miner that rejects.
     pub miner: MinerKey,
-    /// What was offered.
+    /// The attempt that was offered.
     pub attempt: AttemptId,
-    /// Of which kind.
+    /// The class of executor that was asked for.
     pub class: ExecutorClass,
-    /// When the rejection came.
+    /// The time of the rejection.
     pub at: Timestamp,
-    /// Executors of the class by the miner's last manifest; `None` if it was never heard.
+    /// Executors of the class by the miner's last manifest; `None` if no manifest is known.
     pub executors: Option<u32>,
 }
 
 /// Whether `receipts`, whose signatures have been checked, show every executor of the class at work.
 ///
-/// `counts` says whose receipts show anything: a validator's whose word weighs, or a miner could write its own excuses.
-/// While nobody knows what the miner has, it is believed.
+/// `counts` selects the validators whose receipts are evidence; otherwise a miner could write its own excuses. A miner
+/// without a known manifest is believed.
 pub fn is_excused<'a>(
     rejection: &BusyRejection,
     receipts: impl IntoIterator<Item = &'a StartedReceipt>,

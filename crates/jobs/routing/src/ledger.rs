@@ -1,5 +1,5 @@
-//! What a validator remembers of its miners in order to route: made from the store at the start, kept up to date by what
-//! happens. Pure; bounded whatever miners say and however many jobs there are.
+//! A validator's knowledge of its miners for routing: rebuilt from the store at the start and kept up to date by
+//! events. Pure, and bounded whatever miners send and however many jobs there are.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -10,28 +10,28 @@ use crate::cache_keys::CacheKey;
 use crate::record::AttemptMark;
 use crate::route::MinerStats;
 
-/// For how long what is remembered counts.
+/// How long each kind of knowledge counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerWindows {
-    /// Marks: failures and successes.
+    /// For marks: failures and successes.
     pub record: Duration,
-    /// Attempts that were given, for fairness.
+    /// For attempts that were given to a miner, which decide fairness.
     pub given: Duration,
-    /// A manifest. A miner that is not asked because of it could never correct it.
+    /// For a manifest. It must expire, because a miner that is not asked because of its manifest could not correct it.
     pub manifest: Duration,
-    /// That a miner said it has nothing free.
+    /// For a miner's report that no executor is free.
     pub full: Duration,
-    /// That an image or input is at hand.
+    /// For an image or input that a miner has at hand.
     pub warm: Duration,
 }
 
-/// Things that are remembered of one miner.
+/// The most cached images and inputs that are remembered of one miner.
 const MAX_WARM: usize = 512;
 
-/// Parts of a window that are told apart: what is remembered is forgotten at most a sixtieth of the window too late.
+/// Slices of a window that are counted apart: an event is forgotten at most a sixtieth of the window too late.
 const SLICES: i64 = 60;
 
-/// What a validator remembers of its miners.
+/// A validator's knowledge of its miners.
 #[derive(Clone, Debug)]
 pub struct MinerLedger {
     windows: LedgerWindows,
@@ -50,7 +50,7 @@ struct MinerAccount {
     warm: BTreeMap<CacheKey, Timestamp>,
 }
 
-/// How often something happened lately, in slices of time.
+/// The number of recent events, counted in slices of time.
 #[derive(Clone, Debug, Default)]
 struct SlicedCount {
     slices: VecDeque<(i64, u32)>,
@@ -91,7 +91,7 @@ impl SlicedCount {
 }
 
 impl MinerLedger {
-    /// A ledger that knows of nobody.
+    /// An empty ledger.
     pub fn new(windows: LedgerWindows) -> Self {
         Self {
             windows,
@@ -99,33 +99,33 @@ impl MinerLedger {
         }
     }
 
-    /// An attempt was given to a miner at `at`.
+    /// Notes that an attempt was given to a miner at `at`.
     pub fn record_offer(&mut self, miner: MinerKey, at: Timestamp) {
         let window = self.windows.given;
         self.account(miner).given.add(at, window);
     }
 
-    /// An attempt is under way there.
+    /// Notes that an attempt is under way at a miner.
     pub fn open_attempt(&mut self, miner: MinerKey, class: ExecutorClass) {
         let open = self.account(miner).open.entry(class).or_default();
         *open = open.saturating_add(1);
     }
 
-    /// It is over.
+    /// Notes that an attempt is over.
     pub fn close_attempt(&mut self, miner: MinerKey, class: ExecutorClass) {
         if let Some(open) = self.account(miner).open.get_mut(&class) {
             *open = open.saturating_sub(1);
         }
     }
 
-    /// An attempt that was given at `at`, and is under way, was a mistake: it is as if it had not been.
+    /// Removes an attempt that was given at `at` by mistake and is under way, as if it had not been given.
     pub fn withdraw_attempt(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
         self.close_attempt(miner, class);
         let window = self.windows.given;
         self.account(miner).given.remove(at, window);
     }
 
-    /// An attempt left this mark at `at`.
+    /// Notes the mark that an attempt left at `at`.
     pub fn record_mark(&mut self, miner: MinerKey, mark: AttemptMark, at: Timestamp) {
         let window = self.windows.record;
         let account = self.account(miner);
@@ -137,23 +137,23 @@ impl MinerLedger {
         }
     }
 
-    /// A miner says what it has.
+    /// Notes a miner's manifest.
     pub fn record_manifest(&mut self, miner: MinerKey, manifest: Manifest, at: Timestamp) {
         self.account(miner).manifest = Some((at, manifest));
     }
 
-    /// Executors of the class that the miner last said it has; `None` if it has not lately.
+    /// Executors of the class by the miner's last manifest; `None` without a recent one.
     pub fn executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
         let (at, manifest) = self.accounts.get(&miner)?.manifest.as_ref()?;
         (now.since(*at) < self.windows.manifest).then(|| manifest.count(class))
     }
 
-    /// A miner says that it has nothing of the class free.
+    /// Notes a miner's report that no executor of the class is free.
     pub fn record_full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
         self.account(miner).full.insert(class, at);
     }
 
-    /// An attempt has come so far there that this must be at hand.
+    /// Notes images and inputs that a miner must have at hand, because an attempt got so far there.
     pub fn record_cached(
         &mut self,
         miner: MinerKey,
@@ -171,7 +171,8 @@ impl MinerLedger {
         }
     }
 
-    /// What is known of each of these miners now. Only what `about` names of the keys at hand is told.
+    /// The current statistics of each of these miners. Of the cached images and inputs only those in `about` are
+    /// listed.
     pub fn stats(
         &self,
         miners: impl IntoIterator<Item = MinerKey>,
@@ -209,7 +210,7 @@ impl MinerLedger {
         }
     }
 
-    /// Forgets miners of whom nothing counts any more. `keep` says who is in the subnet.
+    /// Forgets miners outside the subnet that have no attempt under way. `keep` tells which miners are in the subnet.
     pub fn forget(&mut self, keep: impl Fn(&MinerKey) -> bool) {
         self.accounts
             .retain(|miner, account| keep(miner) || account.open.values().any(|open| *open > 0));

@@ -1,8 +1,9 @@
-//! What a validator decides about a job, all of it pure: whether it is taken ([`admission`]), which miner gets it ([`mod@route`]),
-//! what follows the end of an attempt ([`retry`]), and what such an end leaves on the miner's record ([`record`]).
+//! A validator's decisions about a job, all of them pure: admission ([`admission`]), the choice of a miner
+//! ([`mod@route`]), the step after an attempt ([`retry`]), and the mark that an attempt leaves on its miner's record
+//! ([`record`]).
 //!
-//! No clock, no store, no randomness: the same facts give the same answer for everybody. What is known of the miners is
-//! kept by a [`MinerLedger`], which is made anew from the store after a restart.
+//! No clock, no store, no randomness: the same facts give the same answer everywhere. A [`MinerLedger`] holds the
+//! knowledge about miners; it is rebuilt from the store after a restart.
 
 pub mod admission;
 pub mod cache_keys;

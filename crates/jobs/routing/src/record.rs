@@ -1,28 +1,28 @@
-//! What the end of an attempt leaves on its miner's record.
+//! The mark that the end of an attempt leaves on its miner's record.
 
 use muster_protocol::job::{Fault, Outcome};
 use serde::{Deserialize, Serialize};
 
-/// What the end of an attempt leaves on its miner's record.
+/// The mark that the end of an attempt leaves on its miner's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptMark {
-    /// It was done: this speaks for the miner.
+    /// The attempt succeeded: it counts for the miner.
     Done,
-    /// Nothing: the user's failure, or a refusal that speaks against nobody.
+    /// No effect: the user's failure, or a rejection that counts against no party.
     Clean,
-    /// The miner was busy, although its manifest says that it has executors and nothing shows that they are at work. Like
-    /// an [`Self::Excuse`], it puts the miner behind its equals and never leaves it out.
+    /// The miner was busy, although its manifest lists executors and no receipt shows them at work. Like an
+    /// [`Self::Excuse`], the mark puts the miner behind its equals and never excludes it.
     Unexcused,
-    /// It failed by somebody else's fault, as the miner says. Enough of these never leave a miner out, or users' mistakes
-    /// would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
+    /// The attempt failed by another party's fault, as the miner says. Excuses never exclude a miner, or users'
+    /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
     Excuse,
-    /// It failed by the miner's fault, or with its connection lost. Enough of these leave a miner out.
+    /// The attempt failed by the miner's fault, or its connection was lost. Enough incidents exclude a miner.
     Incident,
 }
 
 impl AttemptMark {
-    /// Every mark.
+    /// All marks that exist.
     pub const ALL: [Self; 5] = [
         Self::Done,
         Self::Clean,
@@ -31,7 +31,7 @@ impl AttemptMark {
         Self::Incident,
     ];
 
-    /// The word that stores keep.
+    /// The mark's text form in stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -42,14 +42,14 @@ impl AttemptMark {
         }
     }
 
-    /// Reads that word.
+    /// Reads the text form in stores.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mark| mark.as_str() == word)
     }
 }
 
-/// Judges the end of an attempt. `excused` says whether a refusal is backed: by receipts of work that is under way, or by
-/// nobody knowing what the miner has.
+/// The mark of an attempt's end. `excused` tells whether a rejection is justified: by receipts of work under way, or
+/// because no manifest of the miner is known.
 pub fn mark_attempt(outcome: &Outcome, excused: bool) -> AttemptMark {
     match outcome {
         Outcome::Completed(_) => AttemptMark::Done,

@@ -1,59 +1,59 @@
-//! What follows the end of an attempt: another miner, or the user's last word.
+//! The step after the end of an attempt: another miner, or the report to the user.
 
 use muster_protocol::job::{Fault, Outcome};
 
-/// What is decided by.
+/// The facts that decide the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryContext {
-    /// Attempts that there have been, this one included.
+    /// Attempts so far, this one included.
     pub attempts: u32,
-    /// Attempts that a job may have.
+    /// The most attempts that a job may have.
     pub max_attempts: u32,
-    /// Whether the user has called the job off.
+    /// Whether the user has cancelled the job.
     pub cancelled: bool,
-    /// Whether the user was told where a streaming job answers. Another attempt would answer elsewhere, and a status is
-    /// not told twice.
+    /// Whether the user knows the address of a streaming job. Another attempt would have another address, and a status
+    /// is not reported twice.
     pub address_told: bool,
 }
 
-/// What follows.
+/// The step after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// Ask another miner, under an attempt id of its own.
     TryAnother,
-    /// Tell the user.
+    /// Report the end to the user.
     Report(ReportReason),
 }
 
-/// Why no other miner is asked.
+/// The reason why no other miner is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportReason {
-    /// It worked.
+    /// The attempt succeeded.
     Done,
-    /// The fault is the user's: another miner would meet it too.
+    /// The user is at fault: another miner would fail as well.
     UsersFault,
-    /// Nobody wants the job any longer.
+    /// The user has cancelled the job.
     Cancelled,
-    /// A user is connected to where this attempt answered.
+    /// A user is connected to the address of this attempt.
     AddressTold,
-    /// There have been as many attempts as there may be.
+    /// The job has had all its attempts.
     OutOfAttempts,
 }
 
-/// Decides.
+/// Decides the step after an attempt.
 ///
-/// A job that fails by anybody's fault but its user's is tried elsewhere, also when its miner had accepted it. What it
-/// does outside (its uploads) then happens at most once per attempt; results of an attempt that was given up are dropped by
-/// its id. See ADR 0025.
+/// A job that fails by another party's fault than its user's is tried elsewhere, also when its miner had accepted it.
+/// Its effects outside (its uploads) then happen at most once per attempt; results of an abandoned attempt are dropped
+/// by its id. See ADR 0025.
 pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
     if context.cancelled {
         return NextStep::Report(ReportReason::Cancelled);
     }
     let users = match outcome {
         Outcome::Completed(_) => return NextStep::Report(ReportReason::Done),
-        // A program that fails fails everywhere; and a miner that lies about it is found out by audits, not by retries.
+        // A failing program fails at every miner; audits, not retries, find a miner that lies about it.
         Outcome::Failed(_) => true,
-        // The user's signature was checked at the door: a miner that refuses means us.
+        // The user's signature was checked on admission: a miner's rejection is about us.
         Outcome::Rejected(_) => false,
         Outcome::HordeFailed(_) => match outcome.fault() {
             Fault::User => true,

@@ -1,9 +1,8 @@
-//! Which miner gets a job: a repeatable choice with a reason for everyone who was passed over and the price of everyone who
-//! was not.
+//! The choice of a miner for a job: repeatable, with a reason for every excluded miner and a price for every candidate.
 //!
-//! Nothing here is random. Each miner that may be asked has a cost in points, and the cheapest is asked first; those of
-//! one cost are ordered by a hash of the job's id and their hotkey, so that work spreads over jobs and anyone can
-//! reckon the order again.
+//! Nothing here is random. Each miner that may be asked has a cost in points, and the cheapest is asked first. Miners
+//! of equal cost are ordered by a hash of the job's id and their hotkey, so that work spreads over jobs and any party
+//! can compute the order again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,45 +17,45 @@ use crate::exclusion::Exclusion;
 /// A neuron of the subnet, as far as routing needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutableNeuron {
-    /// Its place in the subnet.
+    /// The neuron's number in the subnet.
     pub uid: u16,
-    /// Who it is.
+    /// The miner's hotkey.
     pub miner: MinerKey,
-    /// Where it says that it listens.
+    /// The address that the miner announces on the chain.
     pub axon: Option<SocketAddr>,
 }
 
-/// What is asked for.
+/// The facts about a job that decide its route.
 #[derive(Clone, Debug)]
 pub struct JobRequirements {
-    /// The job; it also seeds the order among equals.
+    /// The id of the job; it also seeds the order among equals.
     pub job: JobId,
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     pub class: ExecutorClass,
-    /// Its image.
+    /// The cache key of the job's image.
     pub image: CacheKey,
-    /// Its inputs, as far as they are fetched from somewhere.
+    /// The cache keys of the job's inputs that are fetched from elsewhere.
     pub inputs: BTreeSet<CacheKey>,
-    /// Miners that had their attempt at this job already.
+    /// Miners that have already had an attempt at this job.
     pub tried: BTreeSet<MinerKey>,
 }
 
-/// The rules that an operator sets, and the prices.
+/// The operator's rules and the prices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutingPolicy {
-    /// This validator, which is nobody's miner.
+    /// The hotkey of this validator, which is never chosen.
     pub me: Hotkey,
-    /// SlicedCount incidents from which a miner is left out.
+    /// Number of recent incidents from which a miner is excluded.
     pub max_incidents: u32,
-    /// Miners that get nothing.
+    /// Miners that get no jobs.
     pub blacklist: BTreeSet<MinerKey>,
-    /// What each drawback costs at most.
+    /// The highest cost of each drawback, in points.
     pub prices: RouteCost,
 }
 
 impl RoutingPolicy {
-    /// The default prices. What costs the user time (a failure, a pull) is dearer than what is merely uneven, but no
-    /// advantage is so large that its holder gets all the work: an image at hand is worth a lead of two and a half times
+    /// The default prices. Drawbacks that cost the user time (a failure, a pull) are dearer than mere unevenness, but
+    /// no advantage is large enough to attract all the work: an image at hand is worth a lead of two and a half times
     /// as many jobs, not more.
     pub const PRICES: RouteCost = RouteCost {
         record: 1_000,
@@ -67,24 +66,24 @@ impl RoutingPolicy {
     };
 }
 
-/// What this validator knows of a miner beyond the metagraph.
+/// This validator's knowledge of a miner beyond the metagraph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MinerStats {
-    /// Attempts of ours that are under way there, by class.
+    /// Our attempts that are under way at the miner, by class.
     pub open: BTreeMap<ExecutorClass, u32>,
-    /// Attempts that it finished lately.
+    /// Recent attempts that the miner finished.
     pub done: u32,
-    /// Attempts that ended lately by the miner's fault or with its connection lost.
+    /// Recent attempts that ended by the miner's fault or with its connection lost.
     pub incidents: u32,
-    /// Attempts that ended lately by somebody else's fault, as the miner says, or were refused without a reason that holds.
+    /// Recent attempts that ended by another party's fault, as the miner says, or were rejected without a valid reason.
     pub excuses: u32,
-    /// Attempts that it was given lately.
+    /// Recent attempts that were given to the miner.
     pub given: u32,
-    /// What it last announced; `None` before the first connection, and once that is old.
+    /// The miner's last manifest; `None` before the first connection, and once it is old.
     pub manifest: Option<Manifest>,
-    /// Classes for which it said a moment ago that it has nothing free.
+    /// Classes for which the miner recently reported that no executor is free.
     pub full: BTreeSet<ExecutorClass>,
-    /// What earlier jobs left there.
+    /// Images and inputs that earlier jobs left at the miner.
     pub warm: BTreeSet<CacheKey>,
 }
 
@@ -93,7 +92,7 @@ impl MinerStats {
         self.open.get(&class).copied().unwrap_or(0)
     }
 
-    /// Executors of the class; one more than are at work where nobody knows.
+    /// Executors of the class; without a manifest, one more than are at work.
     fn capacity(&self, class: ExecutorClass) -> u32 {
         match &self.manifest {
             Some(manifest) => manifest.count(class),
@@ -102,23 +101,23 @@ impl MinerStats {
     }
 }
 
-/// What a miner's drawbacks cost, in points.
+/// The cost of a miner's drawbacks, in points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteCost {
-    /// Its failures and excuses, by the share of its recent attempts.
+    /// Cost of failures and excuses, by their share of the recent attempts.
     pub record: u32,
-    /// Its executors at work for us, by the share.
+    /// Cost of executors at work for us, by their share.
     pub load: u32,
-    /// The image is not known to be there.
+    /// Cost of an image that is not known to be at the miner.
     pub image: u32,
-    /// Inputs that are not known to be there, by the share.
+    /// Cost of inputs that are not known to be at the miner, by their share.
     pub inputs: u32,
-    /// What it was given lately, by executor, beside who was given most.
+    /// Cost of the attempts given recently per executor, relative to the miner with the most.
     pub fairness: u32,
 }
 
 impl RouteCost {
-    /// All of it.
+    /// The sum of all costs.
     pub fn total(&self) -> u32 {
         [self.record, self.load, self.image, self.inputs, self.fairness]
             .into_iter()
@@ -129,67 +128,67 @@ impl RouteCost {
 /// A miner that may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its place in the subnet.
+    /// The miner's number in the subnet.
     pub uid: u16,
-    /// Who it is.
+    /// The miner's hotkey.
     pub miner: MinerKey,
-    /// Where it listens.
+    /// The address to dial.
     pub address: SocketAddr,
-    /// What speaks against it.
+    /// The cost of the miner's drawbacks.
     pub cost: RouteCost,
 }
 
-/// A miner that was passed over.
+/// A miner that is not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExcludedMiner {
-    /// Its place in the subnet.
+    /// The miner's number in the subnet.
     pub uid: u16,
-    /// Who it is.
+    /// The miner's hotkey.
     pub miner: MinerKey,
-    /// Why.
+    /// The reason of the exclusion.
     pub reason: Exclusion,
 }
 
-/// The whole answer: every neuron of the subnet is in exactly one of the two lists.
+/// The result of routing: every neuron of the subnet is in exactly one of the two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// In the order in which they are to be asked.
+    /// Miners that may be asked, the cheapest first.
     pub candidates: Vec<Candidate>,
-    /// Everyone else, by uid.
+    /// All other neurons, by uid.
     pub excluded: Vec<ExcludedMiner>,
 }
 
-/// A route as it is kept: whoever asks why a job went where it went is shown this.
+/// A route in its stored form, which explains later why a job went to its miner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteDecision {
     /// The block at which the subnet was read.
     pub block: u64,
-    /// The class that was asked for.
+    /// The class of executor that was asked for.
     pub class: ExecutorClass,
-    /// Who was asked; none if there was nobody.
+    /// The miner that was asked first; `None` without a candidate.
     pub chosen: Option<MinerKey>,
     /// The first of the candidates, cheapest first.
     pub candidates: Vec<Candidate>,
-    /// Candidates that are not listed.
+    /// Number of candidates that are not listed.
     pub more: u32,
-    /// Uids that were passed over, by reason.
+    /// Uids of the excluded miners, by reason.
     pub excluded: Vec<ExclusionGroup>,
 }
 
-/// Everyone who was passed over for one reason.
+/// All miners that were excluded for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExclusionGroup {
-    /// Why.
+    /// The reason of the exclusion.
     pub reason: Exclusion,
-    /// Who, by their places in the subnet at that block.
+    /// The miners' uids at that block.
     pub uids: Vec<u16>,
 }
 
-/// Candidates that a kept decision lists.
+/// Candidates that a stored decision lists.
 const MAX_KEPT: usize = 16;
 
 impl Route {
-    /// The exclusions as they travel to the user in a rejection's context.
+    /// The exclusions in the form that a rejection's context carries to the user.
     pub fn explain(&self) -> Value {
         let rows = self.excluded.iter().map(
             |excluded| json!({ "uid": excluded.uid, "miner": excluded.miner, "reason": excluded.reason.to_string() }),
@@ -197,7 +196,8 @@ impl Route {
         rows.collect()
     }
 
-    /// The decision as it is kept, at most a few kilobytes of it: a job is routed in a millisecond and remembered for days.
+    /// The decision in its stored form, at most a few kilobytes: a job is routed in a millisecond and remembered for
+    /// days.
     pub fn decision(&self, class: ExecutorClass, block: u64) -> RouteDecision {
         let mut excluded = BTreeMap::<Exclusion, Vec<u16>>::new();
         for passed in &self.excluded {
@@ -219,7 +219,7 @@ impl Route {
     }
 }
 
-/// Orders the miners among `neurons` for `requirements`.
+/// Orders the miners among `neurons` for a job.
 pub fn route(
     requirements: &JobRequirements,
     neurons: &[RoutableNeuron],
@@ -263,7 +263,7 @@ pub fn route(
     route
 }
 
-/// The reasons in the order in which they are told: what the miner can mend itself comes first.
+/// Checks the reasons for an exclusion. Reasons that the miner can mend itself are reported first.
 fn consider(
     requirements: &JobRequirements,
     neuron: &RoutableNeuron,
@@ -312,7 +312,7 @@ fn can_be_dialled(address: SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast() && !broadcast
 }
 
-/// Attempts that count as done before the first: one failure of a newcomer is not a record of nothing but failures.
+/// Attempts that count as done before the first, so that one failure of a newcomer does not make up its whole record.
 const BENEFIT_OF_DOUBT: u32 = 4;
 
 fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices: &RouteCost) -> RouteCost {
@@ -337,7 +337,7 @@ fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices
     }
 }
 
-/// Attempts given lately for each executor of the class, in thousandths.
+/// Recent attempts per executor of the class, in thousandths.
 fn share_given(stats: &MinerStats, class: ExecutorClass) -> u64 {
     let executors = match &stats.manifest {
         Some(manifest) => manifest.count(class).max(1),
@@ -346,7 +346,7 @@ fn share_given(stats: &MinerStats, class: ExecutorClass) -> u64 {
     u64::from(stats.given).saturating_mul(1_000) / u64::from(executors)
 }
 
-/// `price · some / all`; nothing of nothing.
+/// `price · some / all`; 0 if `all` is 0.
 fn part(price: u32, some: u64, all: u64) -> u32 {
     let points = u128::from(price)
         .saturating_mul(u128::from(some))

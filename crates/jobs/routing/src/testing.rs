@@ -8,7 +8,7 @@ pub(crate) fn hotkey(seed: u8) -> Hotkey {
     Hotkey::from_bytes([seed; 32])
 }
 
-/// A user's job that is within every limit; its signature is not checked by anything pure.
+/// A user's job within every limit; no pure function checks its signature.
 pub(crate) fn request() -> JobRequest {
     let value = json!({
         "signature": {

@@ -1,4 +1,4 @@
-//! Routing as properties: nobody who is left out is asked, work is spread, and the same facts give the same answer.
+//! Properties of routing: no excluded miner is asked, work is spread, and the same facts give the same answer.
 
 #![expect(
     clippy::unwrap_used,
@@ -258,7 +258,7 @@ fn equals_share_the_work_over_many_jobs_even_if_nothing_is_remembered() {
     assert!(first.values().all(|count| (50..150).contains(count)), "{first:?}");
 }
 
-/// One short job after another, all of them done; how many each miner got.
+/// Routes short jobs one after another, all of which succeed; returns the number that each miner got.
 fn many(executors: &[u32], jobs: u32, same_image: bool) -> Vec<u32> {
     let hour = Duration::from_secs(3_600);
     let mut ledger = MinerLedger::new(LedgerWindows {

@@ -1,4 +1,4 @@
-//! Several endpoints, and what each of them may do wrong.
+//! Several endpoints, and the faults that each of them may have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn connect(urls: &[&str], patience: ChainTimeouts) -> Result<Arc<ChainClie
     ChainClient::connect_any(&urls, patience, Arc::new(SystemClock::new())).await
 }
 
-/// Waits until `done` says so of what the client reads.
+/// Waits until `done` accepts the state that the client reads.
 async fn until(client: &ChainClient, mut done: impl FnMut(u64) -> bool) -> Test {
     let seen = tokio::time::timeout(Duration::from_secs(30), async {
         loop {
@@ -84,7 +84,7 @@ async fn silence_and_a_head_that_stands_still_are_failures() -> Test {
     });
     until(&client, |head| head > before.0 + 20).await?;
 
-    // The second is asked from now on; it falls silent, and the first one's head moves again.
+    // The second endpoint is asked from now on; then it stops answering, and the first one's head moves again.
     one.spoil(Spoil::default());
     two.spoil(Spoil {
         silent: true,

@@ -1,4 +1,4 @@
-//! The client against a real chain: what it reads, what it writes, and every way in which it is refused.
+//! The client against a real chain: its reads, its writes, and every way in which a call is rejected.
 
 #[cfg(test)]
 mod endpoints;
@@ -40,7 +40,7 @@ fn account(name: &str) -> String {
     key(name).hotkey().to_string()
 }
 
-/// Alice is a validator, Bob and Charlie are miners, Dave has a permit and no stake; nobody knows Eve.
+/// Alice is a validator, Bob and Charlie are miners, Dave has a permit and no stake; Eve is not registered.
 fn spec() -> Value {
     let neuron = |netuid: Netuid, name: &str, stake: u64, permit: bool| {
         json!({"netuid": netuid.0, "hotkey": account(name), "coldkey": account(&format!("{name}//cold")),
@@ -220,7 +220,7 @@ async fn every_refusal_of_weights_has_its_name_and_page() -> Test {
         &CallRejection::NoValidatorPermit,
         page,
     );
-    // No stake is found by the pool, before any block.
+    // The pool finds the missing stake, before any block.
     assert_refused(
         set("Dave", OPEN, &[1], 0).await,
         &CallRejection::StakeTooLow,
@@ -371,7 +371,7 @@ async fn an_endpoint_that_is_gone_is_named_and_found_again() -> Test {
     assert_eq!(graph.await?.neurons.len(), 4);
     client.set_weights(&key("Alice"), OPEN, &[(Uid(1), 1)], 0).await?;
     assert_eq!(client.weights_of(OPEN, Uid(0)).await?, [(1, 65535)]);
-    // The subscription has come back as well.
+    // The subscription works again as well.
     let next: BlockNumber = tokio::time::timeout(Duration::from_secs(30), blocks.next()).await??;
     assert!(next.0 > 0);
     Ok(())

@@ -1,4 +1,4 @@
-//! What moves money: transfers with their fee, registrations with a limit.
+//! Calls that move money: transfers with their fee, registrations with a limit.
 
 use muster_chain::{CallRejection, ChainError, Rao, Uid};
 

@@ -1,4 +1,4 @@
-//! A websocket in front of the chain that spoils what it passes on, as the test says.
+//! A websocket proxy in front of the chain that spoils its answers as the test demands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{accept_async, connect_async};
 
-/// What is done to the chain's answers.
+/// The change that the proxy makes to the chain's answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spoil {
-    /// Nothing is passed on.
+    /// The proxy passes nothing on.
     pub(crate) silent: bool,
-    /// New heads are kept back, and the last finalised one stays what it was.
+    /// New heads are held back, so the last finalised one stays the same.
     pub(crate) stalled: bool,
-    /// Added to the version of the runtime.
+    /// This number is added to the version of the runtime.
     pub(crate) newer: u8,
     /// Answers with bytes are cut, swapped and changed by this seed.
     pub(crate) garbage: Option<u64>,
-    /// The runtime's own names are others: the metadata of another kind of chain.
+    /// The runtime's names are changed, as in the metadata of another kind of chain.
     pub(crate) foreign: bool,
     /// New connections are refused, and the old ones end.
     pub(crate) down: bool,
 }
 
-/// What a proxy has seen.
+/// The counters of a proxy.
 #[derive(Debug, Default)]
 struct Seen {
     spoil: Spoil,
@@ -161,7 +161,7 @@ fn spoilt(
         && let Some(mut bytes) = hex_bytes(text)
         && bytes.len() > 32
     {
-        // A small generator of its own, so that a seed says everything.
+        // A small generator of its own, so that the seed determines everything.
         let mut state = seed | 1;
         let mut draw = |bound: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -20,7 +20,7 @@ async fn shown(client: &Arc<ChainClient>) -> Result<OnChainWeights, ChainError> 
         .await
 }
 
-/// Follows the chain until a commit's standing is no longer to wait.
+/// Follows the chain until a commit's status is no longer to wait.
 async fn waited(client: &Arc<ChainClient>, pending: &PendingReveal) -> anyhow::Result<CommitStatus> {
     let hash = pending.hash(&key("Alice").hotkey(), COMMITTED);
     let mut blocks = client.blocks().await?;
@@ -63,7 +63,7 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
             .any(|commit| commit.hash == hash)
     );
 
-    // What waits in the client's memory is all that is needed: a new client goes on with it.
+    // The stored commit is all that is needed: a new client continues with it.
     let stored = serde_json::to_string(&pending)?;
     drop(client);
     let client = chain.client().await?;
@@ -115,8 +115,8 @@ async fn timelocked_weights_are_opened_by_the_chain() -> Test {
     // The pace of blocks is measured over the last twenty, and the first of a busy machine are slow.
     while blocks.next().await?.0 < 40 {}
     let row: Vec<(u16, u16)> = WEIGHTS.iter().map(|(uid, weight)| (uid.0, *weight)).collect();
-    // On a busy machine blocks may come much faster after the commit than before it: the epoch is over before its round is
-    // out. That is said, and the next commit does better.
+    // On a busy machine blocks may come much faster after the commit than before it, so that the epoch is over before
+    // its round is out. That is reported, and the next commit succeeds.
     for seed in 1..=5 {
         let rules = client.weight_rules(COMMITTED).await?;
         assert_eq!(rules.method(), WeightsMethod::Timelocked, "{rules:?}");

@@ -29,7 +29,7 @@ pub(crate) struct Devchain {
 }
 
 impl Devchain {
-    /// Starts a chain that begins with `spec` and seals a block every 50 milliseconds.
+    /// Starts a chain from `spec` that seals a block every 50 milliseconds.
     pub(crate) async fn start(spec: &Value) -> anyhow::Result<Self> {
         let directory = TempDir::new()?;
         let path = directory.path().join("spec.json");
@@ -47,12 +47,12 @@ impl Devchain {
         Ok(ChainClient::connect_with(&self.url, PATIENCE).await?)
     }
 
-    /// Ends the chain without a word, as a power cut does.
+    /// Kills the chain's process, as a power cut does.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.process.kill().await?)
     }
 
-    /// Begins the same chain anew on the same port.
+    /// Restarts the same chain on the same port.
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
         let port = self.url.rsplit(':').next().context("a port")?.parse()?;
         let (process, url) = launch(&self.spec, port).await?;
@@ -80,7 +80,7 @@ async fn launch(spec: &Path, port: u16) -> anyhow::Result<(Child, String)> {
     Ok((process, url.to_owned()))
 }
 
-/// The devchain that is there, or one built now.
+/// The devchain binary, built now if there is none.
 async fn binary() -> anyhow::Result<PathBuf> {
     if let Some(binary) = std::env::var_os("MUSTER_DEVCHAIN_BIN") {
         return Ok(binary.into());

@@ -1,4 +1,4 @@
-//! New wallets. Nothing is ever overwritten, and nothing secret is printed.
+//! New wallets. An existing file is never overwritten, and no secret is printed.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,29 +12,30 @@ use super::error::WalletError;
 use super::keyfile::{Keyfile, KeyfileFields};
 use crate::key::Keypair;
 
-/// What becomes of the secret half of a coldkey that [`create`] makes.
+/// The storage of the secret half of a coldkey that [`create`] makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColdkeyStorage {
-    /// It is handed back once as a phrase and kept nowhere: the owner writes it down.
+    /// The secret is returned once as a phrase and stored nowhere: its owner writes it down.
     PhraseOnly,
-    /// It is written unencrypted to the file `coldkey`. For development subnets, where it owns nothing of worth.
+    /// The secret is written unencrypted to the file `coldkey`; for development subnets, where it owns nothing of
+    /// worth.
     Unencrypted,
 }
 
-/// A wallet that was made.
+/// A new wallet.
 pub struct CreatedWallet {
     /// The new hotkey.
     pub hotkey: Keypair,
-    /// The public half of the wallet's coldkey, old or new.
+    /// The public key of the wallet's coldkey, which may be older than the hotkey.
     pub coldkey: Hotkey,
-    /// The secret phrase of a coldkey that was made now: show it to its owner once. `None` if the wallet had one.
+    /// The secret phrase of a new coldkey, to be shown to its owner once. `None` if the wallet had a coldkey.
     pub coldkey_phrase: Option<String>,
 }
 
-/// Makes a hotkey, and a coldkey if the wallet has none. Files are readable by their owner only.
+/// Makes a hotkey, and a coldkey if the wallet has none. Only their owner can read the files.
 ///
 /// # Errors
-/// The hotkey exists already, or the file system refuses. A file that was not there before is left only if it is whole.
+/// The hotkey exists already, or the file system refuses. A new file is left behind only if it is complete.
 pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<CreatedWallet, WalletError> {
     let hotkey_file = wallet.hotkey_file()?;
     if exists(&hotkey_file)? {
@@ -60,7 +61,7 @@ pub fn create(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<CreatedWal
 
 fn create_coldkey(wallet: &WalletPath, storage: ColdkeyStorage) -> Result<(Hotkey, String), WalletError> {
     let file = wallet.coldkey_file()?;
-    // A coldkey without its public half is somebody's; it must not get the public half of another.
+    // A coldkey without its public file still belongs to somebody; it must not get the public file of another key.
     if exists(&file)? {
         return Err(WalletError::Exists(file));
     }
@@ -77,7 +78,8 @@ fn exists(path: &Path) -> Result<bool, WalletError> {
     path.try_exists().map_err(failed("look at", path))
 }
 
-/// Writes a whole file, or none: beside its place first, then linked there, which fails if the name is taken.
+/// Writes a whole file or none: first to a temporary name, then as a hard link to `path`, which fails if the name is
+/// taken.
 fn write_new(path: &Path, fields: &KeyfileFields) -> Result<(), WalletError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new()
@@ -90,7 +92,7 @@ fn write_new(path: &Path, fields: &KeyfileFields) -> Result<(), WalletError> {
     getrandom::fill(&mut random).map_err(|error| failed("draw a name for", path)(error.into()))?;
     let beside = folder.join(format!(".new-{}", hex::encode(random)));
     let linked = write_private(&beside, &text).and_then(|()| fs::hard_link(&beside, path));
-    // The file beside is of no use any more, whatever happened; the first error is the one to tell.
+    // The temporary file is no longer needed in any case; the first error is the one to report.
     let removed = fs::remove_file(&beside);
     match linked {
         Ok(()) => removed.map_err(failed("tidy up beside", path)),

@@ -1,4 +1,4 @@
-//! What can be wrong with a wallet. No message holds anything secret.
+//! Errors of wallets. No message holds a secret.
 
 use std::path::PathBuf;
 
@@ -6,72 +6,72 @@ use muster_protocol::ErrorCode;
 
 use crate::key::SecretError;
 
-/// A wallet that cannot be used.
+/// The reason why a wallet cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    /// A name with a slash in it, or none.
+    /// The name is empty or contains a slash.
     #[error("wallet: {0:?} is not a name: it must be a plain file name")]
     Name(String),
-    /// `~` without a home directory.
+    /// The path begins with `~` and there is no home directory.
     #[error(
         "wallet: the path begins with ~ but there is no home directory; set HOME or write the whole path"
     )]
     NoHome,
-    /// No such file.
+    /// The file does not exist.
     #[error("wallet: there is no {}; make it with `muster wallet new`, or name another wallet", .0.display())]
     Missing(PathBuf),
-    /// There is one already.
+    /// The file exists already.
     #[error("wallet: {} exists already and is never overwritten; choose another name", .0.display())]
     Exists(PathBuf),
-    /// The file system refuses.
+    /// The file system refuses an operation.
     #[error("wallet: cannot {operation} {}", path.display())]
     Io {
-        /// What was to be done.
+        /// The operation, such as `read`.
         operation: &'static str,
-        /// With which file.
+        /// The path of the key file.
         path: PathBuf,
-        /// The operating system's reason.
+        /// The underlying error.
         source: std::io::Error,
     },
-    /// An encrypted key.
+    /// The key is encrypted.
     #[error("wallet: {} is encrypted, and this program never asks for a password; hotkeys are kept unencrypted", .0.display())]
     Encrypted(PathBuf),
-    /// Not a key file.
+    /// The file is not a key file.
     #[error("wallet: {} is not a key file of Bittensor: {reason}", path.display())]
     Malformed {
-        /// Which file.
+        /// The path of the key file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in the file, without its values.
         reason: String,
     },
-    /// A key file of another kind of key.
+    /// The file holds another type of key.
     #[error("wallet: {} holds a key of type {kind}; only sr25519, which is 1, is used here", path.display())]
     KeyType {
-        /// Which file.
+        /// The path of the key file.
         path: PathBuf,
-        /// The number it says.
+        /// The `cryptoType` in the file.
         kind: u64,
     },
-    /// A secret that makes no key.
+    /// The secret in the file does not make a key.
     #[error("wallet: {}", path.display())]
     Secret {
-        /// Which file.
+        /// The path of the key file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The underlying error.
         source: SecretError,
     },
-    /// The secret's key is not the public key that stands beside it.
+    /// The secret's key differs from the public key in the same file.
     #[error("wallet: {} contradicts itself: its secret is not that of {claimed}", path.display())]
     Mismatch {
-        /// Which file.
+        /// The path of the key file.
         path: PathBuf,
-        /// The address that the file says.
+        /// The address in the file.
         claimed: String,
     },
 }
 
 impl WalletError {
-    /// Its page in `docs/errors/`.
+    /// The error's code, which has a page in `docs/errors/`.
     pub const fn code(&self) -> ErrorCode {
         ErrorCode::WalletUnusable
     }

@@ -1,4 +1,4 @@
-//! One key file: JSON with the same key in several forms.
+//! One key file: JSON that holds the same key in several forms.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use super::error::WalletError;
 use crate::key::Keypair;
 
-/// sr25519 in `cryptoType`.
+/// The `cryptoType` of sr25519.
 const SR25519: u64 = 1;
-/// How encrypted key files begin: the official wallet's, and two older formats.
+/// First bytes of encrypted key files: the official wallet's, and two older formats.
 const ENCRYPTED: [&[u8]; 3] = [b"$NACL", b"$ANSIBLE_VAULT", b"gAAAAA"];
-/// A key file is a few hundred bytes; more is something else.
+/// The most bytes that are read. A key file has a few hundred.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// The fields, all optional: older wallets wrote fewer.
+/// The fields of a key file. All are optional because older wallets wrote fewer.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct KeyfileFields {
@@ -37,7 +37,7 @@ pub(super) struct KeyfileFields {
 }
 
 impl KeyfileFields {
-    /// The public half only.
+    /// The fields of a public key.
     pub(super) fn public(key: Hotkey) -> Self {
         let hex = format!("0x{}", hex::encode(key.as_bytes()));
         Self {
@@ -49,7 +49,7 @@ impl KeyfileFields {
         }
     }
 
-    /// The whole key with the phrase that made it.
+    /// The fields of a secret key, with the phrase that restores it.
     pub(super) fn secret(pair: &Keypair, phrase: String, seed: [u8; 32]) -> Self {
         Self {
             private_key: Some(format!("0x{}", hex::encode(pair.expanded()))),
@@ -60,7 +60,7 @@ impl KeyfileFields {
     }
 }
 
-/// A key file that was read, with its path for errors.
+/// A parsed key file, with its path for errors.
 pub(super) struct Keyfile {
     path: PathBuf,
     fields: KeyfileFields,
@@ -73,7 +73,7 @@ impl Keyfile {
         if ENCRYPTED.iter().any(|head| bytes.starts_with(head)) {
             return Err(WalletError::Encrypted(path.to_owned()));
         }
-        // serde's message may quote a value, and values here are secrets: only the place is told.
+        // serde's message may quote a value, which may be a secret: the error names only its position.
         let fields: KeyfileFields =
             serde_json::from_slice(&bytes).map_err(|error| WalletError::Malformed {
                 path: path.to_owned(),
@@ -96,7 +96,7 @@ impl Keyfile {
         }
     }
 
-    /// The key, checked against the address that stands beside it.
+    /// The secret key, checked against the address in the same file.
     pub(super) fn keypair(&self) -> Result<Keypair, WalletError> {
         let secret = |source| WalletError::Secret {
             path: self.path.clone(),
@@ -121,7 +121,7 @@ impl Keyfile {
         }
     }
 
-    /// The public key that the file says.
+    /// The public key in the file.
     pub(super) fn public(&self) -> Result<Hotkey, WalletError> {
         self.claimed()?
             .ok_or_else(|| self.malformed("it has neither ss58Address, publicKey nor accountId"))

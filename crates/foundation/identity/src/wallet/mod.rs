@@ -1,8 +1,9 @@
 //! Bittensor's wallet files, read and written as the official wallet does.
 //!
-//! `ROOT/NAME/coldkeypub.txt`, `ROOT/NAME/hotkeys/HOTKEY` and `HOTKEYpub.txt` beside it, all plain JSON. A role needs
-//! its hotkey and nothing else.
-//! Encrypted coldkeys are never opened: a program that runs all day must not hold what owns the money.
+//! The files are `ROOT/NAME/coldkeypub.txt`, `ROOT/NAME/hotkeys/HOTKEY` and `HOTKEYpub.txt` beside it, all plain JSON.
+//! A role needs its hotkey only.
+//!
+//! Encrypted coldkeys are never opened: a program that runs all day must not hold the key that owns the money.
 
 mod create;
 mod error;
@@ -19,7 +20,7 @@ use keyfile::Keyfile;
 pub use create::{ColdkeyStorage, CreatedWallet, create};
 pub use error::WalletError;
 
-/// Where the official wallet keeps its files, under the home directory.
+/// The folder in which the official wallet keeps its files.
 const DEFAULT_ROOT: &str = "~/.bittensor/wallets";
 
 /// Names one hotkey of one wallet.
@@ -28,14 +29,14 @@ const DEFAULT_ROOT: &str = "~/.bittensor/wallets";
 pub struct WalletPath {
     /// The folder of all wallets; a leading `~/` is the home directory.
     pub root: PathBuf,
-    /// The wallet, a folder.
+    /// The name of the wallet, which is a folder.
     pub name: String,
-    /// The hotkey, a file in the wallet's `hotkeys`.
+    /// The name of the hotkey, which is a file in the wallet's folder `hotkeys`.
     pub hotkey: String,
 }
 
 impl Default for WalletPath {
-    /// What the official wallet takes if nothing is said.
+    /// The official wallet's defaults.
     fn default() -> Self {
         Self {
             root: PathBuf::from(DEFAULT_ROOT),
@@ -58,7 +59,7 @@ impl WalletPath {
     /// The file of the hotkey.
     ///
     /// # Errors
-    /// A name that is no plain file name.
+    /// A name is not a plain file name, or the home directory is unknown.
     pub fn hotkey_file(&self) -> Result<PathBuf, WalletError> {
         plain(&self.hotkey)?;
         Ok(self.folder()?.join("hotkeys").join(&self.hotkey))
@@ -67,7 +68,7 @@ impl WalletPath {
     /// The file of the hotkey's public half. No role reads it; the official wallet's listings do.
     ///
     /// # Errors
-    /// A name that is no plain file name.
+    /// A name is not a plain file name, or the home directory is unknown.
     pub fn hotkeypub_file(&self) -> Result<PathBuf, WalletError> {
         let file = format!("{}pub.txt", self.hotkey);
         Ok(self.hotkey_file()?.with_file_name(file))
@@ -76,7 +77,7 @@ impl WalletPath {
     /// The file of the coldkey's public half.
     ///
     /// # Errors
-    /// A name that is no plain file name.
+    /// A name is not a plain file name, or the home directory is unknown.
     pub fn coldkeypub_file(&self) -> Result<PathBuf, WalletError> {
         Ok(self.folder()?.join("coldkeypub.txt"))
     }
@@ -84,7 +85,7 @@ impl WalletPath {
     /// The file of the coldkey itself.
     ///
     /// # Errors
-    /// A name that is no plain file name.
+    /// A name is not a plain file name, or the home directory is unknown.
     pub fn coldkey_file(&self) -> Result<PathBuf, WalletError> {
         Ok(self.folder()?.join("coldkey"))
     }
@@ -100,7 +101,7 @@ impl WalletPath {
     }
 }
 
-/// A name must not lead out of the folder it is put in.
+/// Checks that a name does not lead out of its folder.
 fn plain(name: &str) -> Result<(), WalletError> {
     let path = Path::new(name);
     if path.file_name().is_some_and(|file| file == name) {
@@ -118,7 +119,7 @@ pub fn load_hotkey(wallet: &WalletPath) -> Result<Keypair, WalletError> {
     Keyfile::read(&wallet.hotkey_file()?)?.keypair()
 }
 
-/// Reads a coldkey that lies unencrypted, as on a development subnet.
+/// Reads an unencrypted coldkey, as development subnets have.
 ///
 /// # Errors
 /// The file is missing, unreadable, encrypted, or not a key file.
@@ -126,19 +127,19 @@ pub fn load_coldkey(wallet: &WalletPath) -> Result<Keypair, WalletError> {
     Keyfile::read(&wallet.coldkey_file()?)?.keypair()
 }
 
-/// The public halves of a wallet.
+/// The public keys of a wallet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WalletKeys {
-    /// Of the hotkey.
+    /// The hotkey's public key.
     pub hotkey: Hotkey,
-    /// Of the coldkey; `None` if this machine does not know it, which a role can live with.
+    /// The coldkey's public key; `None` if this machine has no file of it, which a role does not need.
     pub coldkey: Option<Hotkey>,
 }
 
-/// Reads the public halves of a wallet.
+/// Reads the public keys of a wallet.
 ///
 /// # Errors
-/// As [`load_hotkey`]; a coldkey's public file that is there but is not one.
+/// As for [`load_hotkey`]; or the coldkey's public file exists and is not a key file.
 pub fn read_public_keys(wallet: &WalletPath) -> Result<WalletKeys, WalletError> {
     let hotkey = load_hotkey(wallet)?.hotkey();
     let coldkey = match Keyfile::read(&wallet.coldkeypub_file()?) {

@@ -1,4 +1,4 @@
-//! Coverage-guided fuzzing of every parser: the first byte chooses which.
+//! Coverage-guided fuzzing of every parser: the first byte selects the parser.
 #![no_main]
 
 #[path = "../targets.rs"]

@@ -13,27 +13,27 @@ use crate::wire::facilitator::{
 };
 use crate::wire::miner::ExecutorTiming;
 
-/// What is fixed before an attempt begins.
+/// The facts that are fixed before an attempt begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptPlan {
-    /// The kind of executor; it says how long spinning up may take.
+    /// The class of executor; it determines the spin-up time.
     pub class: ExecutorClass,
-    /// Whether the job answers requests while it runs.
+    /// Whether the job accepts requests while it runs.
     pub streaming: bool,
-    /// The clocks of the stages.
+    /// The time limits of the stages.
     pub timing: ExecutorTiming,
-    /// How long dialling the miner for the first time may take: another one may be free meanwhile.
+    /// Time for dialling the miner for the first time; after it another miner is tried.
     pub dial: Duration,
-    /// How long a miner may think about an offer.
+    /// Time for a miner to accept or decline an offer.
     pub reservation: Duration,
-    /// How long an executor may take to start, beyond its class's spin-up time.
+    /// Time for an executor to start, beyond its class's spin-up time.
     pub startup: Duration,
-    /// How long a connection may stay lost before the miner counts as lost.
+    /// Time for which a connection may stay lost before the miner counts as lost.
     pub reconnect: Duration,
 }
 
 impl AttemptPlan {
-    /// The seconds for which an accepted receipt holds: everything the job may still take.
+    /// The validity of an accepted receipt: all the time that the job may still take.
     pub fn accepted_ttl(&self) -> Duration {
         let t = &self.timing;
         let stages = [
@@ -50,7 +50,7 @@ impl AttemptPlan {
             .saturating_add(Duration::from_secs(sum))
     }
 
-    /// Executor-seconds an attempt reserves and is paid for: download, execution and upload.
+    /// Executor-seconds that an attempt reserves and is paid for: download, execution and upload.
     pub fn executor_seconds(&self) -> u64 {
         let t = &self.timing;
         t.download_time_limit
@@ -59,59 +59,59 @@ impl AttemptPlan {
     }
 }
 
-/// How far an attempt has come.
+/// The stage that an attempt has reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobState {
-    /// The miner is being dialled.
+    /// The validator dials the miner.
     Connecting,
-    /// It has the offer.
+    /// The miner has the offer.
     Offered,
-    /// It will run the job; an executor is on its way.
+    /// The miner has accepted; an executor starts.
     Accepted,
     /// The executor has the image; the job itself is sent.
     Ready,
     /// The inputs are in place.
     VolumesReady,
-    /// A streaming job answers.
+    /// A streaming job accepts requests.
     Streaming,
-    /// The program has ended; outputs are on their way.
+    /// The program has ended; the outputs are being delivered.
     Executed,
-    /// Nothing more happens.
+    /// The attempt is over.
     Ended(Outcome),
 }
 
-/// What can happen to an attempt.
+/// Something that happens to an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A connection to the miner stands and is authenticated, the first or a further one.
+    /// A connection to the miner is up and authenticated, the first or a further one.
     Connected,
-    /// The connection is gone.
+    /// The connection is lost.
     Disconnected,
-    /// The miner will run it.
+    /// The miner accepts the offer.
     Accepted,
-    /// The miner will not.
+    /// The miner declines the offer.
     Declined(RejectionDetails),
     /// The executor is up and has the image.
     ExecutorReady,
     /// The inputs are in place.
     VolumesReady,
-    /// A streaming job answers there.
+    /// A streaming job accepts requests at this address.
     StreamingReady(StreamingAddress),
     /// The program has ended.
     ExecutionDone,
-    /// Success.
+    /// The miner reports success.
     Finished(Box<MinerResponse>),
-    /// The job's own failure.
+    /// The miner reports a failure of the job's own.
     Failed(Box<FailureDetails>),
-    /// The subnet's failure.
+    /// The miner reports a failure of the subnet.
     HordeFailed(HordeFailureDetails),
-    /// Its user no longer wants it, in the user's words.
+    /// The user has cancelled the job; holds the user's reason.
     Cancelled(String),
     /// Time has passed.
     Tick,
 }
 
-/// What the shell around the machine has to do, in this order.
+/// An action for the shell around the machine. Actions are carried out in the order given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send the offer with the started receipt.
@@ -122,35 +122,35 @@ pub enum Effect {
     SendJob,
     /// Send the validator's half of the finished receipt.
     SendFinishedReceipt {
-        /// Whether it pays.
+        /// Whether the receipt pays.
         paid: bool,
     },
-    /// Tell the miner that nobody waits for the attempt any longer.
+    /// Tell the miner to stop the attempt.
     SendCancel,
     /// Dial the miner again.
     Reconnect,
-    /// Tell the user's side.
+    /// Report a status to the user's side.
     Report(JobStatus, Option<Box<StatusMetadata>>),
 }
 
-/// An event that cannot happen in the state the attempt is in: the peer's defect. The state is unchanged.
+/// An event that cannot happen in the attempt's state: a defect of the peer. The state is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{event} cannot follow while the attempt is {state}")]
 pub struct IllegalEvent {
-    /// What came.
+    /// The event, in words.
     pub event: &'static str,
-    /// What was.
+    /// The state that the attempt was in, in words.
     pub state: &'static str,
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     plan: AttemptPlan,
     state: JobState,
-    /// When the present stage has lasted too long.
+    /// The time at which the present stage has lasted too long.
     deadline: Timestamp,
-    /// Set while the connection is lost: when the miner counts as lost.
+    /// The time at which the miner counts as lost; set while the connection is lost.
     link_deadline: Option<Timestamp>,
 }
 
@@ -168,8 +168,8 @@ impl Attempt {
         }
     }
 
-    /// The same attempt as whoever takes it up later has to think of it once its offer may be on its way: the miner may have
-    /// heard of it. One that is further stays as it is.
+    /// The attempt as it must be restored after a crash: assume that the offer was sent. An attempt past that stage
+    /// stays as it is.
     #[must_use]
     pub fn assume_offered(self, now: Timestamp) -> Self {
         match self.state {
@@ -187,17 +187,17 @@ impl Attempt {
         }
     }
 
-    /// How far it has come.
+    /// The stage that the attempt has reached.
     pub fn state(&self) -> &JobState {
         &self.state
     }
 
-    /// What was fixed before it began.
+    /// The facts that were fixed before the attempt began.
     pub fn plan(&self) -> &AttemptPlan {
         &self.plan
     }
 
-    /// Its end, once it has one.
+    /// The end of the attempt, once it is over.
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.state {
             JobState::Ended(outcome) => Some(outcome),
@@ -211,7 +211,7 @@ impl Attempt {
         }
     }
 
-    /// When a [`Event::Tick`] is due; `None` once it has ended.
+    /// The time at which the present stage has lasted too long.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.outcome() {
             Some(_) => None,
@@ -222,11 +222,11 @@ impl Attempt {
         }
     }
 
-    /// Takes one event.
+    /// Applies one event.
     ///
     /// # Errors
-    /// [`Illegal`] for an event that runs ahead of the state. Repetitions of what has already happened are not errors:
-    /// peers say things again after a reconnection.
+    /// [`IllegalEvent`] for an event that runs ahead of the state. An event that has already happened is not an error:
+    /// peers repeat messages after a reconnection.
     pub fn apply(self, event: Event, now: Timestamp) -> Step {
         if self.outcome().is_some() {
             return Ok((self, vec![]));
@@ -312,7 +312,7 @@ impl Attempt {
                 let effects = vec![Effect::SendJob, Effect::Report(JobStatus::ExecutorReady, None)];
                 Ok((self.stage(JobState::Ready, until), effects))
             }
-            // Said again after a reconnection: the miner still waits for the job.
+            // A repetition after a reconnection: the miner still waits for the job.
             JobState::Ready => Ok((self, vec![Effect::SendJob])),
             JobState::VolumesReady | JobState::Streaming | JobState::Executed | JobState::Ended(_) => {
                 Ok((self, vec![]))
@@ -409,7 +409,7 @@ impl Attempt {
         }
     }
 
-    /// The miner is told, if it ever heard of the attempt; what it does with its executor is its affair.
+    /// Sends the cancellation only to a miner that may have the offer. The miner decides what to do with its executor.
     fn on_cancelled(self, reason: &str) -> (Self, Vec<Effect>) {
         let (offered, stage) = match self.state {
             JobState::Connecting => (false, JobStage::ExecutorStartup),
@@ -478,7 +478,7 @@ impl Attempt {
         self
     }
 
-    /// Every accepted attempt ends with a finished receipt, paid or not, so that both sides know it is over.
+    /// Every accepted attempt ends with a finished receipt, paid or not, so that both sides know that it is over.
     fn end(mut self, outcome: Outcome) -> (Self, Vec<Effect>) {
         let accepted = match self.state {
             JobState::Connecting | JobState::Offered | JobState::Ended(_) => false,
@@ -512,7 +512,7 @@ impl Attempt {
 }
 
 impl JobState {
-    /// The state in a word, for people.
+    /// The state in words for people.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Connecting => "connecting",

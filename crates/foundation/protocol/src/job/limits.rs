@@ -1,48 +1,49 @@
-//! What a job may ask for, whoever looks at it: the door that takes it in and the validator that must refuse it agree.
+//! The limits of a job's fields. The facilitator that accepts a job and the validator that routes it apply the same
+//! ones.
 
 use indexmap::IndexMap;
 
 use crate::rest::CreateJob;
 use crate::wire::facilitator::JobRequest;
 
-/// Thirty days: receipts hold no longer, so no job may take longer.
+/// Thirty days in seconds: receipts hold no longer, so no job may take longer.
 pub const MAX_JOB_SECS: u64 = 2_592_000;
 
-/// The longest image reference, in characters. No registry takes a longer one.
+/// The longest image reference, in characters. No registry accepts a longer one.
 pub const MAX_IMAGE_CHARS: usize = 512;
 
-/// Arguments, and variables of the environment, at most.
+/// The most arguments, and the most environment variables, of one job.
 pub const MAX_ENTRIES: usize = 4_096;
 
-/// Bytes of all arguments and of the environment together, at most: an operating system takes no more.
+/// The most bytes of all arguments and environment variables together: an operating system accepts no more.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// The parts of a job that are bounded.
+/// The fields of a job that have limits.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundedFields<'a> {
-    /// The image.
+    /// The image reference.
     pub docker_image: &'a str,
-    /// The arguments of its entry point.
+    /// The arguments of the image's entry point.
     pub args: &'a [String],
-    /// Environment.
+    /// Environment variables of the container.
     pub env: &'a IndexMap<String, String>,
-    /// Seconds.
+    /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
-    /// Seconds.
+    /// Limit for the program, in seconds; at least 1.
     pub execution_time_limit: u64,
-    /// Seconds.
+    /// Limit for delivering the outputs, in seconds.
     pub upload_time_limit: u64,
-    /// Seconds.
+    /// Limit from the program's start to its first answer, in seconds.
     pub streaming_start_time_limit: u64,
 }
 
-/// A field that no miner could honour.
+/// A field that exceeds its limits, so that no miner could run the job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct OverLimit {
-    /// Its name on the wire.
+    /// The field's name on the wire.
     pub field: &'static str,
-    /// In words for the user.
+    /// The violated limit, in words for the user.
     pub reason: String,
 }
 
@@ -74,7 +75,7 @@ impl<'a> From<&'a JobRequest> for BoundedFields<'a> {
     }
 }
 
-/// Everything about a job that no miner could honour, by field; empty for a job that can be run.
+/// The fields of a job that exceed their limits; empty for a job that can be run.
 pub fn find_over_limits(asked: &BoundedFields<'_>) -> Vec<OverLimit> {
     let mut found = Vec::new();
     let mut refuse = |field, reason: String| found.push(OverLimit { field, reason });
@@ -136,7 +137,8 @@ pub fn find_over_limits(asked: &BoundedFields<'_>) -> Vec<OverLimit> {
     found
 }
 
-/// Not a whole grammar of references: what would be dangerous or can never be one.
+/// Refuses texts that are dangerous or can never be an image reference. The grammar of references is not checked in
+/// full.
 fn check_image(image: &str) -> Result<(), String> {
     if image.is_empty() {
         return Err("This field may not be blank.".to_owned());

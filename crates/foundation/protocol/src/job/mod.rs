@@ -1,4 +1,5 @@
-//! The life of a job: what it may ask for, one attempt on one miner as a pure machine, and how it can end.
+//! The life of a job: the limits of a request, one attempt on one miner as a pure state machine, and the ways it can
+//! end.
 
 mod attempt;
 mod limits;

@@ -1,14 +1,16 @@
-//! How an attempt ends, and whose fault that was.
+//! The ends of an attempt, and the party at fault.
 //!
-//! A failure's reason mostly says whose fault it was. Where it does not (`generic_error` and its kin), the miner's side may
-//! name the party in `context.fault`, and is believed:
+//! A failure's reason mostly tells the party at fault. Where it does not (`generic_error` and its kin), the miner's
+//! side may name the party in `context.fault`, and is believed:
 //!
 //! * against itself: a confession;
-//! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because nobody else can tell a
-//!   mistyped image from a missing one, but it is never paid, and it is counted apart, so that a miner that is full of
-//!   excuses is asked after its equals.
 //!
-//! A reason that speaks for itself is not talked away: an executor that is gone is the miner's, whatever the miner says.
+//! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because no other party can
+//! tell a mistyped image from a missing one. An excuse is never paid and is counted apart, so that a miner with many
+//! excuses is asked after its equals.
+//!
+//! A reason that tells the party at fault by itself is not overruled: a lost executor is the miner's fault, whatever
+//! the miner claims.
 
 use std::fmt;
 
@@ -22,14 +24,14 @@ use crate::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StatusMetadata,
 };
 
-/// The end of an attempt, with what its user is told.
+/// The end of an attempt, with the details for its user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The program ended with 0 and its outputs are delivered.
+    /// The program ended with exit code 0 and its outputs are delivered.
     Completed(Box<MinerResponse>),
-    /// Nobody ran it.
+    /// No executor ran the job.
     Rejected(RejectionDetails),
-    /// The job failed by itself.
+    /// The job failed by its own fault.
     Failed(Box<FailureDetails>),
     /// The subnet failed the job.
     HordeFailed(HordeFailureDetails),
@@ -39,19 +41,19 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// Nobody: it worked.
+    /// No party: the attempt succeeded.
     Nobody,
-    /// Who submitted the job.
+    /// The user that submitted the job.
     User,
-    /// Who ran the container.
+    /// The executor that ran the container.
     Executor,
-    /// Who kept the executor.
+    /// The miner of the executor.
     Miner,
-    /// Who routed the job.
+    /// The validator that routed the job.
     Validator,
-    /// The users' door.
+    /// The facilitator that accepted the job.
     Facilitator,
-    /// What lies between them.
+    /// The network between the parties.
     Network,
 }
 
@@ -70,10 +72,10 @@ impl fmt::Display for Fault {
 }
 
 impl Outcome {
-    /// The end of a job that its user called off at `stage`, with the user's `reason`.
+    /// The end of a job that its user cancelled at `stage`, with the user's `reason`.
     ///
-    /// ComputeHorde has no status for it: it is a failure of the job's own, of no reason that it knows, and `context` says
-    /// the rest.
+    /// ComputeHorde has no status for a cancelled job: it appears as a failure of the job's own, with the reason
+    /// `unknown`, and `context` holds the details.
     pub fn cancelled(stage: JobStage, reason: &str) -> Self {
         Self::Failed(Box::new(FailureDetails {
             reason: JobFailureReason::Unknown,
@@ -86,7 +88,7 @@ impl Outcome {
         }))
     }
 
-    /// The status its user sees.
+    /// The status that the user sees.
     pub fn status(&self) -> JobStatus {
         match self {
             Self::Completed(_) => JobStatus::Completed,
@@ -96,7 +98,7 @@ impl Outcome {
         }
     }
 
-    /// The metadata that goes with that status.
+    /// The details that accompany that status.
     pub fn metadata(&self) -> StatusMetadata {
         let mut metadata = StatusMetadata::default();
         match self {
@@ -116,7 +118,7 @@ impl Outcome {
         }
     }
 
-    /// Whose fault it was.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Completed(_) => Fault::Nobody,
@@ -139,7 +141,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the miner's side lays the failure on somebody else, with nothing but its word for it.
+    /// Whether the miner's side blames another party with no evidence but its word.
     pub fn is_excuse(&self) -> bool {
         match self {
             Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => false,
@@ -151,7 +153,7 @@ impl Outcome {
     }
 }
 
-/// What the miner's side says about whose fault it was, where it is heard.
+/// The party that the miner's side blames, where its claim counts.
 fn claimed(details: &HordeFailureDetails) -> Option<Fault> {
     let heard = match details.reported_by {
         ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
@@ -161,7 +163,7 @@ fn claimed(details: &HordeFailureDetails) -> Option<Fault> {
     };
     let claim = details.context.as_ref()?.get("fault")?;
     match Fault::deserialize(claim).ok()? {
-        // Something failed, so it was somebody.
+        // The attempt failed, so some party is at fault.
         Fault::Nobody => None,
         fault @ (Fault::User
         | Fault::Executor

@@ -6,25 +6,25 @@ use crate::keys::Hotkey;
 use crate::signature::Signature;
 use crate::time::Timestamp;
 
-/// `GET /auth/nonce`.
+/// `GET /auth/nonce`: the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Nonce))]
 pub struct LoginNonce {
-    /// Opaque; the login signs its bytes.
+    /// Opaque text whose bytes the login signs.
     pub nonce: String,
 }
 
-/// `POST /auth/login`. Fields are optional so that each missing one can be named.
+/// `POST /auth/login`. Fields are optional so that an error can name each missing one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Login))]
 pub struct LoginRequest {
-    /// Who logs in.
+    /// The ss58 address of the user that logs in.
     #[serde(default)]
     pub hotkey: Option<String>,
-    /// Hex without `0x`, over the nonce's bytes.
+    /// The user's signature over the nonce's bytes, hex without `0x`.
     #[serde(default)]
     pub signature: Option<String>,
-    /// From `GET /auth/nonce`.
+    /// The nonce from `GET /auth/nonce`.
     #[serde(default)]
     pub nonce: Option<String>,
 }
@@ -48,14 +48,15 @@ pub struct Token {
     pub token: String,
 }
 
-/// `POST /api/v1/keys/`.
+/// `POST /api/v1/keys/`: creates an API key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateKey {
-    /// What its owner calls it.
+    /// The owner's name for the key.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
     pub name: String,
-    /// For an administrator: the account of someone without a hotkey that the key is to open. Else the caller's own.
+    /// The account without a hotkey that the key opens; for administrators only. Absent, the key opens the caller's own
+    /// account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 48))]
     pub account: Option<String>,
@@ -65,58 +66,58 @@ pub struct CreateKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
-    /// Its name in the API.
+    /// The id of the key in the API.
     pub id: String,
-    /// What its owner calls it.
+    /// The owner's name for the key.
     pub name: String,
-    /// The account that it opens.
+    /// The account that the key opens.
     pub account: String,
-    /// `msk_…`; shown once, when it is made.
+    /// The key itself, `msk_…`; shown only in the answer that creates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// When it was made.
+    /// The time of creation.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
 }
 
-/// `GET /api/v1/keys/`: the keys that hold, newest first.
+/// `GET /api/v1/keys/`: the valid keys, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyList {
-    /// The keys.
+    /// The keys, newest first.
     pub results: Vec<ApiKey>,
 }
 
-/// One line of the audit log.
+/// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditEntry {
-    /// Its name.
+    /// The id of the entry.
     pub id: String,
-    /// When.
+    /// The time of the action.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub at: Timestamp,
-    /// Whose account: a hotkey, or the name of an account without one.
+    /// The account that acted: a hotkey, or the name of an account without one.
     pub account: String,
-    /// By what they were let in: `hotkey`, or the id of an API key.
+    /// The credential that admitted the request: `hotkey`, or the id of an API key.
     pub credential: String,
-    /// What was done: `login`, `job.created` and the like.
+    /// The action, such as `login` or `job.created`.
     pub action: String,
-    /// What it was done to, such as a job.
+    /// The thing that the action concerned, such as a job.
     pub subject: String,
 }
 
-/// `GET /api/v1/audit/`.
+/// `GET /api/v1/audit/`: one page of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditPage {
-    /// Entries in all.
+    /// The number of entries on all pages together.
     pub count: u64,
-    /// URL of the next page.
+    /// The URL of the next page; null on the last one.
     pub next: Option<String>,
-    /// URL of the page before.
+    /// The URL of the page before; null on the first one.
     pub previous: Option<String>,
-    /// The entries, newest first.
+    /// The entries of this page, newest first.
     pub results: Vec<AuditEntry>,
 }
 
@@ -124,6 +125,6 @@ pub struct AuditPage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoginError {
-    /// What failed.
+    /// The failure in words.
     pub error: String,
 }

@@ -4,66 +4,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// `POST /api/v1/files/`: a place for an input or an output.
+/// `POST /api/v1/files/`: creates a file for an input or an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateFile {
-    /// What its owner calls it.
+    /// The owner's name for the file.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub name: String,
-    /// Bytes; absent for an output whose size nobody knows yet.
+    /// The size in bytes; absent for an output whose size is not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Of an output: the most bytes that are taken.
+    /// For an output of unknown size: the most bytes that the store accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_size: Option<u64>,
-    /// 64 hex digits; what is uploaded is held against it.
+    /// The SHA-256 of the contents, 64 hex digits; the store compares the upload with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 64, max_length = 64))]
     pub sha256: Option<String>,
 }
 
-/// A file in the store, with signed addresses that expire.
+/// A file in the store, with signed URLs that expire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileView {
-    /// Its name in the API.
+    /// The id of the file in the API.
     pub id: String,
-    /// What its owner calls it.
+    /// The owner's name for the file.
     pub name: String,
-    /// Bytes; null until it is known.
+    /// The size in bytes; null until it is known.
     pub size: Option<u64>,
-    /// Bytes that have been taken in.
+    /// Bytes that the store has received.
     #[serde(default)]
     pub received: u64,
-    /// Whether it is whole.
+    /// Whether the store has received the whole file.
     #[serde(default)]
     pub complete: bool,
-    /// 64 hex digits, once it is whole.
+    /// The SHA-256 of the contents, 64 hex digits; null until the file is complete.
     #[serde(default)]
     pub sha256: Option<String>,
-    /// Takes `PUT`, whole or in parts in order; `HEAD` tells `Upload-Offset`.
+    /// Accepts `PUT` of the whole file or of its parts in order; `HEAD` answers `Upload-Offset`.
     pub upload_url: String,
-    /// Takes `GET`, ranges too.
+    /// Answers `GET`, also with ranges.
     pub download_url: String,
-    /// When the addresses end.
+    /// The time at which both URLs expire.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub expires_at: Timestamp,
-    /// When it was made.
+    /// The time of creation.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
 }
 
-/// `GET /api/v1/files/`.
+/// `GET /api/v1/files/`: one page of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePage {
-    /// Files in all.
+    /// The number of files on all pages together.
     pub count: u64,
-    /// URL of the next page.
+    /// The URL of the next page; null on the last one.
     pub next: Option<String>,
-    /// URL of the page before.
+    /// The URL of the page before; null on the first one.
     pub previous: Option<String>,
-    /// The files, newest first.
+    /// The files of this page, newest first.
     pub results: Vec<FileView>,
 }

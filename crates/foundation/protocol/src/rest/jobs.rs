@@ -16,55 +16,55 @@ use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::StreamingDetails;
 use crate::wire::signing::SignedJobFields;
 
-/// `POST /api/v1/job-docker/`. The order of maps is signed and must survive.
+/// `POST /api/v1/job-docker/`. The user's signature covers the order of maps, so they keep it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateJob {
-    /// Who is to route it; not signed.
+    /// The validator that the facilitator hands the job to; not signed.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub target_validator_hotkey: ValidatorKey,
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub executor_class: ExecutorClass,
-    /// The image.
+    /// The reference of the image to run.
     pub docker_image: String,
-    /// Whose account of work it counts towards; not signed.
+    /// The account that the job counts towards; not signed.
     #[serde(default)]
     pub job_namespace: Option<String>,
-    /// The arguments of its entry point.
+    /// The arguments of the image's entry point.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Environment.
+    /// Environment variables of the container, in the signed order.
     #[serde(default)]
     pub env: IndexMap<String, String>,
-    /// Whether a GPU is wanted.
+    /// Deprecated by ComputeHorde and without effect: the class decides.
     #[serde(default)]
     pub use_gpu: bool,
-    /// Folder whose files come back inside the result.
+    /// The folder in the container whose files come back inside the result.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
-    /// Run it on the validator's own miner.
+    /// Whether the job must run on the validator's own miner.
     #[serde(default)]
     pub on_trusted_miner: bool,
-    /// Seconds.
+    /// Limit for fetching the inputs, in seconds.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub download_time_limit: u64,
-    /// Seconds.
+    /// Limit for the program, in seconds.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub execution_time_limit: u64,
-    /// Seconds.
+    /// Limit from the program's start to its first answer, in seconds; streaming jobs only.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub streaming_start_time_limit: u64,
-    /// Seconds.
+    /// Limit for delivering the outputs, in seconds.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
     pub upload_time_limit: u64,
-    /// Set for a streaming job.
+    /// Present for a streaming job only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming_details: Option<StreamingDetails>,
-    /// The inputs.
+    /// The job's inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<VolumePart>>,
-    /// Where the outputs go.
+    /// The destinations of the outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uploads: Option<Vec<FileUpload>>,
 }
@@ -95,82 +95,82 @@ impl CreateJob {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
-    /// Its name.
+    /// The id of the job.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub uuid: JobId,
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub executor_class: ExecutorClass,
-    /// When it was taken in.
+    /// The time at which the facilitator accepted the job.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
-    /// When it last came further.
+    /// The time of the last change of status.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub last_update: Timestamp,
     /// The last status in its legacy display form: `Streaming Ready`.
     pub status: String,
-    /// The image.
+    /// The reference of the image.
     pub docker_image: String,
-    /// Whose account of work it counts towards.
+    /// The account that the job counts towards.
     #[serde(default)]
     pub job_namespace: Option<String>,
-    /// The arguments of its entry point.
+    /// The arguments of the image's entry point.
     pub args: Vec<String>,
-    /// Environment.
+    /// Environment variables of the container.
     pub env: IndexMap<String, String>,
-    /// Whether a GPU is wanted.
+    /// Deprecated by ComputeHorde and without effect: the class decides.
     pub use_gpu: bool,
     /// The user's own label.
     #[serde(default)]
     pub tag: String,
-    /// What the program printed; empty until the end.
+    /// The program's standard output; empty until the end.
     #[serde(default)]
     pub stdout: String,
-    /// Likewise.
+    /// The program's standard error; empty until the end.
     #[serde(default)]
     pub stderr: String,
-    /// The inputs.
+    /// The job's inputs.
     #[serde(default)]
     pub volumes: Vec<VolumePart>,
-    /// Where the outputs go.
+    /// The destinations of the outputs.
     #[serde(default)]
     pub uploads: Vec<FileUpload>,
     /// Small output files: path in the container to base64.
     #[serde(default)]
     pub artifacts: IndexMap<String, String>,
-    /// Folder whose files come back.
+    /// The folder in the container whose files come back.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
-    /// Who routes it.
+    /// The validator that routes the job.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub target_validator_hotkey: ValidatorKey,
-    /// Run on the validator's own miner.
+    /// Whether the job must run on the validator's own miner.
     #[serde(default)]
     pub on_trusted_miner: bool,
-    /// What the destinations answered.
+    /// The answers of the upload destinations, by path.
     #[serde(default)]
     pub upload_results: IndexMap<String, String>,
-    /// Seconds.
+    /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
-    /// Seconds.
+    /// Limit for the program, in seconds.
     pub execution_time_limit: u64,
-    /// Seconds.
+    /// Limit from the program's start to its first answer, in seconds; streaming jobs only.
     pub streaming_start_time_limit: u64,
-    /// Seconds.
+    /// Limit for delivering the outputs, in seconds.
     pub upload_time_limit: u64,
-    /// PEM; empty if none.
+    /// The client's certificate, PEM; empty if the job does not stream.
     #[serde(default)]
     pub streaming_client_cert: String,
-    /// PEM; empty if none.
+    /// The server's certificate, PEM; empty until the job accepts requests.
     #[serde(default)]
     pub streaming_server_cert: String,
-    /// Host; empty if none.
+    /// The server's host name or IP address; empty until the job accepts requests.
     #[serde(default)]
     pub streaming_server_address: String,
-    /// Port; 0 if none.
+    /// The server's TCP port; 0 until the job accepts requests.
     #[serde(default)]
     pub streaming_server_port: u16,
-    /// Every status it went through, oldest first.
+    /// Every status that the job has reached, oldest first.
     pub status_history: Vec<StatusEntry>,
 }
 
@@ -184,18 +184,18 @@ impl JobView {
     }
 }
 
-/// One step of a job.
+/// One status of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusEntry {
-    /// How far.
+    /// The status that the job reached.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub status: JobStatus,
-    /// What goes with it, nulls removed.
+    /// Details of the status, without null fields.
     #[serde(default, serialize_with = "without_nulls")]
     #[cfg_attr(feature = "openapi", schema(value_type = StatusMetadata))]
     pub metadata: Option<StatusMetadata>,
-    /// When.
+    /// The time at which the facilitator learned of the status.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub created_at: Timestamp,
 }
@@ -204,47 +204,48 @@ pub struct StatusEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobPage {
-    /// Jobs in all.
+    /// The number of jobs on all pages together.
     pub count: u64,
-    /// URL of the next page.
+    /// The URL of the next page; null on the last one.
     pub next: Option<String>,
-    /// URL of the page before.
+    /// The URL of the page before; null on the first one.
     pub previous: Option<String>,
-    /// The jobs, newest first.
+    /// The jobs of this page, newest first.
     pub results: Vec<JobView>,
 }
 
-/// `POST /api/v1/cheated-job/`: the user's reason to believe that a job was cheated on.
+/// `POST /api/v1/cheated-job/`: a user reports a job that was cheated on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReportCheat {
     /// The job that was cheated on.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub job_uuid: JobId,
-    /// The same job on a miner that is trusted.
+    /// The same job, run on a trusted miner.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub trusted_job_uuid: JobId,
-    /// In any form.
+    /// The user's evidence, free in form.
     #[serde(default)]
     pub details: Option<Value>,
 }
 
-/// `PUT /api/v1/jobs/{uuid}/feedback/`: what the user thinks of a result.
+/// `PUT /api/v1/jobs/{uuid}/feedback/`: the user's rating of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Feedback {
-    /// From 0, wrong, to 1, right.
+    /// From 0 (wrong) to 1 (right).
     #[cfg_attr(feature = "openapi", schema(minimum = 0.0, maximum = 1.0))]
     pub result_correctness: f64,
-    /// Seconds that it should have taken.
+    /// The duration that the user expected, in seconds.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0.0))]
     pub expected_duration: Option<f64>,
 }
 
-/// Names of the events of `GET /api/v1/jobs/{uuid}/events/`. Each carries an id from which `Last-Event-ID` resumes.
+/// Names of the events of `GET /api/v1/jobs/{uuid}/events/`. Each event carries an id from which `Last-Event-ID`
+/// resumes.
 pub mod events {
-    /// The data is a [`super::StatusEntry`]. The stream ends after one that is terminal.
+    /// The data is a [`super::StatusEntry`]. The stream ends after a terminal one.
     pub const STATUS: &str = "status";
     /// The data is a [`super::LogEvent`].
     pub const LOG: &str = "log";
@@ -252,39 +253,39 @@ pub mod events {
     pub const PROGRESS: &str = "progress";
 }
 
-/// A piece of what a job prints, while it runs. Pieces may be missing: the next one's `offset` shows it.
+/// A piece of a running job's output. Pieces may be missing: the next one's `offset` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogEvent {
-    /// Where it was printed: `stdout` or `stderr`.
+    /// The output that the program wrote to: `stdout` or `stderr`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub stream: LogStream,
-    /// The piece; bytes that are no UTF-8 are shown as U+FFFD.
+    /// The text of the piece; bytes that are not UTF-8 appear as U+FFFD.
     pub text: String,
-    /// When the facilitator took it in.
+    /// The time at which the facilitator received the piece.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub at: Timestamp,
-    /// Bytes that the stream had before this piece.
+    /// Bytes of the stream before this piece.
     pub offset: u64,
 }
 
-/// How far something is that takes long.
+/// The progress of a stage that takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProgressEvent {
-    /// What is under way: `image_pull`, `download`, `execution` or `upload`.
+    /// The stage that is under way: `image_pull`, `download`, `execution` or `upload`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub stage: ProgressOf,
-    /// How much is done: bytes, or seconds of `execution`.
+    /// The amount done: bytes, or seconds for `execution`.
     pub done: u64,
-    /// Of how much, if that is known.
+    /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
 }
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {
     let value = serde_json::to_value(metadata).map_err(serde::ser::Error::custom)?;
-    // The SDK wants an object even where there is nothing to say.
+    // The SDK expects an object even without details.
     let value = if value.is_null() {
         Value::Object(serde_json::Map::new())
     } else {

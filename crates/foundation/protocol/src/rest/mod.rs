@@ -14,34 +14,34 @@ pub use jobs::{
     CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, ReportCheat, StatusEntry, events,
 };
 
-/// Names of the headers that carry a user's signature on a request.
+/// Names of request headers, most of which carry a user's signature.
 pub mod headers {
-    /// Always `bittensor`.
+    /// The signature scheme; always `bittensor`.
     pub const SIGNATURE_TYPE: &str = "x-ch-signature-type";
-    /// ss58 of who signed.
+    /// The ss58 address of the user that signed.
     pub const SIGNATORY: &str = "x-ch-signatory";
-    /// Unix nanoseconds, part of what is signed.
+    /// Unix nanoseconds by the user's clock; the signature covers them.
     pub const TIMESTAMP_NS: &str = "x-ch-timestamp-ns";
-    /// Base64.
+    /// The signature, base64.
     pub const SIGNATURE: &str = "x-ch-signature";
-    /// `SignedFields` or `FullRequest`.
+    /// The part of the request that the signature covers: `SignedFields` or `FullRequest`.
     pub const SIGNATURE_SCOPE: &str = "x-ch-signature-scope";
     /// The client's own name for a new job: a request that repeats it answers with the job of the first one.
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 }
 
-/// A success that needs no more than words: `{"message": …}`.
+/// The answer to a request whose success needs only words: `{"message": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Message {
-    /// What was done.
+    /// A sentence that says what was done.
     pub message: String,
 }
 
-/// An error of the API proper: `{"detail": …}`.
+/// An error of every request but the login: `{"detail": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Detail {
-    /// What failed and what to do.
+    /// The failure, and what to do about it.
     pub detail: String,
 }

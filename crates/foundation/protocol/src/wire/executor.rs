@@ -1,5 +1,5 @@
-//! What an executor says beyond ComputeHorde: what its job prints and how far it is, what its machine does, and the words
-//! of a standing executor, which serves one lease after another over one connection.
+//! An executor's messages beyond ComputeHorde's: its job's output and progress, its machine's measurements, and the
+//! messages of a persistent executor, which serves one lease after another over one connection.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,188 +14,188 @@ use crate::ids::AttemptId;
 use crate::macros::{open_enum, serde_as_text};
 use crate::time::Timestamp;
 
-/// The most that one [`JobLog`] holds, in bytes of output.
+/// The most output that one [`JobLog`] holds, in bytes.
 pub const MAX_LOG_BYTES: usize = 64 * 1024;
 
 /// The most GPUs that one [`ExecutorMetrics`] names.
 pub const MAX_GPUS: usize = 64;
 
 open_enum!(
-    /// Which of a program's two outputs.
+    /// One of a program's two outputs.
     LogStream {
-        /// Standard output.
+        /// The program's standard output.
         Stdout = "stdout",
-        /// Standard error.
+        /// The program's standard error.
         Stderr = "stderr",
     }
 );
 
 open_enum!(
-    /// What is under way.
+    /// A stage of a job whose progress is reported.
     ProgressOf {
-        /// The image, on its way from a registry or an archive.
+        /// The image comes from a registry or an archive.
         ImagePull = "image_pull",
-        /// Inputs, on their way.
+        /// The inputs are fetched.
         Download = "download",
-        /// The program.
+        /// The program runs.
         Execution = "execution",
-        /// Outputs, on their way.
+        /// The outputs are delivered.
         Upload = "upload",
     }
 );
 
-/// `MusterJobLog`: a piece of what a job prints, while it runs.
+/// `MusterJobLog`: a piece of a job's output, sent while it runs.
 ///
-/// Pieces are dropped where a receiver does not keep up: the next one's `offset` shows how much is missing. What is
-/// complete is the result.
+/// A sender drops pieces when the receiver does not keep up: the next piece's `offset` shows how many bytes are
+/// missing. Only the result is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobLog {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// Where it was printed.
+    /// The output that the program wrote to.
     pub stream: LogStream,
-    /// Bytes that the stream had before this piece.
+    /// Bytes of the stream before this piece.
     pub offset: u64,
-    /// The piece itself.
+    /// The bytes of the piece.
     pub data: LogBytes,
 }
 
-/// Bytes of output; text form base64, since programs print what they like. At most [`MAX_LOG_BYTES`].
+/// Bytes of output, at most [`MAX_LOG_BYTES`]. The text form is base64, since output need not be UTF-8.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LogBytes(Vec<u8>);
 
-/// A text that is not a piece of output.
+/// The text is not a piece of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a piece of output is base64 of at most {MAX_LOG_BYTES} bytes")]
 pub struct LogBytesError;
 
-/// `MusterJobProgress`: how far something is that takes long.
+/// `MusterJobProgress`: the progress of a stage that takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProgress {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// What is under way.
+    /// The stage that is under way.
     pub of: ProgressOf,
-    /// How much is done: bytes, or seconds for [`ProgressOf::Execution`].
+    /// The amount done: bytes, or seconds for [`ProgressOf::Execution`].
     pub done: u64,
-    /// Of how much, if that is known.
+    /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
 }
 
-/// `MusterExecutorMetrics`, executor to miner, every few seconds: what its machine does.
+/// `MusterExecutorMetrics`, executor to miner, every few seconds: measurements of the executor's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorMetrics {
-    /// When, by the executor's clock.
+    /// The time of the measurement by the executor's clock.
     pub at: Timestamp,
-    /// How busy its processors were since the message before, in thousandths of all of them.
+    /// Processor load since the message before, in thousandths of all processors together.
     pub cpu_permille: u32,
-    /// Bytes.
+    /// Main memory of the machine, in bytes.
     pub memory_total: u64,
-    /// Bytes.
+    /// Main memory in use, in bytes.
     pub memory_used: u64,
-    /// Bytes of the disk that jobs are on.
+    /// Size of the disk that holds the jobs, in bytes.
     pub disk_total: u64,
-    /// Bytes.
+    /// Space in use on that disk, in bytes.
     pub disk_used: u64,
     /// Bytes received since the machine started, over all interfaces but loopback.
     pub network_received: u64,
-    /// Bytes sent, likewise.
+    /// Bytes sent since the machine started, over all interfaces but loopback.
     pub network_sent: u64,
-    /// One entry a GPU; empty where there is none.
+    /// One entry per GPU, at most [`MAX_GPUS`]; empty on a machine without one.
     #[serde(default)]
     pub gpus: Vec<GpuMetrics>,
 }
 
-/// What one GPU does.
+/// Measurements of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuMetrics {
     /// The vendor's id of the device.
     pub uuid: String,
-    /// The model.
+    /// The device's model name.
     pub name: String,
-    /// How busy it is, in percent.
+    /// Load of the GPU, in percent.
     pub utilisation_percent: u32,
-    /// Bytes.
+    /// GPU memory, in bytes.
     pub memory_total: u64,
-    /// Bytes.
+    /// GPU memory in use, in bytes.
     pub memory_used: u64,
-    /// Degrees Celsius.
+    /// Temperature, in degrees Celsius.
     pub temperature_c: u32,
-    /// Milliwatts.
+    /// Power draw, in milliwatts.
     pub power_mw: u32,
 }
 
-/// `MusterExecutorHello`: the first message of a standing executor on every connection.
+/// `MusterExecutorHello`: the first message of a persistent executor on every connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorHello {
-    /// Of which kind it is.
+    /// The class that the executor offers.
     pub class: ExecutorClass,
-    /// How many jobs it runs at once.
+    /// The number of jobs that the executor runs at once.
     pub capacity: u32,
-    /// Its version, for people.
+    /// The executor's version, for people.
     pub version: String,
 }
 
-/// `MusterEnrolExecutor`: the one message of an executor that enrols. Its certificate came with the connection.
+/// `MusterEnrolExecutor`: the one message of an executor that enrols. The connection carries its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrolExecutor {
     /// The secret of the one-time token.
     pub secret: EnrolSecret,
-    /// Its name, for people.
+    /// The executor's name, for people.
     pub name: String,
 }
 
-/// `MusterExecutorEnrolled`, miner to executor: its certificate is known from now on.
+/// `MusterExecutorEnrolled`, miner to executor: the miner has stored the executor's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorEnrolled {
-    /// Of which kind the miner takes it to be.
+    /// The class under which the miner lists the executor.
     pub class: ExecutorClass,
 }
 
-/// `MusterLeaseOver`: everything of an attempt is gone from a standing executor, which is free again.
+/// `MusterLeaseOver`: a persistent executor has removed everything of an attempt and is free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseOver {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
 }
 
-/// `MusterSealSession`, executor to miner: the service answers, and its miner is to attest the session.
+/// `MusterSealSession`, executor to miner: the service accepts requests, and the miner is asked to attest the session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealSession {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The bytes of `muster_response_proof::Attestation`, base64: what the miner is to sign.
+    /// The bytes of `muster_response_proof::Attestation` that the miner is asked to sign, base64.
     pub statement: String,
 }
 
-/// `MusterSessionSealed`, miner to executor: the answer to [`SealSession`]. One of both is there.
+/// `MusterSessionSealed`, miner to executor: the answer to [`SealSession`]. It has either an attestation or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSealed {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
     /// The text form of the signed attestation.
     #[serde(default)]
     pub attestation: Option<String>,
-    /// Why there is none, in words.
+    /// The reason in words why the miner attests nothing.
     #[serde(default)]
     pub refusal: Option<String>,
 }
 
-/// `MusterSessionClosed`, executor to miner to validator: the last word of a sealed session.
+/// `MusterSessionClosed`, executor to miner to validator: the signed end of a sealed session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionClosed {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
     /// The text form of the signed `muster_response_proof::SessionClose`.
     pub close: String,
 }
 
-/// 32 random bytes that admit an executor once; text form 64 hex digits. Kept by the miner as a digest only.
+/// 32 random bytes that admit an executor once; the text form is 64 hex digits. The miner keeps only their digest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnrolSecret([u8; 32]);
 
-/// A text that is not 64 hex digits.
+/// The text is not 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret is 64 hex digits")]
 pub struct EnrolSecretError;
@@ -203,12 +203,12 @@ pub struct EnrolSecretError;
 // === impl LogBytes ===
 
 impl LogBytes {
-    /// A piece; `None` if it is too long.
+    /// Wraps a piece; `None` if it is longer than [`MAX_LOG_BYTES`].
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() <= MAX_LOG_BYTES).then_some(Self(bytes))
     }
 
-    /// The bytes.
+    /// The piece as raw bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -248,7 +248,7 @@ impl EnrolSecret {
         Self(bytes)
     }
 
-    /// What a miner keeps of it.
+    /// The digest that the miner keeps.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.0)
     }
@@ -261,7 +261,7 @@ impl fmt::Display for EnrolSecret {
 }
 
 impl fmt::Debug for EnrolSecret {
-    /// It stays out of logs.
+    /// Keeps the secret out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EnrolSecret(…)")
     }

@@ -1,4 +1,5 @@
-//! Validator and facilitator. Unlike the miner's models these forbid unknown fields, but for status metadata.
+//! The messages between validator and facilitator. Unlike the miner's messages, these forbid unknown fields, except in
+//! status metadata.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,29 +20,29 @@ use crate::status::{
 use crate::upload::OutputUpload;
 use crate::volume::Volume;
 
-/// What a validator sends to its facilitator.
+/// A message from a validator to its facilitator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message_type")]
 pub enum ToFacilitator {
-    /// The first frame.
+    /// The first frame of every connection.
     V0AuthenticationRequest(Authentication),
-    /// Every minute; it is not answered.
+    /// Sent every minute; the facilitator does not answer it.
     V0Heartbeat(Heartbeat),
-    /// A job has come further.
+    /// A job has reached another status.
     V0JobStatusUpdate(Box<JobStatusUpdate>),
-    /// An executor's hardware.
+    /// The hardware of an executor.
     V0MachineSpecsUpdate(MachineSpecsUpdate),
-    /// Ours: the answer to a challenge.
+    /// Muster's own: the answer to a challenge.
     MusterChallengeResponse(ChallengeResponse),
-    /// Ours: a piece of what a job prints.
+    /// Muster's own: a piece of a job's output.
     MusterJobLog(Box<LiveLog>),
-    /// Ours: how far a job is.
+    /// Muster's own: the progress of a job's stage.
     MusterJobProgress(LiveProgress),
-    /// Ours: where the validator's gateway answers.
+    /// Muster's own: the address and the models of the validator's gateway.
     MusterGateway(Box<GatewayNotice>),
 }
 
-/// What a facilitator sends to a validator.
+/// A message from a facilitator to a validator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum FromFacilitator {
@@ -49,9 +50,9 @@ pub enum FromFacilitator {
     Job(Box<JobRequest>),
     /// A user reports that a job was cheated on.
     Cheated(Box<CheatReport>),
-    /// Ours: a Muster facilitator's answer to the greeting of a Muster validator.
+    /// Muster's own: a Muster facilitator's answer to the greeting of a Muster validator.
     Challenge(Challenge),
-    /// Ours: the job's user no longer wants it.
+    /// Muster's own: the user has cancelled the job.
     Cancel(CancelRequest),
     /// The answer to a greeting or to a status update.
     Response(Response),
@@ -81,72 +82,73 @@ impl<'de> Deserialize<'de> for FromFacilitator {
     }
 }
 
-/// A validator shows its key. Static, hence replayable: it claims a key and proves nothing (see [`Challenge`]).
+/// A validator's greeting. It never changes, so anyone can replay it: it claims a key and proves nothing (see
+/// [`Challenge`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authentication {
-    /// 64 hex digits without `0x`.
+    /// The validator's public key: 64 hex digits without `0x`.
     pub public_key: String,
-    /// Over the 32 raw bytes of the key.
+    /// The validator's signature over the 32 raw bytes of the key.
     pub signature: Signature,
 }
 
-/// Still here.
+/// Shows that the validator is still connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {}
 
-/// An executor's hardware.
+/// The hardware of an executor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpecsUpdate {
-    /// Whose executor.
+    /// The miner of the executor.
     pub miner_hotkey: MinerKey,
-    /// Who looked.
+    /// The validator that took the specs.
     pub validator_hotkey: ValidatorKey,
-    /// Free in form.
+    /// The specs, free in form.
     pub specs: serde_json::Map<String, Value>,
-    /// The batch it was seen in.
+    /// The id of the batch in which the executor was seen.
     pub batch_id: String,
 }
 
-/// A job has come further.
+/// A job has reached another status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobStatusUpdate {
-    /// The job (never an attempt: attempts are the validator's affair).
+    /// The id of the job, never of an attempt: the facilitator does not know attempts.
     pub uuid: JobId,
-    /// How far.
+    /// The status that the job has reached.
     pub status: JobStatus,
-    /// What goes with it; `completed` and `streaming_ready` must have it.
+    /// Details of the status; `completed` and `streaming_ready` must have them.
     #[serde(default)]
     pub metadata: Option<StatusMetadata>,
 }
 
-/// What goes with a status. Unknown fields are kept, as ComputeHorde's model keeps them.
+/// Details of a status. Unknown fields are kept, as ComputeHorde's model keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusMetadata {
-    /// With `completed`.
+    /// The result; with `completed`.
     #[serde(default)]
     pub miner_response: Option<MinerResponse>,
-    /// With `rejected`.
+    /// The rejection; with `rejected`.
     #[serde(default)]
     pub job_rejection_details: Option<RejectionDetails>,
-    /// With `failed`.
+    /// The job's own failure; with `failed`.
     #[serde(default)]
     pub job_failure_details: Option<FailureDetails>,
-    /// With `horde_failed`.
+    /// The subnet's failure; with `horde_failed`.
     #[serde(default)]
     pub horde_failure_details: Option<HordeFailureDetails>,
-    /// With `streaming_ready`.
+    /// The address of the job; with `streaming_ready`.
     #[serde(default)]
     pub streaming_details: Option<StreamingAddress>,
-    /// Ours.
+    /// Muster's own additions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub muster: Option<StatusExtension>,
-    /// Whatever else a newer peer says.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: IndexMap<String, Value>,
 }
@@ -155,134 +157,134 @@ pub struct StatusMetadata {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MinerResponse {
-    /// What the program printed.
+    /// The program's standard error.
     pub docker_process_stderr: String,
-    /// Likewise.
+    /// The program's standard output.
     pub docker_process_stdout: String,
     /// Small output files: path in the container to base64.
     #[serde(default)]
     pub artifacts: Option<IndexMap<String, String>>,
-    /// What the destinations answered.
+    /// The answers of the upload destinations, by path.
     #[serde(default)]
     pub upload_results: Option<IndexMap<String, String>>,
-    /// Whatever else a newer peer says.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: IndexMap<String, Value>,
 }
 
-/// Nobody ran it.
+/// The job was rejected: no executor ran it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RejectionDetails {
-    /// Who refused.
+    /// The role that rejected the job.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub rejected_by: ParticipantType,
-    /// Why.
+    /// The reason of the rejection.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: JobRejectionReason,
-    /// In words.
+    /// The reason in words.
     pub message: String,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
 }
 
-/// The job's own failure.
+/// The job failed by its own fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailureDetails {
-    /// Why.
+    /// The reason of the failure.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: JobFailureReason,
-    /// Where in its life.
+    /// The stage in which the job failed.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub stage: JobStage,
-    /// In words.
+    /// The failure in words.
     pub message: String,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
     /// The program's exit code, if it ended.
     #[serde(default)]
     pub docker_process_exit_status: Option<i64>,
-    /// What it printed.
+    /// The program's standard output.
     #[serde(default)]
     pub docker_process_stdout: Option<String>,
-    /// Likewise.
+    /// The program's standard error.
     #[serde(default)]
     pub docker_process_stderr: Option<String>,
 }
 
-/// The subnet's failure.
+/// The subnet failed the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HordeFailureDetails {
-    /// Who says so.
+    /// The role that reports the failure.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reported_by: ParticipantType,
-    /// Why.
+    /// The reason of the failure.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: HordeFailureReason,
-    /// In words.
+    /// The failure in words.
     pub message: String,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
 }
 
-/// Where a streaming job answers.
+/// The address at which a streaming job accepts requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamingAddress {
-    /// PEM.
+    /// The server's certificate, PEM.
     #[serde(default)]
     pub streaming_server_cert: Option<String>,
-    /// Host.
+    /// The server's host name or IP address.
     #[serde(default)]
     pub streaming_server_address: Option<String>,
-    /// Port.
+    /// The server's TCP port.
     #[serde(default)]
     pub streaming_server_port: Option<u16>,
 }
 
-/// Success or failure of the frame before.
+/// The facilitator's answer to the frame before: taken or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Response {
-    /// Which.
+    /// Whether the frame was taken.
     pub status: ResponseStatus,
-    /// Why not.
+    /// The reasons why the frame was not taken; empty for `success`.
     #[serde(default)]
     pub errors: Vec<ResponseError>,
 }
 
-/// Success or failure.
+/// Whether a frame was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResponseStatus {
     /// The frame was taken.
     Success,
-    /// It was not.
+    /// The frame was not taken.
     Error,
 }
 
-/// One reason. Unknown fields are kept.
+/// One reason why a frame was not taken. Unknown fields are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResponseError {
-    /// In words.
+    /// The reason in words.
     pub msg: String,
-    /// `auth.signature_invalid` and the like.
+    /// The kind of the error, such as `auth.signature_invalid`.
     pub r#type: String,
-    /// What to do.
+    /// Advice on what to do about it.
     #[serde(default)]
     pub help: String,
-    /// Whatever else a newer peer says.
+    /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: IndexMap<String, Value>,
 }
 
 impl Response {
-    /// The frame was taken.
+    /// The answer to a frame that was taken.
     pub fn success() -> Self {
         Self {
             status: ResponseStatus::Success,
@@ -290,7 +292,7 @@ impl Response {
         }
     }
 
-    /// The frame was not taken.
+    /// The answer to a frame that was not taken, with one reason.
     pub fn error(kind: &str, msg: impl Into<String>, help: impl Into<String>) -> Self {
         let error = ResponseError {
             msg: msg.into(),
@@ -306,23 +308,23 @@ impl Response {
 }
 
 constant_text!(
-    /// The only scheme there is.
+    /// The only signature scheme that exists.
     BittensorSignature = "bittensor"
 );
 constant_text!(
-    /// `job.new`.
+    /// The constant of [`JobRequest::type`].
     JobNew = "job.new"
 );
 constant_text!(
-    /// `job.cheated`.
+    /// The constant of [`CheatReport::type`].
     JobCheatedTag = "job.cheated"
 );
 constant_text!(
-    /// `V2JobRequest`.
+    /// The `message_type` of [`JobRequest`].
     JobRequestTag = "V2JobRequest"
 );
 constant_text!(
-    /// `V0JobCheated`.
+    /// The `message_type` of [`CheatReport`].
     CheatReportTag = "V0JobCheated"
 );
 
@@ -332,23 +334,23 @@ constant_text!(
 pub struct UserSignature {
     /// Always `bittensor`: sr25519.
     pub signature_type: BittensorSignature,
-    /// Who signed.
+    /// The user's public key.
     pub signatory: UserKey,
-    /// Unix nanoseconds by the user's clock; part of what is signed.
+    /// Unix nanoseconds by the user's clock; the signature covers them.
     pub timestamp_ns: i64,
-    /// Base64.
+    /// The signature, base64.
     #[serde(with = "base64_signature")]
     pub signature: Signature,
-    /// What it covers.
+    /// The part of the request that the signature covers.
     pub signature_scope: SignatureScope,
 }
 
-/// What a user's signature covers.
+/// The part of a request that a user's signature covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignatureScope {
-    /// The fields of a job that decide what runs (see [`super::signing::SignedJobFields`]).
+    /// The fields of a job that decide its execution (see [`super::signing::SignedJobFields`]).
     SignedFields,
-    /// The whole body.
+    /// The whole body of the request.
     FullRequest,
 }
 
@@ -356,7 +358,7 @@ pub enum SignatureScope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
-    /// The user's.
+    /// The user's signature on the job.
     pub signature: UserSignature,
     /// Always `job.new`.
     #[serde(default)]
@@ -364,52 +366,52 @@ pub struct JobRequest {
     /// Always `V2JobRequest`.
     #[serde(default)]
     pub message_type: JobRequestTag,
-    /// The job.
+    /// The id of the job.
     pub uuid: JobId,
-    /// Whose account of work it counts towards; not signed.
+    /// The account that the job counts towards; not signed.
     #[serde(default)]
     pub job_namespace: Option<String>,
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     pub executor_class: ExecutorClass,
-    /// The image.
+    /// The reference of the image to run.
     pub docker_image: String,
-    /// The arguments of its entry point.
+    /// The arguments of the image's entry point.
     pub args: Vec<String>,
-    /// Environment; its order is signed.
+    /// Environment variables; their order is signed.
     pub env: IndexMap<String, String>,
-    /// Deprecated by ComputeHorde and without effect: the class decides. Still signed.
+    /// Deprecated by ComputeHorde and without effect: the class decides. The signature covers it.
     #[serde(default = "yes")]
     pub use_gpu: bool,
-    /// The inputs.
+    /// The job's inputs.
     #[serde(default)]
     pub volume: Option<Volume>,
-    /// Where the outputs go.
+    /// The destinations of the outputs.
     #[serde(default)]
     pub output_upload: Option<OutputUpload>,
-    /// Folder whose files come back inside the result.
+    /// The folder in the container whose files come back inside the result.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
-    /// Run it on the validator's own miner.
+    /// Whether the job must run on the validator's own miner.
     #[serde(default)]
     pub on_trusted_miner: bool,
-    /// Seconds.
+    /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
-    /// Seconds.
+    /// Limit for the program, in seconds.
     pub execution_time_limit: u64,
-    /// Seconds.
+    /// Limit for delivering the outputs, in seconds.
     pub upload_time_limit: u64,
-    /// Seconds.
+    /// Limit from the program's start to its first answer, in seconds; streaming jobs only.
     pub streaming_start_time_limit: u64,
-    /// Set for a streaming job.
+    /// Present for a streaming job only.
     #[serde(default)]
     pub streaming_details: Option<StreamingDetails>,
 }
 
-/// `V0JobCheated`: a user's report.
+/// `V0JobCheated`: a user's report of a job that was cheated on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheatReport {
-    /// The user's.
+    /// The user's signature on the report.
     pub signature: UserSignature,
     /// Always `job.cheated`.
     #[serde(default)]
@@ -419,9 +421,9 @@ pub struct CheatReport {
     pub message_type: CheatReportTag,
     /// The job that was cheated on.
     pub job_uuid: String,
-    /// The same job on a miner that is trusted.
+    /// The same job, run on a trusted miner.
     pub trusted_job_uuid: String,
-    /// In any form.
+    /// The user's evidence, free in form.
     #[serde(default)]
     pub details: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! Validator and miner, and miner and executor: the two sockets share their messages.
+//! The messages between validator and miner, and between miner and executor: the two sockets share them.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -19,45 +19,45 @@ use crate::status::{HordeFailureReason, JobFailureReason, JobRejectionReason, Jo
 use crate::upload::OutputUpload;
 use crate::volume::Volume;
 
-/// What a validator sends to a miner, and a miner passes on to its executor.
+/// A message from a validator to a miner, or from a miner to its executor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message_type")]
 pub enum ToMiner {
-    /// The first frame of every connection.
+    /// The first frame of every connection from a validator.
     ValidatorAuthForMiner(ValidatorAuth),
     /// Asks for the miner's main hotkey.
     V0MainHotkeyMessage(MainHotkey),
     /// Offers a job.
     V0InitialJobRequest(Box<InitialJobRequest>),
-    /// The rest of the job, once an executor is ready.
+    /// The rest of the job, sent once an executor is ready.
     V0JobRequest(Box<JobRequest>),
     /// The validator's signature on the accepted receipt.
     V0JobAcceptedReceiptRequest(AcceptedReceiptRequest),
     /// The validator's signature on the finished receipt.
     V0JobFinishedReceiptRequest(FinishedReceiptRequest),
-    /// Something went wrong on the other side.
+    /// Reports an error of the sender in words.
     GenericError(GenericError),
-    /// Ours: stop the attempt.
+    /// Muster's own: stop the attempt.
     MusterCancelJob(CancelJob),
-    /// Ours, to an executor only: it is enrolled.
+    /// Muster's own, miner to executor: the executor is enrolled.
     MusterExecutorEnrolled(ExecutorEnrolled),
-    /// Ours, to an executor only: its session is attested, or will not be.
+    /// Muster's own, miner to executor: the session's attestation, or why there is none.
     MusterSessionSealed(SessionSealed),
-    /// Ours: which images may serve.
+    /// Muster's own: the images that may serve sealed sessions.
     MusterWhitelist(WhitelistNotice),
 }
 
-/// What a miner sends to a validator, and an executor to its miner.
+/// A message from a miner to a validator, or from an executor to its miner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message_type")]
 pub enum FromMiner {
-    /// What the miner has, right after authentication.
+    /// The miner's executors per class, sent right after authentication.
     V0ExecutorManifestRequest(ExecutorManifest),
-    /// Answer to the same question.
+    /// Answers the validator's question for the main hotkey.
     V0MainHotkeyMessage(MainHotkey),
-    /// The miner will run it.
+    /// The miner will run the attempt.
     V0AcceptJobRequest(AttemptNotice),
-    /// The miner will not.
+    /// The miner will not run the attempt.
     V0DeclineJobRequest(DeclineJob),
     /// An executor is up and has the image.
     V0ExecutorReadyRequest(ExecutorReady),
@@ -65,17 +65,17 @@ pub enum FromMiner {
     V0VolumesReadyRequest(AttemptNotice),
     /// The program has ended.
     V0ExecutionDoneRequest(AttemptNotice),
-    /// A streaming job answers.
+    /// A streaming job accepts requests.
     V0StreamingJobReadyRequest(StreamingJobReady),
     /// The executor's hardware.
     V0MachineSpecsRequest(MachineSpecs),
-    /// Success.
+    /// The attempt succeeded.
     V0JobFinishedRequest(JobFinished),
-    /// The job's own failure.
+    /// The job failed by its own fault.
     V0JobFailedRequest(JobFailed),
-    /// The subnet's failure.
+    /// The subnet failed the job.
     V0HordeFailedRequest(HordeFailed),
-    /// Something went wrong on the other side.
+    /// Reports an error of the sender in words.
     GenericError(GenericError),
     /// The miner does not serve this validator.
     UnauthorizedError(UnauthorizedError),
@@ -83,76 +83,76 @@ pub enum FromMiner {
     V0ExecutorFailedRequest(ExecutorReady),
     /// Deprecated, still read: the streaming job did not start.
     V0StreamingJobNotReadyRequest(ExecutorReady),
-    /// Ours: the miner's signature on a receipt.
+    /// Muster's own: the miner's signature on a receipt.
     MusterReceiptCountersigned(Box<ReceiptCountersigned>),
-    /// Ours: a piece of what the job prints.
+    /// Muster's own: a piece of the job's output.
     MusterJobLog(Box<JobLog>),
-    /// Ours: how far something is that takes long.
+    /// Muster's own: the progress of a stage that takes long.
     MusterJobProgress(JobProgress),
-    /// Ours, from an executor only: what its machine does.
+    /// Muster's own, executor to miner: measurements of the executor's machine.
     MusterExecutorMetrics(Box<ExecutorMetrics>),
-    /// Ours, from a standing executor only: it is there.
+    /// Muster's own, persistent executor to miner: the executor announces itself.
     MusterExecutorHello(ExecutorHello),
-    /// Ours, from an executor only: it wants to be known.
+    /// Muster's own, executor to miner: the executor asks to be enrolled.
     MusterEnrolExecutor(EnrolExecutor),
-    /// Ours, from a standing executor only: it is free again.
+    /// Muster's own, persistent executor to miner: the executor is free again.
     MusterLeaseOver(LeaseOver),
-    /// Ours, from an executor only: it wants its session attested.
+    /// Muster's own, executor to miner: asks for the session's attestation.
     MusterSealSession(Box<SealSession>),
-    /// Ours: the last word of a sealed session.
+    /// Muster's own: the signed end of a sealed session.
     MusterSessionClosed(SessionClosed),
 }
 
 /// Proof that the connecting party holds the validator's hotkey.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidatorAuth {
-    /// Who connects.
+    /// The hotkey of the validator that connects.
     pub validator_hotkey: ValidatorKey,
-    /// Whom it means to reach.
+    /// The hotkey of the miner that the validator means to reach.
     pub miner_hotkey: MinerKey,
     /// Unix seconds by the validator's clock.
     pub timestamp: i64,
-    /// Over [`super::signing::validator_auth`].
+    /// The validator's signature over [`super::signing::validator_auth`].
     pub signature: Signature,
 }
 
-/// Question (null) and answer.
+/// Both the question (with null) and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MainHotkey {
-    /// The hotkey that gets the main share.
+    /// The hotkey that gets the main share; null in the question.
     #[serde(default)]
     pub main_hotkey: Option<Hotkey>,
 }
 
-/// The offer of a job. Holds everything an executor needs before it may say that it is ready.
+/// The offer of a job. It holds everything that an executor needs before it may report ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InitialJobRequest {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The kind of executor wanted.
+    /// The class of executor that the job needs.
     pub executor_class: ExecutorClass,
-    /// The image to have ready.
+    /// The reference of the image to have ready.
     #[serde(default)]
     pub docker_image: Option<String>,
-    /// Deprecated; Python sends 300.
+    /// Deprecated and unused; ComputeHorde's validators send 300.
     #[serde(default)]
     pub timeout_seconds: Option<u64>,
-    /// The inputs.
+    /// The job's inputs; null where they come with [`JobRequest`].
     #[serde(default)]
     pub volume: Option<Volume>,
-    /// The reservation.
+    /// The started receipt: the validator's reservation of an executor.
     pub job_started_receipt_payload: StartedReceipt,
-    /// The validator's signature on the reservation.
+    /// The validator's signature on the started receipt.
     pub job_started_receipt_signature: Signature,
-    /// Set for a streaming job.
+    /// Present for a streaming job only.
     #[serde(default)]
     pub streaming_details: Option<StreamingDetails>,
-    /// The clocks of the stages.
+    /// The time limits of the job's stages.
     #[serde(default)]
     pub executor_timing: Option<ExecutorTiming>,
 }
 
-/// Who may call a streaming job, and where it is.
+/// The client that may call a streaming job, and the address of the job's executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamingDetails {
@@ -161,120 +161,124 @@ pub struct StreamingDetails {
     /// The executor's address as its miner sees it.
     #[serde(default)]
     pub executor_ip: Option<String>,
-    /// Ours: the terms on which the job is to be sealed and attested; absent for a job that answers its user directly.
+    /// Muster's own: the terms on which the job is sealed and attested; absent for a job that answers its user
+    /// directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub muster: Option<SealTerms>,
 }
 
-/// What a miner is to attest of a sealed session besides what it knows itself, and how its executor reaches the service.
+/// The facts that a miner must attest of a sealed session besides those it knows itself, and the address of the service
+/// on its executor. The validator sets them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealTerms {
-    /// The job that the session is. An attempt has an id of its own, which is the job's only in a first attempt.
+    /// The job that the session serves. An attempt has an id of its own, which equals the job's only in a first
+    /// attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
-    /// The model that clients ask for.
+    /// The name of the model that clients ask for.
     pub model: String,
-    /// The image that is to run: nothing else may be attested.
+    /// The id of the image to run; the miner attests no other.
     pub image: ImageId,
-    /// Digest of weights, dtype, tokenizer and template, if the whitelist names one.
+    /// Digest of weights, dtype, tokenizer and template; null where the whitelist names none.
     #[serde(default)]
     pub weights: Option<Digest>,
-    /// What digests are over: `raw-http` or `text`.
+    /// The scheme of the answers' digests: `raw-http` or `text`.
     pub scheme: String,
-    /// Answers 200 once the service can be asked.
+    /// The path that answers 200 once the service takes requests.
     pub health: String,
-    /// Where it listens: the name of a Unix socket in the folder that is mounted for it, or else [`Self::port`].
+    /// The name of the Unix socket on which the service listens, in the folder that is mounted for it. Null where the
+    /// service listens on [`Self::port`].
     #[serde(default)]
     pub socket: Option<String>,
-    /// A TCP port on the container's own loopback.
+    /// The TCP port on the container's own loopback on which the service listens.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Rao for a million tokens of input.
+    /// Price of a million input tokens, in rao.
     pub input_price: u64,
-    /// Rao for a million tokens of output.
+    /// Price of a million output tokens, in rao.
     pub output_price: u64,
-    /// What challenges the executor while it serves; absent where its class is not graded.
+    /// The grader that challenges the executor while it serves; absent where its class is not graded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grader: Option<GraderTerms>,
 }
 
-/// A grader that an executor runs beside a session, once its validator challenges it there.
+/// A grader that an executor runs beside a session once its validator challenges the executor there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraderTerms {
-    /// The image that is to run.
+    /// The id of the image to run.
     pub image: ImageId,
-    /// What an engine is given to find it by.
+    /// The reference by which a container engine finds the image.
     pub docker_image: String,
-    /// Arguments of its entry point.
+    /// Arguments of the image's entry point.
     #[serde(default)]
     pub args: Vec<String>,
-    /// The name of its Unix socket, in a folder that is its own.
+    /// The name of the grader's Unix socket, in a folder of its own.
     pub socket: String,
-    /// Answers 200 once it can be challenged.
+    /// The path that answers 200 once the grader takes challenges.
     pub health: String,
 }
 
 impl StreamingDetails {
-    /// The job that the session of an attempt is attested as: the one that its terms name; where they name none, the attempt's
-    /// id is all that is known of it.
+    /// The job that an attempt's session is attested for: the job in the terms. Where the terms name none, it is read
+    /// from the attempt's id, the only id known.
     pub fn job_of(&self, attempt: AttemptId) -> JobId {
         let named = self.muster.as_ref().and_then(|terms| terms.job);
         named.unwrap_or_else(|| JobId::from_uuid(*attempt.as_uuid()))
     }
 }
 
-/// Seconds for each stage of a job on its executor.
+/// Time limits of a job's stages on its executor, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorTiming {
-    /// Slack for the whole job.
+    /// Slack for the whole job, in seconds.
     pub allowed_leeway: u64,
-    /// For the inputs.
+    /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
-    /// For the program.
+    /// Limit for the program, in seconds.
     pub execution_time_limit: u64,
-    /// For the outputs.
+    /// Limit for delivering the outputs, in seconds.
     pub upload_time_limit: u64,
-    /// From started to answering, for streaming jobs.
+    /// Limit from the program's start to its first answer, in seconds; streaming jobs only.
     pub streaming_start_time_limit: u64,
 }
 
 crate::macros::open_enum!(
     /// Which of ComputeHorde's sets of `docker run` options applies.
     OptionsPreset {
-        /// Every GPU.
+        /// The container gets every GPU.
         NvidiaAll = "nvidia_all",
-        /// No GPU.
+        /// The container gets no GPU.
         None = "none",
     }
 );
 
-/// The job itself.
+/// The job itself, sent once an executor is ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRequest {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     pub executor_class: ExecutorClass,
-    /// The image to run.
+    /// The reference of the image to run.
     pub docker_image: String,
-    /// A script to mount as `/script.py`.
+    /// The text of a script to mount as `/script.py`.
     #[serde(default)]
     pub raw_script: Option<String>,
-    /// GPU or not.
+    /// Whether the container gets the GPUs.
     pub docker_run_options_preset: OptionsPreset,
     /// The arguments of the image's entry point.
     pub docker_run_cmd: Vec<String>,
-    /// Environment, in the user's order.
+    /// Environment variables, in the user's order.
     #[serde(default)]
     pub env: IndexMap<String, String>,
-    /// The inputs, if they were not in the offer.
+    /// The job's inputs, if they were not in the offer.
     #[serde(default)]
     pub volume: Option<Volume>,
-    /// Where the outputs go.
+    /// The destinations of the outputs.
     #[serde(default)]
     pub output_upload: Option<OutputUpload>,
-    /// Folder in the container whose files come back inside the result.
+    /// The folder in the container whose files come back inside the result.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
 }
@@ -282,108 +286,108 @@ pub struct JobRequest {
 /// The validator's half of an accepted receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedReceiptRequest {
-    /// What it says.
+    /// The accepted receipt.
     pub payload: AcceptedReceipt,
-    /// The validator's signature.
+    /// The validator's signature on it.
     pub signature: Signature,
 }
 
 /// The validator's half of a finished receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishedReceiptRequest {
-    /// What it says.
+    /// The finished receipt.
     pub payload: FinishedReceipt,
-    /// The validator's signature.
+    /// The validator's signature on it.
     pub signature: Signature,
 }
 
 /// An error in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenericError {
-    /// What went wrong.
+    /// The error, for the peer's operator.
     #[serde(default)]
     pub details: Option<String>,
 }
 
 crate::macros::open_enum!(
-    /// Why a validator is not served.
+    /// The reason why a miner does not serve a validator.
     UnauthorizedCode {
-        /// The greeting is too old.
+        /// The timestamp of [`ValidatorAuth`] is too old.
         TokenTooOld = "TOKEN_TOO_OLD",
-        /// Not in the metagraph.
+        /// The validator is not in the metagraph.
         UnknownValidator = "UNKNOWN_VALIDATOR",
-        /// Known and switched off.
+        /// The miner knows the validator and has switched it off.
         ValidatorInactive = "VALIDATOR_INACTIVE",
     }
 );
 
-/// A refusal at the door.
+/// The miner's rejection of a validator's greeting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnauthorizedError {
-    /// Why.
+    /// The reason of the rejection.
     pub code: UnauthorizedCode,
-    /// In words.
+    /// The reason in words.
     #[serde(default)]
     pub details: Option<String>,
 }
 
-/// What a miner has.
+/// The executors that a miner has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorManifest {
-    /// Executors per class.
+    /// The number of executors of each class.
     pub manifest: Manifest,
 }
 
-/// A message that says nothing but which attempt it is about.
+/// A message that only names its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptNotice {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
 }
 
-/// The miner will not run it.
+/// The miner's rejection of an offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeclineJob {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// In words.
+    /// The reason in words.
     #[serde(default)]
     pub message: String,
-    /// Why.
+    /// The reason of the rejection.
     #[serde(default)]
     pub reason: JobRejectionReason,
-    /// Proof that its executors are at work for others.
+    /// Receipts which prove that the miner's executors work for others.
     #[serde(default)]
     pub receipts: Vec<Receipt>,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
 }
 
-/// An executor speaks up.
+/// An executor reports on its start: ready, or with the deprecated messages, failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorReady {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
     /// Unused by current peers.
     #[serde(default)]
     pub executor_token: Option<ExecutorToken>,
 }
 
-/// A streaming job answers requests.
+/// A streaming job accepts requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamingJobReady {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
     /// Unused by current peers.
     #[serde(default)]
     pub executor_token: Option<ExecutorToken>,
     /// The server's certificate, PEM.
     pub public_key: String,
-    /// Where it listens; an executor leaves it to its miner.
+    /// The IP address of the server. An executor sends null and its miner fills it in.
     #[serde(default)]
     pub ip: Option<String>,
-    /// Where it listens.
+    /// The TCP port of the server.
     pub port: u16,
     /// The miner's signature over [`super::signing::streaming_ready`].
     #[serde(default)]
@@ -393,91 +397,91 @@ pub struct StreamingJobReady {
 /// The executor's hardware, free in form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineSpecs {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// `{"specs": {…}}`.
+    /// An object `{"specs": {…}}`.
     pub specs: Value,
 }
 
-/// Success.
+/// The result of an attempt that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFinished {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// What the program printed, cut in the middle if long.
+    /// The program's standard output; long output is cut in the middle.
     pub docker_process_stdout: String,
-    /// Likewise.
+    /// The program's standard error; long output is cut in the middle.
     pub docker_process_stderr: String,
     /// Small output files: path in the container to base64.
     #[serde(default)]
     pub artifacts: Option<IndexMap<String, String>>,
-    /// What the destinations answered: path to a JSON text of `headers` and `body`.
+    /// The answers of the upload destinations: path to a JSON text of `headers` and `body`.
     #[serde(default)]
     pub upload_results: Option<IndexMap<String, String>>,
-    /// Ours: which image it was. ComputeHorde's validators ignore it.
+    /// Muster's own: the image that ran. ComputeHorde's validators ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<JobImage>,
 }
 
-/// Which image a job's name for it stood for on the executor that ran it.
+/// The image that a job's image reference meant on the executor that ran the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobImage {
-    /// As the job names it.
+    /// The image reference in the job.
     pub name: String,
-    /// The digest of its configuration.
+    /// The digest of the image's configuration.
     pub id: ImageId,
-    /// The digest of its manifest in the registry it came from; `None` for one that came otherwise.
+    /// The digest of the image's manifest in its registry; `None` for an image that came from elsewhere.
     #[serde(default)]
     pub manifest: Option<Digest>,
 }
 
-/// The job's own failure.
+/// The job failed by its own fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobFailed {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// In words.
+    /// The failure in words.
     #[serde(default, alias = "error_detail")]
     pub message: String,
-    /// Why.
+    /// The reason of the failure.
     #[serde(default, alias = "error_type")]
     pub reason: JobFailureReason,
-    /// Where in its life.
+    /// The stage in which the job failed.
     #[serde(default)]
     pub stage: JobStage,
     /// The program's exit code, if it ended.
     #[serde(default)]
     pub docker_process_exit_status: Option<i64>,
-    /// What it printed.
+    /// The program's standard output.
     #[serde(default)]
     pub docker_process_stdout: Option<String>,
-    /// Likewise.
+    /// The program's standard error.
     #[serde(default)]
     pub docker_process_stderr: Option<String>,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
 }
 
-/// The subnet's failure.
+/// The subnet failed the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HordeFailed {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// Who says so.
+    /// The role that reports the failure.
     pub reported_by: ParticipantType,
-    /// In words.
+    /// The failure in words.
     pub message: String,
-    /// Why.
+    /// The reason of the failure.
     #[serde(default)]
     pub reason: HordeFailureReason,
-    /// Anything more.
+    /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
 }
 
 impl FromMiner {
-    /// The attempt a message is about, if it is about one.
+    /// The attempt that the message is about; `None` for messages about the connection or the executor.
     pub fn attempt(&self) -> Option<AttemptId> {
         match self {
             Self::V0ExecutorManifestRequest(_)

@@ -1,7 +1,8 @@
-//! The messages between roles, one file per socket, and the texts that they sign.
+//! The messages between roles, one file per socket, and the texts that the roles sign.
 //!
-//! ComputeHorde's JSON, understood and produced exactly. A message is one JSON object in one websocket text frame,
-//! told apart by `message_type`. What Muster adds carries a name that begins with `Muster` and is sent to Muster peers only.
+//! ComputeHorde's JSON, understood and produced exactly. A message is one JSON object in one websocket text frame; its
+//! field `message_type` names its kind. The names of Muster's own messages begin with `Muster`; they are sent to Muster
+//! peers only.
 
 pub mod executor;
 pub mod facilitator;
@@ -16,12 +17,12 @@ use serde::de::DeserializeOwned;
 #[derive(Debug, thiserror::Error)]
 #[error("malformed message: {reason}")]
 pub struct WireError {
-    /// What is wrong with it, in words for the peer's operator.
+    /// The fault that the reader found, in words for the peer's operator; at most 300 characters.
     pub reason: String,
 }
 
 impl WireError {
-    /// A reason quotes the frame: it is cut, so that it does not carry the frame back.
+    /// Cuts the reason: it quotes the frame and must not carry the whole frame back.
     fn because(reason: impl std::fmt::Display) -> Self {
         Self {
             reason: reason.to_string().chars().take(MAX_REASON_CHARS).collect(),
@@ -29,19 +30,19 @@ impl WireError {
     }
 }
 
-/// The longest reason that travels back to a peer.
+/// The longest reason that is sent back to a peer, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
 /// Reads one frame.
 ///
 /// # Errors
-/// Garbage, a wrong type, an unknown `message_type` or class, nesting deeper than 128: a reason in words, never a panic.
+/// Bytes that are not JSON, a wrong type, an unknown `message_type` or class, or nesting deeper than 128. Never panics.
 pub fn decode<M: DeserializeOwned>(frame: &str) -> Result<M, WireError> {
     serde_json::from_str(frame).map_err(WireError::because)
 }
 
-/// Writes one frame: compact, every field, nulls included, in the order of the wire's own definition.
+/// Writes one frame: compact JSON with every field, nulls included, in the order of the wire's own definition.
 pub fn encode<M: Serialize>(message: &M) -> String {
-    // Messages are structs of texts, numbers, lists and maps with text keys, which always have a JSON form.
+    // Every message consists of texts, numbers, lists and maps with text keys, so it always has a JSON form.
     serde_json::to_string(message).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What Muster adds to ComputeHorde's wire. Sent only to peers that showed the header `Muster-Protocol`.
+//! Muster's additions to ComputeHorde's wire. They are sent only to peers that showed the header `Muster-Protocol`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,35 +18,36 @@ use crate::signature::Signature;
 /// ComputeHorde's validators learn of the miner's half only by reading its receipt pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptCountersigned {
-    /// With both signatures.
+    /// The receipt with both signatures.
     pub receipt: Receipt,
 }
 
 /// `MusterCancelJob`, validator to miner and miner to executor: stop the attempt and free its executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelJob {
-    /// The attempt.
+    /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// In words.
+    /// The reason in words.
     pub reason: String,
 }
 
 constant_text!(
-    /// `MusterCancelJob`.
+    /// The `message_type` of [`CancelRequest`].
     CancelRequestTag = "MusterCancelJob"
 );
 
-/// `MusterCancelJob`, facilitator to validator: the job's user no longer wants it.
+/// `MusterCancelJob`, facilitator to validator: the user has cancelled the job.
 ///
-/// Nothing answers it but the job's last status. It is sent again after a reconnection until that has come.
+/// The job's last status is its only answer. The facilitator sends the request again after a reconnection until that
+/// status has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
     /// Always `MusterCancelJob`.
     pub message_type: CancelRequestTag,
-    /// The job, whichever attempt it is at.
+    /// The id of the job, whichever attempt is under way.
     pub uuid: JobId,
-    /// In words.
+    /// The reason in words.
     pub reason: String,
 }
 
@@ -61,45 +62,46 @@ impl CancelRequest {
     }
 }
 
-/// `MusterJobLog`, validator to facilitator: a piece of what a job prints, passed on from its miner. Not answered.
+/// `MusterJobLog`, validator to facilitator: a piece of a job's output, passed on from its miner. Not answered.
 ///
-/// It may be dropped anywhere: the next one's `offset` shows how much is missing.
+/// Any hop may drop a piece: the next one's `offset` shows how many bytes are missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveLog {
-    /// The job (attempts are the validator's affair).
+    /// The id of the job; the facilitator does not know attempts.
     pub uuid: JobId,
-    /// Where it was printed.
+    /// The output that the program wrote to.
     pub stream: LogStream,
-    /// Bytes that the stream had before this piece.
+    /// Bytes of the stream before this piece.
     pub offset: u64,
-    /// The piece itself.
+    /// The bytes of the piece.
     pub data: LogBytes,
 }
 
-/// `MusterJobProgress`, validator to facilitator: how far something is that takes long. Not answered.
+/// `MusterJobProgress`, validator to facilitator: the progress of a stage that takes long. Not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiveProgress {
-    /// The job.
+    /// The id of the job.
     pub uuid: JobId,
-    /// What is under way.
+    /// The stage that is under way.
     pub of: ProgressOf,
-    /// How much is done: bytes, or seconds for [`ProgressOf::Execution`].
+    /// The amount done: bytes, or seconds for [`ProgressOf::Execution`].
     pub done: u64,
-    /// Of how much, if that is known.
+    /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
 }
 
-/// `MusterGateway`, validator to facilitator: where its gateway for streaming sessions answers, and what it serves. Not
-/// answered. Said after every greeting; what is not named any more is not served any more.
+/// `MusterGateway`, validator to facilitator: the address of the validator's gateway for streaming sessions and the
+/// models that it serves. Not answered. The validator sends it after every greeting; a model that is no longer listed
+/// is no longer served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayNotice {
-    /// `http://` or `https://`, host and port; null if there is no gateway.
+    /// The gateway's `http://` or `https://` URL, host and port; null if there is no gateway.
     pub url: Option<String>,
-    /// What can be asked for there.
+    /// The models that the gateway serves.
     pub models: Vec<ServedModel>,
 }
 
@@ -107,36 +109,37 @@ pub struct GatewayNotice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServedModel {
-    /// As clients name it.
+    /// The name by which clients ask for the model.
     pub id: String,
-    /// Rao for a million tokens of input.
+    /// Price of a million input tokens, in rao.
     pub input_price: u64,
-    /// Rao for a million tokens of output.
+    /// Price of a million output tokens, in rao.
     pub output_price: u64,
 }
 
-/// The most images that one [`WhitelistNotice`] names; of a longer one the first are taken.
+/// The most images that one [`WhitelistNotice`] names; a receiver reads only that many of a longer one.
 pub const MAX_LISTED_IMAGES: usize = 256;
 
-/// `MusterWhitelist`, validator to miner and miner to standing executor: which images may serve behind the seal, so that they are at
-/// hand before a session is wanted. Not answered. Said after every greeting; what is not named any more may no longer serve.
+/// `MusterWhitelist`, validator to miner and miner to persistent executor: the images that may serve behind the seal,
+/// so that they are at hand before a session needs them. Not answered. It is sent after every greeting; an image that
+/// is no longer listed may no longer serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhitelistNotice {
-    /// In the order of the validator's configuration.
+    /// The images, in the order of the validator's configuration.
     pub images: Vec<ListedImage>,
 }
 
 /// An image that may serve.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListedImage {
-    /// The digest of its configuration: nothing else may serve under its name.
+    /// The digest of the image's configuration: no other image may serve under its name.
     pub image: ImageId,
-    /// The name by which an engine that does not have it pulls it.
+    /// The reference by which a container engine without the image pulls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The kind of executor that it runs on.
+    /// The class of executor that the image runs on.
     pub class: ExecutorClass,
-    /// The model that it serves, for people.
+    /// The name of the model that the image serves, for people.
     pub model: String,
 }
 
@@ -147,10 +150,10 @@ impl WhitelistNotice {
     }
 }
 
-/// The key `muster` inside the metadata of a status update, which ComputeHorde's models let pass.
+/// The key `muster` inside the metadata of a status update; ComputeHorde's models let unknown keys pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusExtension {
-    /// The attempt that brought the job this far.
+    /// The attempt that brought the job to this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptId>,
     /// Receipts of that attempt with both signatures.
@@ -159,19 +162,19 @@ pub struct StatusExtension {
 }
 
 constant_text!(
-    /// `MusterChallenge`.
+    /// The `message_type` of [`Challenge`].
     ChallengeTag = "MusterChallenge"
 );
 
 /// `MusterChallenge`, facilitator to validator: the answer to a greeting, which anyone may have captured.
 ///
-/// Only a validator that signs the nonce is let in ([`super::signing::facilitator_challenge`]).
+/// The facilitator admits only a validator that signs the nonce ([`super::signing::facilitator_challenge`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Challenge {
     /// Always `MusterChallenge`.
     pub message_type: ChallengeTag,
-    /// Drawn for this connection only.
+    /// A nonce drawn for this connection only.
     pub nonce: ChallengeNonce,
 }
 
@@ -185,11 +188,11 @@ impl Challenge {
     }
 }
 
-/// `MusterChallengeResponse`, validator to facilitator: the greeting was no copy.
+/// `MusterChallengeResponse`, validator to facilitator: proves that the greeting was not replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChallengeResponse {
-    /// Over [`super::signing::facilitator_challenge`].
+    /// The validator's signature over [`super::signing::facilitator_challenge`].
     pub signature: Signature,
 }
 
@@ -197,7 +200,7 @@ pub struct ChallengeResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChallengeNonce([u8; 32]);
 
-/// A text that is not 64 hex digits.
+/// The text is not 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a nonce is 64 hex digits")]
 pub struct ChallengeNonceError;

@@ -1,4 +1,4 @@
-//! The exact bytes that ComputeHorde's parties sign. Making and checking signatures is `muster-identity`'s.
+//! The exact bytes that ComputeHorde's parties sign. `muster-identity` makes and checks the signatures.
 
 use std::borrow::Cow;
 
@@ -23,26 +23,27 @@ use crate::volume::{Volume, VolumePart};
 /// The field that compute-horde 0.0.27 added to the two job requests; it stands first in the object.
 const VALIDATOR_SIGNATURE: &str = "validator_signature";
 
-/// Values, keys among them, in one message of a validator. A job with a thousand volumes has some ten thousand, and a value
-/// may cost a hundred bytes more in memory than its text.
+/// The most JSON values, keys included, in one message of a validator. A job with a thousand volumes has some ten
+/// thousand, and a value may cost a hundred bytes more in memory than its text.
 const MAX_VALUES: usize = 100_000;
 
-/// What a validator signs when it connects to a miner: `{validator}:{miner}:{unix seconds}`.
+/// The bytes that a validator signs when it connects to a miner: `{validator}:{miner}:{unix seconds}`.
 pub fn validator_auth(validator: ValidatorKey, miner: MinerKey, timestamp: i64) -> Vec<u8> {
     format!("{validator}:{miner}:{timestamp}").into_bytes()
 }
 
 impl ValidatorAuth {
-    /// The bytes its signature covers.
+    /// The bytes that its signature covers.
     pub fn signed_bytes(&self) -> Vec<u8> {
         validator_auth(self.validator_hotkey, self.miner_hotkey, self.timestamp)
     }
 }
 
-/// Sets the answer to a facilitator's challenge apart from everything else that a validator signs.
+/// Keeps the answer to a facilitator's challenge apart from everything else that a validator signs.
 const CHALLENGE_DOMAIN: &[u8] = b"muster/facilitator-challenge/1";
 
-/// What a validator signs when a facilitator challenges its greeting: the domain, the nonce, the validator's public key.
+/// The bytes that a validator signs when a facilitator challenges its greeting: the domain, the nonce, the validator's
+/// public key.
 pub fn facilitator_challenge(nonce: &ChallengeNonce, validator: ValidatorKey) -> Vec<u8> {
     [
         CHALLENGE_DOMAIN,
@@ -52,7 +53,7 @@ pub fn facilitator_challenge(nonce: &ChallengeNonce, validator: ValidatorKey) ->
     .concat()
 }
 
-/// What a miner signs when a streaming job is ready: `{job}:{ip}:{port}:{certificate}`.
+/// The bytes that a miner signs when a streaming job is ready: `{job}:{ip}:{port}:{certificate}`.
 pub fn streaming_ready(attempt: AttemptId, ip: &str, port: u16, certificate: &str) -> Vec<u8> {
     format!("{attempt}:{ip}:{port}:{certificate}").into_bytes()
 }
@@ -60,45 +61,45 @@ pub fn streaming_ready(attempt: AttemptId, ip: &str, port: u16, certificate: &st
 /// The fields of a job that its user signs, in the order in which the SDK signs them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SignedJobFields {
-    /// The kind of executor.
+    /// The class of executor that the job needs.
     pub executor_class: ExecutorClass,
-    /// The image.
+    /// The reference of the image to run.
     pub docker_image: String,
-    /// The arguments of its entry point.
+    /// The arguments of the image's entry point.
     pub args: Vec<String>,
-    /// Environment, in the user's order.
+    /// Environment variables, in the user's order.
     pub env: IndexMap<String, String>,
-    /// Whether a GPU is wanted.
+    /// Deprecated by ComputeHorde and without effect: the class decides.
     pub use_gpu: bool,
-    /// Empty where the user named none.
+    /// The folder in the container whose files come back; empty where the user named none.
     pub artifacts_dir: String,
-    /// Run it on the validator's own miner.
+    /// Whether the job must run on the validator's own miner.
     pub on_trusted_miner: bool,
-    /// Seconds.
+    /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
-    /// Seconds.
+    /// Limit for the program, in seconds.
     pub execution_time_limit: u64,
-    /// Seconds.
+    /// Limit for delivering the outputs, in seconds.
     pub upload_time_limit: u64,
-    /// Seconds.
+    /// Limit from the program's start to its first answer, in seconds; streaming jobs only.
     pub streaming_start_time_limit: u64,
-    /// Set for a streaming job.
+    /// Present for a streaming job only.
     pub streaming_details: Option<StreamingDetails>,
-    /// The inputs.
+    /// The job's inputs.
     pub volumes: Vec<VolumePart>,
-    /// Where the outputs go.
+    /// The destinations of the outputs.
     pub uploads: Vec<OutputUpload>,
 }
 
 impl SignedJobFields {
-    /// The bytes that are signed: BLAKE2b-512 of the time and of the fields as a JSON text inside a JSON text.
+    /// The BLAKE2b-512 hash that is signed, of the time and of the fields as a JSON text inside a JSON text.
     pub fn digest(&self, timestamp_ns: i64) -> [u8; 64] {
         json_text_digest(timestamp_ns, &encode(self))
     }
 }
 
 impl JobRequest {
-    /// The signed fields, recomputed from what arrived.
+    /// The signed fields, computed again from the request that arrived.
     pub fn signed_fields(&self) -> SignedJobFields {
         SignedJobFields {
             executor_class: self.executor_class,
@@ -122,18 +123,19 @@ impl JobRequest {
         }
     }
 
-    /// The bytes its signature covers.
+    /// The hash that its signature covers.
     pub fn signed_digest(&self) -> [u8; 64] {
         self.signed_fields().digest(self.signature.timestamp_ns)
     }
 }
 
-/// What a user signs with scope `FullRequest`: the sorted body as a JSON text inside a JSON text.
+/// The hash that a user signs with scope `FullRequest`: the sorted body as a JSON text inside a JSON text.
 pub fn full_request_digest(timestamp_ns: i64, body: &Value) -> [u8; 64] {
     json_text_digest(timestamp_ns, &canonical::sorted_spaced(body))
 }
 
-/// What ComputeHorde's validator expects to have been signed with scope `FullRequest`: the sorted body, not as a text.
+/// The hash that ComputeHorde's validator expects for scope `FullRequest`: the sorted body as an object, not as a JSON
+/// text.
 pub fn full_request_object_digest(timestamp_ns: i64, body: &Value) -> [u8; 64] {
     timed_digest(timestamp_ns, &canonical::sorted_spaced(body))
 }
@@ -149,9 +151,10 @@ fn timed_digest(timestamp_ns: i64, message: &str) -> [u8; 64] {
     hash.finalize().into()
 }
 
-/// A frame for a miner with the `validator_signature` of compute-horde 0.0.27 in front.
+/// A frame for a miner that begins with the `validator_signature` of compute-horde 0.0.27.
 ///
-/// `sign` gets the canonical bytes of the message without that field. A frame that is no object comes back as it was.
+/// `sign` gets the canonical bytes of the message without that field. A frame that is not an object is returned
+/// unchanged.
 pub fn with_validator_signature(message: &ToMiner, sign: impl FnOnce(&[u8]) -> Signature) -> String {
     let frame = encode(message);
     let Some(rest) = frame.strip_prefix('{') else {
@@ -165,16 +168,16 @@ pub fn with_validator_signature(message: &ToMiner, sign: impl FnOnce(&[u8]) -> S
     )
 }
 
-/// A message from a validator with what its `validator_signature` covers, if it carries one.
+/// A message from a validator with the bytes that its `validator_signature` covers, if it carries one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedFrame {
-    /// The message.
+    /// The message without its signature.
     pub message: ToMiner,
     /// The signature and the bytes it must cover.
     pub signature: Option<(Signature, Vec<u8>)>,
 }
 
-/// What of a frame says how to read the rest.
+/// The fields of a frame that decide how the rest is read.
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(borrow, default)]
@@ -184,16 +187,17 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Only job requests carry a signature of the whole object.
+    /// Only the two job requests carry a signature of the whole object.
     fn is_signed(&self) -> bool {
         let job_request = matches!(&*self.message_type, "V0InitialJobRequest" | "V0JobRequest");
         job_request && self.validator_signature.is_some()
     }
 }
 
-/// Reads a validator's frame, keeping what its signature covers: the object *as received*, unknown fields included.
+/// Reads a validator's frame and keeps the bytes that its signature covers: the object *as received*, unknown fields
+/// included.
 ///
-/// A frame costs memory in proportion to its length: one with very many values is refused before any is made.
+/// Memory use stays in proportion to the frame's length: a frame with very many values is refused before any is made.
 ///
 /// # Errors
 /// As [`decode`], and a `validator_signature` that is neither null nor a signature.
@@ -233,7 +237,8 @@ fn decode_signed(frame: &str) -> Result<SignedFrame, WireError> {
     })
 }
 
-/// Whether a frame may hold more values than any job has: each begins the frame, or follows one of `[{,:` outside texts.
+/// Whether a frame may hold more values than any job has. Each value begins the frame or follows one of `[{,:` outside
+/// texts.
 fn too_many_values(frame: &str) -> bool {
     let (mut in_text, mut escaped) = (false, false);
     let begins_value = |byte: &u8| {
