@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--env", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--timeout", type=float, default=180, help="seconds to wait in all (default %(default)s)")
     parser.add_argument("--attempts", type=int, default=1, help="as the SDK's max_attempts (default %(default)s)")
-    # What stands behind `--` belongs to the job, options included.
+    # Arguments after `--` belong to the job, options included.
     own, job = split_at_dashes(sys.argv[1:])
     namespace = parser.parse_args(own)
     namespace.args = job

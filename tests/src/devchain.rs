@@ -36,7 +36,7 @@ impl RunningChain {
         Ok(Self { process, url })
     }
 
-    /// Its process.
+    /// The id of its process.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -111,7 +111,7 @@ fn build() -> Result<PathBuf> {
         .arg(checkout.join("devchain/Cargo.toml"))
         .arg("--target-dir")
         .arg(&target);
-    // What the cargo that runs the test says of itself would make this build begin from nothing.
+    // The variables of the cargo that runs the test would make this build begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
             cargo.env_remove(name);

@@ -43,7 +43,7 @@ impl Dockerd {
         Ok(Some(engine))
     }
 
-    /// `unix://…`.
+    /// The engine's address, `unix://…`.
     pub fn address(&self) -> String {
         format!("unix://{}", self.folder.path().join("socket").display())
     }
@@ -135,7 +135,7 @@ impl Drop for Dockerd {
             }
             let _ = daemon.wait();
         }
-        // What a killed one left: keepers of its containers, and mounts that would keep the folder.
+        // Leftovers of a killed engine: keepers of its containers, and mounts that would keep the folder.
         let folder = self.folder.path().display().to_string();
         for pid in naming(&folder) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

@@ -68,7 +68,7 @@ pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
     Ok(archive.id)
 }
 
-/// What `tests/python/llama_cpp_image.py` says.
+/// The output of `tests/python/llama_cpp_image.py`.
 #[derive(Deserialize)]
 struct Recipe {
     /// Where each file goes, and where it is.

@@ -27,9 +27,9 @@ const STAKE: u64 = 1_000_000_000_000;
 pub enum Role {
     /// The users' door.
     Facilitator,
-    /// Who routes.
+    /// The role that routes jobs.
     Validator,
-    /// Who runs.
+    /// The role that runs jobs.
     Miner,
 }
 
@@ -37,7 +37,7 @@ impl Role {
     /// Every role, in the order in which they need one another.
     pub const ALL: [Self; 3] = [Self::Facilitator, Self::Miner, Self::Validator];
 
-    /// The subcommand.
+    /// The subcommand of `muster`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Facilitator => "facilitator",
@@ -47,7 +47,7 @@ impl Role {
     }
 }
 
-/// What differs from one test to the next.
+/// The settings that differ from one test to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// Where the roles keep what they know; SQLite files in the subnet's folder if it is not set. `ROLE` in it stands for the role.
@@ -73,11 +73,11 @@ pub struct Layout {
 /// The keys of everyone.
 #[derive(Debug)]
 pub struct Keys {
-    /// Who routes.
+    /// The key of the validator.
     pub validator: Keypair,
-    /// Who runs.
+    /// The key of the miner.
     pub miner: Keypair,
-    /// Who submits.
+    /// The key that signs jobs.
     pub user: Keypair,
 }
 
@@ -171,12 +171,12 @@ impl Parts {
         self.folder.path()
     }
 
-    /// Everyone's keys.
+    /// The keys of all parties.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// The chain.
+    /// The running devchain.
     pub fn chain(&self) -> &RunningChain {
         &self.chain
     }
@@ -323,7 +323,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Starts whatever has ended, as a supervisor would. What does not come up is tried again at the next call.
+    /// Starts every process that has ended, as a supervisor would. A process that does not come up is tried again at the next
+    /// call.
     ///
     /// # Errors
     /// It cannot be started at all.
@@ -423,7 +424,7 @@ impl Parts {
         .with_context(|| format!("miner {miner}\n{}", self.log(Role::Miner)))
     }
 
-    /// What the validator says of itself.
+    /// The validator's state, as it serves it.
     ///
     /// # Errors
     /// It does not answer.

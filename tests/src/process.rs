@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// What a finished program said.
+/// The output of a finished program.
 #[derive(Debug)]
 pub struct Output {
     /// Its exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// The text on standard output.
     pub stdout: String,
-    /// Likewise.
+    /// The text on standard error.
     pub stderr: String,
 }
 
@@ -53,7 +53,7 @@ fn build() -> Result<PathBuf> {
             "--target-dir",
         ])
         .arg(target);
-    // What the cargo that runs the test says of itself would make this build begin from nothing.
+    // The variables of the cargo that runs the test would make this build begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
             cargo.env_remove(name);

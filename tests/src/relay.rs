@@ -1,5 +1,5 @@
-//! What lies between two roles, in a test's hands: passes websocket frames and HTTP requests on, and cuts, repeats, swaps or
-//! delays them when it is told to.
+//! A relay between two roles, under a test's control: it passes websocket frames and HTTP requests on, and cuts, repeats,
+//! swaps or delays them on request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use muster_websocket::{Limits, Socket, connect};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What it does to what passes.
+/// The treatment of the frames that pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weather {
-    /// Nothing.
+    /// Frames pass unchanged.
     #[default]
     Fair,
     /// Every connection ends, and none comes about.
@@ -98,7 +98,7 @@ impl Relay {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// What it does from now on.
+    /// Sets the treatment from now on.
     pub fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
     }

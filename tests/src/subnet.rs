@@ -96,7 +96,7 @@ impl RunningSubnet {
             .args(rest))
     }
 
-    /// What a user sees of a job.
+    /// A job as its user sees it.
     ///
     /// # Errors
     /// `muster job show` fails.
@@ -123,7 +123,7 @@ impl RunningSubnet {
         })
     }
 
-    /// What the validator says of itself at `/v0/state`.
+    /// The validator's state at `/v0/state`.
     ///
     /// # Errors
     /// It does not answer.

@@ -19,7 +19,7 @@ pub struct User {
 }
 
 impl User {
-    /// Logs in.
+    /// Logs in with a signed nonce.
     ///
     /// # Errors
     /// The facilitator does not answer, or does not want us.

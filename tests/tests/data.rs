@@ -61,7 +61,7 @@ fn inputs_come_from_everywhere_and_outputs_go_where_the_user_signed() {
     let mut stores = Stores::start(&moto).unwrap();
     let places = stores.line().unwrap();
     let subnet = RunningSubnet::start().unwrap();
-    // An executor is started for each job, and reads this then. What stands on this machine is its operator's to permit.
+    // An executor is started for each job, and reads this then. The operator must permit servers on this machine.
     let config = subnet.folder().join("config/executor.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     // Its last table permits the facilitator alone.
@@ -103,11 +103,11 @@ fn inputs_come_from_everywhere_and_outputs_go_where_the_user_signed() {
     assert_eq!(
         held["printed.txt"],
         json!(stdout),
-        "what the job printed is among its outputs"
+        "the job's standard output is among its outputs"
     );
     let words: Value = serde_json::from_str(held["words.json"].as_str().unwrap()).unwrap();
     assert_eq!(words["top"][0], json!({"word": "hub", "count": 4}));
-    // What the servers answered, as the SDK reads it.
+    // The answers of the servers, as the SDK reads them.
     let etag = &job["results"]["/output/words.json"]["headers"]["etag"];
     assert!(etag.as_str().is_some_and(|etag| etag.starts_with('"')), "{job}");
     assert!(

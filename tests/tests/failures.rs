@@ -1,4 +1,4 @@
-//! What goes wrong in a running subnet, and what its user is told.
+//! Failures in a running subnet, and the messages that its user gets.
 
 #![expect(
     clippy::unwrap_used,

@@ -49,7 +49,7 @@ fn begin(url: &str, first: &[u8], total: usize) -> Result<TcpStream> {
     Ok(socket)
 }
 
-/// What `HEAD` says of an upload; nothing while the facilitator is being restarted.
+/// The offset of an upload by `HEAD`; `None` while the facilitator is being restarted.
 fn offset(url: &str) -> Result<Option<usize>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

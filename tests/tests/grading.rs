@@ -20,7 +20,7 @@ fn a_batch_is_run_listed_explained_and_judged_again_whoever_serves_and_altered_e
     assert_eq!(graded.stdout.matches(" proven: ").count(), 2, "{graded:?}");
     let miner = graded.stdout.lines().nth(2).unwrap();
     let miner = miner.split_whitespace().next().unwrap();
-    // What the validator called off itself no user has cancelled.
+    // The validator called its own job off, so no user has cancelled it.
     let log = subnet.log("validator");
     assert!(
         log.contains("called off this job of its own: its grading is over"),
@@ -77,7 +77,7 @@ fn a_batch_is_run_listed_explained_and_judged_again_whoever_serves_and_altered_e
     assert_eq!(exchanged.code, Some(1), "{exchanged:?}");
     assert!(exchanged.stdout.contains("DIFFERS: "), "{exchanged:?}");
 
-    // What is none at all is named.
+    // A file that is no evidence is named as such.
     std::fs::write(&file, "{}").unwrap();
     let none = again();
     assert!(
@@ -98,7 +98,7 @@ fn a_batch_is_run_listed_explained_and_judged_again_whoever_serves_and_altered_e
     assert_eq!(explained.code, Some(0), "{explained:?}");
     let replayed = again();
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
-    // Whoever was served is served on.
+    // The client of the session is still served.
     let chat = subnet.muster(&["chat", "parrot", "-m", "three"]).unwrap();
     assert_eq!(chat.code, Some(0), "{chat:?}");
 }

@@ -80,7 +80,7 @@ fn llama_cpps_server_is_whitelisted_and_every_answer_of_it_is_proven() {
         "{report}"
     );
 
-    // What it earned is what it said, at the whitelist's price: a rao for a token of input, two for one of output.
+    // It earned the whitelist's price of its tokens: a rao for a token of input, two for one of output.
     let sessions = json(&subnet.muster(&["session", "ls", "--json"]).unwrap());
     let earned = &sessions["earned"][0];
     let tokens = |of: &str| earned["usage"][of].as_u64().unwrap();

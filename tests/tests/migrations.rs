@@ -74,7 +74,7 @@ async fn from_every_version(role: &str, migrator: &'static Migrator) -> Result<(
     let mut seen = 0;
     for migration in migrator.iter() {
         let rows = match rows(role, migration.version) {
-            // What today's program leaves behind is wanted with the next migration.
+            // The next migration needs the schema that today's program leaves behind.
             Err(_) if Some(migration.version) == latest && seen > 0 => continue,
             rows => rows?,
         };
@@ -126,7 +126,7 @@ async fn a_miners_store_of_every_version() {
     from_every_version("miner", &MINER).await.unwrap();
 }
 
-/// What the second migration works out for jobs that were there before it.
+/// The values that the second migration computes for earlier jobs.
 #[tokio::test]
 async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end() {
     use muster_facilitator::store::{JobListing, Store};

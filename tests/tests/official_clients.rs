@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    reason = "what this helper cannot do is the test's failure, on its line"
+    reason = "a failure of this helper is the test's failure, on its line"
 )]
 
 use std::path::Path;

@@ -36,7 +36,7 @@ fn two_jobs_run_at_once_each_with_its_own_input_and_output() {
         assert!(job["artifacts"]["/artifacts/words.json"].is_string());
     }
 
-    // What a person sees of one of them.
+    // One of them, as a person sees it.
     let shown = subnet.muster(&["job", "show", &ids[0].1]).unwrap().stdout;
     for part in [
         "completed",

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    reason = "what these helpers cannot do is the test's failure, on its line"
+    reason = "a failure of these helpers is the test's failure, on its line"
 )]
 
 use std::fs::OpenOptions;

@@ -85,7 +85,7 @@ fn openais_own_client_does_everything_it_can() {
         serde_json::json!({"class": "NotFoundError", "status": 404, "code": "model_not_found"})
     );
     assert_eq!(refused["large"]["code"], "request_too_large", "{refused}");
-    // What was broken off is proven as what it was.
+    // A broken answer is proven as such.
     for (id, end) in [("id", "completed"), ("aborted", "client-gone")] {
         let url = format!("{base}/proofs/{}", report[id].as_str().unwrap());
         let view = wait_for("the proof", PATIENCE, || {
@@ -203,7 +203,7 @@ fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks() 
         "{again:?}"
     );
 
-    // What the gateway did is there for Prometheus.
+    // The gateway's counters are there for Prometheus.
     let metrics = format!("http://{}/metrics", subnet.field("metrics").unwrap());
     let told = run(Command::new("curl").args(["-sS", &metrics])).unwrap().stdout;
     let proven = |line: &&str| {

@@ -1,4 +1,4 @@
-//! What users do, through real processes: jobs with files of their own, looked at while they run, cancelled, fetched; keys.
+//! The users' commands through real processes: jobs with files, watched while they run, cancelled, fetched; keys.
 
 #![expect(
     clippy::unwrap_used,
@@ -203,7 +203,7 @@ fn what_a_job_prints_is_seen_while_it_runs() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for("what the job prints", PATIENCE, || {
+    wait_for("the job's output", PATIENCE, || {
         let text = std::fs::read_to_string(log.path())?;
         Ok(text.contains("sleeping for 600 s").then_some(()))
     })

@@ -6,7 +6,7 @@
 
 pub use pallet::*;
 
-/// The pallet.
+/// The pallet `AdminUtils`.
 #[frame_support::pallet]
 #[allow(
     missing_docs,
@@ -21,7 +21,7 @@ mod pallet {
     #[pallet::pallet]
     pub struct Pallet<T>(_);
 
-    /// What the runtime provides: the subnets.
+    /// The runtime provides the subnets.
     #[pallet::config]
     pub trait Config: subtensor::Config + frame_system::Config {}
 

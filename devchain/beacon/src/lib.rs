@@ -29,7 +29,7 @@ const KEPT: usize = 64;
 
 type Text = BoundedVec<u8, ConstU32<32>>;
 
-/// What clients need to know of the beacon.
+/// The facts about the beacon that clients need.
 #[derive(
     Encode, Decode, DecodeWithMemTracking, TypeInfo, MaxEncodedLen, Clone, PartialEq, Eq, Debug, Default,
 )]
@@ -44,7 +44,7 @@ pub struct BeaconConfiguration {
     pub hash: Text,
     /// The same; a beacon of one has no group.
     pub group_hash: Text,
-    /// The scheme.
+    /// The name of the signature scheme.
     pub scheme_id: Text,
     /// More of it.
     pub metadata: Metadata,
@@ -55,16 +55,16 @@ pub struct BeaconConfiguration {
     Encode, Decode, DecodeWithMemTracking, TypeInfo, MaxEncodedLen, Clone, PartialEq, Eq, Debug, Default,
 )]
 pub struct Metadata {
-    /// Its name.
+    /// The name of the beacon.
     pub beacon_id: Text,
 }
 
-/// One round.
+/// The signed randomness of one round.
 #[derive(
     Encode, Decode, DecodeWithMemTracking, TypeInfo, MaxEncodedLen, Clone, PartialEq, Eq, Debug, Default,
 )]
 pub struct Pulse {
-    /// Its number.
+    /// The number of the round.
     pub round: u64,
     /// The SHA-256 hash of the signature.
     pub randomness: Text,
@@ -72,7 +72,7 @@ pub struct Pulse {
     pub signature: BoundedVec<u8, ConstU32<144>>,
 }
 
-/// The pallet.
+/// The pallet `Drand`.
 #[frame_support::pallet]
 #[allow(
     missing_docs,
@@ -87,11 +87,11 @@ mod pallet {
     #[pallet::without_storage_info]
     pub struct Pallet<T>(_);
 
-    /// What the runtime provides: the time.
+    /// The runtime provides the time.
     #[pallet::config]
     pub trait Config: pallet_timestamp::Config<Moment = u64> + frame_system::Config {}
 
-    /// What clients need to know of the beacon.
+    /// The facts about the beacon that clients need.
     #[pallet::storage]
     pub type BeaconConfig<T> = StorageValue<_, BeaconConfiguration, ValueQuery>;
     /// The pulses that were asked for last.
@@ -110,7 +110,7 @@ mod pallet {
     #[pallet::storage]
     pub type DevelopmentSecret<T> = StorageValue<_, [u8; 32], ValueQuery>;
 
-    /// The beacon.
+    /// The beacon from genesis on.
     #[pallet::genesis_config]
     pub struct GenesisConfig<T: Config> {
         /// From which its key comes.

@@ -22,7 +22,7 @@ pub const SIGNATURE: usize = 48;
 
 type Hasher = MapToCurveBasedHasher<G1Projective, DefaultFieldHasher<sha2::Sha256, 128>, WBMap<g1::Config>>;
 
-/// What a round signs, and what is encrypted to. `None` never: the domain is a constant that fits.
+/// The point that a round signs and to which texts are encrypted. It is never `None`: the domain is a constant that fits.
 pub(crate) fn identity(round: u64) -> Option<G1Affine> {
     Hasher::new(DOMAIN)
         .ok()?

@@ -58,12 +58,12 @@ pub fn open(sealed: &[u8], signature: &[u8]) -> Result<Vec<u8>, Closed> {
     cipher.decrypt(&nonce, frame.ciphertext).map_err(|_| Closed::Key)
 }
 
-/// What sealing needs beside the payload. It must be random: whoever knows it can open what was sealed with it.
+/// The randomness of a sealing. A party that knows it can open the ciphertext.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
     /// The key of the cipher.
     pub key: [u8; HASH],
-    /// σ.
+    /// The value σ of the scheme.
     pub sigma: [u8; HASH],
     /// The cipher's nonce.
     pub nonce: [u8; NONCE],

@@ -36,7 +36,8 @@ fn stored(epoch: &Epoch) -> Matrix {
     rows
 }
 
-/// What each validator's stake buys now: its weights, moved towards the clipped ones by the penalty, times its stake.
+/// The bonds that each validator's stake buys now: its weights, moved towards the clipped ones by the penalty, times its
+/// stake.
 fn bought(epoch: &Epoch, weights: &Matrix, clipped: &Matrix, voting: &[Share]) -> Matrix {
     let penalty = of_parts(epoch.rules.bonds_penalty);
     let cell = |((target, weight), (_, clipped)): (&(u16, Share), &(u16, Share)), stake: Share| {

@@ -22,14 +22,14 @@ pub struct Seat {
     pub validator_trust: u16,
     /// Its share of what bonds earned.
     pub dividends: u16,
-    /// Its share of all pay; the best has 65535. Who has the least goes first when the subnet is full.
+    /// Its share of all pay; the best has 65535. The neuron with the least is replaced first when the subnet is full.
     pub pruning_score: u16,
 }
 
-/// What an epoch computed.
+/// The result of an epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// By uid.
+    /// The neurons' results, by uid.
     pub seats: Vec<Seat>,
     /// Bonds by uid of the validator, to be stored for the next epoch.
     pub bonds: Vec<Row>,
@@ -94,8 +94,8 @@ fn parts_of(shares: &[Share], uid: usize) -> u16 {
     shares.get(uid).copied().map_or(0, parts)
 }
 
-/// Who shares the validators' pay. Where no weight counts there are neither incentive nor dividends, and stake is paid: the
-/// voting stake, or all of it where nobody votes.
+/// The shares in the validators' pay. Where no weight counts there are neither incentive nor dividends, and stake is paid:
+/// the voting stake, or all of it where no neuron votes.
 fn paid_validators(
     incentive: &[Share],
     dividends: &[Share],

@@ -1,4 +1,4 @@
-//! What an epoch begins with.
+//! The input of an epoch.
 
 /// A row of weights or bonds: (uid, value). A weight's value is relative to the rest of its row, a bond's to its column.
 pub type Row = Vec<(u16, u16)>;
@@ -43,12 +43,12 @@ pub struct Rules {
 /// not exist are ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Epoch {
-    /// By uid.
+    /// The neurons, by uid.
     pub neurons: Vec<Neuron>,
     /// By uid of the validator.
     pub weights: Vec<Row>,
     /// By uid of the validator, as the last epoch left them.
     pub bonds: Vec<Row>,
-    /// The parameters.
+    /// The subnet's parameters.
     pub rules: Rules,
 }

@@ -1,4 +1,4 @@
-//! What validators agree on: for each neuron the largest weight that a majority of stake supports.
+//! The consensus of validators: for each neuron the largest weight that a majority of stake supports.
 
 use crate::{Matrix, Share};
 

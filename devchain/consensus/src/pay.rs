@@ -7,17 +7,17 @@
 use crate::Share;
 use crate::epoch::{Outcome, some};
 
-/// What one neuron is paid, in the token's 10⁻⁹ units.
+/// The pay of one neuron, in the token's 10⁻⁹ units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Payment {
     /// For being weighed.
     pub miner: u64,
-    /// For weighing.
+    /// The pay for its validating.
     pub validator: u64,
 }
 
 impl Payment {
-    /// Both together.
+    /// The sum of both parts.
     #[must_use]
     pub fn sum(self) -> u64 {
         self.miner.saturating_add(self.validator)

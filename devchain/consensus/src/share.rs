@@ -11,7 +11,7 @@ pub struct Share(u64);
 const FRACTION: u32 = 32;
 
 impl Share {
-    /// Nothing.
+    /// The share zero.
     pub const ZERO: Self = Self(0);
     /// All of it.
     pub const ONE: Self = Self(1 << FRACTION);
@@ -22,7 +22,7 @@ impl Share {
         Self(bits)
     }
 
-    /// Its bits.
+    /// The 64 bits, 32 of them fractional.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -52,13 +52,13 @@ impl Share {
         Self::part(self.0, whole.0.into())
     }
 
-    /// A product.
+    /// The product, rounded down.
     #[must_use]
     pub fn times(self, factor: Self) -> Self {
         Self::narrow(u128::from(self.0).saturating_mul(factor.0.into()) >> FRACTION)
     }
 
-    /// A sum.
+    /// The sum, saturating.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

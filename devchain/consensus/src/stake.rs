@@ -1,4 +1,4 @@
-//! Who counts for how much, and who may be a validator from now on.
+//! The voting stake of each neuron, and the permits from now on.
 
 use crate::input::{Epoch, Neuron};
 use crate::{Share, normalise};

@@ -1,4 +1,4 @@
-//! What holds for every epoch, whatever the subnet.
+//! Properties of every epoch, whatever the subnet.
 
 #![allow(
     clippy::expect_used,
@@ -193,7 +193,7 @@ proptest! {
         }
         let gained = outcome.seats[usize::from(favourite)].incentive;
         let honest = expected.seats[usize::from(favourite) - 1].incentive;
-        // What it may still do is give the others nothing: its own stake's part of theirs, a quarter at most.
+        // It may still give the others nothing: its own stake's part of theirs, a quarter at most.
         prop_assert!(f64::from(gained) <= f64::from(honest) * 4.0 / 3.0 + 2.0, "{honest} became {gained}");
         let outlier = outcome.seats[stakes.len()];
         prop_assert!(outlier.validator_trust <= outcome.seats[0].validator_trust);

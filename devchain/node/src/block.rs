@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 pub struct Block {
     /// The header's hash.
     pub hash: H256,
-    /// The header.
+    /// The header of the block.
     pub header: Header,
     /// The transactions in it, the timestamp first.
     pub body: Vec<Vec<u8>>,
@@ -56,7 +56,7 @@ impl Block {
 /// A block with the state after it.
 #[derive(Clone)]
 pub struct Entry {
-    /// The block.
+    /// Header and body.
     pub block: Arc<Block>,
     /// The state after it.
     pub state: State,
@@ -120,7 +120,7 @@ pub fn genesis(config: &RuntimeGenesisConfig) -> Result<Entry, Error> {
 
 /// A new block, and what became of the transactions that were candidates for it.
 pub struct Built {
-    /// The block.
+    /// The sealed block with its state.
     pub entry: Entry,
     /// The transactions in it.
     pub included: Vec<H256>,
@@ -210,7 +210,7 @@ fn begin(overlay: &mut Overlay, number: BlockNumber, parent: H256, timestamp: u6
     }
 }
 
-/// What becomes of a transaction when a block is made.
+/// The fate of a transaction when a block is made.
 enum Fate {
     /// It is in the block, whether its call succeeded or not.
     Included,

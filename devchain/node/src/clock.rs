@@ -16,7 +16,7 @@ enum Source {
     Steps(u64),
 }
 
-/// 2025-01-01T00:00:00Z.
+/// The chain's time at genesis where it is stepped: 2025-01-01T00:00:00Z.
 const STEPS_BEGIN_MS: u64 = 1_735_689_600_000;
 
 /// The time asked for is not later than the last block's.

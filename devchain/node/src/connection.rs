@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// A connection.
+/// A client's connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     broken: oneshot::Receiver<()>,

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose: methods that answer late, wrongly or not at all, a head that stands still, connections that
+//! Faults on purpose: methods that answer late, wrongly or not at all, a head that stands still, connections that
 //! break.
 
 use jsonrpsee::core::middleware::{Batch, Notification, Request, RpcServiceT};
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// What happens to the calls of a method.
+/// The fault of the calls of a method.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fault {
@@ -103,7 +103,7 @@ impl Faults {
     /// The fault that a call meets now; it counts.
     fn meet(&self, method: &str) -> Option<Fault> {
         let mut methods = whole(&self.methods);
-        // Whoever set a fault must be able to take it back.
+        // The client that set a fault must be able to take it back.
         let name = if methods.contains_key(method) {
             method
         } else if method.starts_with("dev_") {
@@ -126,7 +126,7 @@ impl Faults {
 /// Answers calls with the faults that are set.
 #[derive(Clone)]
 pub struct Faulty<S> {
-    /// What answers them otherwise.
+    /// The service that answers them otherwise.
     pub service: S,
     /// Where the faults are.
     pub node: crate::node::Node,

@@ -67,9 +67,9 @@ pub enum Error {
         "the folder holds the chain with genesis {found:?}, and the specification describes {expected:?}; use the specification that it was begun with, or an empty folder"
     )]
     OtherChain {
-        /// What the specification describes.
+        /// The genesis of the specification.
         expected: H256,
-        /// What is kept.
+        /// The genesis in the store.
         found: H256,
     },
     /// The folder was written by another runtime.
@@ -77,12 +77,12 @@ pub enum Error {
         "the folder was written by runtime {found}, and this program has runtime {expected}; begin a new chain in an empty folder"
     )]
     OtherRuntime {
-        /// This program's.
+        /// The version of this program.
         expected: u32,
         /// The one that wrote.
         found: u32,
     },
-    /// What is kept contradicts itself.
+    /// The store contradicts itself.
     #[error(
         "the store is damaged: {0}; restore the folder from a copy, or begin a new chain in an empty one"
     )]
@@ -128,7 +128,7 @@ struct Inner {
     faults: Faults,
 }
 
-/// What sealing needs; who holds its lock seals.
+/// The state of sealing; the holder of its lock seals.
 struct Sealer {
     clock: Clock,
     roots: Arc<Mutex<Roots>>,
@@ -179,7 +179,7 @@ impl Node {
         self.0.genesis
     }
 
-    /// What goes wrong on purpose.
+    /// The faults that are set.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.0.faults
@@ -362,7 +362,7 @@ impl Node {
             void,
         } = built;
         let block = Arc::clone(&entry.block);
-        // Whoever is told of the block finds it.
+        // A client that is told of the block finds it.
         self.view_mut().push(entry);
         self.settle(&block, &included, &void);
         Ok(())
@@ -517,7 +517,7 @@ impl Node {
         Ok(branch)
     }
 
-    /// Puts transactions into the pool as of the best block. What is in it already is refused, which is as it should be.
+    /// Puts transactions into the pool as of the best block. Known transactions are refused, as they should be.
     fn resubmit(&self, transactions: Vec<Arc<Transaction>>) {
         let best = self.view().best().clone();
         for transaction in transactions {
@@ -557,7 +557,7 @@ pub(crate) fn sealed(entry: &Entry) -> Sealed {
     }
 }
 
-/// What the runtime says of a transaction after a block.
+/// The runtime's verdict on a transaction after a block.
 fn judge(
     transaction: &Transaction,
     best: &Entry,

@@ -16,7 +16,7 @@ pub const BAN_MS: u64 = 30 * 60 * 1000;
 /// How many of those are remembered.
 const BANS: usize = 8192;
 
-/// What becomes of a transaction, as its watcher is told.
+/// The status of a transaction, as its watcher is told.
 #[derive(serde::Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
@@ -45,9 +45,9 @@ pub enum Status {
 pub struct Transaction {
     /// Its name: the hash of its bytes.
     pub hash: H256,
-    /// Its bytes.
+    /// The encoded transaction.
     pub raw: Vec<u8>,
-    /// Decoded.
+    /// The decoded transaction.
     pub extrinsic: UncheckedExtrinsic,
 }
 
@@ -95,7 +95,7 @@ impl Default for Limits {
 struct Waiting {
     transaction: Arc<Transaction>,
     priority: u64,
-    /// What must have happened before; shrinks while it happens.
+    /// The tags that must have been provided before; the set shrinks as they are.
     requires: HashSet<TransactionTag>,
     provides: Vec<TransactionTag>,
     valid_until: u64,
@@ -104,14 +104,14 @@ struct Waiting {
     ready: bool,
 }
 
-/// What changed for which transaction.
+/// The changes of status, by transaction.
 pub type News = Vec<(H256, Status)>;
 
 /// All that wait.
 #[derive(Default)]
 pub struct Pool {
     waiting: HashMap<H256, Waiting>,
-    /// By what it provides: two that provide the same exclude each other.
+    /// The transactions by the tags that they provide: two with one tag exclude each other.
     providers: HashMap<TransactionTag, H256>,
     bans: HashMap<H256, u64>,
     banned: VecDeque<H256>,
@@ -196,7 +196,7 @@ impl Pool {
         if full { Err(Rejection::Full) } else { Ok(()) }
     }
 
-    /// What changed for whom since this was last asked.
+    /// The changes of status since the last call.
     pub fn news(&mut self) -> News {
         std::mem::take(&mut self.news)
     }

@@ -26,7 +26,7 @@ pub enum Rejection {
     Priority {
         /// The other one's priority.
         old: u64,
-        /// This one's.
+        /// The priority of the new transaction.
         new: u64,
     },
     /// Too many transactions wait that are as urgent.

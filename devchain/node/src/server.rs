@@ -44,7 +44,7 @@ pub enum Error {
     Bind {
         /// The port that was asked for.
         port: u16,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -136,7 +136,7 @@ pub async fn serve(node: &Node, port: u16, limits: Limits) -> Result<Running, Er
     })
 }
 
-/// The next connection. What goes wrong with one is not the next one's fault.
+/// The next connection. A failure of one does not affect the next.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

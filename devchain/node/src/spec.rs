@@ -32,11 +32,11 @@ pub struct Spec {
     pub stake_threshold: u64,
     /// Whether axons may announce a loopback address. The public chain does not allow it.
     pub allow_loopback: bool,
-    /// Who may change hyperparameters while the chain runs; nobody where it is not given.
+    /// The account that may change hyperparameters while the chain runs; none by default.
     pub sudo: Option<String>,
 }
 
-/// A subnet. What is not given has the defaults of a subnet that a developer can use at once.
+/// A subnet. A missing field has the default of a subnet that a developer can use at once.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Subnet {
@@ -90,7 +90,7 @@ pub struct Subnet {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub struct Economy {
-    /// What it emits to its neurons per block, in 10⁻⁹ units of its token.
+    /// The emission to its neurons per block, in 10⁻⁹ units of its token.
     pub emission: u64,
     /// How many neurons may hold a validator's permit.
     pub max_validators: u16,
@@ -112,7 +112,7 @@ pub struct Economy {
     pub max_burn: u64,
     /// Blocks in which the price halves; 0 keeps it.
     pub burn_half_life: u16,
-    /// What a registration multiplies the price with, in thousandths.
+    /// The factor by which a registration raises the price, in thousandths.
     pub burn_increase: u32,
     /// A third of the registrations that it takes per interval.
     pub target_registrations_per_interval: u16,
@@ -174,15 +174,15 @@ impl Economy {
     }
 }
 
-/// A neuron.
+/// A neuron at genesis.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Neuron {
-    /// Its subnet.
+    /// The number of its subnet.
     pub netuid: u16,
-    /// Its hotkey.
+    /// The ss58 address or development URI of its hotkey.
     pub hotkey: String,
-    /// Its owner.
+    /// The same of the coldkey that owns it.
     pub coldkey: String,
     /// Its stake on this subnet, in 10⁻⁹ units of the subnet's token.
     #[serde(default)]
@@ -233,7 +233,7 @@ impl Problems {
 }
 
 impl Default for Spec {
-    /// What an empty object means: the root network and nothing else.
+    /// The meaning of an empty object: the root network and nothing else.
     fn default() -> Self {
         Self {
             subnets: vec![],

@@ -101,7 +101,7 @@ pub struct Overlay {
     open: Vec<Map>,
     /// Every key that was written since the beginning, even if what was written is gone again.
     touched: BTreeSet<Arc<[u8]>>,
-    /// What knows the root of the state that this began with.
+    /// The trie that knows the root of the state that this began with.
     roots: Option<(Arc<Mutex<Roots>>, H256)>,
     extensions: Extensions,
 }
@@ -126,7 +126,7 @@ impl Overlay {
         self
     }
 
-    /// What differs now from a state that this began with.
+    /// The differences from the state that this began with.
     #[must_use]
     pub fn changes(&self, since: &State) -> Vec<Change> {
         let differs = |key: &&Arc<[u8]>| since.0.get(*key) != self.map.get(*key);
@@ -141,7 +141,7 @@ impl Overlay {
         sp_externalities::set_and_run_with_externalities(self, f)
     }
 
-    /// What the runs have left so far.
+    /// The state after the runs so far.
     #[must_use]
     pub fn state(&self) -> State {
         State(self.map.clone())
@@ -320,7 +320,7 @@ impl Externalities for Overlay {
         sp_trie::empty_child_trie_root::<LayoutV1<sp_core::Blake2Hasher>>().encode()
     }
 
-    // What follows serves benchmarks, of which there are none.
+    // The following functions serve benchmarks, which this chain does not have.
 
     fn wipe(&mut self) {}
 

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(view.at(4).map(|e| e.block.hash), Some(entry(4, 1).block.hash));
         assert!(view.find(&entry(4, 0).block.hash).is_some());
         assert_eq!(number(view.best()), 6);
-        // What is final cannot be given up.
+        // A final block cannot be given up.
         assert_eq!(view.replace(9, vec![]).len(), 4);
         assert_eq!(number(view.best()), 2);
     }

@@ -1,4 +1,4 @@
-//! Who watches which transaction.
+//! The watchers of transactions.
 
 use crate::pool::{News, Status};
 use muster_devchain_runtime::BlockNumber;
@@ -19,7 +19,7 @@ struct Watched {
     place: Option<(BlockNumber, H256)>,
 }
 
-/// Who watches which transaction.
+/// The watchers of each transaction, by its hash.
 #[derive(Default)]
 pub struct Watchers(HashMap<H256, Watched>);
 

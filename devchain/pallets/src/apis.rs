@@ -7,7 +7,7 @@ use crate::types::{
 };
 
 sp_api::decl_runtime_apis! {
-    /// Neurons.
+    /// Views of neurons.
     pub trait NeuronInfoRuntimeApi {
         /// All neurons of a subnet, with weights and bonds.
         fn get_neurons(netuid: NetUid) -> Vec<NeuronInfo>;
@@ -15,13 +15,13 @@ sp_api::decl_runtime_apis! {
         fn get_neuron(netuid: NetUid, uid: u16) -> Option<NeuronInfo>;
         /// All neurons of a subnet.
         fn get_neurons_lite(netuid: NetUid) -> Vec<NeuronInfoLite>;
-        /// One neuron.
+        /// One neuron without its weights and bonds.
         fn get_neuron_lite(netuid: NetUid, uid: u16) -> Option<NeuronInfoLite>;
     }
 
-    /// Who has staked how much to whom.
+    /// Views of stake.
     pub trait StakeInfoRuntimeApi {
-        /// What a coldkey has staked to a hotkey on a subnet.
+        /// The stake of a coldkey to a hotkey on a subnet.
         fn get_stake_info_for_hotkey_coldkey_netuid(
             hotkey_account: AccountId,
             coldkey_account: AccountId,
@@ -33,7 +33,7 @@ sp_api::decl_runtime_apis! {
         fn get_stake_info_for_coldkeys(coldkey_accounts: Vec<AccountId>) -> Vec<(AccountId, Vec<StakeInfo>)>;
     }
 
-    /// Subnets.
+    /// Views of subnets.
     pub trait SubnetInfoRuntimeApi {
         /// A subnet and its neurons.
         fn get_metagraph(netuid: NetUid) -> Option<Metagraph>;

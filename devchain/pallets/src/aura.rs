@@ -14,7 +14,7 @@ mod pallet {
     #[pallet::pallet]
     pub struct Pallet<T>(_);
 
-    /// What the runtime provides.
+    /// The requirements on the runtime.
     #[pallet::config]
     pub trait Config: frame_system::Config {
         /// Milliseconds per block, as clients should assume them.

@@ -1,6 +1,6 @@
-//! What the chain needs of a randomness beacon: to know which rounds have come, and to open what was sealed to them.
+//! The chain's view of a randomness beacon: it knows which rounds have come, and opens texts that were sealed to them.
 
-/// A beacon.
+/// A randomness beacon.
 pub trait Beacon {
     /// The latest round whose time has come.
     fn last_round() -> u64;

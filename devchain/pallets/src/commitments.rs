@@ -7,19 +7,19 @@ use scale_info::TypeInfo;
 
 /// Bytes that one hotkey may publish on one subnet per epoch.
 pub const MAX_SPACE: u32 = 3100;
-/// What the smallest commitment counts for.
+/// The space that the smallest commitment counts for, in bytes.
 const LEAST_SPACE: u64 = 100;
 
-/// What a hotkey published in its last epoch of publishing.
+/// The space that a hotkey used in its last epoch of publishing.
 #[derive(Encode, Decode, DecodeWithMemTracking, TypeInfo, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageTracker {
-    /// The epoch.
+    /// The number of that epoch.
     pub last_epoch: u64,
-    /// Bytes.
+    /// The used space in bytes.
     pub used_space: u64,
 }
 
-/// The pallet.
+/// The pallet `Commitments`.
 #[frame_support::pallet]
 #[allow(
     missing_docs,
@@ -37,11 +37,11 @@ mod pallet {
     #[pallet::without_storage_info]
     pub struct Pallet<T>(_);
 
-    /// What the runtime provides: subnets and their neurons.
+    /// The runtime provides subnets and their neurons.
     #[pallet::config]
     pub trait Config: subtensor::Config + frame_system::Config<RuntimeEvent: From<Event<Self>>> {}
 
-    /// What each hotkey publishes.
+    /// The commitment of each hotkey.
     #[pallet::storage]
     pub type CommitmentOf<T: Config> =
         StorageDoubleMap<_, Identity, NetUid, Twox64Concat, T::AccountId, Registration, OptionQuery>;
@@ -61,15 +61,15 @@ mod pallet {
     #[pallet::storage]
     pub type MaxSpace<T> = StorageValue<_, u32, ValueQuery, ConstU32<MAX_SPACE>>;
 
-    /// What happened.
+    /// The events of the pallet.
     #[pallet::event]
     #[pallet::generate_deposit(fn deposit_event)]
     pub enum Event<T: Config> {
         /// A hotkey published something.
         Commitment {
-            /// The subnet.
+            /// The number of the subnet.
             netuid: NetUid,
-            /// The hotkey.
+            /// The hotkey that published.
             who: T::AccountId,
         },
     }

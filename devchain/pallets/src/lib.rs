@@ -1,6 +1,5 @@
 //! The pallets of the local chain: the interface of Bittensor's `SubtensorModule` and of the pallets that its clients
-//! read beside it, with the checks that decide what a client may do. What a block does not need is not here: see the
-//! README for the list of absences.
+//! read beside it, with the checks that decide what a client may do. The README lists the absences.
 
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What each pallet needs from the runtime.
+//! The configuration of each pallet.
 
 use crate::{
     AccountId, Balances, Block, BlockNumber, EXISTENTIAL_DEPOSIT, Nonce, OriginCaller, PalletInfo, Runtime,

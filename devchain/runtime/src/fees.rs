@@ -1,4 +1,4 @@
-//! What a transaction costs where its call is not free: little, as on the public chain.
+//! The fee of a transaction whose call is not free: little, as on the public chain.
 
 use frame_support::weights::Weight;
 

@@ -28,7 +28,7 @@ use sp_version::RuntimeVersion;
 /// epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`.
 pub const SPEC_VERSION: u32 = 427;
 
-/// What clients learn about the runtime before anything else.
+/// The version of the runtime, which clients read first.
 pub const VERSION: RuntimeVersion = RuntimeVersion {
     spec_name: Cow::Borrowed("node-subtensor"),
     impl_name: Cow::Borrowed("muster-devchain"),
@@ -47,7 +47,7 @@ pub const EXISTENTIAL_DEPOSIT: u64 = 500;
 /// Milliseconds per block, as clients should assume them.
 pub const SLOT_DURATION_MS: u64 = 12_000;
 
-/// Rao.
+/// An amount in rao.
 pub type Balance = u64;
 /// Transactions of an account so far.
 pub type Nonce = u32;
@@ -55,12 +55,12 @@ pub type Nonce = u32;
 pub type BlockNumber = u32;
 /// A block's header.
 pub type Header = generic::Header<BlockNumber, BlakeTwo256>;
-/// A block.
+/// A block of this chain.
 pub type Block = generic::Block<Header, UncheckedExtrinsic>;
 /// A transaction as it travels.
 pub type UncheckedExtrinsic =
     generic::UncheckedExtrinsic<MultiAddress<AccountId, ()>, RuntimeCall, MultiSignature, TxExtension>;
-/// What a transaction carries and is checked for beside its call.
+/// The extensions that every transaction carries and is checked for.
 pub type TxExtension = (
     frame_system::CheckNonZeroSender<Runtime>,
     frame_system::CheckSpecVersion<Runtime>,
@@ -72,7 +72,7 @@ pub type TxExtension = (
     pallet_transaction_payment::ChargeTransactionPayment<Runtime>,
     subtensor::SubtensorTransactionExtension<Runtime>,
 );
-/// Runs blocks.
+/// The executive that runs blocks.
 pub type Executive = frame_executive::Executive<
     Runtime,
     Block,
@@ -84,7 +84,7 @@ pub type Executive = frame_executive::Executive<
 /// The macro puts what it generates into the parent module: the crate root, where clients expect it.
 #[frame_support::runtime]
 mod runtime {
-    /// The runtime.
+    /// The runtime and its pallets.
     #[runtime::runtime]
     #[runtime::derive(
         RuntimeCall,

@@ -8,9 +8,9 @@ pub enum Error {
     /// The folder cannot be made.
     #[error("making the folder {} failed", folder.display())]
     Folder {
-        /// The folder.
+        /// The folder of the store.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

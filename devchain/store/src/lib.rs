@@ -1,5 +1,5 @@
-//! What a chain leaves on disk: its finalised blocks, the state after the last of them, and what takes that state back block by
-//! block. Blocks and values are bytes here; what they mean is the node's business.
+//! The chain on disk: its finalised blocks, the state after the last of them, and the changes that take that state back
+//! block by block. Blocks and values are bytes here; the node knows their meaning.
 //!
 //! One commit is all or nothing, whenever the process or the machine stops: pages are written beside the old ones, carry
 //! checksums, and become the store's content by the write of one header.
@@ -48,11 +48,11 @@ pub struct Store {
 pub struct Sealed {
     /// Its number: one more than the last one's.
     pub number: u32,
-    /// Its hash.
+    /// The hash of the block.
     pub hash: Hash,
-    /// Its encoding.
+    /// The encoded block.
     pub block: Vec<u8>,
-    /// What it changed in the state.
+    /// Its changes of the state.
     pub changes: Vec<Change>,
 }
 
@@ -66,7 +66,7 @@ impl Store {
             folder: folder.to_owned(),
             source,
         })?;
-        // What a damaged file makes the library assert is a damaged file, too.
+        // A failed assertion of the library means a damaged file, too.
         let opened = std::panic::catch_unwind(|| builder().create(folder.join(FILE)));
         Self::prepare(opened.map_err(|_| Error::Damaged("opening it failed an assertion".into()))??)
     }
@@ -173,7 +173,7 @@ impl Store {
             .collect()
     }
 
-    /// What takes the state after a block back to the one before it; none where that is forgotten.
+    /// The changes that take the state after a block back to the one before it; none where they are forgotten.
     ///
     /// # Errors
     /// When the disk refuses.

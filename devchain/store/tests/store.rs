@@ -1,4 +1,4 @@
-//! What is kept stays, whatever stops the process or the machine, and damage is noticed.
+//! Kept data survives every stop of the process or the machine, and damage is noticed.
 
 #![allow(
     clippy::expect_used,
@@ -23,7 +23,7 @@ fn hash(number: u32) -> [u8; 32] {
     hash
 }
 
-/// What block `number` changes: its number, one key of its own, and an older one that goes.
+/// The changes of block `number`: its number, one key of its own, and an older one that goes.
 fn changes(number: u32) -> Vec<Change> {
     let mut changes = vec![
         (b"number".to_vec(), Some(number.to_le_bytes().to_vec())),
@@ -125,7 +125,7 @@ fn two_cannot_have_one_folder() {
     Store::open(folder.path()).unwrap();
 }
 
-/// What a disk was told.
+/// A request to the disk.
 #[derive(Clone, Debug)]
 enum Told {
     Length(u64),
@@ -250,7 +250,7 @@ fn a_stop_at_any_point_loses_nothing_that_was_acknowledged() {
     assert!(torn > 20, "{torn} writes were torn");
 }
 
-/// Whatever is changed in the file, opening and reading it gives what was kept or an error, not something else.
+/// After any change of the file, opening and reading it gives the kept data or an error, never anything else.
 #[test]
 fn damage_is_noticed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a hotkey publishes through the Commitments pallet, in the layout that clients write: one variant per length of raw
+//! The commitment of a hotkey through the Commitments pallet, in the layout that clients write: one variant per length of raw
 //! data (`Raw0` … `Raw128` are variants 1 … 129), then hashes, then a sealed payload and larger raw data.
 
 use codec::{Decode, DecodeWithMemTracking, Encode, Error, Input, Output};
@@ -17,7 +17,7 @@ pub const MAX_COMMITMENT_FIELDS: u32 = 3;
 /// One field of a commitment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommitmentData {
-    /// Nothing.
+    /// An empty field.
     None,
     /// At most 128 bytes in the clear.
     Raw(BoundedVec<u8, ConstU32<128>>),
@@ -31,7 +31,7 @@ pub enum CommitmentData {
     ShaThree256([u8; 32]),
     /// A payload sealed until a beacon's round.
     TimelockEncrypted {
-        /// The ciphertext.
+        /// The ciphertext, sealed to a round.
         encrypted: BoundedVec<u8, ConstU32<SEALED_MAX>>,
         /// The round that opens it.
         reveal_round: u64,
@@ -168,7 +168,7 @@ impl TypeInfo for CommitmentData {
     }
 }
 
-/// What one hotkey publishes on one subnet.
+/// The commitment of one hotkey on one subnet.
 #[derive(Encode, Decode, DecodeWithMemTracking, TypeInfo, Clone, PartialEq, Eq, Debug)]
 pub struct CommitmentInfo {
     /// In the order in which they were given.
@@ -182,7 +182,7 @@ pub struct Registration {
     pub deposit: u64,
     /// Block in which it was set.
     pub block: u32,
-    /// What was published.
+    /// The published fields.
     pub info: CommitmentInfo,
 }
 

@@ -21,9 +21,9 @@ pub struct AxonInfo {
     pub ip_type: u8,
     /// 0 TCP, 1 UDP.
     pub protocol: u8,
-    /// Free use.
+    /// A byte for free use.
     pub placeholder1: u8,
-    /// Free use.
+    /// A second byte for free use.
     pub placeholder2: u8,
 }
 
@@ -36,7 +36,7 @@ pub struct PrometheusInfo {
     pub version: u32,
     /// IPv4 in the low 32 bits, or IPv6.
     pub ip: u128,
-    /// Port.
+    /// The TCP port.
     pub port: u16,
     /// 4 or 6.
     pub ip_type: u8,
@@ -113,22 +113,22 @@ pub struct NeuronInfo {
     pub pruning_score: Compact<u16>,
 }
 
-/// What a coldkey has staked to a hotkey on a subnet.
+/// The stake of a coldkey to a hotkey on a subnet.
 #[derive(Encode, Decode, TypeInfo, Clone, PartialEq, Eq, Debug)]
 pub struct StakeInfo {
-    /// To whom.
+    /// The hotkey with the stake.
     pub hotkey: AccountId,
-    /// By whom.
+    /// The coldkey that staked.
     pub coldkey: AccountId,
-    /// Where.
+    /// The number of the subnet.
     pub netuid: Compact<NetUid>,
-    /// How much.
+    /// The amount in the token's 10⁻⁹ units.
     pub stake: Compact<AlphaBalance>,
     /// How much of it cannot be taken back.
     pub locked: Compact<u64>,
-    /// What the hotkey was paid in the last epoch.
+    /// The pay of the hotkey in the last epoch.
     pub emission: Compact<AlphaBalance>,
-    /// What the coldkey was paid in TAO.
+    /// The pay of the coldkey in TAO.
     pub tao_emission: Compact<TaoBalance>,
     /// No longer used.
     pub drain: Compact<u64>,

@@ -105,9 +105,9 @@ pub enum HyperparamValue {
 /// One hyperparameter by name: the form that survives new ones.
 #[derive(Encode, Decode, DecodeWithMemTracking, TypeInfo, Clone, PartialEq, Eq, Debug)]
 pub struct HyperparamEntry {
-    /// UTF-8 name.
+    /// The name in UTF-8.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value of the parameter.
     pub value: HyperparamValue,
 }
 

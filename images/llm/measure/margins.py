@@ -86,7 +86,7 @@ def measured(name, folder, arguments, reference):
         texts = list(pool.map(lambda n: answer(engine, n), range(ANSWERS)))
     scored = [reference.post("/v1/score", text)["tokens"] for text in texts]
     print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    # What cannot have been chosen counts as far as can be.
+    # A token that cannot have been chosen counts as the largest distance.
     far = lambda t: CLIP if t["margin"] == "impossible" else min(CLIP, t["margin"])
     return [[(far(t), t["entropy"]) for t in tokens] for tokens in scored]
 

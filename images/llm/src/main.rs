@@ -50,7 +50,7 @@ struct Model {
 struct Serve {
     #[command(flatten)]
     model: Model,
-    /// What clients call the model; the folder's name unless given.
+    /// The model's name for clients; the folder's name by default.
     #[arg(long)]
     name: Option<String>,
     /// Listen on this Unix socket.
@@ -59,7 +59,7 @@ struct Serve {
     /// Listen on this port.
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// What multiplies: candle, or in a build with libtorch also torch (the processor) and torch-cuda.
+    /// The tensor library: candle, or in a build with libtorch also torch (the processor) and torch-cuda.
     #[arg(long, default_value = "candle", value_parser = library)]
     backend: Library,
     /// Refuse to serve any model but the one with this id, as `muster-llm id` prints it.
@@ -143,7 +143,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// What lies beside the weights.
+/// The text files beside the weights.
 struct Texts {
     tokenizer: Tokenizer,
     template: Template,

@@ -9,15 +9,15 @@ use sha2::{Digest as _, Sha256};
 
 /// One in Q24.
 pub const ONE: i64 = 1 << 24;
-/// floor(log₂(e)·2⁴⁰).
+/// The constant floor(log₂(e)·2⁴⁰).
 const LOG2E_40: u128 = 1_586_259_972_792;
-/// floor(log₂(e)·2⁶²).
+/// The constant floor(log₂(e)·2⁶²).
 const LOG2E_62: u128 = 6_653_256_548_922_161_245;
-/// floor(ln(2)·2⁶²).
+/// The constant floor(ln(2)·2⁶²).
 const LN2_62: i128 = 3_196_577_161_300_663_914;
 const HALF: u64 = 1 << 63;
 
-/// What the noise of one choice of one response is drawn from.
+/// The seed of the noise of one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub [u8; 32]);
 
@@ -52,7 +52,7 @@ pub struct Position {
     made: Made,
 }
 
-/// What was made last: its number, and its words.
+/// The last block of noise: its number, and its words.
 enum Made {
     One(Option<(u32, [u64; 2])>),
     Stretch(Option<u32>, Box<[u64; 2 * BLOCKS]>),

@@ -19,9 +19,9 @@ pub struct Parameters {
     pub temperature: i64,
     /// One or more: off.
     pub top_p: i64,
-    /// 0: off.
+    /// The number of most likely tokens to choose from; 0 switches the rule off.
     pub top_k: u32,
-    /// 0: off. A share of the likeliest token's probability.
+    /// The number of most likely tokens to choose from; 0 switches the rule off. A share of the likeliest token's probability.
     pub min_p: i64,
     /// Taken once from each token that the answer contains already.
     pub presence_penalty: i64,
@@ -45,7 +45,7 @@ impl Default for Parameters {
     }
 }
 
-/// A number in Q24, half to even. What is no number becomes 0.
+/// A number in Q24, half to even. A NaN becomes 0.
 #[must_use]
 pub fn q24(value: f64) -> i64 {
     // The product is exact; the conversion saturates.

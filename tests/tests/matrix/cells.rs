@@ -1,8 +1,8 @@
-//! What strikes, in which states, and what may come of it.
+//! The faults of the matrix, the states in which they strike, and the allowed ends.
 
 use muster_protocol::JobStatus;
 
-/// Who can die.
+/// A process that can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
     Facilitator,
@@ -26,7 +26,7 @@ impl Party {
     ];
 }
 
-/// What can happen on the way.
+/// A fault of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Cut,
@@ -39,7 +39,7 @@ impl Wire {
     const ALL: [Self; 4] = [Self::Cut, Self::Duplicated, Self::Reordered, Self::Delayed];
 }
 
-/// A fault.
+/// A fault that strikes a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strike {
     Kill(Party),

@@ -51,7 +51,7 @@ impl Column {
     /// Every cell of a column. Where the machine lacks what is to be killed this is said, and nothing is run.
     #[expect(
         clippy::print_stderr,
-        reason = "what each cell came to is told to whoever reads the test's output"
+        reason = "the outcome of each cell is printed for the reader of the test's output"
     )]
     pub(crate) fn run(strike: Strike) {
         let Some(mut column) = Self::start(strike) else {
@@ -233,7 +233,7 @@ impl Column {
         }
     }
 
-    /// What the executors' engine has of an attempt.
+    /// The containers of an attempt in the executors' engine.
     fn containers(&self, attempt: &str) -> String {
         let mut docker = Command::new("docker");
         if let Some(engine) = &self.engine {
@@ -406,7 +406,7 @@ impl Column {
         store
     }
 
-    /// What a job did outside it did at most once in each run, and a job that succeeded did it.
+    /// A job's effect outside happened at most once in each run, and it happened for a job that succeeded.
     fn one_mark(&self, cell: &str, end: JobStatus, attempts: usize) {
         let marks = self.outside.marks(cell);
         let different: HashSet<_> = marks.iter().collect();
@@ -472,7 +472,7 @@ fn receipts_agree(state: &Value, theirs: &[Receipt], attempt: AttemptId, end: Jo
         let taken = theirs.iter().any(|receipt| {
             receipt.payload.attempt() == attempt && receipt.payload.kind() == ReceiptKind::Started
         });
-        // What a miner never took it owes no end of.
+        // A miner owes no end of an attempt that it never accepted.
         if kind == ReceiptKind::Finished && taken {
             let held = held
                 .first()

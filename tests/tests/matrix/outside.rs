@@ -11,12 +11,12 @@ use muster_process::Tasks;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What is known of one cell's job outside.
+/// The effects of one cell's job outside.
 #[derive(Clone, Debug)]
 struct Cell {
     input: watch::Sender<bool>,
     output: watch::Sender<bool>,
-    /// What was uploaded, each upload once for each time that it came.
+    /// The uploads, each once for each time that it came.
     marks: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use crate::world::{Frame, Line, Node, World};
 pub(crate) struct Facilitator {
     pub(crate) up: bool,
     pub(crate) life: u64,
-    /// Its store.
+    /// The facilitator's stored jobs.
     pub(crate) jobs: BTreeMap<JobId, JobHistory>,
     pub(crate) called_off: BTreeSet<JobId>,
     connections: ValidatorConnections,
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// A user calls a job off. Who finds nobody to tell, or whose job is not taken yet, comes again.
+    /// A user cancels a job. A user whose job is not accepted yet, or who reaches no validator, tries again.
     pub(crate) fn call_off(&mut self, job: JobId) {
         let shown = self.facilitator.shown(job).filter(|_| self.facilitator.up);
         let Some(shown) = shown else {

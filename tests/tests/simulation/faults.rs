@@ -1,8 +1,8 @@
-//! What strikes, and which rules a test breaks on purpose.
+//! The faults of a schedule, and the rules that a test breaks on purpose.
 
 use crate::world::{Happening, MINERS, Node, World};
 
-/// What goes wrong in a schedule.
+/// A fault in a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     KillFacilitator,

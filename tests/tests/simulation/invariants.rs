@@ -1,4 +1,4 @@
-//! What must hold in every schedule, by name.
+//! The invariants of every schedule, by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::world::World;
 pub(crate) enum Invariant {
     /// No attempt is started twice.
     RunOnce,
-    /// What a job does outside it does at most once in each attempt.
+    /// A job's effect outside happens at most once in each attempt.
     OneSideEffect,
     /// An attempt, and a job, ends once and stays as it ended.
     OneEnd,
-    /// What a user is shown only goes forward.
+    /// The status shown to a user only moves forward.
     OnlyForward,
     /// Nothing is said that is not written down.
     WrittenBeforeSaid,
@@ -47,7 +47,7 @@ pub(crate) struct Violation {
     pub(crate) how: String,
 }
 
-/// What happened outside, which no process can forget.
+/// The events outside, which no process can forget.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) submitted: BTreeSet<JobId>,
@@ -56,7 +56,7 @@ pub(crate) struct Ledger {
 }
 
 impl World {
-    /// What must hold once everything has come to rest.
+    /// Checks the invariants that must hold once everything has come to rest.
     pub(crate) fn judge(&mut self, struck: &BTreeSet<Fault>) {
         let submitted: Vec<_> = self.ledger.submitted.iter().copied().collect();
         for job in submitted {

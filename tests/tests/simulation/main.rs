@@ -39,7 +39,7 @@ const STORM: Duration = Duration::from_secs(60);
 /// After it everything that is waited for has happened or been given up.
 const CALM: Duration = Duration::from_secs(3600);
 
-/// What came of one schedule.
+/// The outcome of one schedule.
 struct Outcome {
     struck: BTreeSet<Fault>,
     jobs: usize,

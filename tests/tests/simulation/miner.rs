@@ -93,7 +93,7 @@ impl Miner {
         }
     }
 
-    /// What it has in its store. The one in memory answers at once.
+    /// The records in its store. The store in memory answers at once.
     pub(crate) fn records(&self) -> Vec<LeaseRecord> {
         self.store
             .records()

@@ -1,4 +1,4 @@
-//! What the simulated validator writes: receipts, offers, jobs.
+//! The documents that the simulated validator writes: receipts, offers, jobs.
 
 use std::time::Duration;
 

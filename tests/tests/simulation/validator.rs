@@ -49,7 +49,7 @@ pub(crate) struct Job {
     pub(crate) called_off: bool,
 }
 
-/// What is not in the store.
+/// The state outside the store.
 #[derive(Clone, Debug, Default)]
 struct Link {
     job: Option<JobId>,
@@ -61,7 +61,7 @@ struct Link {
     leaves_at: Option<Timestamp>,
 }
 
-/// Whom it dials.
+/// The peer that it dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Facilitator,
@@ -73,7 +73,7 @@ pub(crate) struct Validator {
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) jobs: BTreeMap<JobId, Job>,
-    /// What the facilitator has not answered, oldest first, each with a number of its own.
+    /// The updates that the facilitator has not answered, oldest first, by number.
     pub(crate) outbox: BTreeMap<usize, JobStatusUpdate>,
     next_report: usize,
     links: BTreeMap<AttemptId, Link>,
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// Whatever a miner says of an attempt, its store must say too: it may be killed this moment.
+    /// A miner's messages about an attempt must be in its store: it may be killed at this moment.
     fn told_what_is_stored(&mut self, attempt: AttemptId, event: &Event) {
         if matches!(event, Event::Declined(_)) {
             return;
@@ -560,7 +560,7 @@ impl World {
         }
     }
 
-    /// What follows the end of an attempt: another miner, or the user is told.
+    /// Continues after the end of an attempt: with another miner, or by telling the user.
     fn ended(&mut self, attempt: AttemptId) {
         let Some((job, index)) = self.validator.find(attempt) else {
             return;

@@ -61,7 +61,7 @@ impl Dice {
     }
 }
 
-/// Who can be at the end of a connection, and can die.
+/// A process at an end of a connection, which can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Node {
     Facilitator,
@@ -70,7 +70,7 @@ pub(crate) enum Node {
     Executor(u64),
 }
 
-/// What travels.
+/// A message on its way.
 #[derive(Clone, Debug)]
 pub(crate) enum Frame {
     /// A job for the validator.
@@ -87,7 +87,7 @@ pub(crate) enum Frame {
     From(Box<FromMiner>),
 }
 
-/// Which connection.
+/// The number of a connection.
 pub(crate) type Line = u64;
 
 /// A connection: whoever dialled is end 0.
@@ -100,7 +100,7 @@ pub(crate) struct Connection {
     cut: bool,
 }
 
-/// What happens at a time.
+/// An event of the schedule.
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// A user submits.
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Whatever goes one way over a connection arrives in order.
+    /// Messages in one direction of a connection arrive in order.
     fn reach(&mut self, line: Line, to: usize, when: Timestamp, what: Happening) {
         let Some(last) = self
             .lines

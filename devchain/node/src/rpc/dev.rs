@@ -101,7 +101,7 @@ impl Rpc {
     }
 }
 
-/// What the caller could have known is the caller's mistake.
+/// Maps an error: a mistake that the caller could have known is the caller's.
 fn failed(cause: Error) -> ErrorObjectOwned {
     match cause {
         Error::TooDeep(_) | Error::Past(_) => error::params(cause.to_string()),

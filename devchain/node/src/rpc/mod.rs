@@ -14,7 +14,7 @@ use crate::node::Node;
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::RegisterMethodError;
 
-/// All methods.
+/// The module with all methods.
 ///
 /// # Errors
 /// When two methods have one name.

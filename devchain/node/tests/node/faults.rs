@@ -1,4 +1,4 @@
-//! What goes wrong on purpose.
+//! Faults on purpose.
 
 use crate::support::{Chain, Client, next, weights};
 use jsonrpsee::core::client::Subscription;
@@ -94,7 +94,11 @@ async fn a_reorganisation_is_told_to_everybody() {
         assert_eq!(number(&next(&mut all).await), n);
     }
     let given_up: Value = client.call("chain_getHeader", json!([old])).await.unwrap();
-    assert_eq!(number(&given_up), 1, "what was given up can still be asked for");
+    assert_eq!(
+        number(&given_up),
+        1,
+        "a block that was given up can still be asked for"
+    );
 
     client.seal(5).await;
     let told = [
@@ -249,7 +253,7 @@ async fn answers_are_late_wrong_or_errors() {
             .await
             .is_err()
     );
-    // Whoever broke everything can mend it.
+    // The client that set every fault can take them back.
     client.call::<Value>("dev_clearFaults", json!([])).await.unwrap();
     client.call::<Value>("system_name", json!([])).await.unwrap();
     let unknown = client

@@ -56,7 +56,7 @@ impl Drop for Process {
     }
 }
 
-/// What it says instead of starting.
+/// The error with which it refuses to start.
 fn fails(folder: &Path, more: &[&str]) -> String {
     let mut child = command(folder, more).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -91,7 +91,7 @@ pub(crate) fn sign(genesis: H256, key: Sr25519Keyring, nonce: Nonce, call: Runti
         pallet_transaction_payment::ChargeTransactionPayment::from(tip),
         SubtensorTransactionExtension::default(),
     );
-    // What a signature covers beside the transaction itself; an immortal one begins at genesis.
+    // A signature covers these values beside the transaction itself; an immortal one begins at genesis.
     let implicit = (
         VERSION.spec_version,
         VERSION.transaction_version,
@@ -119,7 +119,7 @@ pub(crate) fn weights() -> subtensor::Call<Runtime> {
     }
 }
 
-/// A connection.
+/// A client's connection.
 pub(crate) struct Client(WsClient);
 
 impl Client {

@@ -115,7 +115,7 @@ async fn nonces_may_arrive_in_any_order() {
             .unwrap();
     }
     client.seal(1).await;
-    // What waits for another transaction is not among those that wait for a block.
+    // A transaction that waits for another is not among those that wait for a block.
     let pending: Vec<Bytes> = client.call("author_pendingExtrinsics", json!([])).await.unwrap();
     assert_eq!(pending, []);
     client

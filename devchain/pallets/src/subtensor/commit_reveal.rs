@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// One salted commit: hash, epoch of the commit, its block; the fourth number is the public chain's and unused.
 type Commit = (H256, u64, u64, u64);
 
-/// What can be done with a commit now.
+/// The window of a commit's reveal, relative to now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RevealWindow {
     /// Its epoch has not begun.
@@ -43,7 +43,7 @@ impl<T: Config> Pallet<T> {
         BlakeTwo256::hash_of(&(who, index, uids, values, salt, version_key))
     }
 
-    /// What can be done now with a commit of `epoch`.
+    /// The window of a commit of `epoch`, relative to now.
     pub(super) fn reveal_window(netuid: NetUid, epoch: u64) -> RevealWindow {
         let due = epoch.saturating_add(RevealPeriodEpochs::<T>::get(netuid));
         match SubnetEpochIndex::<T>::get(netuid).cmp(&due) {
@@ -53,8 +53,8 @@ impl<T: Config> Pallet<T> {
         }
     }
 
-    /// The block of each hotkey's oldest commit that can still be revealed. What was committed before a neuron came says
-    /// nothing about it.
+    /// The block of each hotkey's oldest commit that can still be revealed. A commit from before a neuron's
+    /// registration says nothing about it.
     pub(super) fn oldest_commits(netuid: NetUid, index: NetUidStorageIndex) -> BTreeMap<AccountId, u64> {
         let alive = |epoch: u64| Self::reveal_window(netuid, epoch) != RevealWindow::Expired;
         let salted = WeightCommits::<T>::iter_prefix(index).filter_map(|(who, commits)| {

@@ -18,7 +18,7 @@ use muster_devchain_consensus::{Epoch, Neuron, Payment, Row, Rules, Seat, pay, r
 use std::collections::BTreeMap;
 
 impl<T: Config> Pallet<T> {
-    /// What every block begins with.
+    /// The work at the beginning of every block.
     pub(super) fn begin_block() {
         for netuid in Self::netuids()
             .into_iter()

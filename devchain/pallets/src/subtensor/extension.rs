@@ -1,4 +1,4 @@
-//! What the pool refuses before a block: the public chain checks stake, axons and reveals in a transaction extension, and
+//! Refusals of the pool before a block: the public chain checks stake, axons and reveals in a transaction extension, and
 //! clients meet these refusals as RPC error 1010 with a number.
 
 use super::commit_reveal::RevealWindow;
@@ -43,7 +43,7 @@ pub enum PoolRejection {
     CommitBlockNotInRevealRange = 17,
     /// The lists of a batch differ in length.
     InputLengthsUnequal = 18,
-    /// Anything else.
+    /// Any other refusal.
     BadRequest = 255,
 }
 
@@ -117,9 +117,7 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
             version_keys,
         } => {
             check_lengths(netuids.len(), &[weights.len(), version_keys.len()])?;
-            netuids
-                .iter()
-                .try_for_each(|netuid| check_stake::<T>(who, netuid.0))
+            check_stakes::<T>(who, netuids)
         }
         Call::commit_weights { netuid, .. } => {
             check_stake::<T>(who, *netuid)?;
@@ -134,9 +132,7 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
             commit_hashes,
         } => {
             check_lengths(netuids.len(), &[commit_hashes.len()])?;
-            netuids
-                .iter()
-                .try_for_each(|netuid| check_stake::<T>(who, netuid.0))
+            check_stakes::<T>(who, netuids)
         }
         Call::commit_timelocked_weights {
             netuid, reveal_round, ..
@@ -173,48 +169,16 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
                 uids_list.len(),
                 &[values_list.len(), salts_list.len(), version_keys.len()],
             )?;
-            let reveals = uids_list
-                .iter()
-                .zip(values_list)
-                .zip(salts_list.iter().zip(version_keys));
-            for ((uids, values), (salt, key)) in reveals {
-                check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *key)?;
-            }
-            Ok(())
+            let reveals = uids_list.iter().zip(values_list);
+            let mut reveals = reveals.zip(salts_list.iter().zip(version_keys));
+            reveals.try_for_each(|((uids, values), (salt, key))| {
+                check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *key)
+            })
         }
-        Call::serve_axon {
-            netuid,
-            version,
-            ip,
-            port,
-            ip_type,
-            protocol,
-            placeholder1,
-            placeholder2,
-        }
-        | Call::serve_axon_tls {
-            netuid,
-            version,
-            ip,
-            port,
-            ip_type,
-            protocol,
-            placeholder1,
-            placeholder2,
-            ..
-        } => {
-            let axon = AxonInfo {
-                block: 0,
-                version: *version,
-                ip: *ip,
-                port: *port,
-                ip_type: *ip_type,
-                protocol: *protocol,
-                placeholder1: *placeholder1,
-                placeholder2: *placeholder2,
-            };
-            Pallet::<T>::check_axon(who, *netuid, &axon).map_err(rejection)
-        }
+        Call::serve_axon { .. } | Call::serve_axon_tls { .. } => axon_of(call)
+            .map_or(Ok(()), |(netuid, axon)| {
+                Pallet::<T>::check_axon(who, netuid, &axon).map_err(rejection)
+            }),
         Call::serve_prometheus { .. }
         | Call::burned_register { .. }
         | Call::register { .. }
@@ -224,6 +188,51 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
         // The macro adds a variant that cannot exist.
         Call::__Ignore(..) => Err(PoolRejection::BadRequest),
     }
+}
+
+/// The subnet and the axon of a call that announces one.
+fn axon_of<T: Config>(call: &Call<T>) -> Option<(NetUid, AxonInfo)> {
+    let (Call::serve_axon {
+        netuid,
+        version,
+        ip,
+        port,
+        ip_type,
+        protocol,
+        placeholder1,
+        placeholder2,
+    }
+    | Call::serve_axon_tls {
+        netuid,
+        version,
+        ip,
+        port,
+        ip_type,
+        protocol,
+        placeholder1,
+        placeholder2,
+        ..
+    }) = call
+    else {
+        return None;
+    };
+    let axon = AxonInfo {
+        block: 0,
+        version: *version,
+        ip: *ip,
+        port: *port,
+        ip_type: *ip_type,
+        protocol: *protocol,
+        placeholder1: *placeholder1,
+        placeholder2: *placeholder2,
+    };
+    Some((*netuid, axon))
+}
+
+fn check_stakes<T: Config>(who: &AccountId, netuids: &[Compact<NetUid>]) -> Result<(), PoolRejection> {
+    netuids
+        .iter()
+        .try_for_each(|netuid| check_stake::<T>(who, netuid.0))
 }
 
 fn check_lengths(length: usize, others: &[usize]) -> Result<(), PoolRejection> {

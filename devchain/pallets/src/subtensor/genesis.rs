@@ -50,7 +50,7 @@ pub struct SubnetGenesis {
     pub bonds_moving_average: u64,
     /// How far bonds follow clipped weights, of 65535.
     pub bonds_penalty: u16,
-    /// What it emits to its neurons per block, in the token's 10⁻⁹ units.
+    /// The emission to its neurons per block, in the token's 10⁻⁹ units.
     pub emission: u64,
     /// Blocks between two serve calls of one neuron.
     pub serving_rate_limit: u64,
@@ -62,7 +62,7 @@ pub struct SubnetGenesis {
     pub max_burn: u64,
     /// Blocks in which the price halves; 0 keeps it.
     pub burn_half_life: u16,
-    /// What a registration multiplies the price with, in thousandths.
+    /// The factor by which a registration raises the price, in thousandths.
     pub burn_increase: u32,
     /// Whether it takes registrations.
     pub registration_allowed: bool,
@@ -121,11 +121,11 @@ impl Default for SubnetGenesis {
 /// A neuron at genesis.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct NeuronGenesis {
-    /// Its subnet.
+    /// The number of its subnet.
     pub netuid: NetUid,
-    /// Its hotkey.
+    /// The account of its hotkey.
     pub hotkey: AccountId,
-    /// Its owner.
+    /// The account of its coldkey.
     pub coldkey: AccountId,
     /// Its stake on this subnet, in the token's 10⁻⁹ units.
     pub stake: u64,
@@ -133,7 +133,7 @@ pub struct NeuronGenesis {
     pub permit: bool,
 }
 
-/// Writes the beginning. Whoever made the configuration checked it: a neuron without room is left out.
+/// Writes the first state. The author of the configuration has checked it: a neuron without room is left out.
 pub(super) fn build<T: Config>(genesis: &GenesisConfig<T>) {
     StakeThreshold::<T>::put(genesis.stake_threshold);
     LoopbackAllowed::<T>::put(genesis.allow_loopback);

@@ -42,6 +42,7 @@ impl<T: Config> Pallet<T> {
         let p = Self::hyperparams(netuid)?;
         let neurons = Self::neurons_lite(netuid);
         let identity = SubnetIdentitiesV3::<T>::get(netuid);
+        let registered_at = |n: &NeuronInfoLite| Compact(BlockAtRegistration::<T>::get(netuid, n.uid.0));
         Some(Metagraph {
             netuid: Compact(netuid),
             name: Self::subnet_name(netuid, identity.as_ref()),
@@ -109,17 +110,20 @@ impl<T: Config> Pallet<T> {
             consensus: column(&neurons, |n| n.consensus),
             trust: column(&neurons, |n| n.trust),
             rank: column(&neurons, |n| n.rank),
-            block_at_registration: column(&neurons, |n| {
-                Compact(BlockAtRegistration::<T>::get(netuid, n.uid.0))
-            }),
+            block_at_registration: column(&neurons, registered_at),
             alpha_stake: column(&neurons, |n| Compact(AlphaBalance(stake(n)))),
             tao_stake: column(&neurons, |_| NO_TAO),
             total_stake: column(&neurons, |n| Compact(TaoBalance(stake(n)))),
             tao_dividends_per_hotkey: Vec::new(),
-            alpha_dividends_per_hotkey: AlphaDividendsPerSubnet::<T>::iter_prefix(netuid)
-                .map(|(hotkey, amount)| (hotkey, Compact(amount)))
-                .collect(),
+            alpha_dividends_per_hotkey: Self::dividends_by_hotkey(netuid),
         })
+    }
+
+    /// The dividends of the last epoch, by hotkey.
+    fn dividends_by_hotkey(netuid: NetUid) -> Vec<(AccountId, Compact<AlphaBalance>)> {
+        AlphaDividendsPerSubnet::<T>::iter_prefix(netuid)
+            .map(|(hotkey, amount)| (hotkey, Compact(amount)))
+            .collect()
     }
 
     /// A subnet's neurons by column.
@@ -185,7 +189,7 @@ impl<T: Config> Pallet<T> {
         netuids
     }
 
-    /// What waits for a subnet's next epoch.
+    /// The emission that waits for a subnet's next epoch.
     fn laid_aside(netuid: NetUid) -> AlphaBalance {
         let miners = PendingServerEmission::<T>::get(netuid).0;
         AlphaBalance(miners.saturating_add(PendingValidatorEmission::<T>::get(netuid).0))

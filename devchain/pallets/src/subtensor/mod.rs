@@ -1,5 +1,5 @@
 //! `SubtensorModule`: subnets, neurons, weights, axons. This file is the interface: storage, calls, events and errors with
-//! the names and keys of the public chain. What the calls do is in the modules beside it, one subject each.
+//! the names and keys of the public chain. The effects of the calls are in the modules beside it, one subject each.
 
 mod calls;
 mod commit_reveal;
@@ -49,9 +49,9 @@ pub enum EpochConsensus {
 pub enum DroppedCommit {
     /// It is not a sealed payload, or sealed to another round or beacon.
     Closed,
-    /// What was sealed is not weights.
+    /// The sealed text is no weights.
     Payload,
-    /// What was sealed names another hotkey.
+    /// The sealed text names another hotkey.
     Hotkey,
     /// The weights are not allowed.
     Refused,
@@ -85,7 +85,7 @@ mod pallet {
     #[pallet::without_storage_info]
     pub struct Pallet<T>(_);
 
-    /// What the runtime provides.
+    /// The requirements on the runtime.
     #[pallet::config]
     pub trait Config: frame_system::Config<AccountId = AccountId, RuntimeEvent: From<Event<Self>>> {
         /// TAO: pays for registrations.
@@ -208,7 +208,7 @@ mod pallet {
     /// Blocks in which the price halves; 0 keeps it.
     #[pallet::storage]
     pub type BurnHalfLife<T> = StorageMap<_, Identity, NetUid, u16, ValueQuery, ConstU16<360>>;
-    /// What a registration multiplies the price with.
+    /// The factor by which a registration raises the price.
     #[pallet::storage]
     pub type BurnIncreaseMult<T> = StorageMap<_, Identity, NetUid, FixedU128, ValueQuery>;
     /// The share of the price that is locked instead of burned, of 65535.
@@ -300,7 +300,7 @@ mod pallet {
     /// All stake on a subnet.
     #[pallet::storage]
     pub type SubnetAlphaOut<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
-    /// What each hotkey earned for its validating in the last epoch.
+    /// The pay of each hotkey for its validating in the last epoch.
     #[pallet::storage]
     pub type AlphaDividendsPerSubnet<T> =
         StorageDoubleMap<_, Identity, NetUid, Blake2_128Concat, AccountId, AlphaBalance, ValueQuery>;
@@ -322,10 +322,10 @@ mod pallet {
 
     // === By uid: columns that registrations extend and epochs write ===
 
-    /// Who may set weights for others.
+    /// The permits to set weights for others, by uid.
     #[pallet::storage]
     pub type ValidatorPermit<T> = StorageMap<_, Identity, NetUid, Vec<bool>, ValueQuery>;
-    /// Who set weights recently enough.
+    /// Whether each neuron set weights recently enough, by uid.
     #[pallet::storage]
     pub type Active<T> = StorageMap<_, Identity, NetUid, Vec<bool>, ValueQuery>;
     /// When each neuron last set or committed weights.
@@ -355,7 +355,7 @@ mod pallet {
     /// Each neuron's share of the stake that counts, of 65535.
     #[pallet::storage]
     pub type StakeWeight<T> = StorageMap<_, Identity, NetUid, Vec<u16>, ValueQuery>;
-    /// What each neuron earned in the last epoch.
+    /// The pay of each neuron in the last epoch, by uid.
     #[pallet::storage]
     pub type Emission<T> = StorageMap<_, Identity, NetUid, Vec<AlphaBalance>, ValueQuery>;
 
@@ -414,13 +414,13 @@ mod pallet {
     /// The block in which a subnet last paid. The name is the public chain's, misspelling included.
     #[pallet::storage]
     pub type LastMechansimStepBlock<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery>;
-    /// What a subnet emits to its neurons per block.
+    /// The emission of a subnet to its neurons per block.
     #[pallet::storage]
     pub type SubnetAlphaOutEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
-    /// What waits for the next epoch: the miners' half.
+    /// The miners' half of the emission that waits for the next epoch.
     #[pallet::storage]
     pub type PendingServerEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
-    /// What waits for the next epoch: the validators' half.
+    /// The validators' half of the emission that waits for the next epoch.
     #[pallet::storage]
     pub type PendingValidatorEmission<T> = StorageMap<_, Identity, NetUid, AlphaBalance, ValueQuery>;
 
@@ -448,7 +448,7 @@ mod pallet {
         }
     }
 
-    /// What happened.
+    /// The events of the pallet.
     #[pallet::event]
     #[pallet::generate_deposit(pub(super) fn deposit_event)]
     pub enum Event<T: Config> {
@@ -598,7 +598,7 @@ mod pallet {
         /// There is no commit to reveal.
         #[codec(index = 50)]
         NoWeightsCommitFound,
-        /// What is revealed is not what was committed.
+        /// The revealed weights do not match the commit.
         #[codec(index = 51)]
         InvalidRevealCommitHashNotMatch,
         /// This subnet's weights must be committed first.

@@ -58,7 +58,7 @@ impl<T: Config> Pallet<T> {
             .collect()
     }
 
-    /// One neuron.
+    /// One neuron without its weights and bonds.
     #[must_use]
     pub fn neuron_lite(netuid: NetUid, uid: u16) -> Option<NeuronInfoLite> {
         Self::lite(netuid, uid, &Columns::read::<T>(netuid))
@@ -143,7 +143,7 @@ impl<T: Config> Pallet<T> {
         }
     }
 
-    /// What a coldkey has staked to a hotkey on a subnet; none where there is no such subnet.
+    /// The stake of a coldkey to a hotkey on a subnet; none where there is no such subnet.
     #[must_use]
     pub fn stake_info(hotkey: &AccountId, coldkey: &AccountId, netuid: NetUid) -> Option<StakeInfo> {
         if !NetworksAdded::<T>::get(netuid) {

@@ -23,7 +23,7 @@ fn times(amount: u64, factor: FixedU128) -> u64 {
 }
 
 impl<T: Config> Pallet<T> {
-    /// What registrations begin a block with: a lower price, counters at zero.
+    /// Begins a block for registrations: a lower price, counters at zero.
     pub(super) fn renew_registrations(netuid: NetUid) {
         RegistrationsThisBlock::<T>::remove(netuid);
         let now = Self::now();

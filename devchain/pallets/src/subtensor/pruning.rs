@@ -1,4 +1,4 @@
-//! Who leaves a full subnet when somebody registers: the neuron that earned least in the last epoch, of equals the one that
+//! Pruning: a registration on a full subnet replaces the neuron that earned least in the last epoch, of equals the one that
 //! has been there longest, of those the lowest uid. Neurons within their immunity are spared as long as others can go; the
 //! owner's hotkey always.
 

@@ -121,7 +121,7 @@ impl<T: Config> Pallet<T> {
         });
     }
 
-    /// What a newcomer on an old place begins with beside nothing: it counts as active, and as having set weights now.
+    /// The columns of a newcomer on a reused uid: it counts as active, and as having set weights now; the rest is zero.
     fn renew_columns(netuid: NetUid, uid: u16) {
         Active::<T>::mutate(netuid, |column| {
             if let Some(active) = column.get_mut(usize::from(uid)) {

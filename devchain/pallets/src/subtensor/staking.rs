@@ -1,5 +1,5 @@
-//! Stake: a hotkey's stake on a subnet is shared by coldkeys. Who stakes buys shares, dividends raise what every share is
-//! worth, a miner's pay buys shares for its owner.
+//! Stake: a hotkey's stake on a subnet is shared by coldkeys. A staker buys shares, dividends raise the value of
+//! every share, a miner's pay buys shares for its owner.
 //!
 //! There is no pool and no price: one rao buys one unit of stake on every subnet. The TAO that was paid is the subnet's until
 //! stake is given back; what was emitted can be given back as far as that TAO reaches.
@@ -87,7 +87,7 @@ impl<T: Config> Pallet<T> {
         );
         let owned = Self::stake_of(hotkey, coldkey, netuid);
         ensure!(amount.0 <= owned, Error::<T>::NotEnoughStakeToWithdraw);
-        // What is less than the least may be taken back if it is all there is.
+        // A rest below the minimum may be taken back if it is the whole stake.
         ensure!(
             amount.0 >= LEAST_STAKE || (amount.0 == owned && owned > 0),
             Error::<T>::AmountTooLow
@@ -171,7 +171,7 @@ impl<T: Config> Pallet<T> {
         Self::stake_for(hotkey, &owner, netuid, amount);
     }
 
-    /// What a coldkey's part in a hotkey's stake is worth.
+    /// The value of a coldkey's part in a hotkey's stake.
     #[must_use]
     pub fn stake_of(hotkey: &AccountId, coldkey: &AccountId, netuid: NetUid) -> u64 {
         let stake = TotalHotkeyAlpha::<T>::get(hotkey, netuid).0;

@@ -13,14 +13,14 @@ use codec::{Decode, Encode};
 use frame_support::{BoundedVec, traits::ConstU32};
 use std::collections::VecDeque;
 
-/// What is sealed.
+/// The sealed payload.
 #[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
 pub struct WeightsTlockPayload {
     /// The encoded account of the hotkey that commits.
     pub hotkey: Vec<u8>,
-    /// Whom it weighs.
+    /// The uids that get a weight.
     pub uids: Vec<u16>,
-    /// How much.
+    /// The weight of each uid.
     pub values: Vec<u16>,
     /// For which version of the subnet's software.
     pub version_key: u64,

@@ -1,4 +1,4 @@
-//! `Commitments.set_commitment`.
+//! Tests of `Commitments.set_commitment`.
 
 use crate::support::{NET, NOWHERE, bob, by, chain, dave, run_to};
 use frame_support::{assert_noop, assert_ok};

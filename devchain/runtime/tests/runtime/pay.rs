@@ -11,7 +11,7 @@ use muster_devchain_runtime::types::{AlphaBalance, MechId};
 use muster_devchain_runtime::{AccountId, Runtime, SubtensorModule};
 use sp_io::TestExternalities;
 
-/// What the subnet emits per block; odd, so that halves differ.
+/// The emission of the subnet per block; odd, so that halves differ.
 const EMISSION: u64 = 1_001;
 
 fn paying(change: impl FnOnce(&mut SubnetGenesis)) -> TestExternalities {

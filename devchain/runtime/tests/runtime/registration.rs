@@ -1,4 +1,4 @@
-//! `burned_register`.
+//! Tests of the call `burned_register`.
 
 use crate::support::{BALANCE, Error, NET, NOWHERE, alice, bob, by, chain, dave, run_to};
 use frame_support::{assert_noop, assert_ok};

@@ -74,7 +74,7 @@ fn dividends_are_shared_by_those_who_staked() {
         assert_eq!(all, STAKE + AMOUNT + 40_000_000);
         assert!(all - daves - alices <= 1, "rounding leaves one unit at most");
         assert!(daves > 43_980_000 && alices > STAKE, "{daves} {alices}");
-        // What was emitted is not all backed by TAO.
+        // The emitted stake is not all backed by TAO.
         assert_noop!(remove(dave(), alice(), daves), Error::InsufficientLiquidity);
         assert_eq!(SubtensorModule::stake_of(&bob(), &bob(), NET), 40_000_000);
     });

@@ -12,13 +12,13 @@ use sp_runtime::BuildStorage;
 
 pub(crate) type Error = subtensor::Error<muster_devchain_runtime::Runtime>;
 
-/// The subnet.
+/// The subnet of these tests.
 pub(crate) const NET: NetUid = NetUid(1);
 /// A subnet that does not exist.
 pub(crate) const NOWHERE: NetUid = NetUid(9);
 /// A validator's stake.
 pub(crate) const STAKE: u64 = 1_000;
-/// What coldkeys own.
+/// The balance of each coldkey in rao.
 pub(crate) const BALANCE: u64 = 10_000_000;
 
 /// Uid 0: a validator with permit and stake.
@@ -36,7 +36,7 @@ pub(crate) fn charlie() -> AccountId {
     Sr25519Keyring::Charlie.to_account_id()
 }
 
-/// Nobody yet.
+/// An account that is not registered yet.
 pub(crate) fn dave() -> AccountId {
     Sr25519Keyring::Dave.to_account_id()
 }

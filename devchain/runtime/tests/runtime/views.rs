@@ -1,4 +1,4 @@
-//! What the runtime APIs show.
+//! Tests of the runtime APIs.
 
 use crate::support::{NET, NOWHERE, STAKE, alice, bob, by, chain, charlie, run_to};
 use codec::{Compact, Decode, Encode};

@@ -16,7 +16,7 @@ use super::{ApiError, Shared};
 use crate::engine::{Event, Finish, Generate, Likely, Token};
 use crate::text::Writer;
 
-/// What all answers to a request share.
+/// The facts that all answers to a request share.
 struct Context {
     service: Shared,
     id: String,
@@ -279,7 +279,7 @@ fn head(context: &Context, object: &str) -> Value {
     })
 }
 
-/// What both kinds of answers say of their end and their tokens.
+/// Adds the end and the counts of tokens that both kinds of answers carry.
 fn decorate(context: &Context, document: &mut Value, piece: &Piece) {
     set(document, "finish_reason", json!(piece.finish));
     let logprobs = match (context.likely && !piece.tokens.is_empty(), context.chat) {

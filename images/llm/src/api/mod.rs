@@ -31,17 +31,17 @@ const MOST_BODY: usize = 1 << 20;
 const MOST_DRAINED: usize = 16 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// What every request can see.
+/// The state that every request can see.
 pub struct Service {
-    /// The engine.
+    /// The handle of the engine's thread.
     pub engine: Engine,
     /// The model's size.
     pub shape: Shape,
-    /// Its tokenizer.
+    /// The tokenizer of the model.
     pub tokenizer: Tokenizer,
     /// Its chat template.
     pub template: Template,
-    /// What clients call it.
+    /// The model's name for clients.
     pub name: String,
     /// The model id: a digest in hex.
     pub id: String,
@@ -51,7 +51,7 @@ pub struct Service {
 
 type Shared = Arc<Service>;
 
-/// All routes.
+/// The router with all routes.
 pub fn router(service: Service) -> Router {
     Router::new()
         .route("/health", get(health))

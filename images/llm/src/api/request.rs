@@ -1,4 +1,4 @@
-//! What clients ask for, checked once: everything behind this works with numbers that make sense.
+//! Requests of clients, checked once: all later code works with valid numbers.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const MOST_BIASES: usize = 1024;
 /// Where a client does not say how long an answer may be.
 const USUAL_LENGTH: usize = 256;
 
-/// What both endpoints take.
+/// The fields that both endpoints accept.
 #[derive(Deserialize)]
 pub(super) struct Common {
     model: Option<String>,

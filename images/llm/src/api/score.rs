@@ -14,7 +14,7 @@ const MOST_LIKELY: usize = 20;
 
 #[derive(Deserialize)]
 struct Request {
-    /// What came before the answer.
+    /// The tokens before the answer.
     prompt_token_ids: Vec<u32>,
     /// The answer, the token that ended it included.
     token_ids: Vec<u32>,

@@ -73,7 +73,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) => return Err(error),
     }
     let listener = UnixListener::bind(path)?;
-    // Whoever may enter the folder may connect: the one who mounted it need not be the user in the container.
+    // Every user with access to the folder may connect: the owner of the mount need not be the user in the container.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
     Ok(listener)
 }

@@ -320,7 +320,7 @@ fn product(matrix: Matrix) -> Result<Product, BackendError> {
             columns,
         } => (values, rows, columns),
     };
-    // What is no number equals nothing, and stays as it is.
+    // A NaN equals nothing, and stays as it is.
     if values.iter().all(|v| f16::from_f32(*v).to_f32() == *v) {
         let mut half = vec![f16::ZERO; values.len()];
         half.convert_from_f32_slice(&values);

@@ -31,7 +31,7 @@ struct Piece {
     head: usize,
     first: usize,
     rows: usize,
-    /// What its heads saw, row by row, head by head.
+    /// The outputs of its heads, row by row, head by head.
     seen: Vec<f32>,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn angles(frequencies: &[f32], position: usize) -> Vec<(f32, f32)> {
         .collect()
 }
 
-/// What the heads of the last rows of a text saw.
+/// The outputs of the heads for the last rows of a text.
 ///
 /// `qkv` has the rows that `out` gets, each with its queries first and its keys and values behind them; the first of them stands
 /// at position `start`, and `past` goes to the last.
@@ -303,7 +303,7 @@ pub(super) fn round_to_int8(row: &mut [f32], head_dim: usize) {
     }
 }
 
-/// What an engine of that precision would pass on.
+/// Rounds a row as an engine of that precision would.
 pub(super) fn round(row: &mut [f32], rounding: Rounding) {
     match rounding {
         Rounding::F32 => {}

@@ -1,4 +1,4 @@
-//! What multiplies. One trait, so that a second tensor library can be held against the first.
+//! The tensor libraries behind one trait, so that a second library can be compared with the first.
 
 mod candle;
 mod kernels;
@@ -26,11 +26,11 @@ pub enum Want {
 /// Tokens that go on from what a slot holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Whose text.
+    /// The slot of the text.
     pub slot: usize,
-    /// What comes next in it; at least one.
+    /// The next tokens of the text; at least one.
     pub tokens: &'a [u32],
-    /// What to give back.
+    /// The results to return.
     pub want: Want,
 }
 
@@ -43,12 +43,12 @@ pub enum Cache {
     Int8,
 }
 
-/// What numbers between products are rounded to; sums are in f32 always.
+/// The precision to which numbers between products are rounded; sums are always in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Not at all.
     F32,
-    /// Half precision.
+    /// IEEE half precision.
     F16,
     /// bfloat16, as engines on GPUs usually have it.
     Bf16,
@@ -60,7 +60,7 @@ pub enum BackendError {
     /// The tensor library refused.
     #[error("the tensor library failed")]
     Candle(#[from] candle_core::Error),
-    /// libtorch refused.
+    /// libtorch reported an error.
     #[cfg(feature = "torch")]
     #[error("libtorch failed")]
     Torch(#[from] tch::TchError),

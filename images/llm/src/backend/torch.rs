@@ -19,7 +19,7 @@ struct Block {
     down: Tensor,
 }
 
-/// Keys and values of one text in one block: positions, heads, width. What lies beyond the slot's length means nothing.
+/// Keys and values of one text in one block: positions, heads, width. Entries beyond the slot's length have no meaning.
 struct Past {
     keys: Tensor,
     values: Tensor,
@@ -45,7 +45,7 @@ pub struct Torch {
     slots: Vec<Slot>,
 }
 
-/// What all blocks need to know of a round.
+/// The facts of a round that all blocks need.
 struct Round<'a> {
     jobs: &'a [Job<'a>],
     starts: Vec<usize>,

@@ -9,7 +9,7 @@ use crate::sampler::Draw;
 /// A likely token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Likely {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
     /// Natural logarithm of its probability.
     pub logprob: f64,
@@ -20,7 +20,7 @@ pub(super) struct Row<'a> {
     logits: &'a [f32],
     /// log Σ exp.
     log_sum: f64,
-    /// In nats.
+    /// The entropy in nats.
     entropy: f64,
 }
 

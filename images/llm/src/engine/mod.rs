@@ -75,7 +75,7 @@ pub struct Score {
     pub likely: usize,
 }
 
-/// What happens to a text.
+/// An event in the life of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// It has a slot; so many of its prompt's tokens were at hand already.
@@ -89,7 +89,7 @@ pub enum Event {
 /// A chosen token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
     /// Natural logarithm of its probability before penalties, bias and temperature; with `likely` only.
     pub logprob: Option<f64>,
@@ -111,7 +111,7 @@ pub enum Finish {
 /// The score of one token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
     /// Natural logarithm of its probability before penalties, bias and temperature.
     pub logprob: f64,
@@ -123,12 +123,12 @@ pub struct Scored {
     pub likely: Vec<Likely>,
 }
 
-/// What the sampler says of a token.
+/// The sampler's margin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Margin {
     /// There was no seed.
     Unknown,
-    /// In Q24.
+    /// The margin in Q24.
     Known(i64),
     /// The sampler cannot have chosen it.
     Impossible,
@@ -139,7 +139,7 @@ pub enum Margin {
 pub struct Scores {
     /// One for each of its tokens.
     pub tokens: Vec<Scored>,
-    /// What each token that ends a text would have scored after the last one; nothing where the context is full.
+    /// The scores that the tokens that end a text would have had after the last one; empty where the context is full.
     pub ends: Vec<Scored>,
     /// Tokens whose keys and values were at hand already.
     pub cached: usize,

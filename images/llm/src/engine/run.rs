@@ -33,7 +33,7 @@ pub(super) struct Run {
 /// A text that has a slot.
 struct Text {
     slot: usize,
-    /// What the backend has yet to take in.
+    /// The tokens that the backend has yet to take in.
     ahead: VecDeque<u32>,
     /// How often each token stands in the answer.
     counts: BTreeMap<u32, u32>,

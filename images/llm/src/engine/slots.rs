@@ -1,6 +1,6 @@
 //! Slots and what they hold: a finished text stays until its slot is needed, as a prefix for whoever begins alike.
 
-/// What is known of the backend's slots. No numbers of the model are here.
+/// The engine's record of the backend's slots. No numbers of the model are here.
 pub(super) struct Slots(Vec<Slot>);
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ struct Slot {
     used: u64,
 }
 
-/// What is to be done to begin a text.
+/// The work needed to begin a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The slot it gets.

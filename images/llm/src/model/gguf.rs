@@ -26,7 +26,7 @@ enum Value {
 
 struct Info {
     dtype: GgmlDType,
-    /// Rows first.
+    /// The dimensions, rows first.
     shape: Vec<usize>,
     start: usize,
     length: usize,
@@ -42,7 +42,7 @@ pub struct Gguf<'a> {
 /// Reads the header and checks that every tensor lies inside the file.
 ///
 /// # Errors
-/// What is wrong with it. Never panics, and allocates in proportion to the header.
+/// Checks a GGUF file and names its first defect. It never panics, and allocates in proportion to the header.
 pub fn check(bytes: &[u8]) -> Result<Gguf<'_>> {
     let mut reader = Reader { bytes, at: 0 };
     if reader.take(4)? != b"GGUF" {

@@ -1,4 +1,4 @@
-//! What a model is made of: its shape, its weights in any of the formats that we read, and the digest that names it.
+//! A model: its shape, its weights in any of the supported formats, and the digest that names it.
 
 mod gguf;
 mod read;
@@ -20,9 +20,9 @@ pub enum ModelError {
     /// A file is missing or cannot be read.
     #[error("cannot read {path}; a model folder holds config.json and *.safetensors, or one .gguf")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file does not say what it should.
@@ -30,7 +30,7 @@ pub enum ModelError {
     Malformed {
         /// Which file or which part of it.
         part: &'static str,
-        /// What is wrong with it.
+        /// The defect in words.
         what: String,
     },
     /// A tensor is not there, or not as large as the shape asks for.
@@ -38,7 +38,7 @@ pub enum ModelError {
     Tensor {
         /// Its name in the file.
         name: String,
-        /// What is wrong with it.
+        /// The defect in words.
         what: String,
     },
     /// The tensor library refused it.
@@ -62,7 +62,7 @@ impl ModelError {
     }
 }
 
-/// What everything else here returns.
+/// The result of every function here.
 pub type Result<T> = std::result::Result<T, ModelError>;
 
 /// The digest over everything that decides what a model says: weights, the type they are computed in, tokenizer, template.

@@ -17,9 +17,9 @@ const MOST_HEADER: u64 = 8 << 20;
 
 /// A model that was read.
 pub struct Loaded {
-    /// Its size.
+    /// The dimensions of the model.
     pub shape: Shape,
-    /// Its numbers.
+    /// The weights of the model.
     pub weights: Weights,
     /// sha256 over the weight files, and over config.json where there is one.
     pub digest: [u8; 32],
@@ -202,7 +202,7 @@ fn assemble(source: &Source<'_>, shape: &Shape, storage: Storage) -> Result<Weig
 /// Whether the file is whole: header and tensors fit, no tensor overlaps another.
 ///
 /// # Errors
-/// What is wrong with it. Never panics, and allocates in proportion to the header.
+/// Checks a safetensors file and names its first defect. It never panics, and allocates in proportion to the header.
 pub fn check_safetensors(bytes: &[u8]) -> Result<SafeTensors<'_>> {
     let length = bytes
         .first_chunk::<8>()

@@ -7,11 +7,11 @@ use super::{ModelError, Result};
 /// The size of a model of the Llama architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// Blocks.
+    /// The number of blocks.
     pub layers: usize,
     /// Width of the residual stream.
     pub dim: usize,
-    /// Query heads.
+    /// The number of query heads.
     pub heads: usize,
     /// Key and value heads; each serves `heads / kv_heads` query heads.
     pub kv_heads: usize,
@@ -19,7 +19,7 @@ pub struct Shape {
     pub head_dim: usize,
     /// Width of the feed-forward part.
     pub ffn: usize,
-    /// Tokens.
+    /// The number of tokens in the vocabulary.
     pub vocabulary: usize,
     /// The longest text, in tokens.
     pub context: usize,
@@ -33,7 +33,7 @@ pub struct Shape {
     pub begin: Option<u32>,
 }
 
-/// Rotary positions.
+/// The parameters of rotary positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Radians a position, for each of the `head_dim / 2` planes.
@@ -185,7 +185,7 @@ impl Shape {
     }
 }
 
-/// θ^(−2i/d).
+/// The frequencies θ^(−2i/d) of rotary positions.
 pub(super) fn frequencies(theta: f64, head_dim: usize) -> Vec<f64> {
     let planes = (head_dim / 2).min(1 << 16);
     (0..planes)

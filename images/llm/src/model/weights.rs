@@ -53,9 +53,9 @@ pub enum Matrix {
     Plain {
         /// The numbers, row after row.
         values: Vec<f32>,
-        /// Outputs.
+        /// The number of outputs.
         rows: usize,
-        /// Inputs.
+        /// The number of inputs.
         columns: usize,
     },
     /// Quantised blocks along the columns.
@@ -67,7 +67,7 @@ pub type Linear = Vec<Matrix>;
 
 /// One block of a Llama.
 pub struct Layer {
-    /// Before attention.
+    /// The norm's weights before attention.
     pub attention_norm: Vec<f32>,
     /// Queries, keys, values.
     pub qkv: Linear,
@@ -85,7 +85,7 @@ pub struct Layer {
 pub struct Weights {
     /// One row a token.
     pub embedding: Vec<f32>,
-    /// The blocks.
+    /// The weights of the blocks, in order.
     pub layers: Vec<Layer>,
     /// Before the head.
     pub norm: Vec<f32>,

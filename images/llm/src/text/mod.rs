@@ -1,5 +1,5 @@
-//! Between tokens and words: the tokenizer, the chat template, stop sequences. What is shown is whole letters only, nothing that
-//! might become a stop sequence, nothing after one.
+//! Between tokens and words: the tokenizer, the chat template, stop sequences. It shows whole letters only, nothing that might
+//! become a stop sequence, and nothing after one.
 
 mod template;
 mod tokenizer;

@@ -19,7 +19,7 @@ const PLAIN: &str = "{% for message in messages %}{{ message.role }}: {{ message
 pub struct Message {
     /// `system`, `user`, `assistant`.
     pub role: String,
-    /// What was said.
+    /// The text of the message.
     pub content: String,
 }
 
@@ -103,7 +103,7 @@ impl Template {
     /// The text that the model goes on with.
     ///
     /// # Errors
-    /// What the template says of the messages, or that it takes too long.
+    /// Renders the messages by the template; an error tells the template's complaint, or that it takes too long.
     pub fn render(&self, messages: &[Message]) -> Result<String, TextError> {
         let broken = |error: Error| TextError::Template(error.to_string());
         let template = self.environment.get_template("chat").map_err(broken)?;
