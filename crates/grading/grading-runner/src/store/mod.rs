@@ -157,7 +157,7 @@ impl GradingStore {
         for (place, ((miner, class, index), judgement)) in rows.enumerate() {
             let kept = participants.get(&place).cloned().unwrap_or_default();
             sqlx::query(
-                "INSERT INTO grades (batch_id, place, miner, class, participant, grade, judgement, evidence) \
+                "INSERT INTO grades (batch_id, place, miner, class, seat, grade, judgement, evidence) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             )
             .bind(id.clone())
@@ -291,7 +291,7 @@ impl GradingStore {
     /// The database fails.
     pub async fn grades_of(&self, miner: MinerKey, limit: u32) -> Result<Vec<GradeRow>> {
         let rows = sqlx::query(
-            "SELECT g.batch_id, b.block, g.place, g.miner, g.class, g.participant, g.judgement FROM grades AS g \
+            "SELECT g.batch_id, b.block, g.place, g.miner, g.class, g.seat, g.judgement FROM grades AS g \
              JOIN batches AS b ON b.batch_id = g.batch_id WHERE g.miner = $1 \
              ORDER BY b.began_at DESC, g.place LIMIT $2",
         )
