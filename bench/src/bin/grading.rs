@@ -17,7 +17,7 @@ use hyper::{Method, Request};
 use muster_bench::streams::{answer_on_port, quantile};
 use muster_bench::{Direction, Report, Row};
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::evidence::ProofRecord;
+use muster_grading::evidence::ProofEvidence;
 use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::Judgement;
 use muster_grading::plan::{Announcement, BatchBounds, draw_batch};
@@ -383,7 +383,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                                 let (tried, took) = muster_bench::timed(|| {
                                     TrialResult::from_evidence(which, &evidence, None, InstructionSet::best())
                                 });
-                                let file = ProofRecord::new(which, 0, &evidence);
+                                let file = ProofEvidence::new(which, 0, &evidence);
                                 kept.fetch_add(file.evidence.len() as u64, Ordering::Relaxed);
                                 (tried, took)
                             });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_grading::evidence::{BatchHead, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::evidence::{BatchHead, ParticipantEvidence, ProofEvidence, ProvenCount};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::plan::{Announcement, BatchBounds, BatchPlan, SilentMiner, draw_batch};
@@ -57,7 +57,7 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
         let book = GradingStore::new(store.pool());
         let (head, plan) = drawn(5, &[(1, 2)]);
         book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
-        let proof = ProofRecord {
+        let proof = ProofEvidence {
             trial: 0,
             sent_us: 0,
             evidence: String::new(),
@@ -97,7 +97,7 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
             said: "no manifest came within 5 s".to_owned(),
         });
         book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
-        let proof = |trial| ProofRecord {
+        let proof = |trial| ProofEvidence {
             trial,
             sent_us: 12,
             evidence: "eA==".to_owned(),

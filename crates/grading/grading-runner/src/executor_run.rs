@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_gateway::backend::{JobNews, StreamingJobOrder};
 use muster_gateway::sealed::{Line, Opening};
 use muster_grading::batch::BatchEvent;
-use muster_grading::evidence::ProofRecord;
+use muster_grading::evidence::ProofEvidence;
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, sanitize_words};
 use muster_grading::plan::Participant;
@@ -334,10 +334,10 @@ impl ExecutorRun {
                 SESSION_ENDED.to_owned(),
             )));
         }
-        let proof = ProofRecord {
+        let proof = ProofEvidence {
             trouble: remarks.trouble,
             seals: remarks.seals,
-            ..ProofRecord::new(trial, sent_us, &evidence)
+            ..ProofEvidence::new(trial, sent_us, &evidence)
         };
         match self
             .state

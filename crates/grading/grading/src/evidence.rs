@@ -92,13 +92,13 @@ pub struct ParticipantEvidence {
     pub attestation: Option<String>,
     /// The proofs in the order in which they were made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub proofs: Vec<ProofRecord>,
+    pub proofs: Vec<ProofEvidence>,
 }
 
 /// The record of one proof.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProofRecord {
+pub struct ProofEvidence {
     /// The number of the trial in the grade specification.
     pub trial: usize,
     /// The time at which the first byte of the challenge was sent, in microseconds after the batch began.
@@ -139,7 +139,7 @@ pub enum BatchFileError {
     },
 }
 
-impl ProofRecord {
+impl ProofEvidence {
     /// Encodes the evidence of one proof.
     pub fn new(trial: usize, sent_us: u64, evidence: &Evidence) -> Self {
         Self {

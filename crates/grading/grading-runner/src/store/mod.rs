@@ -7,7 +7,9 @@ mod columns;
 
 use std::collections::BTreeMap;
 
-use muster_grading::evidence::{BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::evidence::{
+    BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofEvidence, ProvenCount,
+};
 use muster_grading::fingerprints::Fingerprints;
 use muster_grading::judgement::Judgement;
 use muster_grading::plan::{BatchPlan, Participant};
@@ -113,7 +115,7 @@ impl GradingStore {
         id: &BatchId,
         place: usize,
         number: u32,
-        proof: &ProofRecord,
+        proof: &ProofEvidence,
     ) -> Result<()> {
         sqlx::query("INSERT INTO batch_proofs (batch_id, place, number, proof) VALUES ($1, $2, $3, $4)")
             .bind(hex::encode(id.0))

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::evidence::{BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofRecord, ProvenCount};
+use muster_grading::evidence::{
+    BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofEvidence, ProvenCount,
+};
 use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec};
 use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::plan::{
@@ -401,9 +403,9 @@ impl World {
         }
         let (evidence, seals) = self.converse(place, trial, attempt, does);
         let results = TrialResult::from_evidence(trial, &evidence, None, InstructionSet::best());
-        let proof = ProofRecord {
+        let proof = ProofEvidence {
             seals,
-            ..ProofRecord::new(trial, 0, &evidence)
+            ..ProofEvidence::new(trial, 0, &evidence)
         };
         self.kept.entry(place).or_default().proofs.push(proof);
         self.judged.insert(place, results);
