@@ -2,7 +2,7 @@
 //!
 //! A failed job is no error of its executor: it is reported to the miner, and the process ends with 0.
 
-use muster_enrollment::MembershipError;
+use muster_enrollment::CredentialsError;
 use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_websocket::ConnectError;
@@ -26,7 +26,7 @@ pub enum Error {
     Refused(String),
     /// The membership file of a persistent executor cannot be used.
     #[error("executor: not enrolled")]
-    Membership(#[from] MembershipError),
+    Membership(#[from] CredentialsError),
     /// The miner revoked this executor, or never enrolled it.
     #[error("executor: the miner does not take this executor: {0}")]
     Revoked(String),

@@ -7,15 +7,12 @@ use muster_protocol::ExecutorToken;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::{WireError, decode, encode};
 use muster_websocket::session::{Receiver, Sender};
-use muster_websocket::{Peer, Session, SessionError, SocketError};
+use muster_websocket::{CloseCode, Peer, PeerSession, SessionError, SocketError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// How long the miner may take to agree to a close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
-/// The normal end of a websocket.
-const CLOSE_NORMAL: u16 = 1_000;
-
 /// The miner as a websocket peer. An executor trusts the miner that started it.
 #[derive(Debug)]
 pub(crate) struct Miner;
@@ -69,7 +66,7 @@ enum LeaseReceiver {
 
 impl LeaseConnection {
     /// A lease with a connection of its own.
-    pub(crate) fn own(session: Session<Miner>) -> Self {
+    pub(crate) fn own(session: PeerSession<Miner>) -> Self {
         let (receiver, sender) = session.split();
         Self {
             receiver: LeaseReceiver::Own(receiver),
@@ -122,7 +119,7 @@ impl LeaseConnection {
         let LeaseReceiver::Own(mut receiver) = self.receiver else {
             return;
         };
-        self.sender.close(CLOSE_NORMAL, "").await;
+        self.sender.close(CloseCode::Normal, "").await;
         let agrees = async {
             loop {
                 match receiver.recv().await {

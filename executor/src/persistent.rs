@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_containers::images::preload;
-use muster_enrollment::{Invitation, Membership, StoredIdentity};
+use muster_enrollment::{ExecutorCredentials, Invitation, StoredIdentity};
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks, tls};
 use muster_protocol::Digest;
@@ -21,7 +21,7 @@ use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
 use muster_websocket::reconnect::Reconnecting;
 use muster_websocket::tls::connect_known;
-use muster_websocket::{ConnectError, Greeting, Limits, Session, Socket};
+use muster_websocket::{CloseCode, ConnectError, Greeting, Limits, PeerSession, Socket};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -49,14 +49,14 @@ const RETRY: Backoff = Backoff {
 /// The miner cannot be reached, is not the one that wrote the invitation, or refuses; the membership file cannot be
 /// written.
 pub async fn enroll(config: &Config, invitation: Invitation, name: &str) -> Result<(), Error> {
-    let own = StoredIdentity::generate(name).map_err(muster_enrollment::MembershipError::from)?;
-    let membership = Membership {
+    let own = StoredIdentity::generate(name).map_err(muster_enrollment::CredentialsError::from)?;
+    let membership = ExecutorCredentials {
         address: invitation.address,
         miner: invitation.miner,
         own,
     };
     let path = &config.persistent.membership;
-    membership.keep(path)?;
+    membership.store(path)?;
     let outcome = show_invitation(&membership, invitation.secret, name).await;
     if let Err(Error::Connect(_) | Error::Refused(_)) = &outcome {
         // The file is of no use, and would prevent the next attempt to enrol.
@@ -68,7 +68,11 @@ pub async fn enroll(config: &Config, invitation: Invitation, name: &str) -> Resu
 }
 
 /// Shows the miner the secret of an invitation.
-async fn show_invitation(membership: &Membership, secret: EnrolSecret, name: &str) -> Result<(), Error> {
+async fn show_invitation(
+    membership: &ExecutorCredentials,
+    secret: EnrolSecret,
+    name: &str,
+) -> Result<(), Error> {
     let mut session = start_session(dial(membership)?.await?);
     let request = EnrolExecutor {
         secret,
@@ -82,7 +86,7 @@ async fn show_invitation(membership: &Membership, secret: EnrolSecret, name: &st
     match session.recv().await.map_err(|error| lost(&error))? {
         Some(ToMiner::MusterExecutorEnrolled(enrolled)) => {
             tracing::info!(class = %enrolled.class, miner = membership.address, "enrolled");
-            session.close(1_000, "").await;
+            session.close(CloseCode::Normal, "").await;
             Ok(())
         }
         Some(ToMiner::GenericError(error)) => Err(Error::Refused(error.details.unwrap_or_default())),
@@ -96,7 +100,7 @@ async fn show_invitation(membership: &Membership, secret: EnrolSecret, name: &st
 /// This executor is not enrolled, or the miner has revoked it.
 pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let path = config.persistent.membership.clone();
-    let membership = spawn_blocking(move || Membership::load(&path));
+    let membership = spawn_blocking(move || ExecutorCredentials::load(&path));
     let membership = membership
         .await
         .map_err(|error| Error::MinerLost(error.to_string()))??;
@@ -171,11 +175,11 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
 type Dialling = BoxFuture<'static, Result<Socket, ConnectError>>;
 
 /// Connects to the miner over TLS, with both sides authenticated.
-fn dial(membership: &Membership) -> Result<Dialling, Error> {
+fn dial(membership: &ExecutorCredentials) -> Result<Dialling, Error> {
     let identity = membership
         .own
         .open("the membership")
-        .map_err(muster_enrollment::MembershipError::from)?;
+        .map_err(muster_enrollment::CredentialsError::from)?;
     let miner: Digest = membership.miner;
     let config = tls::client(&identity, miner).map_err(|error| Error::Refused(error.to_string()))?;
     let address = membership.address.clone();
@@ -185,7 +189,7 @@ fn dial(membership: &Membership) -> Result<Dialling, Error> {
 }
 
 /// The session of a connection whose other side TLS has authenticated.
-fn start_session(socket: Socket) -> Session<Miner> {
+fn start_session(socket: Socket) -> PeerSession<Miner> {
     Greeting::new(socket).accept(Miner)
 }
 

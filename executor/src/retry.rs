@@ -1,20 +1,9 @@
 //! Repeats a request that may succeed later, after 1, 2, 4, 8 and 16 seconds.
 
-use std::time::Duration;
-
 use muster_containers::EngineError;
 use muster_containers::images::ImageError;
-use muster_process::SharedClock;
 use muster_process::error::Causes;
-
-/// The pauses together are long enough for an engine to be restarted, and short enough for a job to wait.
-const PAUSES: [Duration; 5] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-    Duration::from_secs(16),
-];
+use muster_process::{Backoff, SharedClock};
 
 /// An error that says whether it may pass by itself.
 pub(crate) trait Retryable: std::error::Error + 'static {
@@ -48,7 +37,7 @@ where
     E: Retryable,
     F: Future<Output = Result<T, E>>,
 {
-    for pause in PAUSES {
+    for pause in Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES) {
         match attempt().await {
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %Causes(&error), ?pause, "cannot {doing}; trying again");
@@ -64,6 +53,7 @@ where
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use bollard::errors::Error as ApiError;
     use muster_process::TestClock;

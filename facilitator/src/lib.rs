@@ -29,16 +29,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
+use axum::extract::ConnectInfo;
 use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
 use muster_gateway_client::GatewayClient;
+use muster_http::server::{self, ServerLimits, TowerToHyperService, with_peer};
 use muster_identity::Keypair;
 use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::ready::{self, ReadyError};
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
+use muster_store::StoreError;
 
 pub use config::Config;
 
@@ -46,8 +47,12 @@ use allowlist::{Allowlist, PermitSource};
 use state::Services;
 use store::Store;
 
-/// The time that open requests get to finish after the facilitator is told to stop.
-const DRAIN: Duration = Duration::from_secs(10);
+/// The bounds of users' connections, among them those that follow events. Validators' websockets do not count.
+const LIMITS: ServerLimits = ServerLimits {
+    connections: 4_096,
+    head: Duration::from_secs(30),
+    drain: Duration::from_secs(10),
+};
 
 /// The longest time that the start waits for the first reading of the chain.
 const FIRST_READING: Duration = Duration::from_secs(5);
@@ -114,6 +119,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
     };
+    let serving_clock = Arc::clone(&clock);
     let state = services.build_state();
 
     let listener = listen::bind(config.bind).await?;
@@ -130,22 +136,12 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         let _ = tokio::time::timeout(FIRST_READING, first_reading.cancelled()).await;
     }
 
-    let app = rest::router(state, files).into_make_service_with_connect_info::<SocketAddr>();
-    // Messages are small and their receivers wait for them. A connection that refuses the option is only slower.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let service = TowerToHyperService::new(rest::router(state, files));
+    let service_for = with_peer(service, ConnectInfo::<SocketAddr>);
     ready::announce(address, config.ready_file.as_deref())?;
-    let overdue = async {
-        stop.cancelled().await;
-        tokio::time::sleep(DRAIN).await;
-    };
-    let served = tokio::select! {
-        served = serving => served.map_err(Error::Serve),
-        // A client that never finishes its request must not block the stop.
-        () = overdue => Ok(()),
-    };
+    server::serve("http", listener, LIMITS, service_for, tasks, serving_clock, stop).await;
     store.release_all().await?;
-    served
+    Ok(())
 }
 
 /// Opens the file store that the configuration names.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
+use muster_store::StoreError;
 use tokio::sync::mpsc;
 
 use crate::background::spawn_until_stopped;

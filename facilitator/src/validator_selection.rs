@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use muster_facilitator_core::connections::Presence;
 use muster_process::SharedClock;
-use muster_process::store::StoreError;
 use muster_protocol::ValidatorKey;
+use muster_store::StoreError;
 
 use crate::allowlist::Allowlist;
 use crate::store::Store;

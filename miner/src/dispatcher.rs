@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_process::{Backoff, SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Timestamp};
+use muster_store::StoreError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -399,6 +399,7 @@ impl Peers {
         if let Some(executor) = found.and_then(|attempt| self.executors.remove(&attempt)) {
             let message = ToMiner::GenericError(GenericError {
                 details: Some(details),
+                job_uuid: None,
             });
             let _ = executor.outbox.push(Outgoing::Frame(encode(&message).into()));
         }

@@ -12,7 +12,7 @@ use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
 use muster_response_proof::{Attestation, Envelope, Sealable as _};
 use muster_websocket::session::{Receiver, Sender};
-use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
+use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
 use tokio::sync::oneshot;
 
 use crate::lease::{ExecutorReport, SealingRequest};
@@ -20,7 +20,6 @@ use crate::lease_table::{DialId, Event};
 use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 use crate::state::MinerState;
 
-const NORMAL: u16 = 1000;
 /// The number of characters of an unknown peer's text that are echoed.
 const MAX_ECHO: usize = 100;
 
@@ -56,7 +55,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
         greeting
             .refuse(
                 Some(error_frame(format!("No job waiting for token {shown}"))),
-                NORMAL,
+                CloseCode::Normal,
             )
             .await;
         return;
@@ -81,7 +80,9 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
         Ok(Ok(())) => {}
         Ok(Err(details)) => {
             tracing::warn!(%attempt, "an executor was refused");
-            greeting.refuse(Some(error_frame(details)), NORMAL).await;
+            greeting
+                .refuse(Some(error_frame(details)), CloseCode::Normal)
+                .await;
             return;
         }
         // The miner has stopped.
@@ -115,7 +116,7 @@ async fn write(sender: &Sender<ExecutorPeer>, mut outgoings: OutgoingQueue) {
             Outgoing::History(_) | Outgoing::Receipt(..) => {}
         }
     }
-    sender.close(NORMAL, "").await;
+    sender.close(CloseCode::Normal, "").await;
 }
 
 /// The incoming half.
@@ -201,7 +202,7 @@ pub(crate) fn read_report(
         FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
         FromMiner::V0JobFailedRequest(failure) => ExecutorReport::Failed(Box::new(failure)),
         FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
-        FromMiner::GenericError(GenericError { details }) => ExecutorReport::Error(
+        FromMiner::GenericError(GenericError { details, .. }) => ExecutorReport::Error(
             details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
         ),
         FromMiner::V0ExecutorFailedRequest(_) => failure_report(
@@ -306,5 +307,6 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
 pub(crate) fn error_frame(details: String) -> String {
     encode(&ToMiner::GenericError(GenericError {
         details: Some(details),
+        job_uuid: None,
     }))
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use muster_identity::{AuthError, Verified, verify_validator_auth};
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner, ValidatorAuth};
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{Signature, ValidatorKey};
+use muster_store::StoreError;
 use muster_websocket::{Greeting, SocketError};
 
 use crate::chain::ValidatorAdmission;
@@ -179,5 +179,6 @@ pub fn malformed(reason: &str) -> String {
 pub fn error_frame(details: String) -> String {
     encode(&FromMiner::GenericError(GenericError {
         details: Some(details),
+        job_uuid: None,
     }))
 }

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
-use axum::{Router, serve::ListenerExt as _};
+use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
+use muster_http::server::{self, ServerLimits, TowerToHyperService, with_peer};
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_websocket::server::upgrade;
@@ -17,7 +19,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::pages::{Selection, parse_name, select};
+use crate::pages::{PageContent, parse_name};
 use crate::state::MinerState;
 use crate::{executor_session, validator_session};
 
@@ -29,16 +31,12 @@ struct HttpState {
 }
 
 /// Serves until `stop` is cancelled. Sessions that were upgraded live on as tasks of their own.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve(
-    listener: TcpListener,
-    context: Arc<MinerState>,
-    tasks: Tasks,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
-    let door = HttpState { context, tasks };
+pub async fn serve(listener: TcpListener, context: Arc<MinerState>, tasks: Tasks, stop: CancellationToken) {
+    let clock = Arc::clone(&context.clock);
+    let door = HttpState {
+        context,
+        tasks: tasks.clone(),
+    };
     let router = Router::new()
         .route("/v0.1/validator_interface/{validator}", get(validator))
         .route("/v0.1/executor_interface/{token}", get(executor))
@@ -46,18 +44,9 @@ pub async fn serve(
         .route("/version", get(version))
         .route("/health", get(health))
         .with_state(door);
-    // Messages are small and each is waited for.
-    let listener = listener.tap_io(|tcp| {
-        if let Err(error) = tcp.set_nodelay(true) {
-            tracing::debug!(%error, "a connection is already gone");
-        }
-    });
-    axum::serve(
-        listener,
-        router.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .with_graceful_shutdown(stop.cancelled_owned())
-    .await
+    let service_for = with_peer(TowerToHyperService::new(router), ConnectInfo::<SocketAddr>);
+    let limits = ServerLimits::default();
+    server::serve("http", listener, limits, service_for, tasks, clock, stop).await;
 }
 
 async fn validator(
@@ -88,7 +77,8 @@ async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, heade
     let Some(page) = parse_name(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let content = match door.context.pages.read(page).await {
+    let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
+    let PageContent { range, size, bytes } = match door.context.pages.read_range(page, range).await {
         Ok(Some(content)) => content,
         Ok(None) => return StatusCode::NOT_FOUND.into_response(),
         Err(error) => {
@@ -97,18 +87,17 @@ async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, heade
         }
     };
     let kind = [(CONTENT_TYPE, "application/jsonl"), (ACCEPT_RANGES, "bytes")];
-    let length = content.len();
-    match select(headers.get(RANGE).and_then(|range| range.to_str().ok()), length) {
-        Selection::Whole => (kind, content).into_response(),
-        Selection::Part { first, last } => {
-            let range = [(CONTENT_RANGE, format!("bytes {first}-{last}/{length}"))];
-            let part = content.get(first..=last).unwrap_or_default().to_vec();
-            (StatusCode::PARTIAL_CONTENT, kind, range, part).into_response()
+    match range {
+        RequestedRange::Whole => (kind, bytes).into_response(),
+        RequestedRange::Part { first, end } => {
+            let range = ContentRange::of_part(first, end, size).to_string();
+            (StatusCode::PARTIAL_CONTENT, kind, [(CONTENT_RANGE, range)], bytes).into_response()
         }
-        Selection::Unsatisfiable => {
-            let range = [(CONTENT_RANGE, format!("bytes */{length}"))];
-            (StatusCode::RANGE_NOT_SATISFIABLE, range).into_response()
-        }
+        RequestedRange::Unsatisfiable => (
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            [(CONTENT_RANGE, unsatisfied(size))],
+        )
+            .into_response(),
     }
 }
 

@@ -30,15 +30,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use muster_enrollment::{Roll, RollError};
+use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_process::error::Coded;
 use muster_process::listen::{BindError, bind};
 use muster_process::ready::{ReadyError, announce};
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
+use muster_store::StoreError;
 use muster_websocket::Limits;
 use tokio::sync::Semaphore;
 
@@ -83,7 +83,7 @@ pub enum Error {
     Bind(#[from] BindError),
     /// Its registry of persistent executors cannot be used.
     #[error("cannot use the registry of persistent executors")]
-    Standing(#[from] RollError),
+    Standing(#[from] RegistryError),
     /// Its key towards persistent executors is invalid.
     #[error("cannot use the miner's key towards its executors")]
     Tls(#[from] rustls::Error),
@@ -178,11 +178,7 @@ pub async fn run_with(
     let manager = lend_persistent(&config, manager, &pool, &context, &own).await?;
     own.spawn("executors of an earlier process", manager.reclaim());
     let serving = http::serve(listener, Arc::clone(&context), own.clone(), own.token());
-    own.spawn("http", async {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the miner's port is closed");
-        }
-    });
+    own.spawn("http", serving);
     follow_chain(&config, &context, config.announce.unwrap_or(address), &own);
     announce(address, config.ready_file.as_deref())?;
 
@@ -238,7 +234,7 @@ async fn lend_persistent(
     let Some(address) = config.standing.bind else {
         return Ok(manager);
     };
-    let roll = Roll::new(&config.standing.roll);
+    let roll = ExecutorRegistry::new(&config.standing.roll);
     serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
     let ExecutorConfig { class, count, .. } = &config.executor;
     Ok(Arc::new(Fleet::new(pool.clone(), manager, *class, *count)))
@@ -247,7 +243,7 @@ async fn lend_persistent(
 /// Opens the port of persistent executors, and tells the dispatcher their capacity.
 async fn serve_persistent(
     address: SocketAddr,
-    roll: Roll,
+    roll: ExecutorRegistry,
     pool: ExecutorPool,
     context: Arc<MinerState>,
     tasks: &Tasks,
@@ -256,7 +252,7 @@ async fn serve_persistent(
     let identity = tokio::task::spawn_blocking(move || reading.identity());
     let identity = identity.await.unwrap_or_else(|error| {
         let (path, source) = ("roll".into(), std::io::Error::other(error));
-        Err(RollError::File { path, source })
+        Err(RegistryError::File { path, source })
     })?;
     let listener = bind(address).await?;
     let address = listener

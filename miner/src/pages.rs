@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use muster_http::range::RequestedRange;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{PAGE_SECS, page_of};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 use crate::store::PageLine;
 
@@ -23,6 +24,17 @@ pub struct PageError {
     operation: &'static str,
     path: PathBuf,
     source: io::Error,
+}
+
+/// The bytes of a page that a request gets.
+#[derive(Clone, Debug)]
+pub struct PageContent {
+    /// What the request's `Range` header asked for.
+    pub range: RequestedRange,
+    /// Bytes of the whole page.
+    pub size: u64,
+    /// The bytes of the range, which is all of them for [`RequestedRange::Whole`].
+    pub bytes: Vec<u8>,
 }
 
 /// The oldest page still served at a moment.
@@ -93,8 +105,17 @@ impl Pages {
     /// # Errors
     /// It is there but cannot be read.
     pub async fn read(&self, page: i64) -> Result<Option<Vec<u8>>, PageError> {
+        let content = self.read_range(page, None).await?;
+        Ok(content.map(|content| content.bytes))
+    }
+
+    /// The bytes of a page that a `Range` header asks for, and no others; `None` if there is no such page.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub async fn read_range(&self, page: i64, range: Option<&str>) -> Result<Option<PageContent>, PageError> {
         let path = self.path(page);
-        match tokio::fs::read(&path).await {
+        match read_range(&path, range).await {
             Ok(content) => Ok(Some(content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path)(error)),
@@ -149,53 +170,23 @@ pub fn parse_name(name: &str) -> Option<i64> {
     digits.parse().ok()
 }
 
-/// Which bytes of a page a `Range` header asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Selection {
-    /// No range, or one of a form that a server may ignore.
-    Whole,
-    /// `first` to `last`, both included.
-    Part {
-        /// The offset of the first byte.
-        first: usize,
-        /// The offset of the last byte, included.
-        last: usize,
-    },
-    /// Nothing of the page: there is no more yet.
-    Unsatisfiable,
-}
-
-/// Reads a `Range` header for a page of `length` bytes (RFC 9110, one range).
-pub fn select(header: Option<&str>, length: usize) -> Selection {
-    let Some(range) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else {
-        return Selection::Whole;
+/// Reads the bytes that a `Range` header asks for, and no others.
+async fn read_range(path: &Path, range: Option<&str>) -> io::Result<PageContent> {
+    let mut file = tokio::fs::File::open(path).await?;
+    let size = file.metadata().await?.len();
+    let range = RequestedRange::parse(range, size);
+    let (first, end) = match range {
+        RequestedRange::Whole => (0, size),
+        RequestedRange::Part { first, end } => (first, end),
+        RequestedRange::Unsatisfiable => (0, 0),
     };
-    let Some((first, last)) = range.split_once('-') else {
-        return Selection::Whole;
-    };
-    let end = length.checked_sub(1);
-    match (
-        first.trim().parse::<usize>(),
-        last.trim().parse::<usize>(),
-        first.is_empty(),
-        last.is_empty(),
-    ) {
-        (Ok(first), Ok(last), ..) if first > last => Selection::Whole,
-        (Ok(first), Ok(last), ..) => part(first, end.map(|end| last.min(end))),
-        (Ok(first), Err(_), _, true) => part(first, end),
-        (Err(_), Ok(suffix), true, _) => match end {
-            Some(_) if suffix == 0 => Selection::Unsatisfiable,
-            end => part(length.saturating_sub(suffix), end),
-        },
-        (Ok(_) | Err(_), Err(_), ..) | (Err(_), Ok(_), ..) => Selection::Whole,
+    let mut bytes = Vec::new();
+    if first < end {
+        file.seek(io::SeekFrom::Start(first)).await?;
+        // Lines that are appended meanwhile belong to the next request.
+        file.take(end - first).read_to_end(&mut bytes).await?;
     }
-}
-
-fn part(first: usize, last: Option<usize>) -> Selection {
-    match last {
-        Some(last) if first <= last => Selection::Part { first, last },
-        Some(_) | None => Selection::Unsatisfiable,
-    }
+    Ok(PageContent { range, size, bytes })
 }
 
 fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PageError + use<> {
@@ -211,29 +202,32 @@ fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PageErr
 mod tests {
     use super::*;
 
-    #[test]
-    fn ranges_as_a_polling_validator_sends_them() {
-        let cases = [
-            (None, Selection::Whole),
-            (Some("bytes=0-"), Selection::Part { first: 0, last: 9 }),
-            (Some("bytes=4-"), Selection::Part { first: 4, last: 9 }),
-            (Some("bytes=4-5"), Selection::Part { first: 4, last: 5 }),
-            (Some("bytes=4-99"), Selection::Part { first: 4, last: 9 }),
-            (Some("bytes=-3"), Selection::Part { first: 7, last: 9 }),
-            (Some("bytes=-99"), Selection::Part { first: 0, last: 9 }),
-            (Some("bytes=10-"), Selection::Unsatisfiable),
-            (Some("bytes=99-100"), Selection::Unsatisfiable),
-            (Some("bytes=-0"), Selection::Unsatisfiable),
-            (Some("bytes=5-4"), Selection::Whole),
-            (Some("bytes=0-1,3-4"), Selection::Whole),
-            (Some("bytes=a-"), Selection::Whole),
-            (Some("lines=1-"), Selection::Whole),
-        ];
-        for (header, selection) in cases {
-            assert_eq!(select(header, 10), selection, "{header:?}");
+    #[tokio::test]
+    async fn only_the_range_of_a_page_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::from_secs(1_767_225_600);
+        let page = page_of(now);
+        let lines = vec![PageLine {
+            page,
+            line: "012345678".to_owned(),
+        }];
+        let pages = Pages::open(folder.path(), lines, now).await.unwrap();
+        let part = |first, end| RequestedRange::Part { first, end };
+        for (header, range, bytes) in [
+            (None, RequestedRange::Whole, &b"012345678\n"[..]),
+            (Some("bytes=4-"), part(4, 10), b"45678\n"),
+            (Some("bytes=4-5"), part(4, 6), b"45"),
+            (Some("bytes=-3"), part(7, 10), b"78\n"),
+            (Some("bytes=10-"), RequestedRange::Unsatisfiable, b""),
+            (Some("lines=1-"), RequestedRange::Whole, b"012345678\n"),
+        ] {
+            let content = pages.read_range(page, header).await.unwrap().unwrap();
+            assert_eq!(
+                (content.range, content.size, &content.bytes[..]),
+                (range, 10, bytes),
+                "{header:?}"
+            );
         }
-        assert_eq!(select(Some("bytes=0-"), 0), Selection::Unsatisfiable);
-        assert_eq!(select(Some("bytes=-5"), 0), Selection::Unsatisfiable);
     }
 
     #[test]
@@ -295,46 +289,6 @@ mod tests {
             self.0 ^= self.0 << 25;
             self.0 ^= self.0 >> 27;
             (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-        }
-    }
-
-    #[test]
-    fn whatever_the_range_says_the_bytes_are_of_the_page() {
-        let pieces = [
-            "bytes=",
-            "bytes",
-            "=",
-            "-",
-            "-",
-            ",",
-            " ",
-            "0",
-            "1",
-            "7",
-            "12",
-            "+3",
-            "é",
-            "x",
-            "\t",
-            "18446744073709551615",
-            "18446744073709551616",
-        ];
-        let mut random = Random(1);
-        for _ in 0..50_000 {
-            let mut header = ["", "bytes=", "bytes=0-"][random.below(3)].to_owned();
-            for _ in 0..random.below(5) {
-                header.push_str(pieces[random.below(pieces.len())]);
-            }
-            let length = [0, 1, 8, 300, usize::MAX][random.below(5)];
-            match select(Some(&header), length) {
-                Selection::Part { first, last } => {
-                    assert!(
-                        first <= last && last < length,
-                        "{header:?} of {length}: {first} to {last}"
-                    );
-                }
-                Selection::Whole | Selection::Unsatisfiable => {}
-            }
         }
     }
 

@@ -11,7 +11,7 @@ use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
 use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{ExecutorToken, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_websocket::session::{Receiver, Sender};
-use muster_websocket::{Greeting, Peer, SessionError, Socket, SocketError};
+use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
 use uuid::Uuid;
 
 use crate::admission::OfferFlaw;
@@ -21,8 +21,6 @@ use crate::lease_table::{ConnectionId, Event, JobOffer};
 use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 use crate::state::MinerState;
 
-/// The close code of every ordinary end.
-const NORMAL: u16 = 1000;
 /// Bytes of frames that are handed to the network together, if so many have gathered.
 const TOGETHER: usize = 128 * 1024;
 
@@ -56,7 +54,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
         Err(NoSession::Refused(refusal)) => {
             tracing::info!(%refusal, "a validator was refused");
             greeting
-                .refuse(Some(error_frame(refusal.to_string())), NORMAL)
+                .refuse(Some(error_frame(refusal.to_string())), CloseCode::Normal)
                 .await;
             return;
         }
@@ -114,7 +112,7 @@ async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: OutgoingQueue, con
             return;
         }
     }
-    sender.close(NORMAL, "").await;
+    sender.close(CloseCode::Normal, "").await;
 }
 
 async fn frames(outgoing: Outgoing, context: &MinerState) -> Vec<Arc<str>> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_enrollment::{Roll, RollError};
+use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_executor::Invocation;
 use muster_process::config::{self, RoleConfig};
 use muster_process::telemetry::{self, LogFormat};
@@ -51,12 +51,12 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let roll = Roll::new(&config.standing.roll);
+    let roll = ExecutorRegistry::new(&config.standing.roll);
     if args.enrol {
         return invite(&args, &config, &roll, &clock);
     }
     if args.executors {
-        for (certificate, member) in roll.members().map_err(unusable)? {
+        for (certificate, member) in roll.executors().map_err(unusable)? {
             let (name, class, capacity) = (member.name, member.class, member.capacity);
             let since = member.enrolled;
             print::raw(&format!(
@@ -77,7 +77,12 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
 }
 
 /// Prints a token for one standing executor.
-fn invite(args: &Miner, config: &muster_miner::Config, roll: &Roll, clock: &SharedClock) -> Result<ExitCode> {
+fn invite(
+    args: &Miner,
+    config: &muster_miner::Config,
+    roll: &ExecutorRegistry,
+    clock: &SharedClock,
+) -> Result<ExitCode> {
     let Some(address) = config.standing.address() else {
         return Err(Failure::usage(
             "this miner takes no standing executors: set standing.bind in its configuration",
@@ -92,7 +97,7 @@ fn invite(args: &Miner, config: &muster_miner::Config, roll: &Roll, clock: &Shar
     Ok(ExitCode::SUCCESS)
 }
 
-fn unusable(error: RollError) -> Failure {
+fn unusable(error: RegistryError) -> Failure {
     Failure::coded(None, error)
 }
 

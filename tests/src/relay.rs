@@ -15,7 +15,7 @@ use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, RANGE, UPGRADE};
 use axum::response::{IntoResponse as _, Response};
 use muster_process::Tasks;
 use muster_websocket::server::upgrade;
-use muster_websocket::{Limits, Socket, connect};
+use muster_websocket::{CloseCode, Limits, Socket, connect};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -169,8 +169,8 @@ async fn both_ways(near: Socket, url: String, weather: watch::Receiver<Weather>)
         () = one_way(&mut far_in, &mut near_out, weather) => {}
         _ = cut.wait_for(|weather| *weather == Weather::Cut) => return,
     }
-    near_out.close(1000, "").await;
-    far_out.close(1000, "").await;
+    near_out.close(CloseCode::Normal, "").await;
+    far_out.close(CloseCode::Normal, "").await;
 }
 
 async fn one_way(

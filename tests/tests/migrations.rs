@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use muster_process::store::migrate;
-use muster_process::store::testing::{TestStore, stores};
+use muster_store::migrate;
+use muster_store::testing::{TestStore, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 

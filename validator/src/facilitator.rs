@@ -8,10 +8,10 @@ use futures_util::future::BoxFuture;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_facilitator_link::{Acknowledgement, FacilitatorLink, LinkBackend, StatusUpdate};
 use muster_gateway::Gateway;
-use muster_process::store::StoreError;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest};
 use muster_protocol::wire::muster::{CancelRequest, GatewayNotice};
+use muster_store::StoreError;
 use tokio::sync::watch;
 
 use crate::intake::jobs::JobIntake;

@@ -59,9 +59,9 @@ use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_process::listen::BindError;
 use muster_process::ready::ReadyError;
-use muster_process::store::StoreError;
 use muster_process::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
+use muster_store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -238,5 +238,6 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         gateway,
         grading,
     };
-    status::serve(sources, listener).await
+    status::serve(sources, listener).await;
+    Ok(())
 }

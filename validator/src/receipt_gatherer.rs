@@ -14,13 +14,13 @@ use futures_util::stream;
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::receipt::page_of;
 use muster_protocol::{MinerKey, Receipt, Timestamp};
 use muster_receipts::{
     Fetcher, PageCursor, PageRequest, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
     cut_lines, plan_requests, read_lines,
 };
+use muster_store::StoreError;
 
 use crate::chain::reachable_miners;
 use crate::driver::JobDrivers;

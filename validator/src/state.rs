@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use muster_identity::Keypair;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
+use muster_store::StoreError;
 use parking_lot::Mutex;
 
 use crate::Error;

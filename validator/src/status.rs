@@ -13,18 +13,18 @@ use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
+use muster_http::server::{self, ServerLimits, TowerToHyperService};
 use muster_process::Coded;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{FaultySession, Score};
+use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::Error;
 use crate::link_state::LinkState;
 use crate::state::ValidatorState;
 use crate::store::{CycleState, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
@@ -129,8 +129,8 @@ pub(crate) struct StatusSources {
 }
 
 /// Serves the status page until the validator stops.
-pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) -> Result<(), Error> {
-    let stop = sources.state.tasks.token();
+pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
+    let (tasks, clock) = (sources.state.tasks.clone(), Arc::clone(&sources.state.clock));
     let router = Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
@@ -140,10 +140,19 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) -> Resu
         .route("/v0/batches/{batch}", get(batch))
         .route("/v0/grades/{miner}", get(grades))
         .with_state(sources);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(async move { stop.cancelled().await })
-        .await
-        .map_err(Error::Serve)
+    let service = TowerToHyperService::new(router);
+    let limits = ServerLimits::default();
+    let stop = tasks.token();
+    server::serve(
+        "status",
+        listener,
+        limits,
+        move |_| service.clone(),
+        tasks,
+        clock,
+        stop,
+    )
+    .await;
 }
 
 /// Answers 200 while the process works, with the state of its connections.

@@ -197,7 +197,7 @@ fn number(name: &str) -> Option<u64> {
 /// A schema of its own on the server.
 async fn schema(server: &str) -> anyhow::Result<String> {
     let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
-    let pool = muster_process::store::open(server).await?;
+    let pool = muster_store::open(server).await?;
     sqlx::query(sqlx::AssertSqlSafe(format!("CREATE SCHEMA {name}")))
         .execute(&pool)
         .await?;
@@ -417,7 +417,7 @@ impl DoorServer {
     /// Fills the list of another account, straight in the store.
     async fn seed(&self, count: u64) -> anyhow::Result<()> {
         let account = self.lister();
-        let pool = muster_process::store::open(&self.store).await?;
+        let pool = muster_store::open(&self.store).await?;
         let numbers =
             format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
         let uuid = "'00000000-0000-4000-8000-' || CAST(100000000000 + i AS TEXT)";

@@ -19,14 +19,14 @@ use bollard::query_parameters::{
 use futures_util::StreamExt as _;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
 use muster_containers::images::ImageSettings;
-use muster_enrollment::{Membership, StoredIdentity};
+use muster_enrollment::{ExecutorCredentials, StoredIdentity};
 use muster_executor::Config;
 use muster_executor::persistent::serve;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Digest};
-use muster_websocket::{Greeting, Limits, Peer, Session, Socket};
+use muster_websocket::{Greeting, Limits, Peer, PeerSession, Socket};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -226,7 +226,7 @@ async fn bare(docker: &Docker, image: &str) -> anyhow::Result<()> {
 
 /// A miner as far as an executor can tell.
 struct Miner {
-    session: Session<Executor>,
+    session: PeerSession<Executor>,
     image: String,
 }
 
@@ -265,7 +265,7 @@ impl Miner {
         let (tasks, clock): (_, SharedClock) = (Tasks::new(), Arc::new(SystemClock::new()));
         let identity = StoredIdentity::generate("miner")?.open("memory")?;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let membership = Membership {
+        let membership = ExecutorCredentials {
             address: listener.local_addr()?.to_string(),
             miner: identity.fingerprint(),
             own: StoredIdentity::generate("executor")?,
@@ -287,7 +287,7 @@ impl Miner {
             },
             ..Config::default()
         };
-        membership.keep(&config.persistent.membership)?;
+        membership.store(&config.persistent.membership)?;
         let (hall, mut sockets) = mpsc::unbounded_channel();
         let listening = muster_websocket::tls::listen(
             listener,

@@ -16,7 +16,6 @@ use muster_bench::{Direction, Report, Row, timed};
 use muster_chain::commit::{CommitPosition, OnChainWeights};
 use muster_chain::{ChainError, Metagraph, WeightRules, WeightsCall};
 use muster_identity::Keypair;
-use muster_process::store::{begin, open};
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, AttemptPlan, Event};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
@@ -24,6 +23,7 @@ use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobId, MinerKey, ReceiptPayload, Timestamp, ValidatorKey,
 };
+use muster_store::{begin, open};
 use muster_validator::chain::{Blocks, Chain};
 use muster_validator::store::Store;
 use muster_validator::{Config, run_on};

@@ -4,9 +4,9 @@
 
 use anyhow::Context as _;
 use muster_bench::{Direction, Report, Row, take_turns};
-use muster_process::store::group::Bounds;
-use muster_process::store::{Writer, begin, open};
 use muster_process::{Clock as _, SystemClock, Tasks};
+use muster_store::group::GroupLimits;
+use muster_store::{Writer, begin, open};
 use sqlx::{AnyPool, AssertSqlSafe};
 use uuid::Uuid;
 
@@ -47,14 +47,17 @@ fn main() -> anyhow::Result<()> {
             sqlx::query("CREATE TABLE IF NOT EXISTS bench_rows (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
                 .execute(&pool)
                 .await?;
-            anyhow::Ok((pool.clone(), Writer::in_order(&pool, Bounds::default(), None)))
+            anyhow::Ok((
+                pool.clone(),
+                Writer::in_order(&pool, GroupLimits::default(), None),
+            ))
         })?;
         let turns = take_turns(
             ROUNDS,
             || runtime.block_on(rate(&CommitWay::Together(writer.clone()), writes)),
             || runtime.block_on(rate(&CommitWay::Apart(pool.clone()), writes)),
         )?;
-        let tally = writer.tally();
+        let tally = writer.counts();
         notes.push(format!(
             "{engine}: {} writes took {} commits",
             tally.writes, tally.commits

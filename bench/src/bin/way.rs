@@ -24,7 +24,6 @@ use muster_facilitator::Config;
 use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_streaming_ready};
-use muster_process::store::migrate;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
 use muster_protocol::rest::Token;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
@@ -35,6 +34,7 @@ use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey
 use muster_response_proof::{Attestation, Envelope, SessionId, Text};
 use muster_sealing_proxy::socket::{JobSocket, Listener};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
+use muster_store::migrate;
 use muster_validator::store::MIGRATIONS;
 use muster_websocket::Socket;
 use parking_lot::Mutex;
@@ -117,7 +117,7 @@ struct Jobs {
 async fn gateway(folder: &Path) -> Result<()> {
     let (tasks, clock): (_, SharedClock) = (Tasks::new(), Arc::new(SystemClock::new()));
     let store = format!("sqlite:{}", folder.join("gateway.db").display());
-    let pool = muster_process::store::open(&store).await?;
+    let pool = muster_store::open(&store).await?;
     migrate(&pool, &MIGRATIONS).await?;
     let jobs = Jobs {
         socket: JobSocket::new(folder, ENGINE, Listener::Trusted)?,

@@ -14,9 +14,9 @@ use muster_protocol::wire::executor::{ExecutorHello, LeaseOver};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES};
 use muster_protocol::{AttemptId, ExecutorToken};
-use muster_websocket::Session;
-use muster_websocket::reconnect::After;
+use muster_websocket::reconnect::AfterConnection;
 use muster_websocket::session::{Receiver, Sender};
+use muster_websocket::{CloseCode, PeerSession};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -32,9 +32,6 @@ use crate::machine_metrics::MachineMeter;
 const INBOX: usize = 16;
 /// How often this machine is measured.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
-/// The close code of a miner that does not admit this executor.
-const POLICY: u16 = 1_008;
-
 /// Shared by the connections of a persistent executor.
 pub(super) struct PersistentExecutor {
     pub(super) process: ProcessContext,
@@ -55,7 +52,7 @@ struct MinerConnection {
 
 impl PersistentExecutor {
     /// Serves the leases of one connection until it ends.
-    pub(super) async fn serve(self: Arc<Self>, session: Session<Miner>) -> After {
+    pub(super) async fn serve(self: Arc<Self>, session: PeerSession<Miner>) -> AfterConnection {
         let (receiver, sender) = session.split();
         let settings = &self.process.config.persistent;
         let hello = ExecutorHello {
@@ -65,7 +62,7 @@ impl PersistentExecutor {
         };
         if let Err(error) = sender.send(&FromMiner::MusterExecutorHello(hello)).await {
             tracing::warn!(error = %Causes(&error), "the connection ended before the hello was sent");
-            return After::Again;
+            return AfterConnection::Again;
         }
         let connection = MinerConnection {
             executor: Arc::clone(&self),
@@ -82,7 +79,7 @@ impl PersistentExecutor {
 }
 
 impl MinerConnection {
-    async fn run(mut self, mut receiver: Receiver<Miner>) -> After {
+    async fn run(mut self, mut receiver: Receiver<Miner>) -> AfterConnection {
         let executor = Arc::clone(&self.executor);
         let (clock, stop) = (Arc::clone(executor.clock()), executor.process.shutdown.clone());
         let disk = executor.process.config.work_dir.clone();
@@ -92,7 +89,7 @@ impl MinerConnection {
         let mut measure_at = clock.now();
         let after = loop {
             if stop.is_cancelled() && self.drivers.is_empty() {
-                break After::Stop;
+                break AfterConnection::Stop;
             }
             tokio::select! {
                 biased;
@@ -104,15 +101,15 @@ impl MinerConnection {
                     Ok(None) => {
                         let why = describe_close(&receiver);
                         tracing::warn!(why, "the miner closed the connection");
-                        if receiver.closed().is_some_and(|closed| closed.code == POLICY) {
+                        if receiver.closed().is_some_and(|closed| closed.code == CloseCode::Policy) {
                             *executor.revoked.lock() = Some(why);
-                            break After::Stop;
+                            break AfterConnection::Stop;
                         }
-                        break After::Again;
+                        break AfterConnection::Again;
                     }
                     Err(error) if error.is_fatal() => {
                         tracing::warn!(error = %Causes(&error), "the miner was lost");
-                        break After::Again;
+                        break AfterConnection::Again;
                     }
                     Err(error) => tracing::warn!(error = %Causes(&error), "ignored a frame of the miner"),
                 },
@@ -127,7 +124,7 @@ impl MinerConnection {
         while let Some(attempt) = self.drivers.next().await {
             tracing::debug!(%attempt, "ended with its connection");
         }
-        self.sender.close(1_000, "").await;
+        self.sender.close(CloseCode::Normal, "").await;
         after
     }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrollment::{Membership, StoredIdentity};
+use muster_enrollment::{ExecutorCredentials, StoredIdentity};
 use muster_executor::Error;
 use muster_executor::persistent::serve;
 use muster_process::task::Task;
 use muster_process::{Coded as _, SystemClock, Tasks, tls};
 use muster_protocol::{Digest, ErrorCode};
 use muster_websocket::tls::{Callers, listen};
-use muster_websocket::{Limits, Socket};
+use muster_websocket::{CloseCode, Limits, Socket};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -50,7 +50,7 @@ impl EnrolledExecutor {
         let (tasks, clock) = (Tasks::new(), Arc::new(SystemClock::new()));
         let identity = StoredIdentity::generate("miner").unwrap().open("memory").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let membership = Membership {
+        let membership = ExecutorCredentials {
             address: listener.local_addr().unwrap().to_string(),
             miner: identity.fingerprint(),
             own: StoredIdentity::generate("executor").unwrap(),
@@ -59,7 +59,7 @@ impl EnrolledExecutor {
         let folder = tempfile::tempdir().unwrap();
         config.persistent.membership = folder.path().join("membership.json");
         config.persistent.capacity = capacity;
-        membership.keep(&config.persistent.membership).unwrap();
+        membership.store(&config.persistent.membership).unwrap();
         let (queue, sockets) = mpsc::unbounded_channel();
         let server = tls::server(&identity).unwrap();
         let queue = Arc::new(ConnectionQueue(queue));
@@ -230,7 +230,7 @@ async fn an_executor_that_is_turned_away_says_so_and_stops() {
     let connection = enrolled.next_connection().await;
     connection
         .0
-        .close(1008, "the operator removed it from the registry")
+        .close(CloseCode::Policy, "the operator removed it from the registry")
         .await;
     let error = timeout(PATIENCE, enrolled.executor.join())
         .await

@@ -14,10 +14,10 @@ use futures_util::stream;
 use muster_facilitator_core::job_events::{EventCursor, EventCursorError, LogTextJoiner};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::rest::{LogEvent, ProgressEvent, StatusEntry, events};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, JobStatus};
+use muster_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Caller;

@@ -2,8 +2,8 @@
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use muster_process::store::StoreError;
 use muster_protocol::{JobId, ValidatorKey};
+use muster_store::StoreError;
 
 use super::admission::Caller;
 use super::rejection::ApiRejection;

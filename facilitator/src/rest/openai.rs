@@ -21,9 +21,9 @@ use muster_gateway_client::{
 };
 use muster_openai::OpenAiError;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, ValidatorKey};
+use muster_store::StoreError;
 use serde_json::{Value, json};
 
 use super::admission::Admission;

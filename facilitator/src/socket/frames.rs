@@ -5,18 +5,12 @@ use muster_protocol::ValidatorKey;
 use muster_protocol::wire::facilitator::{FromFacilitator, Response, ResponseStatus, ToFacilitator};
 use muster_protocol::wire::muster::ChallengeNonce;
 use muster_protocol::wire::{decode, encode};
-use muster_websocket::Peer;
+use muster_websocket::{CloseCode, Peer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::store::UpdateOutcome;
-
-/// Close code: the signature is not valid.
-pub(super) const CLOSE_SIGNATURE: u16 = 3000;
-
-/// Close code: the validator is not served.
-pub(super) const CLOSE_NOT_FOUND: u16 = 3001;
 
 const TAGS: [&str; 8] = [
     "V0AuthenticationRequest",
@@ -126,7 +120,7 @@ pub(super) enum GreetingVerdict {
     /// The peer gets this response and may try again.
     TryAgain(Response),
     /// The peer gets this response, and the socket is closed with this code.
-    Rejected(Response, u16),
+    Rejected(Response, CloseCode),
 }
 
 /// Judges the first frame. `serves` tells which validators are served.
@@ -153,7 +147,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             let help = "sign the 32 bytes of the public key with the validator's hotkey";
             GreetingVerdict::Rejected(
                 Response::error("auth.signature_invalid", error.to_string(), help),
-                CLOSE_SIGNATURE,
+                CloseCode::InvalidSignature,
             )
         }
         Ok(key) => {
@@ -165,7 +159,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
                 let msg = format!("validator {key} is not served here");
                 GreetingVerdict::Rejected(
                     Response::error("auth.validator_not_found", msg, help),
-                    CLOSE_NOT_FOUND,
+                    CloseCode::UnknownValidator,
                 )
             }
         }
@@ -186,7 +180,7 @@ pub(super) fn judge_challenge_response(
                     let help = "sign the challenge of this very connection with the validator's hotkey";
                     GreetingVerdict::Rejected(
                         Response::error("auth.signature_invalid", error.to_string(), help),
-                        CLOSE_SIGNATURE,
+                        CloseCode::InvalidSignature,
                     )
                 }
             }
@@ -319,7 +313,10 @@ mod tests {
             GreetingVerdict::Rejected(response, code) => {
                 assert_eq!(
                     (types(&response).as_slice(), code),
-                    (["auth.validator_not_found"].as_slice(), 3001)
+                    (
+                        ["auth.validator_not_found"].as_slice(),
+                        CloseCode::UnknownValidator
+                    )
                 );
             }
             other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
@@ -331,7 +328,7 @@ mod tests {
             GreetingVerdict::Rejected(response, code) => {
                 assert_eq!(
                     (types(&response).as_slice(), code),
-                    (["auth.signature_invalid"].as_slice(), 3000)
+                    (["auth.signature_invalid"].as_slice(), CloseCode::InvalidSignature)
                 );
             }
             other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
@@ -342,7 +339,7 @@ mod tests {
         }
     }
 
-    fn codes(greeted: GreetingVerdict) -> (String, u16) {
+    fn codes(greeted: GreetingVerdict) -> (String, CloseCode) {
         match greeted {
             GreetingVerdict::Rejected(response, code) => (types(&response).concat(), code),
             other @ (GreetingVerdict::Accepted(_) | GreetingVerdict::TryAgain(_)) => panic!("{other:?}"),
@@ -367,7 +364,7 @@ mod tests {
         let old = answer(ChallengeNonce::from_bytes([2; 32]));
         assert_eq!(
             codes(judge_challenge_response(&old, key, &nonce)),
-            ("auth.signature_invalid".to_owned(), 3000)
+            ("auth.signature_invalid".to_owned(), CloseCode::InvalidSignature)
         );
         let greeting = encode(&ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(
             &pair,

@@ -6,7 +6,7 @@ use muster_protocol::ValidatorKey;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{FromFacilitator, Response};
 use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
-use muster_websocket::{Greeting, Session};
+use muster_websocket::{CloseCode, Greeting, PeerSession};
 
 use super::SessionServices;
 use super::frames::{self, GreetingVerdict, ValidatorPeer};
@@ -15,7 +15,7 @@ use super::frames::{self, GreetingVerdict, ValidatorPeer};
 pub(super) async fn greet(
     greeting: Greeting,
     services: &SessionServices,
-) -> Option<(Session<ValidatorPeer>, Trust)> {
+) -> Option<(PeerSession<ValidatorPeer>, Trust)> {
     let (mut greeting, key) = receive_until_accepted(greeting, |frame| {
         frames::judge_greeting(frame, |key| services.allowlist.admits(key))
     })
@@ -30,7 +30,12 @@ pub(super) async fn greet(
         .await?;
         Trust::Proven
     } else if demands_proof(services, key).await {
-        reject(greeting, &frames::proof_demanded(key), frames::CLOSE_SIGNATURE).await;
+        reject(
+            greeting,
+            &frames::proof_demanded(key),
+            CloseCode::InvalidSignature,
+        )
+        .await;
         return None;
     } else {
         Trust::Claimed
@@ -80,7 +85,7 @@ async fn receive_until_accepted(
     }
 }
 
-async fn reject(greeting: Greeting, response: &Response, code: u16) {
+async fn reject(greeting: Greeting, response: &Response, code: CloseCode) {
     tracing::info!(reason = ?response.errors.first().map(|error| &error.msg), "rejected a validator");
     greeting.refuse(Some(encode(response)), code).await;
 }

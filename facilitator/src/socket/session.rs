@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use muster_facilitator_core::connections::{Presence, Trust};
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
-use muster_websocket::{Session, SessionError, SocketError};
+use muster_store::StoreError;
+use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
 
 use super::SessionServices;
 use super::frames::{self, ValidatorPeer};
@@ -18,20 +18,13 @@ use crate::notices::Notice;
 use crate::store::{LiveMessage, UpdateOutcome};
 use crate::validator_sessions::SessionRegistration;
 
-/// Close code: the facilitator is stopping.
-const CLOSE_GOING_AWAY: u16 = 1001;
-/// Close code: the peer broke a rule, here the rule about heartbeats.
-const CLOSE_POLICY: u16 = 1008;
-/// Close code: a failure of the facilitator. The validator reconnects and repeats what was not answered.
-const CLOSE_INTERNAL: u16 = 1011;
-
 /// The interval at which a session checks a shared store without a notice: notices of other facilitators may be lost,
 /// and a connection that another facilitator held may have ended with it.
 const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 
 /// A session with an authenticated validator.
 pub(super) struct ValidatorSession {
-    pub(super) session: Session<ValidatorPeer>,
+    pub(super) session: PeerSession<ValidatorPeer>,
     pub(super) registration: SessionRegistration,
     trust: Trust,
     /// Whether this connection holds the validator's jobs, as last read from the store.
@@ -47,14 +40,14 @@ pub(super) enum SessionEnd {
     /// The validator disconnected, or its connection broke.
     Disconnected,
     /// The facilitator closes the connection, with a code and a reason.
-    Close(u16, &'static str),
+    Close(CloseCode, &'static str),
 }
 
 impl From<StoreError> for SessionEnd {
     /// An update must not be answered unless it is durable, so the session ends without an answer.
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %Causes(&error), "a validator's session failed in the store");
-        Self::Close(CLOSE_INTERNAL, "the facilitator's store does not answer")
+        Self::Close(CloseCode::Internal, "the facilitator's store does not answer")
     }
 }
 
@@ -69,7 +62,7 @@ impl From<SocketError> for SessionEnd {
 
 impl ValidatorSession {
     pub(super) fn new(
-        session: Session<ValidatorPeer>,
+        session: PeerSession<ValidatorPeer>,
         registration: SessionRegistration,
         trust: Trust,
         services: Arc<SessionServices>,
@@ -106,9 +99,9 @@ impl ValidatorSession {
         let shared = self.services.store.is_shared();
         loop {
             let outcome = tokio::select! {
-                () = stop.cancelled() => Err(SessionEnd::Close(CLOSE_GOING_AWAY, "the facilitator is stopping")),
+                () = stop.cancelled() => Err(SessionEnd::Close(CloseCode::GoingAway, "the facilitator is stopping")),
                 () = clock.sleep_until(Presence::lost_at(self.last_heartbeat)) =>
-                    Err(SessionEnd::Close(CLOSE_POLICY, "no heartbeat for ten minutes")),
+                    Err(SessionEnd::Close(CloseCode::Policy, "no heartbeat for ten minutes")),
                 () = self.registration.woken() => self.do_work().await,
                 () = clock.sleep(CHECK_SHARED_STORE), if shared => self.check_shared_store().await,
                 message = self.session.recv() => {

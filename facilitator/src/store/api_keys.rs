@@ -1,9 +1,9 @@
 //! API keys: creating, finding, listing and revoking them.
 
 use muster_facilitator_core::account::{Account, ApiKeySecret, KeyId};
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::Timestamp;
 use muster_protocol::rest::ApiKey;
+use muster_store::{During as _, StoreError, json};
 use sqlx::FromRow;
 use uuid::Uuid;
 

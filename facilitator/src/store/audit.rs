@@ -1,9 +1,9 @@
 //! The audit log: which account did what, and with which credential.
 
 use muster_facilitator_core::account::{Account, Credential};
-use muster_process::store::{During as _, StoreError};
 use muster_protocol::rest::AuditEntry;
 use muster_protocol::{Timestamp, UserKey};
+use muster_store::{During as _, StoreError};
 use sqlx::{AnyConnection, FromRow};
 use uuid::Uuid;
 

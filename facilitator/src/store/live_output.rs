@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_process::store::{During as _, StoreError};
 use muster_protocol::rest::ProgressEvent;
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 use muster_protocol::wire::muster::{LiveLog, LiveProgress};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_store::{During as _, StoreError};
 use sqlx::{AnyConnection, FromRow};
 
 use super::Store;

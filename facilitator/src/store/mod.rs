@@ -15,9 +15,9 @@ mod validators;
 
 use std::sync::Arc;
 
-use muster_process::store::group::Tally;
-use muster_process::store::{During as _, StoreError, Writer, migrate, open};
 use muster_protocol::Timestamp;
+use muster_store::group::WriteCounts;
+use muster_store::{During as _, StoreError, Writer, migrate, open};
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
@@ -157,8 +157,8 @@ impl Store {
     }
 
     /// The number of grouped writes and of their commits.
-    pub fn tally(&self) -> Tally {
-        self.writer.tally()
+    pub fn tally(&self) -> WriteCounts {
+        self.writer.counts()
     }
 
     /// The connections, for the file store's tables in the same database.

@@ -1,7 +1,7 @@
 //! Quotas of jobs: how many an account may have open, and how many it may create a day.
 
-use muster_process::store::{During as _, StoreError};
 use muster_protocol::Timestamp;
+use muster_store::{During as _, StoreError};
 use sqlx::AnyConnection;
 
 /// The quotas of an account.

@@ -2,7 +2,7 @@
 //!
 //! A SQLite database belongs to one process, so it has no messages.
 
-use muster_process::store::{During as _, StoreError};
+use muster_store::{During as _, StoreError};
 use sqlx::postgres::PgListener;
 
 use super::Store;

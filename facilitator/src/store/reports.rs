@@ -1,10 +1,10 @@
 //! Users' reports about results: feedback, and cheat reports with their delivery to the validator.
 
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::rest::Feedback;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
+use muster_store::{During as _, StoreError, json};
 
 use super::Store;
 use super::audit::{Actor, AuditAction, write_audit_entry};

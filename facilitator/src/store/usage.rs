@@ -1,8 +1,8 @@
 //! The use of models: requests and tokens by account, day and model.
 
 use muster_facilitator_core::account::Account;
-use muster_process::store::{During as _, StoreError};
 use muster_protocol::Timestamp;
+use muster_store::{During as _, StoreError};
 use serde::Serialize;
 use utoipa::ToSchema;
 

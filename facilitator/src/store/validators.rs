@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use muster_facilitator_core::connections::{SILENT_AFTER, Trust};
-use muster_process::store::{During as _, StoreError};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{Timestamp, ValidatorKey};
+use muster_store::{During as _, StoreError};
 
 use super::Store;
 

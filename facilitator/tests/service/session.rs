@@ -9,6 +9,7 @@ use muster_process::TestClock;
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator};
 use muster_protocol::wire::{decode, encode};
+use muster_websocket::CloseCode;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -199,7 +200,7 @@ async fn a_validator_that_comes_back_holds_its_jobs_at_once() {
     assert_eq!(old.report(first, JobStatus::Received).await, elsewhere);
 
     // When the newer connection closes, the older one takes over.
-    new.socket.close(1000, "bye").await;
+    new.socket.close(CloseCode::Normal, "bye").await;
     assert_eq!(old.job().await.uuid, first);
     assert_eq!(old.report(first, JobStatus::Received).await, Ok(()));
     let second = user.create(&body, facilitator.now_ns()).await.uuid;

@@ -8,7 +8,7 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
-use muster_websocket::{Limits, Socket};
+use muster_websocket::{CloseCode, Limits, Socket};
 
 use crate::facilitator::{Facilitator, SOON, key};
 
@@ -214,7 +214,7 @@ impl Validator {
     }
 
     /// Waits for the close frame and returns its code.
-    pub(crate) async fn closed(&mut self) -> u16 {
+    pub(crate) async fn closed(&mut self) -> CloseCode {
         while self.frame().await.is_some() {}
         self.socket.closed().expect("closed without a close frame").code
     }

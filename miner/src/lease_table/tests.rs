@@ -416,12 +416,25 @@ fn a_token_opens_the_door_once_and_only_its_own() {
 #[test]
 fn receipts_for_attempts_that_never_ran_here_are_refused() {
     let mut book = open();
-    apply(&mut book, [joined(1)]);
-    let receipt = Event::ReceiptOffered {
-        connection: ConnectionId(1),
-        receipt: finished_receipt(5),
+    let stranger = Event::Joined {
+        connection: ConnectionId(2),
+        validator: validator(),
+        muster: false,
     };
-    assert_eq!(told(&apply(&mut book, [receipt]), 1), ["GenericError"]);
+    apply(&mut book, [joined(1), stranger]);
+    // Only a Muster validator gets the attempt in a field of its own.
+    for (connection, named) in [(1, Some(attempt(5))), (2, None)] {
+        let receipt = Event::ReceiptOffered {
+            connection: ConnectionId(connection),
+            receipt: finished_receipt(5),
+        };
+        let effects = apply(&mut book, [receipt]);
+        let complaints: Vec<_> = heard(&effects, connection).collect();
+        assert!(
+            matches!(complaints[..], [FromMiner::GenericError(error)] if error.job_uuid == named),
+            "{complaints:?}"
+        );
+    }
 }
 
 #[test]

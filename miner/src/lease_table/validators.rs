@@ -237,15 +237,15 @@ impl LeaseTable {
             });
             return match owed {
                 Some(_) => vec![Effect::Retell { to: id, attempt }],
-                None => vec![complain(
-                    id,
-                    format!("Received JobRequest for unknown job_uuid: {attempt}"),
-                )],
+                None => {
+                    let details = format!("Received JobRequest for unknown job_uuid: {attempt}");
+                    vec![self.complain(id, attempt, details)]
+                }
             };
         }
         match self.drive(attempt, lease::Event::Payload(request), now) {
             Ok(effects) => effects,
-            Err(refused) => vec![complain(id, refused.to_string())],
+            Err(refused) => vec![self.complain(id, attempt, refused.to_string())],
         }
     }
 
@@ -278,10 +278,10 @@ impl LeaseTable {
         let (owner, held) = match (self.active.get(&attempt), self.past.get(&attempt)) {
             (Some(active), _) => (active.lease.validator(), (active.accepted_receipt, false)),
             (None, Some(past)) => (past.validator, (past.accepted_receipt, past.finished_receipt)),
-            (None, None) => return vec![complain(id, no_such_attempt(attempt))],
+            (None, None) => return vec![self.complain(id, attempt, no_such_attempt(attempt))],
         };
         if owner != validator {
-            return vec![complain(id, no_such_attempt(attempt))];
+            return vec![self.complain(id, attempt, no_such_attempt(attempt))];
         }
         let held = match kind {
             ReceiptKind::Started => true,
@@ -357,11 +357,23 @@ impl LeaseTable {
     }
 
     fn if_muster(&self, id: ConnectionId, effect: Effect) -> Vec<Effect> {
-        let muster = self
-            .connections
-            .get(&id)
-            .is_some_and(|connection| connection.muster);
-        if muster { vec![effect] } else { vec![] }
+        if self.is_muster(id) { vec![effect] } else { vec![] }
+    }
+
+    fn is_muster(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(&id);
+        connection.is_some_and(|connection| connection.muster)
+    }
+
+    /// A complaint about an attempt. Only a validator that is Muster gets the attempt in a field of its own.
+    fn complain(&self, to: ConnectionId, attempt: AttemptId, details: String) -> Effect {
+        tell(
+            to,
+            FromMiner::GenericError(GenericError {
+                details: Some(details),
+                job_uuid: Some(attempt).filter(|_| self.is_muster(to)),
+            }),
+        )
     }
 }
 
@@ -381,15 +393,6 @@ fn tell(to: ConnectionId, message: FromMiner) -> Effect {
     }
 }
 
-fn complain(to: ConnectionId, details: String) -> Effect {
-    tell(
-        to,
-        FromMiner::GenericError(GenericError {
-            details: Some(details),
-        }),
-    )
-}
-
 fn no_such_attempt(attempt: AttemptId) -> String {
     format!("Received a receipt for unknown job_uuid: {attempt}")
 }
@@ -398,5 +401,6 @@ fn no_such_attempt(attempt: AttemptId) -> String {
 pub(super) fn executor_complaint(details: String) -> Box<ToMiner> {
     Box::new(ToMiner::GenericError(GenericError {
         details: Some(details),
+        job_uuid: None,
     }))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use muster_enrollment::{Member, Roll, RollError};
+use muster_enrollment::{EnrolledExecutor, ExecutorRegistry, RegistryError};
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::{EnrolExecutor, ExecutorEnrolled, ExecutorHello};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
@@ -17,7 +17,7 @@ use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass};
 use muster_websocket::session::Sender;
 use muster_websocket::tls::Callers;
-use muster_websocket::{Greeting, Session, SessionError, Socket};
+use muster_websocket::{CloseCode, Greeting, PeerSession, SessionError, Socket};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -33,9 +33,6 @@ use crate::state::MinerState;
 const CHECK: Duration = Duration::from_secs(5);
 /// How long an executor may take to clear up after a lease before its connection is cut.
 const CLEAR_UP: Duration = Duration::from_secs(90);
-const NORMAL: u16 = 1000;
-/// The websocket's close code for a policy violation.
-const POLICY: u16 = 1008;
 
 /// The server of the port on which persistent executors connect.
 pub struct PersistentServer {
@@ -44,7 +41,7 @@ pub struct PersistentServer {
     /// The connected executors.
     pub pool: ExecutorPool,
     /// The enrolled executors.
-    pub roll: Roll,
+    pub roll: ExecutorRegistry,
 }
 
 /// How a lease ended on an executor.
@@ -65,7 +62,7 @@ struct OpenLease {
 impl Callers for PersistentServer {
     async fn admits(&self, certificate: Digest) -> bool {
         let (roll, now) = (self.roll.clone(), self.context.clock.now());
-        let look = move || Ok(roll.find(certificate)?.is_some() || roll.expects_anyone(now)?);
+        let look = move || Ok(roll.find(certificate)?.is_some() || roll.has_valid_token(now)?);
         blocking(look).await.unwrap_or_else(|error| {
             tracing::error!(error = %Causes(&error), "the registry cannot be read, so no executor is admitted");
             false
@@ -83,7 +80,7 @@ impl Callers for PersistentServer {
                     tracing::info!(name = member.name, %certificate, class = %member.class, "a persistent executor is enrolled");
                     let class = member.class;
                     let enrolled = encode(&ToMiner::MusterExecutorEnrolled(ExecutorEnrolled { class }));
-                    return greeting.refuse(Some(enrolled), NORMAL).await;
+                    return greeting.refuse(Some(enrolled), CloseCode::Normal).await;
                 }
                 Err(error) => error.to_string(),
             },
@@ -95,17 +92,27 @@ impl Callers for PersistentServer {
             Err(error) => error.to_string(),
         };
         tracing::warn!(%certificate, refusal, "a persistent executor was refused");
-        greeting.refuse(Some(error_frame(refusal)), POLICY).await;
+        greeting
+            .refuse(Some(error_frame(refusal)), CloseCode::Policy)
+            .await;
     }
 }
 
 impl PersistentServer {
-    async fn enroll(&self, request: EnrolExecutor, certificate: Digest) -> Result<Member, RollError> {
+    async fn enroll(
+        &self,
+        request: EnrolExecutor,
+        certificate: Digest,
+    ) -> Result<EnrolledExecutor, RegistryError> {
         let (roll, now) = (self.roll.clone(), self.context.clock.now());
-        blocking(move || roll.enrol(&request.secret, certificate, &request.name, now)).await
+        blocking(move || roll.enroll(&request.secret, certificate, &request.name, now)).await
     }
 
-    async fn find_member(&self, hello: &ExecutorHello, certificate: Digest) -> Result<Member, String> {
+    async fn find_member(
+        &self,
+        hello: &ExecutorHello,
+        certificate: Digest,
+    ) -> Result<EnrolledExecutor, String> {
         let roll = self.roll.clone();
         let found = blocking(move || roll.find(certificate)).await;
         let member = found
@@ -138,7 +145,7 @@ impl PersistentServer {
         &self,
         greeting: Greeting,
         hello: ExecutorHello,
-        member: Member,
+        member: EnrolledExecutor,
         certificate: Digest,
         ip: IpAddr,
     ) {
@@ -174,7 +181,7 @@ impl ExecutorSession<'_> {
     /// Serves the connection to its end and returns the reason for the end.
     async fn run(
         mut self,
-        session: Session<ExecutorPeer>,
+        session: PeerSession<ExecutorPeer>,
         seat: PoolMembership,
         mut orders: tokio::sync::mpsc::UnboundedReceiver<AssignedLease>,
     ) -> String {
@@ -192,19 +199,19 @@ impl ExecutorSession<'_> {
                     let images = shelf.borrow_and_update().clone();
                     send_whitelist(images, self.class, &sender).await;
                 }
-                () = context.hangup.cancelled() => break (NORMAL, "the miner stops".to_owned()),
+                () = context.hangup.cancelled() => break (CloseCode::Normal, "the miner stops".to_owned()),
                 Some(assigned) = orders.recv() => self.begin(assigned, sender.clone()),
                 Some(closing) = self.work.next() => match closing {
                     LeaseClosing::Over(attempt) => { self.open.remove(&attempt); }
-                    LeaseClosing::Stuck(attempt) => break (POLICY, format!("it does not clear up after attempt {attempt}")),
+                    LeaseClosing::Stuck(attempt) => break (CloseCode::Policy, format!("it does not clear up after attempt {attempt}")),
                 },
                 heard = receiver.recv() => match heard {
-                    Ok(None) => break (NORMAL, "it closed its connection".to_owned()),
+                    Ok(None) => break (CloseCode::Normal, "it closed its connection".to_owned()),
                     Ok(Some(message)) => if let Err(details) = self.take(message).await {
                         // The next read notices a peer that cannot be reached.
                         let _ = sender.send(&Frame(error_frame(details).into())).await;
                     },
-                    Err(error) if error.is_fatal() => break (NORMAL, Causes(&error).to_string()),
+                    Err(error) if error.is_fatal() => break (CloseCode::Normal, Causes(&error).to_string()),
                     Err(error) => {
                         let details = format!("Malformed message: {}", malformed(&error));
                         let _ = sender.send(&Frame(error_frame(details).into())).await;
@@ -213,7 +220,7 @@ impl ExecutorSession<'_> {
                 () = context.clock.sleep_until(check) => {
                     check = context.clock.now().plus(CHECK);
                     if !self.door.is_registered(self.certificate).await {
-                        break (POLICY, "the operator removed it from the registry".to_owned());
+                        break (CloseCode::Policy, "the operator removed it from the registry".to_owned());
                     }
                 }
             }
@@ -354,10 +361,10 @@ fn malformed(error: &SessionError<WireError>) -> String {
 }
 
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, RollError> + Send + 'static,
-) -> Result<T, RollError> {
+    work: impl FnOnce() -> Result<T, RegistryError> + Send + 'static,
+) -> Result<T, RegistryError> {
     spawn_blocking(work).await.unwrap_or_else(|error| {
-        Err(RollError::File {
+        Err(RegistryError::File {
             path: "roll".into(),
             source: std::io::Error::other(error),
         })

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, ValidatorKey};
+use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::PageLine;

@@ -4,10 +4,10 @@ mod memory;
 
 use std::collections::HashMap;
 
-use muster_process::store::{self, During as _, StoreError, Writer, json};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
+use muster_store::{During as _, StoreError, Writer, json};
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
@@ -44,8 +44,8 @@ impl Store {
     /// # Errors
     /// The engine cannot be reached, or the tables belong to a newer version.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let pool = store::open(url).await?;
-        store::migrate(&pool, &MIGRATIONS).await?;
+        let pool = muster_store::open(url).await?;
+        muster_store::migrate(&pool, &MIGRATIONS).await?;
         Ok(Self::on(pool))
     }
 
@@ -333,8 +333,8 @@ fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
 mod tests {
     use std::time::Duration;
 
-    use muster_process::store::testing::{TestStore, stores};
     use muster_protocol::ValidatorKey;
+    use muster_store::testing::{TestStore, stores};
     use uuid::Uuid;
 
     use super::*;

@@ -17,7 +17,7 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
-use muster_websocket::{Closed, Limits, Socket, connect};
+use muster_websocket::{Limits, PeerClose, Socket, connect};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -244,7 +244,7 @@ impl Party {
     }
 
     /// How the miner closed; frames before it are a failure.
-    pub(crate) async fn closed(&mut self) -> Closed {
+    pub(crate) async fn closed(&mut self) -> PeerClose {
         let frame = soon(self.socket.recv()).await.unwrap();
         assert_eq!(frame, None);
         self.socket.closed().unwrap().clone()

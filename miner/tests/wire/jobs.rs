@@ -179,6 +179,7 @@ async fn an_executor_that_reports_an_error_fails_the_job() {
     let mut executor = Executor::dial(&miner.wanted().await).await;
     let error = GenericError {
         details: Some("no engine".to_owned()),
+        job_uuid: None,
     };
     executor.party.send(encode(&FromMiner::GenericError(error))).await;
     let failure = horde_failed(&mut validator).await;

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrollment::{Invitation, Roll, StoredIdentity};
+use muster_enrollment::{ExecutorRegistry, Invitation, StoredIdentity};
 use muster_miner::Config;
 use muster_process::Clock as _;
 use muster_process::tls::{self, TlsIdentity};
@@ -16,7 +16,7 @@ use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
 use muster_websocket::tls::connect_known;
-use muster_websocket::{ConnectError, Limits, Socket};
+use muster_websocket::{CloseCode, ConnectError, Limits, Socket};
 
 use crate::harness::{CLASS, Executor, Miner, Party, Validator, initial, job, new_attempt, soon};
 
@@ -25,7 +25,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A miner with a door for persistent executors and none of its own.
 struct Place {
     miner: Miner,
-    roll: Roll,
+    roll: ExecutorRegistry,
     address: SocketAddr,
 }
 
@@ -45,7 +45,7 @@ impl Place {
     async fn open() -> Self {
         let address = free_address();
         let miner = Miner::start_with(with_door(address)).await;
-        let roll = Roll::new(miner.folder.path().join("standing"));
+        let roll = ExecutorRegistry::new(miner.folder.path().join("standing"));
         Self { miner, roll, address }
     }
 
@@ -340,7 +340,10 @@ async fn one_that_is_struck_off_is_let_go_and_does_not_come_back() {
         }
     })
     .await;
-    assert_eq!((closed.code, closed.reason.contains("removed it")), (1008, true));
+    assert_eq!(
+        (closed.code, closed.reason.contains("removed it")),
+        (CloseCode::Policy, true)
+    );
     let lost = hears(&mut validator).await;
     assert_eq!(horde_reason(lost), HordeFailureReason::ExecutorDisconnected);
     assert!(place.dial(&enrolled).await.is_err());

@@ -420,7 +420,10 @@ impl World {
             }
             Effect::Dismiss { dial, details } => {
                 let details = Some(details);
-                let message = ToMiner::GenericError(GenericError { details });
+                let message = ToMiner::GenericError(GenericError {
+                    details,
+                    job_uuid: None,
+                });
                 self.send(dial.0, 1, Frame::To(Box::new(message)));
                 self.close(dial.0, 1);
             }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
 use muster_job_messages::outgoing::OutgoingMessages;
-use muster_process::store::StoreError;
 use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
@@ -13,6 +12,7 @@ use muster_protocol::{AttemptId, ErrorCode, MinerKey};
 use muster_routing::{
     CacheKey, Candidate, JobRequirements, RoutableNeuron, Route, RouteDecision, RoutingPolicy, route,
 };
+use muster_store::StoreError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

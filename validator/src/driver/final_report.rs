@@ -2,9 +2,9 @@
 
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{EndedAttempt, final_metadata};
-use muster_process::store::StoreError;
 use muster_protocol::JobId;
 use muster_protocol::wire::facilitator::StatusMetadata;
+use muster_store::StoreError;
 
 use crate::store::{Store, StoredAttempt};
 

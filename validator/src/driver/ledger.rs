@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muster_process::store::StoreError;
 use muster_protocol::Timestamp;
 use muster_routing::{LedgerWindows, MinerLedger};
+use muster_store::StoreError;
 
 use crate::store::Store;
 

@@ -2,7 +2,7 @@
 //! attempt failed through no fault of the user's, and reports the end once.
 //!
 //! [`assignment`] chooses the miner, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts
-//! that have no driver. `muster_job_messages` holds the messages themselves, and `muster_websocket::lines` carries
+//! that have no driver. `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries
 //! them.
 
 mod assignment;
@@ -10,7 +10,6 @@ mod attempt_runner;
 mod cancellation;
 mod final_report;
 mod ledger;
-mod manifest;
 mod own_jobs;
 mod unmatched;
 
@@ -24,13 +23,13 @@ use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, fault_of, final_metadata,
 };
-use muster_process::store::StoreError;
+use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Receipt};
 use muster_routing::MinerLedger;
 use muster_routing::retry::{self, NextStep, RetryContext};
-use muster_websocket::lines::{Line, Lines, Setup, Strays};
+use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
@@ -40,7 +39,6 @@ use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 pub(crate) use final_report::read_final_metadata;
-pub(crate) use manifest::fetch_manifest;
 use own_jobs::OwnJobs;
 
 /// The drivers of all open jobs, and the state that only they change.
@@ -51,7 +49,7 @@ pub(crate) struct JobDrivers {
     /// jobs do not take one executor; never locked across an await.
     ledger: Mutex<MinerLedger>,
     /// The connections to miners.
-    channels: Lines,
+    channels: MinerLink,
     live_output: Arc<LiveOutput>,
     running: Arc<RunningJobs>,
     own_jobs: OwnJobs,
@@ -64,7 +62,7 @@ pub(crate) struct JobDrivers {
 #[derive(Debug)]
 pub(crate) struct FirstAttempt {
     pub(crate) attempt: Box<NewAttempt>,
-    channel: Line,
+    channel: MinerChannel,
 }
 
 /// A job for its driver.
@@ -80,7 +78,7 @@ struct DrivenJob {
     /// Whether an earlier process began the attempts.
     resumed: bool,
     /// The channel of the last attempt.
-    channel: Option<Line>,
+    channel: Option<MinerChannel>,
 }
 
 impl JobDrivers {
@@ -96,12 +94,12 @@ impl JobDrivers {
     ) -> Result<Arc<Self>, StoreError> {
         let windows = state.config.routing.windows();
         let ledger = ledger::restore_ledger(&state.store, windows, state.clock.now()).await?;
-        let (channels, unmatched) = Lines::new(Setup {
+        let (channels, unmatched) = MinerLink::new(LinkSetup {
             keypair: state.keypair.clone(),
             clock: Arc::clone(&state.clock),
             tasks: state.tasks.clone(),
             linger: Duration::from_secs(state.config.timing.linger_s),
-            first: greeting,
+            first_frame: greeting,
         });
         let drivers = Arc::new(Self {
             state,
@@ -116,7 +114,7 @@ impl JobDrivers {
         Ok(drivers)
     }
 
-    fn answer_unmatched(self: &Arc<Self>, messages: Strays) {
+    fn answer_unmatched(self: &Arc<Self>, messages: UnmatchedMessages) {
         let answering = unmatched::answer_all(Arc::clone(self), messages);
         self.state.spawn("unmatched messages", answering);
     }
@@ -127,11 +125,11 @@ impl JobDrivers {
     }
 
     /// A channel to a miner for one attempt. Does not dial yet.
-    pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> Line {
-        self.channels.line(attempt, miner, address)
+    pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
+        self.channels.open_channel(attempt, miner, address)
     }
 
-    fn channel_of(&self, attempt: &StoredAttempt) -> Line {
+    fn channel_of(&self, attempt: &StoredAttempt) -> MinerChannel {
         self.channel(attempt.id, attempt.miner, attempt.address)
     }
 

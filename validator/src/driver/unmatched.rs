@@ -6,16 +6,19 @@ use std::sync::Arc;
 use muster_identity::verify_countersigned;
 use muster_job_messages::incoming::{MessageMeaning, interpret};
 use muster_job_messages::outgoing::{finished_receipt_message, sign_finished_receipt};
-use muster_process::store::StoreError;
+use muster_miner_link::UnmatchedMessages;
 use muster_protocol::job::Event;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptKind};
-use muster_websocket::lines::Strays;
+use muster_store::StoreError;
 
 use super::JobDrivers;
 
 /// Answers unmatched messages until the validator stops.
-pub(super) async fn answer_all(drivers: Arc<JobDrivers>, mut messages: Strays) -> Result<(), StoreError> {
+pub(super) async fn answer_all(
+    drivers: Arc<JobDrivers>,
+    mut messages: UnmatchedMessages,
+) -> Result<(), StoreError> {
     let stop = drivers.state.tasks.token();
     while let Some(Some(unmatched)) = stop.run_until_cancelled(messages.recv()).await {
         if let Some(frame) = answer(&drivers, unmatched.miner, unmatched.message).await? {

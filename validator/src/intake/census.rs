@@ -12,7 +12,7 @@ use muster_grading_runner::Announcements;
 use muster_protocol::MinerKey;
 use tokio::time::timeout;
 
-use crate::driver::{JobDrivers, fetch_manifest};
+use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
 
 /// Miners that are asked at a time.
@@ -38,7 +38,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
     let asking = stream::iter(miners).map(|(miner, address)| {
         let state = Arc::clone(state);
         async move {
-            let manifest = fetch_manifest(&state.keypair, &state.clock, miner, address);
+            let manifest = muster_miner_link::fetch_manifest(&state.keypair, &state.clock, miner, address);
             let seconds = limit.as_secs();
             let manifest = match timeout(limit, manifest).await {
                 Ok(manifest) => manifest.map_err(|error| sanitize_words(&format!("at {address}: {error}"))),

@@ -7,8 +7,8 @@ use muster_gateway::Gateway;
 use muster_gateway::backend::StreamingJobOrder;
 use muster_gateway::sealed::Line;
 use muster_grading_runner::{Announcements, GradingBackend, GradingDeps, GradingRunner};
-use muster_process::store::StoreError;
 use muster_protocol::{JobId, ValidatorKey};
+use muster_store::StoreError;
 
 use super::census::take_census;
 use super::own_jobs::OwnJobIntake;

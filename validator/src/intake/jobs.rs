@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_identity::verify_job;
-use muster_process::store::StoreError;
 use muster_protocol::JobId;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
@@ -12,6 +11,7 @@ use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetai
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_routing::admission::{Admission, PriorRequest, decide_admission};
+use muster_store::StoreError;
 use serde_json::Value;
 
 use crate::driver::{JobDrivers, read_final_metadata};

@@ -6,13 +6,13 @@ use indexmap::IndexMap;
 use muster_gateway::backend::StreamingJobOrder;
 use muster_identity::sign_job;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
-use muster_process::store::StoreError;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     BittensorSignature, JobNew, JobRequest, JobRequestTag, SignatureScope, UserSignature,
 };
 use muster_protocol::wire::miner::{GraderTerms, SealTerms, StreamingDetails};
 use muster_protocol::{ExecutorClass, JobId, Signature, UserKey};
+use muster_store::StoreError;
 
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;

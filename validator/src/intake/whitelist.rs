@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use muster_process::store::StoreError;
+use muster_miner_link::ChannelEvent;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::{AttemptId, MinerKey, Timestamp};
 use muster_session_pool::whitelist::whitelist_notice;
-use muster_websocket::lines::Heard;
+use muster_store::StoreError;
 use uuid::Uuid;
 
 use crate::chain::reachable_miners;
@@ -98,7 +98,7 @@ async fn open_session(
     channel.dial();
     let too_late = state.clock.sleep(Duration::from_secs(state.config.timing.dial_s));
     tokio::select! {
-        event = channel.next() => matches!(event, Heard::Up),
+        event = channel.next() => matches!(event, ChannelEvent::Up),
         () = too_late => false,
     }
 }

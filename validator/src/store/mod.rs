@@ -1,7 +1,7 @@
 //! The validator's store: jobs, attempts, receipts, status updates and scored cycles, in SQLite or PostgreSQL.
 //!
 //! Every fact is stored before it is acknowledged or sent. Only one process writes, and its writes follow one another,
-//! which keeps the order of status updates; writes that come together share a commit. Opening the store takes it over
+//! which keeps the order of status updates; writes that come together share a commit. TransactionGuard the store takes it over
 //! from an earlier process: a write that a killed process had sent to the database is applied before the first read, or
 //! never.
 
@@ -17,9 +17,9 @@ mod receipts;
 use std::sync::atomic::AtomicI64;
 
 use muster_chain::BlockNumber;
-use muster_process::store::group::{Bounds, Opening, Tally};
-use muster_process::store::{self, Script, StoreError, Writer, begin, migrate, open};
 use muster_protocol::Timestamp;
+use muster_store::group::{GroupLimits, TransactionGuard, WriteCounts};
+use muster_store::{Script, StoreError, Write, Writer, begin, migrate, open};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -78,7 +78,7 @@ struct Draft<'a> {
 
 /// A transaction, for writes that read in between.
 struct Transaction {
-    tx: store::Write,
+    tx: Write,
     chain: ChainIdentity,
 }
 
@@ -114,7 +114,7 @@ impl Store {
         };
         // Every write of this process begins by checking its epoch; a later process has a higher one.
         Ok(Self {
-            writer: Writer::in_order(&pool, Bounds::default(), Some(ownership_check(epoch))),
+            writer: Writer::in_order(&pool, GroupLimits::default(), Some(ownership_check(epoch))),
             pool,
             chain: Mutex::new(chain),
             sequence: AtomicI64::new(last),
@@ -191,7 +191,7 @@ impl Store {
             let rows = rows(&draft.script);
             (draft.script, rows)
         };
-        let done = self.writer.carry(operation, make).await?;
+        let done = self.writer.run_script(operation, make).await?;
         if done && reported {
             self.outbox.send_modify(|writes| *writes = writes.wrapping_add(1));
         }
@@ -204,8 +204,8 @@ impl Store {
     }
 
     /// The number of writes and of commits so far.
-    pub fn tally(&self) -> Tally {
-        self.writer.tally()
+    pub fn tally(&self) -> WriteCounts {
+        self.writer.counts()
     }
 
     /// Closes the connections. Every write is on disk already.
@@ -235,13 +235,13 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
 }
 
 /// The statement at the head of every write, which fails once a later process has taken the store over.
-fn ownership_check(epoch: i64) -> Opening {
+fn ownership_check(epoch: i64) -> TransactionGuard {
     let mut script = Script::default();
     script.add(
         "UPDATE owner SET epoch = epoch WHERE one = 1 AND epoch = $1",
         [epoch.into()],
     );
-    Opening {
+    TransactionGuard {
         script,
         refusal: || StoreError::Superseded,
     }

@@ -231,7 +231,7 @@ pub(super) fn read(row: &AnyRow) -> Result<IssuedReceipt> {
 
 #[cfg(test)]
 mod tests {
-    use muster_process::store::testing::stores;
+    use muster_store::testing::stores;
     use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;

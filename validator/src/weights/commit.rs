@@ -9,9 +9,9 @@ use muster_chain::{
     timelock,
 };
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
 use muster_scoring::{follow_uids, weights_of};
+use muster_store::StoreError;
 
 use super::cycle::BlockSpan;
 use super::follow::ChainSnapshot;

@@ -5,7 +5,7 @@ use muster_chain::window::Window;
 use muster_chain::{BlockNumber, ChainError, Metagraph, WeightRules};
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
+use muster_store::StoreError;
 
 use super::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
 use super::{AdvanceError, BlockTimes, WeightSetter};

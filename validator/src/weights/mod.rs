@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use muster_chain::ChainError;
 use muster_grading_runner::GradingRunner;
-use muster_process::store::StoreError;
+use muster_store::StoreError;
 
 pub(crate) use gate::{BlockTimes, ScoringGate};
 

@@ -2,11 +2,11 @@
 
 use muster_chain::{BlockNumber, Metagraph, Uid};
 use muster_grading::settlement::Capacity;
-use muster_process::store::StoreError;
 use muster_protocol::ValidatorKey;
 use muster_scoring::{
     Neuron, PaidReceipt, ProvenExecutors, ScoringSnapshot, StreamedSession, score_and_weigh,
 };
+use muster_store::StoreError;
 
 use super::WeightSetter;
 use super::cycle::BlockSpan;

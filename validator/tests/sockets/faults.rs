@@ -320,7 +320,10 @@ async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
     session.offer().await;
     let details = Some("Unknown validator".to_owned());
     session
-        .send(FromMiner::GenericError(GenericError { details }))
+        .send(FromMiner::GenericError(GenericError {
+            details,
+            job_uuid: None,
+        }))
         .await;
     let end = world.facilitator.take().await;
     let details = end.metadata.unwrap().horde_failure_details.unwrap();

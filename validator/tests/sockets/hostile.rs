@@ -307,6 +307,7 @@ async fn nonsense_from_both_sides_disturbs_no_job() {
     session
         .send(FromMiner::GenericError(GenericError {
             details: Some("I am confused".to_owned()),
+            job_uuid: None,
         }))
         .await;
     session.accept_job(id).await;

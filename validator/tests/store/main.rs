@@ -16,8 +16,6 @@ mod outbox;
 mod streamed;
 
 use muster_chain::{BlockNumber, Uid};
-use muster_process::store::StoreError;
-use muster_process::store::testing::{TestStore, stores};
 use muster_protocol::job::{Attempt, AttemptPlan, Event, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
@@ -29,6 +27,8 @@ use muster_protocol::{
 };
 use muster_routing::admission::PriorRequest;
 use muster_routing::{AttemptMark, RouteDecision};
+use muster_store::StoreError;
+use muster_store::testing::{TestStore, stores};
 use muster_validator::store::{
     AttemptChange, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, Store, StoredAttempt,
 };

@@ -94,6 +94,8 @@ pub(super) struct Arrow {
 pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
     arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
+    arrow("muster-store", "muster-protocol", "an error of a store has one of the vocabulary's codes"),
+    arrow("muster-store", "muster-process", "the writer of shared commits is a task of the process"),
     arrow("muster-http", "muster-process", "clocks and tasks of servers come from the process"),
     arrow("muster-websocket", "muster-protocol", "frames carry the vocabulary's messages"),
     arrow("muster-websocket", "muster-identity", "a session begins with a signed greeting"),
@@ -152,11 +154,13 @@ const NETWORK: &[&str] = &[
 const NEVER: &[Never] = &[
     never("muster-protocol",    NETWORK, "the vocabulary holds no runtime, no IO and no clock"),
     never("muster-identity",    NETWORK, "keys and signatures never touch the network"),
-    never("muster-process",     &["bollard*", "subxt*", "sp-*"], "the process crate holds no domain rules, so it knows no engine and no chain"),
+    never("muster-process",     &["bollard*", "subxt*", "sqlx*", "sp-*"], "the process crate holds no domain rules, so it knows no engine, no store and no chain"),
+    never("muster-store",       &["bollard*", "subxt*"], "a store knows neither what it stores nor for which role"),
     never("muster-http",        &["bollard*", "subxt*", "sqlx*", "axum*"], "HTTP knows no routes, no store and no chain"),
     never("muster-websocket",   &["bollard*", "subxt*", "sqlx*"], "sessions carry messages and do not know what they mean"),
     never("muster-chain",       &["bollard*", "sqlx*"], "the chain client stores nothing and runs nothing"),
     never("muster-routing",     NETWORK, "routing decides without a clock, a store or a socket"),
+    never("muster-miner-link",  &["bollard*", "subxt*", "sqlx*"], "a link carries messages; it keeps and decides nothing about jobs"),
     never("muster-enrollment",  &["bollard*", "subxt*", "sqlx*", "tokio-tungstenite"], "enrollment of an executor needs no job, no engine and no store"),
     never("muster-provisioning", &["bollard*", "subxt*", "sqlx*", "hyper*"], "provisioning knows neither what executors run nor for which validator"),
     never("muster-containers",  &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),

@@ -93,7 +93,8 @@ impl fmt::Display for ContentRange {
 impl RequestedRange {
     /// Reads a `Range` header of a request for a content of `size` bytes.
     ///
-    /// Several ranges, other units, and headers that cannot be read ask for the whole content, as if there were no header.
+    /// Several ranges, other units, and headers that cannot be read ask for the whole content, as if there were no
+    /// header.
     pub fn parse(header: Option<&str>, size: u64) -> Self {
         let Some(range) = header
             .and_then(|value| value.trim().strip_prefix("bytes="))

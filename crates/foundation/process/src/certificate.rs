@@ -30,8 +30,8 @@ pub struct SelfSigned {
     pub pem: String,
 }
 
-/// Draws a new key and signs a certificate for these names and addresses with it. The first name is the subject; all of them
-/// stand in the certificate for clients that check names.
+/// Draws a new key and signs a certificate for these names and addresses with it. The first name is the subject; the
+/// certificate holds all of them for clients that check names.
 ///
 /// # Errors
 /// See [`CertificateError::Make`].
@@ -55,7 +55,7 @@ pub fn make_self_signed(names: &[String]) -> Result<SelfSigned, CertificateError
 /// The SHA-256 digest of a certificate in PEM; of the first certificate if the text holds more.
 ///
 /// # Errors
-/// [`CertificateError::Read`].
+/// The text holds no certificate in PEM.
 pub fn digest_of_pem(pem: &str) -> Result<Digest, CertificateError> {
     if pem.len() > MAX_PEM {
         return Err(CertificateError::Read);

@@ -7,7 +7,7 @@ use muster_protocol::ErrorCode;
 
 /// An error that may have a page in `docs/errors/`.
 pub trait Coded: Error {
-    /// Its page; `None` where an operator can do nothing but report it.
+    /// The code of its page; `None` where an operator can do nothing but report it.
     fn code(&self) -> Option<ErrorCode>;
 }
 

@@ -1,6 +1,6 @@
-//! What every role needs and none owns: time, tasks, configuration, logs, TLS, stores, sockets to listen on.
+//! The needs of every role's process: time, tasks, configuration, logs, TLS, sockets to listen on.
 //!
-//! Time and randomness come in through here, so that a test can hold them still. No domain rules live here.
+//! Time and randomness are injected through this crate, so that a test controls them. It holds no domain rules.
 
 pub mod backoff;
 pub mod certificate;
@@ -10,7 +10,6 @@ pub mod error;
 pub mod listen;
 pub mod ready;
 pub mod shutdown;
-pub mod store;
 pub mod task;
 pub mod telemetry;
 pub mod tls;

@@ -1,4 +1,4 @@
-//! How a role tells its supervisor that it is up, and where: one log line, and a file that appears whole.
+//! How a role tells its supervisor that it is up and at which address: one log line, and a file that appears whole.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ struct Ready {
     address: SocketAddr,
 }
 
-/// Logs `ready` with the address and writes the ready file, if one is asked for.
+/// Logs `ready` with the address and writes the ready file, if the configuration names one.
 ///
 /// # Errors
 /// The file cannot be written.

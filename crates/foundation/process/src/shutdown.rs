@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Which signal came.
+/// A signal to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// `SIGTERM`: from a supervisor.
@@ -26,7 +26,7 @@ impl fmt::Display for Signal {
 /// Waits for the next signal to stop. A binary calls it once to begin an orderly shutdown, and again to cut it short.
 ///
 /// # Errors
-/// The operating system refuses a handler.
+/// The operating system does not install a handler.
 pub async fn wait_for_signal() -> io::Result<Signal> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,4 +1,4 @@
-//! The only place where tasks are spawned: each has a name, none is forgotten at shutdown, a panic is heard.
+//! The only place where tasks are spawned: each has a name, shutdown waits for all of them, and a panic is logged.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -16,11 +16,11 @@ use tracing::Instrument;
 /// Spawns tasks and waits for them. Clones are one spawner.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
-    shared: Arc<Shared>,
+    shared: Arc<TasksState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct TasksState {
     tracker: TaskTracker,
     token: CancellationToken,
     panics: AtomicU64,
@@ -42,7 +42,7 @@ pub enum TaskError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("shutdown: after {grace:?} these tasks are still running: {}", names.join(", "))]
 pub struct StillRunning {
-    /// How long they were given.
+    /// The time they were given.
     pub grace: Duration,
     /// Their names, in order.
     pub names: Vec<&'static str>,
@@ -73,7 +73,7 @@ impl<T> Task<T> {
         self.handle.abort();
     }
 
-    /// Stops it from elsewhere.
+    /// A handle that stops it from another place.
     pub fn abort_handle(&self) -> AbortHandle {
         self.handle.abort_handle()
     }
@@ -90,14 +90,14 @@ impl Tasks {
         Self::default()
     }
 
-    /// Runs `future` in the background. `name` stands in its span as `task`, in the log and in [`StillRunning`].
+    /// Runs `future` in the background. `name` is the field `task` of its span, and names it in [`StillRunning`].
     pub fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let guarded = guard(Running::new(name, Arc::clone(&self.shared)), future);
-        // Not `name`: that is what a line of JSON calls the span itself.
+        // Not `name`: in a JSON log line that field is the span's own name.
         let span = tracing::info_span!("task", task = name);
         let handle = self.shared.tracker.spawn(guarded.instrument(span));
         Task { name, handle }
@@ -117,7 +117,7 @@ impl Tasks {
     /// Waits until every task has ended, at most for `grace`.
     ///
     /// # Errors
-    /// The names of those that have not. They are not aborted: the caller ends the process or waits again.
+    /// Some tasks still run; the error names them. They are not aborted: the caller ends the process or waits again.
     pub async fn wait(&self, grace: Duration) -> Result<(), StillRunning> {
         self.shared.tracker.close();
         let ended = tokio::time::timeout(grace, self.shared.tracker.wait()).await;
@@ -127,7 +127,7 @@ impl Tasks {
         })
     }
 
-    /// How many tasks have panicked so far.
+    /// The number of tasks that have panicked so far.
     pub fn panics(&self) -> u64 {
         self.shared.panics.load(Ordering::Relaxed)
     }
@@ -139,8 +139,8 @@ impl Tasks {
     }
 }
 
-/// The future, a panic of which is counted and told. Not an `async` block around it, which would have room for it twice: once for what
-/// it is given, and once for what it waits for.
+/// The future with its panic counted and logged. Not an `async` block around it, which would reserve room for the
+/// future twice: once as its argument and once as what it awaits.
 fn guard<F: Future>(running: Running, future: F) -> impl Future<Output = Option<F::Output>> {
     AssertUnwindSafe(future)
         .catch_unwind()
@@ -159,11 +159,11 @@ fn guard<F: Future>(running: Running, future: F) -> impl Future<Output = Option<
 /// Keeps a task's name in the list for as long as its future exists, aborted or not.
 struct Running {
     name: &'static str,
-    shared: Arc<Shared>,
+    shared: Arc<TasksState>,
 }
 
 impl Running {
-    fn new(name: &'static str, shared: Arc<Shared>) -> Self {
+    fn new(name: &'static str, shared: Arc<TasksState>) -> Self {
         *shared.running.lock().entry(name).or_default() += 1;
         Self { name, shared }
     }
@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// What a panic said, if it said it in words.
+/// The message of a panic, if it has one.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&'static str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

@@ -1,8 +1,8 @@
-//! TLS in one place: who does its cryptography, and connections between parties that know each other's certificates.
+//! TLS: its cryptography provider, and connections between parties that know each other's certificates.
 //!
-//! No authority vouches for our certificates: each side has made its own, and the other side knows its SHA-256
-//! fingerprint. A certificate is therefore compared, never chained, and its names and dates mean nothing. That its holder
-//! has the private key is checked by TLS in every handshake.
+//! No authority signs our certificates: each side makes its own, and the other side knows its SHA-256 fingerprint. A
+//! certificate is therefore compared, never chained, and its names and dates mean nothing. TLS checks in every
+//! handshake that the other side has the private key.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use rustls::{
 
 /// Makes ring the process's TLS provider. Idempotent; every binary calls it first, every test that speaks TLS too.
 ///
-/// Two providers linked together make rustls panic when it has to guess, so nobody may let it guess.
+/// With two providers linked together rustls panics when it has to choose one, so the choice is made here.
 pub fn install_provider() {
     // An error means that one is installed already, by an earlier call.
     let _ = ring::default_provider().install_default();
@@ -27,14 +27,14 @@ pub fn install_provider() {
 /// A certificate and its private key.
 #[derive(Debug)]
 pub struct TlsIdentity {
-    /// Shown to the other side.
+    /// The certificate, which the other side sees.
     pub certificate: CertificateDer<'static>,
-    /// Stays here.
+    /// The private key, which never leaves this process.
     pub key: PrivateKeyDer<'static>,
 }
 
 impl TlsIdentity {
-    /// By which the other side knows it.
+    /// The fingerprint by which the other side knows the certificate.
     pub fn fingerprint(&self) -> Digest {
         fingerprint(&self.certificate)
     }
@@ -45,8 +45,8 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> Digest {
     Digest::of(certificate)
 }
 
-/// A server that shows `identity` and wants a certificate of every client, any whose key the client has. Whether that
-/// certificate is a known one is the caller's next question; without one no handshake succeeds. TLS 1.3 only.
+/// A server that shows `identity` and accepts any client certificate whose key the client has. The caller then decides
+/// whether it knows the certificate. A client without one fails in the handshake. TLS 1.3 only.
 ///
 /// # Errors
 /// A key that does not belong to the certificate.
@@ -54,8 +54,8 @@ pub fn server(identity: &TlsIdentity) -> Result<ServerConfig, TlsError> {
     serving(identity, None)
 }
 
-/// A server that shows `identity` and talks to the client with exactly this certificate and to nobody else. It offers the
-/// protocols `alpn`, best first. TLS 1.3 only.
+/// A server that shows `identity` and accepts only the client with exactly this certificate. It offers the protocols
+/// `alpn`, best first. TLS 1.3 only.
 ///
 /// # Errors
 /// A key that does not belong to the certificate.
@@ -73,7 +73,7 @@ fn serving(identity: &TlsIdentity, only: Option<Digest>) -> Result<ServerConfig,
         .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
 }
 
-/// A client that shows `identity` and talks to the server with exactly this certificate. TLS 1.3 only.
+/// A client that shows `identity` and accepts only the server with exactly this certificate. TLS 1.3 only.
 ///
 /// # Errors
 /// A key that does not belong to the certificate.
@@ -87,7 +87,7 @@ pub fn client(identity: &TlsIdentity, server: Digest) -> Result<ClientConfig, Tl
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(exact))
         .with_client_auth_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
-    // Names mean nothing here.
+    // The certificate is compared, so its names do not matter.
     config.enable_sni = false;
     Ok(config)
 }
@@ -100,7 +100,7 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     ring::default_provider().signature_verification_algorithms
 }
 
-/// Takes one certificate and no other.
+/// Accepts one server certificate and no other.
 #[derive(Debug)]
 struct ExactServer {
     fingerprint: Digest,
@@ -146,7 +146,7 @@ impl ServerCertVerifier for ExactServer {
     }
 }
 
-/// Takes certificates whose key the client proves to have: one and no other, or every one.
+/// Accepts client certificates whose key the client proves to have: a single certificate, or every one.
 #[derive(Debug)]
 struct Clients {
     only: Option<Digest>,

@@ -1,22 +1,21 @@
-//! What can go wrong with a store, named by the operation that failed.
+//! Errors of a store, named by the operation that failed.
 
 use std::sync::Arc;
 
+use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use sqlx::migrate::MigrateError;
-
-use crate::error::Coded;
 
 /// A store that cannot be used, or an operation on it that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Neither SQLite nor PostgreSQL.
+    /// The URL names neither SQLite nor PostgreSQL; the text says what is wrong with it.
     #[error("store url: {0}; write `sqlite:PATH` or `postgres://USER@HOST/DATABASE`")]
     Url(&'static str),
     /// The folder of a SQLite file cannot be made.
     #[error("cannot make the folder of the store {store}")]
     Folder {
-        /// Which store, without secrets.
+        /// The store's URL without secrets.
         store: String,
         /// The operating system's reason.
         source: std::io::Error,
@@ -24,39 +23,39 @@ pub enum StoreError {
     /// The engine does not answer, or the file is not a database.
     #[error("cannot open the store {store}")]
     Open {
-        /// Which store, without secrets.
+        /// The store's URL without secrets.
         store: String,
         /// The engine's reason.
         source: sqlx::Error,
     },
-    /// The tables cannot be brought up to date.
+    /// A migration failed.
     #[error("cannot migrate the store; it may belong to a newer version of this program")]
     Migrate(#[source] MigrateError),
     /// A statement failed.
     #[error("store: cannot {operation}")]
     Query {
-        /// What was to be done, as in "cannot insert a job".
+        /// The operation, as in "cannot insert a job".
         operation: &'static str,
         /// The engine's reason.
         source: sqlx::Error,
     },
-    /// The commit failed that this write shared with others.
+    /// The commit that this write shared with others failed.
     #[error("store: cannot {operation}, since the commit failed")]
     Commit {
-        /// What was to be done.
+        /// The operation of this write.
         operation: &'static str,
-        /// The engine's reason, the same for all of them.
+        /// The engine's reason, the same for all writes of the transaction.
         source: Arc<sqlx::Error>,
     },
-    /// Another process has opened a store that one process writes.
+    /// Another process has opened a store that has a single writer.
     #[error("store: another process has taken it over; stop one of the two, or give each a store of its own")]
     Superseded,
-    /// A row holds something that this program cannot have written.
+    /// A row holds a value that this program cannot have written.
     #[error("store: {what} cannot be read back; the row was changed by hand or by another version")]
     Corrupt {
-        /// Table and column.
+        /// The table and column.
         what: &'static str,
-        /// What is wrong with it.
+        /// Why the value cannot be read.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

@@ -1,16 +1,16 @@
-//! Group commit: writes of one process that meet share one transaction, and so one flush to disk.
+//! Group commit: concurrent writes of one process share one transaction, and so one flush to disk.
 //!
-//! A [`Writer`] gives turns. Whoever has the turn runs statements through a [`Write`] and then commits it, which ends when the
-//! write is durable. Writes that asked for their turn meanwhile go into the same transaction, one behind the other, and all are
-//! answered after its one commit. Nobody waits for company: a write that is alone is committed at once, and others gather while
-//! the disk is busy with it.
+//! A [`Writer`] lends the transaction to one write at a time. The caller runs statements through a [`Write`] and then
+//! commits it; the commit ends when the write is durable. Writes that were asked for meanwhile go into the same
+//! transaction, one after the other, and all are answered after its one commit. No write waits for company: a lone
+//! write is committed at once, and others gather while the disk is busy with it.
 //!
-//! A write that is known in full beforehand need not be given its turn: [`Writer::carry`] hands its [`Script`] over, and whoever
-//! gives the turns carries it out. That spares two changes of task for each write, which cost more than most statements.
+//! A write that is known in full beforehand is handed over as a [`Script`] with [`Writer::run_script`], and the
+//! writer's task runs it. That spares two task switches for each write, which cost more than most statements.
 //!
-//! Each write stands or falls by itself. One that fails, or whose caller goes away before it asked for the commit, is undone to
-//! a savepoint and its neighbours stay. A caller that goes away afterwards gets no answer; its write is committed or not, whole.
-//! Only if the commit itself fails do all of its writes fail, and each is told.
+//! Each write succeeds or fails by itself. One that fails, or whose caller goes away before it asked for the commit, is
+//! undone to a savepoint, and its neighbours stay. If the caller goes away afterwards, its write is committed as a
+//! whole or not at all. Only a failed commit fails all writes of its transaction, and each caller gets the error.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -24,145 +24,146 @@ use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{During as _, Script, StoreError, begin, begin_statement};
-use crate::task::Tasks;
+use crate::{During as _, Script, StoreError, begin, begin_statement};
+use muster_process::Tasks;
 
-/// Writers that wait for their turn; further ones wait to be let into the queue.
+/// Writes that wait for the transaction; further ones wait for room in the queue.
 const QUEUE: usize = 1_024;
 
-/// What is carried out at the head of every shared transaction, before its first write. Unless it writes a row, nothing else is
-/// written.
+/// A script that runs at the head of every shared transaction, before the first write. If it writes no row, the
+/// transaction is given up: a process that has lost its right to write finds out here.
 #[derive(Clone, Debug)]
-pub struct Opening {
-    /// The statements.
+pub struct TransactionGuard {
+    /// Runs first; an empty script guards nothing.
     pub script: Script,
-    /// What whoever wanted to write is told if they write no row.
+    /// Makes the error that each caller gets if the script writes no row.
     pub refusal: fn() -> StoreError,
 }
 
-/// How much goes into one transaction.
+/// The size of one shared transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Writes at most.
+pub struct GroupLimits {
+    /// Writes in one transaction, at most.
     pub writes: usize,
-    /// How long further writes are taken in, or as long as the last commit took if that was longer: then at least half of the
-    /// time goes into writing, and nobody waits for much more than two commits.
+    /// For how long further writes are taken in. A commit that took longer extends it to its own duration: then at
+    /// least half of the time goes into writing, and no write waits for much more than two commits.
     pub open_for: Duration,
 }
 
-/// Gives turns to write. Clones give turns of the same queue.
+/// Lets one write after another into shared transactions. Clones share the queue.
 #[derive(Clone)]
 pub struct Writer {
-    way: Way,
-    tally: Arc<Counts>,
+    mode: WriterMode,
+    counters: Arc<CommitCounters>,
 }
 
 #[derive(Clone)]
-enum Way {
-    /// In shared transactions, one after another. Locked from making a script to queueing it, so that what is made later stands
-    /// behind what was made before.
-    Together(mpsc::Sender<Turn>, Arc<parking_lot::Mutex<()>>),
-    /// Each in a transaction and on a connection of its own.
-    Apart(AnyPool),
+enum WriterMode {
+    /// In shared transactions, one after another. The lock is held from making a script to queueing it, so that scripts
+    /// run in the order in which they were made.
+    Grouped(mpsc::Sender<QueuedWrite>, Arc<parking_lot::Mutex<()>>),
+    /// Each write has a transaction and a connection of its own.
+    Separate(AnyPool),
 }
 
-/// How often something was written so far.
+/// The numbers of writes and commits so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct WriteCounts {
     /// Writes that are durable.
     pub writes: u64,
-    /// Commits that made them so.
+    /// Commits that made them durable.
     pub commits: u64,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct CommitCounters {
     writes: AtomicU64,
     commits: AtomicU64,
 }
 
-/// A turn to write: derefs to the connection. Dropped without [`Write::commit`], what it wrote is undone.
+/// A write in progress; derefs to the connection. Dropped without [`Write::commit`], its statements are undone.
 ///
-/// Ask the pool for nothing while you hold one; see the module above.
-pub struct Write(Held);
+/// Ask the pool for nothing while you hold one; see the crate's documentation.
+pub struct Write(WriteTarget);
 
-enum Held {
-    Shared(OwnedMutexGuard<Batch>),
-    Own(Transaction<'static, Any>, Arc<Counts>),
+enum WriteTarget {
+    Shared(OwnedMutexGuard<OpenTransaction>),
+    Own(Transaction<'static, Any>, Arc<CommitCounters>),
 }
 
-/// Who waits for its turn.
-enum Turn {
-    /// It writes itself.
-    Lent(Lent),
-    /// It has said all there is to write.
-    Carried(Carried),
+/// A write that waits for the transaction.
+enum QueuedWrite {
+    /// The caller runs its statements itself.
+    Interactive(TransactionLoan),
+    /// The writer's task runs the caller's script.
+    Scripted(ScriptedWrite),
 }
 
-type Lent = oneshot::Sender<Result<OwnedMutexGuard<Batch>, StoreError>>;
+type TransactionLoan = oneshot::Sender<Result<OwnedMutexGuard<OpenTransaction>, StoreError>>;
 
-/// A write that is known in full.
-struct Carried {
+/// A write that is known in full, as a script.
+struct ScriptedWrite {
     script: Script,
-    /// If fewer rows are written, none are.
+    /// If the script writes fewer rows, it is undone.
     rows: u64,
     operation: &'static str,
-    done: Done,
+    done: CommitReply,
 }
 
-/// Who waits for a commit: whether its write stands.
-type Done = oneshot::Sender<Result<bool, StoreError>>;
+/// Tells the caller that waits for a commit whether its write is in it.
+type CommitReply = oneshot::Sender<Result<bool, StoreError>>;
 
-/// What stands before a write that is not the first: what the one before has written stays, and what comes can be undone.
+/// Run before each write but the first: the write before it stays, and the next one can be undone by itself.
 const SAVEPOINT: &[&str] = &["RELEASE SAVEPOINT write", "SAVEPOINT write"];
 
-/// A transaction that is open, and who waits for its commit.
-struct Batch {
+/// An open transaction, and the callers that wait for its commit.
+struct OpenTransaction {
     connection: PoolConnection<Any>,
-    /// What the transaction begins with, until it has begun.
-    head: Option<(&'static str, Opening)>,
-    /// In the order of their writes, each with what it does in words.
-    waiting: Vec<(&'static str, Done)>,
-    /// Who has written nothing after all, and hears so once it is durable what its write met.
-    missed: Vec<(&'static str, Done)>,
-    /// Whether there is a savepoint that the last write stands behind.
-    marked: bool,
+    /// The statement that begins the transaction and its guard; `None` once it has begun.
+    head: Option<(&'static str, TransactionGuard)>,
+    /// Callers whose writes are in the transaction, in order, each with its operation in words.
+    waiting: Vec<(&'static str, CommitReply)>,
+    /// Callers whose scripts changed too few rows. They are answered after the commit, when the rows that they met are
+    /// durable.
+    missed: Vec<(&'static str, CommitReply)>,
+    /// Whether the last write has a savepoint before it.
+    has_savepoint: bool,
 }
 
 /// The task behind a [`Writer`].
-struct Clerk {
+struct GroupCommitter {
     pool: AnyPool,
-    opening: Opening,
-    bounds: Bounds,
-    /// How long the last commit took.
+    guard: TransactionGuard,
+    limits: GroupLimits,
+    /// The duration of the last commit.
     last: Duration,
-    tally: Arc<Counts>,
+    counters: Arc<CommitCounters>,
 }
 
-/// Why nothing was handed over.
-enum Failed {
-    /// The opening wrote nothing.
+/// Why a script was not run.
+enum ScriptFailure {
+    /// The guard wrote no row.
     Refused(StoreError),
     Engine(sqlx::Error),
 }
 
-/// What a turn left.
-enum Left {
-    /// One more write.
+/// The state of the transaction after a write.
+enum TransactionState {
+    /// It holds one more write.
     Written,
-    /// Nothing; what was written before stands.
+    /// It holds what it held before.
     Nothing,
-    /// A transaction that cannot go on.
+    /// It cannot go on.
     Broken(sqlx::Error),
 }
 
 /// Completes the sentence "cannot …".
 const BEGIN: &str = "begin a transaction";
 
-// === impl Opening, Bounds, Writer ===
+// === impl Writer ===
 
-impl Default for Opening {
-    /// Nothing.
+impl Default for TransactionGuard {
+    /// An empty script, which guards nothing.
     fn default() -> Self {
         Self {
             script: Script::default(),
@@ -171,7 +172,7 @@ impl Default for Opening {
     }
 }
 
-impl Default for Bounds {
+impl Default for GroupLimits {
     fn default() -> Self {
         Self {
             writes: 256,
@@ -181,74 +182,83 @@ impl Default for Bounds {
 }
 
 impl Writer {
-    /// Turns on `pool` as suits its engine. On SQLite all writes share commits: there is one connection. On PostgreSQL each
-    /// has a transaction of its own: side by side they share flushes of its log already, and none holds another's rows.
+    /// Writes to `pool` as suits its engine. On SQLite all writes share commits: there is one connection. On PostgreSQL
+    /// each has a transaction of its own: concurrent transactions share flushes of the log already, and none holds
+    /// another's rows.
     ///
     /// Needs a runtime.
     pub fn new(pool: &AnyPool) -> Self {
         match begin_statement(pool) {
-            super::SQLITE_BEGIN => Self::in_order(pool, Bounds::default(), None),
+            crate::SQLITE_BEGIN => Self::in_order(pool, GroupLimits::default(), None),
             _ => Self {
-                way: Way::Apart(pool.clone()),
-                tally: Arc::default(),
+                mode: WriterMode::Separate(pool.clone()),
+                counters: Arc::default(),
             },
         }
     }
 
-    /// Turns one after another on either engine, for a store whose writes have an order and whose only writer this process
-    /// is. `opening` is done at the head of each transaction.
+    /// Writes one after another on either engine, for a store whose writes have an order and whose only writer is this
+    /// process. `guard` runs at the head of each transaction.
     ///
     /// Needs a runtime.
-    pub fn in_order(pool: &AnyPool, bounds: Bounds, opening: Option<Opening>) -> Self {
+    pub fn in_order(pool: &AnyPool, limits: GroupLimits, guard: Option<TransactionGuard>) -> Self {
         let (turns, queue) = mpsc::channel(QUEUE);
-        let tally = Arc::default();
-        let clerk = Clerk {
+        let counters = Arc::default();
+        let clerk = GroupCommitter {
             pool: pool.clone(),
-            opening: opening.unwrap_or_default(),
-            bounds,
+            guard: guard.unwrap_or_default(),
+            limits,
             last: Duration::ZERO,
-            tally: Arc::clone(&tally),
+            counters: Arc::clone(&counters),
         };
-        // It ends with the last clone of this writer; what is open then is waited for by nobody.
+        // The task ends with the last clone of this writer; no caller waits for what is open then.
         drop(Tasks::new().spawn("store writer", clerk.work(queue)));
         Self {
-            way: Way::Together(turns, Arc::default()),
-            tally,
+            mode: WriterMode::Grouped(turns, Arc::default()),
+            counters,
         }
     }
 
-    /// Waits for a turn.
+    /// Waits until the transaction is free for this write.
     ///
     /// # Errors
-    /// The engine's, or the opening's.
+    /// The transaction cannot be begun, or the guard refuses it.
     pub async fn begin(&self) -> Result<Write, StoreError> {
-        let turns = match &self.way {
-            Way::Together(turns, _) => turns,
-            Way::Apart(pool) => return Ok(Write(Held::Own(begin(pool).await?, Arc::clone(&self.tally)))),
+        let turns = match &self.mode {
+            WriterMode::Grouped(turns, _) => turns,
+            WriterMode::Separate(pool) => {
+                return Ok(Write(WriteTarget::Own(
+                    begin(pool).await?,
+                    Arc::clone(&self.counters),
+                )));
+            }
         };
         let (turn, ours) = oneshot::channel();
-        // The clerk goes only when the runtime does.
+        // The task ends only with the runtime.
         let gone = || closed(BEGIN);
-        turns.send(Turn::Lent(turn)).await.map_err(|_| gone())?;
-        Ok(Write(Held::Shared(ours.await.map_err(|_| gone())??)))
+        turns
+            .send(QueuedWrite::Interactive(turn))
+            .await
+            .map_err(|_| gone())?;
+        Ok(Write(WriteTarget::Shared(ours.await.map_err(|_| gone())??)))
     }
 
-    /// Writes what `make` says, all of it or nothing, and ends when it is durable. `operation` completes the sentence
-    /// "cannot …". `make` is called once there is room in the queue: of two scripts, the one that is made later is carried out
-    /// later, so it may number what it writes.
+    /// Runs the script that `make` returns, as a whole or not at all, and ends when it is durable. `operation`
+    /// completes the sentence "cannot …". `make` is called once there is room in the queue. Scripts run in the order in
+    /// which they are made, so `make` may number the rows.
     ///
-    /// `false`, and nothing of it is written, if it would write fewer than `rows` rows.
+    /// `make` also returns a number of rows: a script that would write fewer is undone, and the result is `false`.
     ///
     /// # Errors
-    /// The engine's, the opening's, or the commit failed. See [`Write::commit`].
-    pub async fn carry(
+    /// A statement fails, the guard refuses the transaction, or the commit fails. See [`Write::commit`].
+    pub async fn run_script(
         &self,
         operation: &'static str,
         make: impl FnOnce() -> (Script, u64) + Send,
     ) -> Result<bool, StoreError> {
-        let (turns, order) = match &self.way {
-            Way::Together(turns, order) => (turns, order),
-            Way::Apart(pool) => {
+        let (turns, order) = match &self.mode {
+            WriterMode::Grouped(turns, order) => (turns, order),
+            WriterMode::Separate(pool) => {
                 let mut transaction = begin(pool).await?;
                 let (mut script, rows) = make();
                 if script.run(&mut transaction).await.during(operation)? < rows {
@@ -256,7 +266,7 @@ impl Writer {
                     return Ok(false);
                 }
                 transaction.commit().await.during(operation)?;
-                self.tally.committed(1);
+                self.counters.committed(1);
                 return Ok(true);
             }
         };
@@ -265,7 +275,7 @@ impl Writer {
         {
             let _order = order.lock();
             let (script, rows) = make();
-            place.send(Turn::Carried(Carried {
+            place.send(QueuedWrite::Scripted(ScriptedWrite {
                 script,
                 rows,
                 operation,
@@ -275,11 +285,11 @@ impl Writer {
         committed.await.map_err(|_| closed(operation))?
     }
 
-    /// How often something was written so far.
-    pub fn tally(&self) -> Tally {
-        Tally {
-            writes: self.tally.writes.load(Ordering::Relaxed),
-            commits: self.tally.commits.load(Ordering::Relaxed),
+    /// The numbers of writes and commits so far.
+    pub fn counts(&self) -> WriteCounts {
+        WriteCounts {
+            writes: self.counters.writes.load(Ordering::Relaxed),
+            commits: self.counters.commits.load(Ordering::Relaxed),
         }
     }
 }
@@ -293,28 +303,28 @@ fn closed(operation: &'static str) -> StoreError {
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Writer").field(&self.tally()).finish()
+        f.debug_tuple("Writer").field(&self.counts()).finish()
     }
 }
 
 // === impl Write ===
 
 impl Write {
-    /// Ends when what was written is durable. `operation` completes the sentence "cannot …".
+    /// Ends when the write is durable. `operation` completes the sentence "cannot …".
     ///
     /// # Errors
-    /// The commit failed. Whether anything of it is durable is not known if the engine went away meanwhile.
+    /// The commit failed. If the engine went away meanwhile, the write may be durable all the same.
     pub async fn commit(self, operation: &'static str) -> Result<(), StoreError> {
         match self.0 {
-            Held::Shared(mut batch) => {
+            WriteTarget::Shared(mut batch) => {
                 let (done, committed) = oneshot::channel();
                 batch.waiting.push((operation, done));
                 drop(batch);
                 committed.await.map_err(|_| closed(operation))?.map(|_| ())
             }
-            Held::Own(transaction, tally) => {
+            WriteTarget::Own(transaction, counters) => {
                 transaction.commit().await.during(operation)?;
-                tally.committed(1);
+                counters.committed(1);
                 Ok(())
             }
         }
@@ -326,8 +336,8 @@ impl Deref for Write {
 
     fn deref(&self) -> &AnyConnection {
         match &self.0 {
-            Held::Shared(batch) => &batch.connection,
-            Held::Own(transaction, _) => transaction,
+            WriteTarget::Shared(batch) => &batch.connection,
+            WriteTarget::Own(transaction, _) => transaction,
         }
     }
 }
@@ -335,8 +345,8 @@ impl Deref for Write {
 impl DerefMut for Write {
     fn deref_mut(&mut self) -> &mut AnyConnection {
         match &mut self.0 {
-            Held::Shared(batch) => &mut batch.connection,
-            Held::Own(transaction, _) => transaction,
+            WriteTarget::Shared(batch) => &mut batch.connection,
+            WriteTarget::Own(transaction, _) => transaction,
         }
     }
 }
@@ -347,7 +357,7 @@ impl fmt::Debug for Write {
     }
 }
 
-impl Counts {
+impl CommitCounters {
     fn committed(&self, writes: usize) {
         let writes = u64::try_from(writes).unwrap_or(u64::MAX);
         self.writes.fetch_add(writes, Ordering::Relaxed);
@@ -357,10 +367,10 @@ impl Counts {
     }
 }
 
-// === impl Clerk ===
+// === impl GroupCommitter ===
 
-impl Clerk {
-    async fn work(mut self, mut queue: mpsc::Receiver<Turn>) {
+impl GroupCommitter {
+    async fn work(mut self, mut queue: mpsc::Receiver<QueuedWrite>) {
         while let Some(turn) = queue.recv().await {
             match self.open().await {
                 Ok(batch) => self.fill(batch, turn, &mut queue).await,
@@ -369,186 +379,193 @@ impl Clerk {
         }
     }
 
-    async fn open(&self) -> Result<Batch, StoreError> {
-        Ok(Batch {
+    async fn open(&self) -> Result<OpenTransaction, StoreError> {
+        Ok(OpenTransaction {
             connection: self.pool.acquire().await.during(BEGIN)?,
-            head: Some((begin_statement(&self.pool), self.opening.clone())),
+            head: Some((begin_statement(&self.pool), self.guard.clone())),
             waiting: Vec::new(),
             missed: Vec::new(),
-            marked: false,
+            has_savepoint: false,
         })
     }
 
-    /// Takes writes into one transaction, the first one and whoever is waiting, and commits.
-    async fn fill(&mut self, batch: Batch, first: Turn, queue: &mut mpsc::Receiver<Turn>) {
-        let until = Instant::now() + self.bounds.open_for.max(self.last);
+    /// Takes the first write and those that are waiting into one transaction, and commits it.
+    async fn fill(
+        &mut self,
+        batch: OpenTransaction,
+        first: QueuedWrite,
+        queue: &mut mpsc::Receiver<QueuedWrite>,
+    ) {
+        let until = Instant::now() + self.limits.open_for.max(self.last);
         let batch = Arc::new(Mutex::new(batch));
         let mut next = Some(first);
         while let Some(turn) = next {
             let left = match turn {
-                Turn::Lent(turn) => lend(&batch, turn).await,
-                Turn::Carried(carried) => batch.lock().await.carry(carried).await,
+                QueuedWrite::Interactive(turn) => lend(&batch, turn).await,
+                QueuedWrite::Scripted(scripted) => batch.lock().await.run_scripted(scripted).await,
             };
             let mut batch = batch.lock().await;
             match left {
-                Left::Written => {}
-                // With nothing before it there was no savepoint: the transaction is worth nothing.
-                Left::Nothing if batch.waiting.is_empty() => return batch.give_up().await,
-                Left::Nothing => {}
-                Left::Broken(error) => return batch.fail(error).await,
+                TransactionState::Written => {}
+                // The first write has no savepoint before it, so the transaction cannot be used any more.
+                TransactionState::Nothing if batch.waiting.is_empty() => return batch.give_up().await,
+                TransactionState::Nothing => {}
+                TransactionState::Broken(error) => return batch.fail(error).await,
             }
-            let room = batch.waiting.len() < self.bounds.writes && Instant::now() < until;
+            let room = batch.waiting.len() < self.limits.writes && Instant::now() < until;
             drop(batch);
-            // Whoever is about to ask, and only has to run for it, still gets in.
+            // Tasks that are ready to queue a write get the chance to.
             tokio::task::yield_now().await;
             next = if room { queue.try_recv().ok() } else { None };
         }
         let began = Instant::now();
-        batch.lock().await.commit(&self.tally).await;
+        batch.lock().await.commit(&self.counters).await;
         self.last = began.elapsed();
     }
 }
 
-/// Gives one turn, and waits until it is over.
-async fn lend(batch: &Arc<Mutex<Batch>>, turn: Lent) -> Left {
+/// Lends the transaction to one caller, and waits until it is back.
+async fn lend(batch: &Arc<Mutex<OpenTransaction>>, turn: TransactionLoan) -> TransactionState {
     let mut held = Arc::clone(batch).lock_owned().await;
     let before = held.waiting.len();
-    match held.hand(Script::default()).await {
+    match held.run(Script::default()).await {
         Ok(_) => {}
-        Err(Failed::Refused(error)) => {
+        Err(ScriptFailure::Refused(error)) => {
             drop(turn.send(Err(error)));
-            return Left::Nothing;
+            return TransactionState::Nothing;
         }
-        Err(Failed::Engine(source)) if before == 0 => {
+        Err(ScriptFailure::Engine(source)) if before == 0 => {
             let operation = BEGIN;
             drop(turn.send(Err(StoreError::Query { operation, source })));
-            return Left::Nothing;
+            return TransactionState::Nothing;
         }
-        // Dropped, the turn fails as a commit that did not come.
-        Err(Failed::Engine(error)) => return Left::Broken(error),
+        // The caller's channel is dropped, which it sees as a closed pool.
+        Err(ScriptFailure::Engine(error)) => return TransactionState::Broken(error),
     }
-    // One whose caller is gone comes back in the error, and is over.
+    // If the caller is gone, the transaction comes back in the error and is dropped.
     drop(turn.send(Ok(held)));
     let mut held = batch.lock().await;
     if held.waiting.len() > before {
-        return Left::Written;
+        return TransactionState::Written;
     }
     if before > 0
-        && let Err(error) = held.unmark().await
+        && let Err(error) = held.roll_back_to_savepoint().await
     {
         // The engine has undone more than this one write.
-        return Left::Broken(error);
+        return TransactionState::Broken(error);
     }
-    Left::Nothing
+    TransactionState::Nothing
 }
 
-// === impl Turn ===
+// === impl QueuedWrite ===
 
-impl Turn {
-    /// If whoever waits is gone there is nobody to tell.
+impl QueuedWrite {
+    /// Answers with the error, if the caller still waits.
     fn refuse(self, error: StoreError) {
         match self {
-            Self::Lent(turn) => drop(turn.send(Err(error))),
-            Self::Carried(carried) => drop(carried.done.send(Err(error))),
+            Self::Interactive(turn) => drop(turn.send(Err(error))),
+            Self::Scripted(scripted) => drop(scripted.done.send(Err(error))),
         }
     }
 }
 
-// === impl Batch ===
+// === impl OpenTransaction ===
 
-impl Batch {
-    /// Writes what somebody else said.
-    async fn carry(&mut self, carried: Carried) -> Left {
-        let Carried {
+impl OpenTransaction {
+    /// Runs a caller's script.
+    async fn run_scripted(&mut self, scripted: ScriptedWrite) -> TransactionState {
+        let ScriptedWrite {
             script,
             rows,
             operation,
             done,
-        } = carried;
+        } = scripted;
         let alone = self.waiting.is_empty();
-        match self.hand(script).await {
+        match self.run(script).await {
             Ok(written) if written >= rows => {
                 self.waiting.push((operation, done));
-                return Left::Written;
+                return TransactionState::Written;
             }
             Ok(_) => self.missed.push((operation, done)),
-            Err(Failed::Refused(error)) => drop(done.send(Err(error))),
-            Err(Failed::Engine(source)) => drop(done.send(Err(StoreError::Query { operation, source }))),
+            Err(ScriptFailure::Refused(error)) => drop(done.send(Err(error))),
+            Err(ScriptFailure::Engine(source)) => {
+                drop(done.send(Err(StoreError::Query { operation, source })))
+            }
         }
-        if !alone && let Err(error) = self.unmark().await {
-            return Left::Broken(error);
+        if !alone && let Err(error) = self.roll_back_to_savepoint().await {
+            return TransactionState::Broken(error);
         }
-        Left::Nothing
+        TransactionState::Nothing
     }
 
-    /// Hands a script over behind what has to stand before it: the beginning of the transaction, or a mark up to which what is
-    /// written from here on can be undone by itself. How many rows it wrote.
-    async fn hand(&mut self, mut script: Script) -> Result<u64, Failed> {
+    /// Runs a script behind the beginning of the transaction, or behind a savepoint up to which it can be undone by
+    /// itself. Returns the number of rows it wrote.
+    async fn run(&mut self, mut script: Script) -> Result<u64, ScriptFailure> {
         let nothing = Script::default();
-        let Some((begin, opening)) = self.head.take() else {
-            // PostgreSQL refuses the release if a statement of the last write failed and its writer did not mind.
+        let Some((begin, guard)) = self.head.take() else {
+            // PostgreSQL refuses the release if a statement of the last write failed and its caller ignored that.
             let marks = match SAVEPOINT {
-                [_, rest @ ..] if !self.marked => rest,
+                [_, rest @ ..] if !self.has_savepoint => rest,
                 all => all,
             };
-            self.marked = true;
+            self.has_savepoint = true;
             let done = script.run_behind(marks, &nothing, &mut self.connection).await;
-            return done.map(|(_, rows)| rows).map_err(Failed::Engine);
+            return done.map(|(_, rows)| rows).map_err(ScriptFailure::Engine);
         };
         let done = script
-            .run_behind(&[begin], &opening.script, &mut self.connection)
+            .run_behind(&[begin], &guard.script, &mut self.connection)
             .await;
-        match done.map_err(Failed::Engine)? {
-            (0, _) if !opening.script.is_empty() => Err(Failed::Refused((opening.refusal)())),
+        match done.map_err(ScriptFailure::Engine)? {
+            (0, _) if !guard.script.is_empty() => Err(ScriptFailure::Refused((guard.refusal)())),
             (_, rows) => Ok(rows),
         }
     }
 
-    /// Undoes what was written since.
-    async fn unmark(&mut self) -> Result<(), sqlx::Error> {
+    /// Undoes everything since the savepoint.
+    async fn roll_back_to_savepoint(&mut self) -> Result<(), sqlx::Error> {
         self.connection
             .execute("ROLLBACK TO SAVEPOINT write")
             .await
             .map(|_| ())
     }
 
-    async fn commit(&mut self, tally: &Counts) {
-        let statement = if self.marked {
+    async fn commit(&mut self, counters: &CommitCounters) {
+        let statement = if self.has_savepoint {
             "RELEASE SAVEPOINT write; COMMIT"
         } else {
             "COMMIT"
         };
         match self.connection.execute(sqlx::raw_sql(statement)).await {
             Ok(_) => {
-                tally.committed(self.waiting.len());
+                counters.committed(self.waiting.len());
                 for (_, done) in self.waiting.drain(..) {
-                    // Who is gone does not want to know.
+                    // The caller may be gone.
                     let _ = done.send(Ok(true));
                 }
-                self.tell_missed();
+                self.answer_missed();
             }
             Err(error) => self.fail(error).await,
         }
     }
 
-    /// Nothing of it is kept, and everybody is told why.
+    /// Undoes the transaction and answers all callers with the error.
     async fn fail(&mut self, error: sqlx::Error) {
         self.undo().await;
         let source = Arc::new(error);
-        // What was met by those who missed is gone as well.
+        // The rows that the scripts of `missed` met are gone as well, so they get the error too.
         for (operation, done) in self.waiting.drain(..).chain(self.missed.drain(..)) {
             let source = Arc::clone(&source);
             let _ = done.send(Err(StoreError::Commit { operation, source }));
         }
     }
 
-    /// Nothing was written. What its writes met was there before.
+    /// Undoes a transaction without writes. The rows that the scripts of `missed` met were durable before it.
     async fn give_up(&mut self) {
         self.undo().await;
-        self.tell_missed();
+        self.answer_missed();
     }
 
-    fn tell_missed(&mut self) {
+    fn answer_missed(&mut self) {
         for (_, done) in self.missed.drain(..) {
             let _ = done.send(Ok(false));
         }
@@ -556,7 +573,7 @@ impl Batch {
 
     async fn undo(&mut self) {
         if self.connection.execute("ROLLBACK").await.is_err() {
-            // Whatever state it is in, nobody else gets it.
+            // The state of the connection is unknown, so it does not go back to the pool.
             self.connection.close_on_drop();
         }
     }

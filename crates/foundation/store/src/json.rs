@@ -3,12 +3,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::StoreError;
+use crate::StoreError;
 
 /// The text of `value` for a column; `what` names the table and column.
 ///
 /// # Errors
-/// A map with keys that are no texts, which no type of ours is.
+/// A map whose keys are not text, which none of our types has.
 pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError::corrupt(what, error))
 }
@@ -16,15 +16,15 @@ pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<String, Sto
 /// Reads the text of a column.
 ///
 /// # Errors
-/// The text is not what [`encode`] wrote for this type.
+/// The text was not written by [`encode`] for this type.
 pub fn decode<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::corrupt(what, error))
 }
 
-/// Reads a column that holds the text form of an id, a key or the like.
+/// Reads a column that holds the text form of an id or a key.
 ///
 /// # Errors
-/// The text is no such value.
+/// The text does not parse.
 pub fn parse<T>(what: &'static str, text: &str) -> Result<T, StoreError>
 where
     T: std::str::FromStr,

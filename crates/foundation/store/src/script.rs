@@ -1,7 +1,7 @@
-//! Statements whose answers nobody needs, carried out together.
+//! Statements whose results are not needed, run together.
 //!
-//! A statement on SQLite is handed to the connection's thread and back, which costs more than most statements. A [`Script`] is
-//! handed over once, however many it has. PostgreSQL takes one statement with parameters at a time, and gets them so.
+//! A statement on SQLite is handed to the connection's thread and back, which costs more than most statements. A
+//! [`Script`] is handed over once for all its statements. PostgreSQL takes one statement with parameters at a time.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use sqlx::any::Any;
 use sqlx::query::Query;
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _};
 
-/// Statements in their order, with their parameters.
+/// Statements in order, with their parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     statements: Vec<(&'static str, usize)>,
@@ -20,9 +20,9 @@ pub struct Script {
 /// A parameter: columns are `TEXT` and `BIGINT` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of a `TEXT` column.
+    /// For a `TEXT` column; `None` is NULL.
     Text(Option<String>),
-    /// Of a `BIGINT` column.
+    /// For a `BIGINT` column; `None` is NULL.
     Number(Option<i64>),
 }
 
@@ -34,27 +34,27 @@ impl Script {
         self.statements.push((statement, self.values.len() - before));
     }
 
-    /// Whether there is nothing to do.
+    /// Whether it has no statement.
     pub fn is_empty(&self) -> bool {
         self.statements.is_empty()
     }
 
-    /// How many statements there are.
+    /// The number of statements.
     pub fn statements(&self) -> u64 {
         u64::try_from(self.statements.len()).unwrap_or(u64::MAX)
     }
 
-    /// Carries all of it out, and leaves nothing of it; how many rows were written.
+    /// Runs all statements and empties the script; returns the number of rows written.
     ///
     /// # Errors
-    /// The engine's, about the first statement that fails; those behind it are not carried out.
+    /// The engine's, about the first statement that fails; those behind it are not run.
     pub async fn run(&mut self, connection: &mut AnyConnection) -> Result<u64, sqlx::Error> {
         let (_, rows) = self.run_behind(&[], &Self::default(), connection).await?;
         Ok(rows)
     }
 
-    /// Likewise, behind statements that write no rows and behind another script, all handed over together; how many rows the
-    /// other one wrote, and this one.
+    /// Runs `first`, which write no rows, then the script `other`, then this one, all handed over together. Returns the
+    /// rows that `other` wrote, and those of this script.
     pub(super) async fn run_behind(
         &mut self,
         first: &[&'static str],
@@ -71,7 +71,7 @@ impl Script {
         if connection.backend_name() == "SQLite" {
             let text = text(first, statements.copied());
             let written = execute(sqlx::query(AssertSqlSafe(text)), values, connection).await?;
-            // SQLite says of a statement that writes no rows how many the one before it wrote.
+            // For a statement that writes no rows SQLite repeats the count of the one before it.
             let sum = |part: Option<&[u64]>| part.unwrap_or_default().iter().sum();
             return Ok((sum(written.get(first.len()..behind)), sum(written.get(behind..))));
         }
@@ -95,7 +95,7 @@ impl Script {
     }
 }
 
-/// All statements as one text, their parameters counted through.
+/// All statements as one text, with their parameters renumbered.
 fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>) -> String {
     let mut text = String::new();
     for statement in first {
@@ -110,7 +110,7 @@ fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>)
             let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             let (number, rest) = piece.split_at(digits);
             let number: usize = number.parse().unwrap_or_default();
-            // Writing into a text does not fail.
+            // Writing into a string does not fail.
             let _ = write!(text, "${}{rest}", number + before);
         }
         text.push_str(";\n");
@@ -119,7 +119,7 @@ fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>)
     text
 }
 
-/// How many rows each statement of a query wrote.
+/// The number of rows that each statement of a query wrote.
 async fn execute(
     mut query: Query<'_, Any, sqlx::any::AnyArguments>,
     values: impl IntoIterator<Item = Value>,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_counted_through() {
+    fn parameters_are_renumbered() {
         let mut script = Script::default();
         script.add("INSERT INTO a VALUES ($1, $2)", ["x".into(), 1.into()]);
         script.add("DELETE FROM b", []);

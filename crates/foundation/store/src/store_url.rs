@@ -1,22 +1,22 @@
-//! Store URLs: which engine, where, and how to name it without its password.
+//! Store URLs: the url, its address, and a name of the store without its password.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use super::StoreError;
+use crate::StoreError;
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Engine {
-    /// A file, or memory that is gone with the process.
+pub(super) enum StoreUrl {
+    /// A file; without a path, memory that is gone with the process.
     Sqlite { path: Option<PathBuf> },
-    /// A server.
+    /// A database on a server.
     Postgres { url: url::Url },
 }
 
-impl Engine {
+impl StoreUrl {
     /// Reads a URL of a configuration.
-    pub(super) fn of(text: &str) -> Result<Self, StoreError> {
+    pub(super) fn parse(text: &str) -> Result<Self, StoreError> {
         if let Some(rest) = text.strip_prefix("sqlite:") {
             let path = rest.strip_prefix("//").unwrap_or(rest);
             return match path {
@@ -37,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// What the driver wants: SQLite's paths have to survive a URL parser.
+    /// The URL for the driver, in which a SQLite path survives a URL parser.
     pub(super) fn connection_url(&self) -> String {
         match self {
             Self::Sqlite { path: None } => "sqlite::memory:".to_owned(),
@@ -75,7 +75,7 @@ fn escaped(byte: u8) -> String {
     }
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite { path: None } => f.write_str("sqlite::memory:"),
@@ -95,17 +95,17 @@ mod tests {
     #[test]
     fn both_engines_and_nothing_else() {
         for bad in ["", "sqlite:", "sqlite:x?mode=ro", "mysql://x", "/var/lib/x.db"] {
-            assert!(matches!(Engine::of(bad), Err(StoreError::Url(_))), "{bad}");
+            assert!(matches!(StoreUrl::parse(bad), Err(StoreError::Url(_))), "{bad}");
         }
-        let engine = Engine::of("sqlite:///var/lib/a b%.db").unwrap();
-        assert_eq!(engine.connection_url(), "sqlite:/var/lib/a%20b%25.db?mode=rwc");
-        assert_eq!(engine, Engine::of("sqlite:/var/lib/a b%.db").unwrap());
+        let url = StoreUrl::parse("sqlite:///var/lib/a b%.db").unwrap();
+        assert_eq!(url.connection_url(), "sqlite:/var/lib/a%20b%25.db?mode=rwc");
+        assert_eq!(url, StoreUrl::parse("sqlite:/var/lib/a b%.db").unwrap());
     }
 
     #[test]
     fn passwords_are_not_shown() {
-        let engine = Engine::of("postgres://me:secret@db:5432/muster?password=secret").unwrap();
-        assert_eq!(engine.to_string(), "postgres://db/muster");
-        assert!(engine.connection_url().contains("secret"));
+        let url = StoreUrl::parse("postgres://me:secret@db:5432/muster?password=secret").unwrap();
+        assert_eq!(url.to_string(), "postgres://db/muster");
+        assert!(url.connection_url().contains("secret"));
     }
 }

@@ -1,4 +1,4 @@
-//! Fresh stores for tests, one of each engine that is at hand: every role runs the same tests on all of them.
+//! Fresh stores for tests, one for each engine that is available: every role runs the same tests on all of them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,19 +6,20 @@ use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 use tempfile::TempDir;
 
-use super::{During as _, StoreError, migrate, open};
+use crate::{During as _, StoreError, migrate, open};
 
-/// Names a PostgreSQL database for tests: each test makes itself a schema in it. `cargo xtask test` sets it.
+/// The variable with the URL of a PostgreSQL database for tests; each test makes a schema in it. `cargo xtask test`
+/// sets it.
 pub const POSTGRES_VARIABLE: &str = "MUSTER_TEST_POSTGRES_URL";
 
-/// An empty, migrated store. Keep it for as long as its pool is used: a SQLite store's folder goes with it.
+/// An empty, migrated store. Keep it for as long as its pool is used: dropping it removes a SQLite store's folder.
 #[derive(Debug)]
 pub struct TestStore {
-    /// The store.
+    /// Connections to the store.
     pub pool: AnyPool,
     /// `sqlite` or `postgres`, for the messages of assertions.
     pub engine: &'static str,
-    /// Opens the same store again, as a process that was restarted would.
+    /// The URL with which a restarted process would open the same store.
     pub url: String,
     _folder: Option<TempDir>,
 }
@@ -58,7 +59,7 @@ pub async fn sqlite(migrator: &Migrator) -> Result<TestStore, StoreError> {
     })
 }
 
-/// A schema of its own on `server`. It stays behind: the server is thrown away after the tests.
+/// A store in a schema of its own on `server`. The schema stays: the server is thrown away after the tests.
 async fn postgres(server: &str, migrator: &Migrator) -> Result<TestStore, StoreError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let random = getrandom::u64().map_err(|error| StoreError::corrupt("a random name", error))?;

@@ -1,5 +1,5 @@
-//! Writes that share a commit, on both engines: all of them are kept, each stands or falls by itself, and what was acknowledged
-//! survives `kill -9`.
+//! Writes that share a commit, on both engines: all of them are kept, each stands or falls by itself, and what was
+//! acknowledged survives `kill -9`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -13,21 +13,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use muster_process::store::group::{Bounds, Opening};
-use muster_process::store::testing::{TestStore, sqlite, stores};
-use muster_process::store::{During as _, Script, StoreError, Writer, open};
 use muster_process::{Coded as _, Tasks};
 use muster_protocol::ErrorCode;
+use muster_store::group::{GroupLimits, TransactionGuard};
+use muster_store::testing::{TestStore, sqlite, stores};
+use muster_store::{During as _, Script, StoreError, Writer, open};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Executor as _};
 
 static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| sqlx::migrate!("tests/migrations"));
 
-/// Names the store that a child of the last test is to write to until it is killed.
+/// The variable with the store to which the child process of the last test writes until it is killed.
 const CHILD: &str = "MUSTER_TEST_GROUP_CHILD";
 
 /// So long that no machine is too slow for the tests that count commits.
-const PATIENT: Bounds = Bounds {
+const PATIENT: GroupLimits = GroupLimits {
     writes: 256,
     open_for: Duration::from_secs(600),
 };
@@ -54,14 +54,14 @@ async fn ids(pool: &AnyPool) -> Vec<String> {
         .unwrap()
 }
 
-/// Writes that all ask for their turn while another has it.
+/// Queues writes while another one holds the transaction.
 async fn behind_one<T>(writer: &Writer, others: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut first = writer.begin().await.unwrap();
     first
         .execute("INSERT INTO parents (id, made_at) VALUES ('first', 0)")
         .await
         .unwrap();
-    // All of the others are polled, and in the queue, before the first one goes on.
+    // All others are polled, and so in the queue, before the first one goes on.
     let (done, committed) = tokio::join!(join_all(others), first.commit("insert the first"));
     committed.unwrap();
     done
@@ -82,7 +82,7 @@ async fn writes_that_meet_share_one_commit() {
         let done = behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
         assert!(done.iter().all(Result::is_ok), "{engine}: {done:?}");
         assert_eq!(ids(pool).await.len(), 21, "{engine}");
-        let tally = writer.tally();
+        let tally = writer.counts();
         assert_eq!((tally.writes, tally.commits), (21, 1), "{engine}");
     }
 }
@@ -90,12 +90,12 @@ async fn writes_that_meet_share_one_commit() {
 #[tokio::test]
 async fn a_transaction_takes_no_more_than_its_bounds() {
     for TestStore { pool, engine, .. } in &all().await {
-        let narrow = Bounds { writes: 4, ..PATIENT };
+        let narrow = GroupLimits { writes: 4, ..PATIENT };
         let writer = Writer::in_order(pool, narrow, None);
         let names: Vec<_> = (0..11).map(|n| format!("n{n:02}")).collect();
         behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
         assert_eq!(ids(pool).await.len(), 12, "{engine}");
-        assert_eq!(writer.tally().commits, 3, "{engine}");
+        assert_eq!(writer.counts().commits, 3, "{engine}");
     }
 }
 
@@ -103,7 +103,7 @@ async fn a_transaction_takes_no_more_than_its_bounds() {
 async fn a_write_that_fails_leaves_its_neighbours_alone() {
     for TestStore { pool, engine, .. } in &all().await {
         let writer = Writer::in_order(pool, PATIENT, None);
-        // Every second one is there already when its turn comes.
+        // Every second row exists already.
         let names = ["a", "first", "b", "first", "c", "a"];
         let done = behind_one(&writer, names.iter().map(|id| insert(&writer, id)).collect()).await;
         let kept: Vec<_> = done.iter().map(Result::is_ok).collect();
@@ -113,7 +113,7 @@ async fn a_write_that_fails_leaves_its_neighbours_alone() {
         };
         assert!(source.as_database_error().unwrap().is_unique_violation());
         assert_eq!(ids(pool).await, ["a", "b", "c", "first"], "{engine}");
-        assert_eq!(writer.tally().commits, 1, "{engine}");
+        assert_eq!(writer.counts().commits, 1, "{engine}");
     }
 }
 
@@ -128,7 +128,7 @@ async fn the_first_write_may_fail_too() {
     }
 }
 
-/// A parent, unless it is there, and a child, both or neither.
+/// Inserts a parent, unless it exists, and a child: both or neither.
 async fn carry(writer: &Writer, id: &str) -> Result<bool, StoreError> {
     let make = || {
         let mut script = Script::default();
@@ -143,21 +143,21 @@ async fn carry(writer: &Writer, id: &str) -> Result<bool, StoreError> {
         let rows = script.statements();
         (script, rows)
     };
-    writer.carry("insert a parent and a child", make).await
+    writer.run_script("insert a parent and a child", make).await
 }
 
 #[tokio::test]
 async fn a_script_is_carried_out_whole_or_not_at_all() {
     for TestStore { pool, engine, .. } in &all().await {
         let writer = Writer::in_order(pool, PATIENT, None);
-        // The first of two with one child is in the way of the second; who is there already writes one row too few.
+        // Of two writes with one child the second conflicts; with an existing parent one row too few is written.
         insert(&writer, "first").await.unwrap();
         assert!(
             !carry(&writer, "first").await.unwrap(),
             "{engine}: also if it is alone"
         );
         assert_eq!(children(pool).await, 0, "{engine}");
-        let before = writer.tally();
+        let before = writer.counts();
         let (a, lent, again, b) = (
             carry(&writer, "a"),
             insert(&writer, "c"),
@@ -177,7 +177,7 @@ async fn a_script_is_carried_out_whole_or_not_at_all() {
         assert!(again.is_err(), "{engine}: its child is in the way too");
         assert_eq!(ids(pool).await, ["a", "c", "first"], "{engine}");
         assert_eq!(children(pool).await, 1, "{engine}");
-        assert_eq!(writer.tally().writes - before.writes, 2, "{engine}");
+        assert_eq!(writer.counts().writes - before.writes, 2, "{engine}");
     }
 }
 
@@ -186,7 +186,7 @@ async fn a_script_that_misses_leaves_its_neighbours_alone() {
     for TestStore { pool, engine, .. } in &all().await {
         let writer = Writer::in_order(pool, PATIENT, None);
         let note = |id: &'static str| {
-            writer.carry("note", move || {
+            writer.run_script("note", move || {
                 let mut script = Script::default();
                 script.add("UPDATE parents SET note = $1 WHERE id = 'first'", [id.into()]);
                 script.add("UPDATE parents SET note = 'b' WHERE id = $1", [id.into()]);
@@ -214,7 +214,7 @@ async fn a_script_that_misses_leaves_its_neighbours_alone() {
 #[tokio::test]
 async fn scripts_are_carried_out_in_the_order_in_which_they_are_made() {
     for TestStore { pool, engine, .. } in &all().await {
-        let narrow = Bounds { writes: 7, ..PATIENT };
+        let narrow = GroupLimits { writes: 7, ..PATIENT };
         let (writer, numbers) = (Writer::in_order(pool, narrow, None), Arc::new(AtomicI64::new(0)));
         insert(&writer, "first").await.unwrap();
         let tasks = Tasks::new();
@@ -224,7 +224,7 @@ async fn scripts_are_carried_out_in_the_order_in_which_they_are_made() {
                 tasks.spawn("write", async move {
                     let make = move || {
                         let mut script = Script::default();
-                        // How many stand before it is what it was numbered.
+                        // Its number is the number of rows before it.
                         script.add(
                             "INSERT INTO children (parent, seq, body) \
                              SELECT 'first', $1, CAST(COUNT(*) AS TEXT) FROM children",
@@ -232,7 +232,7 @@ async fn scripts_are_carried_out_in_the_order_in_which_they_are_made() {
                         );
                         (script, 1)
                     };
-                    writer.carry("number", make).await
+                    writer.run_script("number", make).await
                 })
             })
             .collect();
@@ -266,7 +266,7 @@ async fn a_write_whose_caller_goes_away_is_whole_or_not_at_all() {
         for polls in 0..12_usize {
             let id = format!("p{polls:02}");
             let mut cut = Box::pin(pair(&writer, &id));
-            // Cut off after so many steps, wherever that is.
+            // The future is dropped after this many polls, wherever it is.
             let mut left = polls;
             poll_fn(|context| {
                 let over = left == 0 || cut.as_mut().poll(context).is_ready() || left == 1;
@@ -326,27 +326,27 @@ async fn the_opening_is_done_once_a_transaction_and_may_refuse() {
             "UPDATE parents SET made_at = made_at + 1 WHERE id = 'opened' AND made_at < $1",
             [3.into()],
         );
-        let opening = Opening {
+        let opening = TransactionGuard {
             script,
             refusal: || StoreError::Superseded,
         };
         let writer = Writer::in_order(pool, PATIENT, Some(opening));
         behind_one(&writer, vec![insert(&writer, "a"), insert(&writer, "b")]).await;
         insert(&writer, "c").await.unwrap();
-        // What it writes itself does not count for a script that it stands before.
+        // The rows that the guard writes do not count for the script behind it.
         let one_row = || {
             let mut script = Script::default();
             script.add("UPDATE parents SET note = 'x' WHERE id = 'nobody'", []);
             (script, 1)
         };
-        assert!(!writer.carry("note", one_row).await.unwrap(), "{engine}");
+        assert!(!writer.run_script("note", one_row).await.unwrap(), "{engine}");
         assert!(
-            writer.carry("note", || (one_row().0, 0)).await.unwrap(),
+            writer.run_script("note", || (one_row().0, 0)).await.unwrap(),
             "{engine}"
         );
         for refused in [
             insert(&writer, "d").await,
-            writer.carry("note", one_row).await.map(|_| ()),
+            writer.run_script("note", one_row).await.map(|_| ()),
         ] {
             assert!(
                 matches!(refused, Err(StoreError::Superseded)),
@@ -385,7 +385,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         assert_eq!(acknowledged.len(), 200, "{engine}");
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had said before it died but nobody had read.
+        // Lines that it wrote before it died and that were not read yet.
         acknowledged.extend(told);
         let again = open(url).await.unwrap();
         let kept: BTreeSet<_> = ids(&again).await.into_iter().collect();
@@ -396,11 +396,11 @@ async fn what_was_acknowledged_survives_a_kill() {
     }
 }
 
-/// Many writers at once; each says what is durable as soon as it is told so.
+/// Many writers at once; each prints its row as soon as the row is durable.
 #[expect(clippy::print_stdout, reason = "its parent reads what it was told")]
 async fn write_until_killed(url: &str) {
     let pool = open(url).await.unwrap();
-    let writer = Writer::in_order(&pool, Bounds::default(), None);
+    let writer = Writer::in_order(&pool, GroupLimits::default(), None);
     let tasks = Tasks::new();
     let writing: Vec<_> = (0..16)
         .map(|task| {

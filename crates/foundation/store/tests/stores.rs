@@ -1,4 +1,4 @@
-//! What the documentation of `store` promises of both engines, each promise tested on both.
+//! The promises of the crate's documentation about both engines, each promise tested on both.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 
 use muster_process::Coded;
 use muster_process::error::Causes;
-use muster_process::store::testing::{TestStore, stores};
-use muster_process::store::{StoreError, begin, json, migrate, open};
 use muster_protocol::ErrorCode;
+use muster_store::testing::{TestStore, stores};
+use muster_store::{StoreError, begin, json, migrate, open};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Row as _};
 
@@ -198,7 +198,7 @@ async fn what_was_committed_is_there_after_a_restart() {
 
 #[tokio::test]
 async fn sqlite_is_durable_and_a_second_process_may_write_too() {
-    let store = muster_process::store::testing::sqlite(&MIGRATOR).await.unwrap();
+    let store = muster_store::testing::sqlite(&MIGRATOR).await.unwrap();
     for (pragma, expected) in [
         ("PRAGMA synchronous", 2_i64),
         ("PRAGMA foreign_keys", 1),
@@ -253,7 +253,7 @@ async fn stores_that_cannot_be_opened_are_named() {
 
 #[tokio::test]
 async fn a_changed_migration_is_refused() {
-    let store = muster_process::store::testing::sqlite(&MIGRATOR).await.unwrap();
+    let store = muster_store::testing::sqlite(&MIGRATOR).await.unwrap();
     sqlx::query("UPDATE _sqlx_migrations SET version = 99")
         .execute(&store.pool)
         .await

@@ -1,5 +1,5 @@
-//! How much a peer may send before it is recognised, counted below the websocket: whatever size a frame announces, no
-//! more of it is ever held for a stranger. What is behind a greeting waits in the network.
+//! A bound on the bytes that a peer may send before it is recognised, counted below the websocket: a frame that
+//! announces a larger size is never held in memory for a stranger. Bytes behind a greeting wait in the network.
 
 use std::io;
 use std::pin::Pin;
@@ -9,39 +9,39 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::socket::Io;
+use crate::io::Io;
 
 const UNLIMITED: usize = usize::MAX;
 
-/// Bytes that may still be read. Clones are one allowance; a new one has no end.
+/// The number of bytes that may still be read. Clones share it; a new one is unlimited.
 #[derive(Clone)]
-pub(crate) struct Allowance(Arc<AtomicUsize>);
+pub(crate) struct ReadAllowance(Arc<AtomicUsize>);
 
-impl Default for Allowance {
+impl Default for ReadAllowance {
     fn default() -> Self {
         Self(Arc::new(AtomicUsize::new(UNLIMITED)))
     }
 }
 
-impl Allowance {
-    /// From now on this many bytes. The read that crosses the bound, of one buffer at most, is the last.
+impl ReadAllowance {
+    /// Allows this many bytes from now on. The read that crosses the bound, of one buffer at most, is the last.
     pub(crate) fn limit(&self, bytes: usize) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// No bound from now on.
+    /// Removes the bound.
     pub(crate) fn lift(&self) {
         self.limit(UNLIMITED);
     }
 
-    /// False if there is none left.
-    fn any(&self) -> bool {
+    /// Whether any byte may still be read.
+    fn has_any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 
     fn spend(&self, bytes: usize) {
         let spent = |left: usize| (left != UNLIMITED).then(|| left.saturating_sub(bytes));
-        // Without a bound there is nothing to write down.
+        // An unlimited allowance stays as it is.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent);
     }
 }
@@ -49,22 +49,22 @@ impl Allowance {
 /// The allowance is used up.
 #[derive(Debug, thiserror::Error)]
 #[error("too much was sent before the greeting")]
-pub(crate) struct UsedUp;
+pub(crate) struct AllowanceUsedUp;
 
 /// A connection whose bytes are counted.
-pub(crate) struct Counted {
+pub(crate) struct CountedIo {
     pub(crate) io: Box<dyn Io>,
-    pub(crate) allowance: Allowance,
+    pub(crate) allowance: ReadAllowance,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.allowance.any() {
-            return Poll::Ready(Err(io::Error::other(UsedUp)));
+        if !self.allowance.has_any() {
+            return Poll::Ready(Err(io::Error::other(AllowanceUsedUp)));
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
@@ -73,7 +73,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

@@ -10,13 +10,14 @@ use tokio_tungstenite::tungstenite::http::{HeaderMap, HeaderValue};
 use url::Url;
 
 use crate::error::ConnectError;
+use crate::io::Io;
 use crate::limits::Limits;
-use crate::socket::{Io, Socket};
+use crate::socket::Socket;
 
 /// Opens a websocket to `url` within the handshake limit and shows that we are Muster.
 ///
 /// # Errors
-/// An address that cannot be dialled, nobody there, a refusal, an answer that is not websocket, or none in time.
+/// The address cannot be dialled, no process listens there, or it does not upgrade to a websocket in time.
 pub async fn connect(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     timeout(limits.handshake, dial(url, limits))
         .await
@@ -76,7 +77,7 @@ pub(crate) fn handshake(url: &str, source: LibraryError) -> ConnectError {
     ConnectError::Handshake { url, source }
 }
 
-/// What of an address is needed to dial it.
+/// The parts of an address that dialling needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     host: String,

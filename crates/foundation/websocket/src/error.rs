@@ -1,10 +1,10 @@
-//! What can go wrong with a socket, each by name: a caller decides by the variant, an operator reads the text.
+//! Errors of sockets: a caller decides by the variant, an operator reads the text.
 
 use std::time::Duration;
 
 use tokio_tungstenite::tungstenite;
 
-use crate::allowance::UsedUp;
+use crate::allowance::AllowanceUsedUp;
 
 /// Why a frame could not be received or sent.
 #[derive(Debug, thiserror::Error)]
@@ -14,10 +14,10 @@ pub enum SocketError {
     Oversize {
         /// Bytes announced by the peer.
         size: usize,
-        /// Bytes allowed.
+        /// The bound, in bytes.
         limit: usize,
     },
-    /// A peer that has not been recognised sent more than a greeting. The socket is closed with 1009.
+    /// A peer that was not recognised yet sent more than a greeting. The socket is closed with 1009.
     #[error("the peer sent too much before its greeting was accepted")]
     BeforeGreeting,
     /// Our own message is over the limit and was not sent. The socket is still usable.
@@ -25,10 +25,10 @@ pub enum SocketError {
     TooLongToSend {
         /// Bytes of the message.
         size: usize,
-        /// Bytes allowed.
+        /// The bound, in bytes.
         limit: usize,
     },
-    /// A binary frame, which no message is. The socket is still usable; the frame is dropped.
+    /// A binary frame; messages are text frames. The socket is still usable; the frame is dropped.
     #[error("the peer sent a binary frame of {0} bytes, messages are text frames")]
     Binary(usize),
     /// A text frame that is not UTF-8. The socket is closed with 1007.
@@ -37,13 +37,13 @@ pub enum SocketError {
     /// The peer broke the websocket protocol. The socket is closed with 1002.
     #[error("the peer broke the websocket protocol: {0}")]
     Protocol(String),
-    /// No frame for too long, not even an answer to our pings.
+    /// No frame within the idle limit, not even an answer to our pings.
     #[error("the peer has been silent for {0:?}")]
     Silent(Duration),
     /// The peer does not read what we send.
     #[error("the peer did not read a message within {0:?}")]
     SlowReader(Duration),
-    /// The connection broke without a closing handshake, or was given up before.
+    /// The connection broke without a closing handshake, or was closed by this side before.
     #[error("the connection to the peer was lost")]
     Lost(#[source] Option<tungstenite::Error>),
 }
@@ -63,7 +63,7 @@ impl SocketError {
         }
     }
 
-    /// Names what the websocket library reports.
+    /// The variant for an error of the websocket library.
     pub(crate) fn from_library(error: tungstenite::Error) -> Self {
         use tungstenite::Error;
         use tungstenite::error::{CapacityError, ProtocolError};
@@ -72,7 +72,7 @@ impl SocketError {
                 size,
                 limit: max_size,
             },
-            Error::Io(fault) if fault.get_ref().is_some_and(|fault| fault.is::<UsedUp>()) => {
+            Error::Io(fault) if fault.get_ref().is_some_and(|fault| fault.is::<AllowanceUsedUp>()) => {
                 Self::BeforeGreeting
             }
             Error::Utf8(_) => Self::InvalidUtf8,
@@ -98,12 +98,12 @@ pub enum ConnectError {
     /// The address cannot be dialled at all.
     #[error("cannot connect to {url:?}: {reason}")]
     Url {
-        /// As it was given.
+        /// The address as it was given.
         url: String,
-        /// What is wrong with it.
+        /// The defect of the address.
         reason: &'static str,
     },
-    /// Nobody listens there, or the name does not resolve.
+    /// No process listens there, or the name does not resolve.
     #[error("cannot connect to {url}: nobody answers there")]
     Unreachable {
         /// The address dialled.
@@ -112,14 +112,14 @@ pub enum ConnectError {
         #[source]
         source: std::io::Error,
     },
-    /// Somebody else answers there, or the peer does not take our certificate.
+    /// The certificate there is another one, or the peer does not accept ours.
     #[error(
         "cannot connect to {url}: it is not the peer whose certificate is known, or it does not take ours"
     )]
     Tls {
         /// The address dialled.
         url: String,
-        /// What TLS says.
+        /// The error of the TLS library.
         #[source]
         source: std::io::Error,
     },
@@ -136,16 +136,16 @@ pub enum ConnectError {
     Handshake {
         /// The address dialled.
         url: String,
-        /// What was wrong with its answer.
+        /// The defect of its answer.
         #[source]
         source: tungstenite::Error,
     },
-    /// The peer was too slow.
+    /// The peer did not upgrade within the handshake limit.
     #[error("cannot connect to {url}: no upgrade within {after:?}")]
     Timeout {
         /// The address dialled.
         url: String,
-        /// The limit.
+        /// The handshake limit.
         after: Duration,
     },
 }

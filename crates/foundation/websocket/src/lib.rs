@@ -1,16 +1,17 @@
 //! Websocket sessions: one text frame is one message, in both directions, between two roles.
 //!
-//! Read in this order: [`limits`] (what is bounded), [`socket`] (frames, pings, closing), [`client`], [`server`] and [`tls`]
-//! (how a socket comes to be), [`session`] (only a peer that was greeted can exchange messages), [`reconnect`] (staying connected),
-//! [`lines`] (many attempts of one validator on one session with a miner).
+//! Read in this order: [`limits`] (the bounds), [`socket`] (frames, pings, closing), [`client`], [`server`] and [`tls`]
+//! (opening a socket), [`session`] (only a peer that was greeted exchanges messages) and [`reconnect`] (staying
+//! connected).
 //!
-//! This crate carries messages and does not know what they mean; of a miner's it knows which attempt they are about.
+//! This crate carries messages and does not know what they mean.
 
 mod allowance;
 pub mod client;
+pub mod close_code;
 pub mod error;
+mod io;
 pub mod limits;
-pub mod lines;
 mod liveness;
 pub mod reconnect;
 pub mod server;
@@ -19,7 +20,8 @@ pub mod socket;
 pub mod tls;
 
 pub use client::connect;
+pub use close_code::CloseCode;
 pub use error::{ConnectError, SocketError, UpgradeError};
 pub use limits::Limits;
-pub use session::{Greeting, Peer, Session, SessionError};
-pub use socket::{Closed, Socket, SocketReader, SocketWriter};
+pub use session::{Greeting, Peer, PeerSession, SessionError};
+pub use socket::{PeerClose, Socket, SocketReader, SocketWriter};

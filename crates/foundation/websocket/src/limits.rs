@@ -1,4 +1,4 @@
-//! What bounds a socket. Nothing here is ever unlimited: a peer's silence, size and slowness each have an end.
+//! The bounds of a socket: a peer's silence, message size and slowness are each limited.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ const MIB: usize = 1024 * 1024;
 /// The bounds of one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest message in bytes, received or sent.
+    /// Bytes of the largest message, received or sent.
     pub max_frame: usize,
-    /// How often a silent peer is pinged.
+    /// The silence after which a peer is pinged.
     pub heartbeat: Duration,
-    /// After how long without any frame a peer counts as gone. At least two heartbeats, so that one may be lost.
+    /// The silence after which a peer counts as gone. At least two heartbeats, so that one may be lost.
     pub idle: Duration,
-    /// How long connecting and upgrading may take, and the closing handshake.
+    /// The time for connecting and upgrading, and for the closing handshake.
     pub handshake: Duration,
-    /// How long a peer may take to read what we send.
+    /// The time in which a peer must read a message.
     pub write: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Limits {
         Self::with_frame(50 * MIB)
     }
 
-    /// Between validator and facilitator: 16 MiB, as ComputeHorde's facilitator allows; a job may carry its input inside.
+    /// Between validator and facilitator: 16 MiB, as ComputeHorde's facilitator allows; a job may contain its input.
     pub const fn facilitator() -> Self {
         Self::with_frame(16 * MIB)
     }
@@ -42,7 +42,7 @@ impl Limits {
         }
     }
 
-    /// The same bounds as the websocket library takes them.
+    /// The same bounds in the websocket library's form.
     pub(crate) fn websocket(&self) -> WebSocketConfig {
         WebSocketConfig::default()
             .max_message_size(Some(self.max_frame))

@@ -1,4 +1,4 @@
-//! When to ping a silent peer and when to give it up: a pure decision over the moments something was heard.
+//! When a silent peer is pinged and when it counts as gone: a pure decision over the times of its frames.
 
 use std::time::Duration;
 
@@ -6,74 +6,74 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
-/// What a reader that has waited until now should do.
+/// The next action of a reader that has waited until now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Wait until then.
+pub(crate) enum LivenessAction {
+    /// Wait until this time.
     Wait(Instant),
-    /// Ask for a sign of life, then wait.
+    /// Send a ping, then wait.
     Ping,
     /// The peer is gone.
     GiveUp,
 }
 
-/// How long the peer has been silent while we listened.
+/// The silence of a peer, counted only while a reader waits.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    heard: Instant,
+    last_frame: Instant,
     pinged: Option<Instant>,
-    /// When the reader stopped listening: silence is not the peer's fault while nobody listens.
-    away_since: Option<Instant>,
+    /// Since when no reader waits: frames cannot be noticed meanwhile, so the time does not count.
+    unread_since: Option<Instant>,
 }
 
 impl Liveness {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            heard: now,
+            last_frame: now,
             pinged: None,
-            away_since: Some(now),
+            unread_since: Some(now),
         }
     }
 
     /// Any frame is a sign of life.
-    pub(crate) fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub(crate) fn note_frame(&mut self, now: Instant) {
+        self.last_frame = now;
         self.pinged = None;
     }
 
-    pub(crate) fn pinged(&mut self, now: Instant) {
+    pub(crate) fn note_ping(&mut self, now: Instant) {
         self.pinged = Some(now);
     }
 
-    /// The reader listens again; the time in between does not count.
-    pub(crate) fn back(&mut self, now: Instant) {
-        if let Some(since) = self.away_since.take() {
-            let away = now.saturating_duration_since(since);
-            self.heard = later(self.heard, away).min(now);
-            self.pinged = self.pinged.map(|at| later(at, away).min(now));
+    /// A reader waits again; the time in between does not count.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        if let Some(since) = self.unread_since.take() {
+            let pause = now.saturating_duration_since(since);
+            self.last_frame = later(self.last_frame, pause).min(now);
+            self.pinged = self.pinged.map(|at| later(at, pause).min(now));
         }
     }
 
-    /// The reader does something else.
-    pub(crate) fn away(&mut self, now: Instant) {
-        self.away_since = Some(now);
+    /// No reader waits any more.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.unread_since = Some(now);
     }
 
-    pub(crate) fn next(&self, limits: &Limits, now: Instant) -> Next {
-        let end = later(self.heard, limits.idle);
+    pub(crate) fn action(&self, limits: &Limits, now: Instant) -> LivenessAction {
+        let end = later(self.last_frame, limits.idle);
         if now >= end {
-            return Next::GiveUp;
+            return LivenessAction::GiveUp;
         }
-        let ping = later(self.pinged.unwrap_or(self.heard), limits.heartbeat);
+        let ping = later(self.pinged.unwrap_or(self.last_frame), limits.heartbeat);
         if now >= ping {
-            Next::Ping
+            LivenessAction::Ping
         } else {
-            Next::Wait(ping.min(end))
+            LivenessAction::Wait(ping.min(end))
         }
     }
 }
 
-/// An absurdly long limit is as good as none.
+/// `at` plus `span`; a limit too long to add is left out.
 fn later(at: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(86_400 * 365);
     at + span.min(FAR)
@@ -97,32 +97,47 @@ mod tests {
     async fn silence_is_pinged_and_then_given_up() {
         let t = Instant::now();
         let mut peer = Liveness::new(t);
-        peer.back(t);
-        assert_eq!(peer.next(&LIMITS, secs(t, 3)), Next::Wait(secs(t, 10)));
-        assert_eq!(peer.next(&LIMITS, secs(t, 10)), Next::Ping);
-        peer.pinged(secs(t, 10));
-        assert_eq!(peer.next(&LIMITS, secs(t, 11)), Next::Wait(secs(t, 20)));
-        assert_eq!(peer.next(&LIMITS, secs(t, 20)), Next::Ping);
-        peer.pinged(secs(t, 20));
-        assert_eq!(peer.next(&LIMITS, secs(t, 21)), Next::Wait(secs(t, 25)));
-        assert_eq!(peer.next(&LIMITS, secs(t, 25)), Next::GiveUp);
-        peer.heard(secs(t, 26));
-        assert_eq!(peer.next(&LIMITS, secs(t, 26)), Next::Wait(secs(t, 36)));
+        peer.resume(t);
+        assert_eq!(
+            peer.action(&LIMITS, secs(t, 3)),
+            LivenessAction::Wait(secs(t, 10))
+        );
+        assert_eq!(peer.action(&LIMITS, secs(t, 10)), LivenessAction::Ping);
+        peer.note_ping(secs(t, 10));
+        assert_eq!(
+            peer.action(&LIMITS, secs(t, 11)),
+            LivenessAction::Wait(secs(t, 20))
+        );
+        assert_eq!(peer.action(&LIMITS, secs(t, 20)), LivenessAction::Ping);
+        peer.note_ping(secs(t, 20));
+        assert_eq!(
+            peer.action(&LIMITS, secs(t, 21)),
+            LivenessAction::Wait(secs(t, 25))
+        );
+        assert_eq!(peer.action(&LIMITS, secs(t, 25)), LivenessAction::GiveUp);
+        peer.note_frame(secs(t, 26));
+        assert_eq!(
+            peer.action(&LIMITS, secs(t, 26)),
+            LivenessAction::Wait(secs(t, 36))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_nobody_listened_does_not_count() {
         let t = Instant::now();
         let mut peer = Liveness::new(t);
-        peer.back(t);
-        peer.away(secs(t, 5));
-        peer.back(secs(t, 1_000));
-        assert_eq!(peer.next(&LIMITS, secs(t, 1_000)), Next::Wait(secs(t, 1_005)));
+        peer.resume(t);
+        peer.pause(secs(t, 5));
+        peer.resume(secs(t, 1_000));
+        assert_eq!(
+            peer.action(&LIMITS, secs(t, 1_000)),
+            LivenessAction::Wait(secs(t, 1_005))
+        );
         // Coming and going does not keep a silent peer alive.
         for second in 1_000..1_020 {
-            peer.away(secs(t, second));
-            peer.back(secs(t, second));
+            peer.pause(secs(t, second));
+            peer.resume(secs(t, second));
         }
-        assert_eq!(peer.next(&LIMITS, secs(t, 1_020)), Next::GiveUp);
+        assert_eq!(peer.action(&LIMITS, secs(t, 1_020)), LivenessAction::GiveUp);
     }
 }

@@ -1,4 +1,4 @@
-//! Staying connected: dial, serve, and dial again after a wait that grows while nothing works.
+//! Staying connected: dial, serve, and dial again after a wait that grows while dialling fails.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -7,30 +7,31 @@ use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::clock::SharedClock;
 use tokio_util::sync::CancellationToken;
 
-/// What a role wants after a connection has ended.
+/// The decision after a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// Dial again.
+pub enum AfterConnection {
+    /// Dial again, after the wait.
     Again,
-    /// The work is done, or pointless.
+    /// Stop: the work is done, or another connection would not help.
     Stop,
 }
 
-/// How connections are kept.
+/// The policy of a connection that is kept.
 #[derive(Clone, Debug)]
 pub struct Reconnecting {
-    /// Who is dialled, for the log.
+    /// The peer's name in the log.
     pub name: &'static str,
-    /// How the wait between two tries grows.
+    /// The waits between two tries.
     pub backoff: Backoff,
-    /// Whose time it is.
+    /// The clock of the waits.
     pub clock: SharedClock,
-    /// Ends dialling and waiting. An open connection is left to `serve`, which can close it politely.
+    /// Ends dialling and waiting. An open connection is left to `serve`, which closes it.
     pub stop: CancellationToken,
 }
 
 impl Reconnecting {
-    /// Dials until `serve` says stop, `fatal` says that dialling is pointless, or the token is cancelled.
+    /// Dials until `serve` returns [`AfterConnection::Stop`], `fatal` holds for an error of dialling, or the token is
+    /// cancelled.
     ///
     /// A connection that lived longer than the longest wait counts as good: the next failure starts from the shortest
     /// wait again. One that is accepted and dropped at once does not.
@@ -48,7 +49,7 @@ impl Reconnecting {
         D: FnMut() -> Dial,
         Dial: Future<Output = Result<C, E>>,
         S: FnMut(C) -> Serve,
-        Serve: Future<Output = After>,
+        Serve: Future<Output = AfterConnection>,
     {
         let mut failures = 0;
         loop {
@@ -61,7 +62,7 @@ impl Reconnecting {
                     tracing::info!(peer = self.name, "connected");
                     let since = self.clock.now();
                     let after = serve(connection).await;
-                    if after == After::Stop || self.stop.is_cancelled() {
+                    if after == AfterConnection::Stop || self.stop.is_cancelled() {
                         return Ok(());
                     }
                     if self.clock.now().since(since) > self.backoff.max {

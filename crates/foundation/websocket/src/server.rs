@@ -41,7 +41,7 @@ where
 {
     let key = match accept_key(request.headers()) {
         Ok(key) => key,
-        Err(error) => return refusal(error),
+        Err(error) => return rejection(error),
     };
     let muster = shows_muster(request.headers());
     let upgrading = hyper::upgrade::on(&mut request);
@@ -95,7 +95,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
         .any(|word| word.trim().eq_ignore_ascii_case(token))
 }
 
-fn refusal(error: UpgradeError) -> Response<Full<Bytes>> {
+fn rejection(error: UpgradeError) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{error}\n")));
     let headers = response.headers_mut();
     match error {

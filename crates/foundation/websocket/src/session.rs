@@ -1,35 +1,36 @@
-//! Who may exchange messages: a socket begins as a [`Greeting`], and only a greeting that was accepted becomes a
-//! [`Session`]. What the messages mean is the business of the [`Peer`].
+//! Typed messages with a peer that was recognised: a socket begins as a [`Greeting`], and only an accepted greeting
+//! becomes a [`PeerSession`]. The [`Peer`] knows the meaning of the messages.
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::CloseCode;
 use crate::error::SocketError;
-use crate::socket::{Closed, Socket, SocketReader, SocketWriter};
+use crate::socket::{PeerClose, Socket, SocketReader, SocketWriter};
 
-/// The other side of a session: who it is, and which messages are exchanged with it.
+/// The other side of a session: its identity, and the types of the messages.
 pub trait Peer: Send + Sync + 'static {
-    /// What it sends to us.
+    /// Messages from the peer.
     type In: Send;
-    /// What we send to it.
+    /// Messages to the peer.
     type Out: Send + Sync;
-    /// Why a frame of its is not a message.
+    /// The error for a frame of the peer that is not a message.
     type Malformed: std::error::Error + Send + Sync + 'static;
 
-    /// Reads a frame.
+    /// Decodes a frame of the peer.
     ///
     /// # Errors
-    /// A frame that is not a message, with a reason for its operator.
+    /// The frame is not a message; the reason is for the peer's operator.
     fn decode(frame: &str) -> Result<Self::In, Self::Malformed>;
 
-    /// Writes a frame.
+    /// Encodes a message to the peer.
     fn encode(message: &Self::Out) -> String;
 }
 
-/// Why no message was exchanged.
+/// Why a message could not be received.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError<M: std::error::Error + 'static> {
-    /// The socket's fault.
+    /// The socket failed.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// A frame that is not a message. The session is still usable.
@@ -47,17 +48,17 @@ impl<M: std::error::Error> SessionError<M> {
     }
 }
 
-/// How many bytes a peer may send before its greeting is accepted: many times what any greeting has.
+/// Bytes that a peer may send before its greeting is accepted: many times the size of any greeting.
 const GREETING_BYTES: usize = 64 * 1024;
 
-/// A socket whose peer has not been recognised. It exchanges frames, not messages, and few.
+/// A socket whose peer is not recognised yet. It exchanges a few frames, and no messages.
 #[derive(Debug)]
 pub struct Greeting {
     socket: Socket,
 }
 
 impl Greeting {
-    /// Begins to greet. Of a peer that dialled us only 64 KiB are read until it is accepted.
+    /// Begins the handshake. From a peer that dialled us only 64 KiB are read until it is accepted.
     pub fn new(socket: Socket) -> Self {
         socket.allowance().limit(GREETING_BYTES);
         Self { socket }
@@ -84,13 +85,13 @@ impl Greeting {
         self.socket.send(frame).await
     }
 
-    /// The peer is who it says.
-    pub fn accept<P: Peer>(self, peer: P) -> Session<P> {
+    /// Makes it a session: the peer has shown its identity.
+    pub fn accept<P: Peer>(self, peer: P) -> PeerSession<P> {
         self.socket.allowance().lift();
         let muster = self.socket.is_muster();
         let (reader, writer) = self.socket.split();
         let peer = Arc::new(peer);
-        Session {
+        PeerSession {
             receiver: Receiver {
                 reader,
                 peer: Arc::clone(&peer),
@@ -100,18 +101,18 @@ impl Greeting {
         }
     }
 
-    /// The peer is told why not, and the socket is closed.
-    pub async fn refuse(mut self, frame: Option<String>, code: u16) {
+    /// Sends a last frame, such as the reason, and closes the socket.
+    pub async fn refuse(mut self, frame: Option<String>, code: CloseCode) {
         if let Some(frame) = frame {
-            // Who does not read the reason still sees the code.
+            // A peer that does not read the reason still sees the code.
             let _ = self.socket.send(frame).await;
         }
         self.socket.close(code, "").await;
     }
 }
 
-/// A socket whose peer is known: messages are exchanged.
-pub struct Session<P> {
+/// A socket whose peer is known, and which exchanges messages.
+pub struct PeerSession<P> {
     receiver: Receiver<P>,
     sender: Sender<P>,
     muster: bool,
@@ -129,10 +130,10 @@ pub struct Sender<P> {
     peer: Arc<P>,
 }
 
-// === impl Session ===
+// === impl PeerSession ===
 
-impl<P: Peer> Session<P> {
-    /// Who is on the other side.
+impl<P: Peer> PeerSession<P> {
+    /// The peer, as its greeting was accepted.
     pub fn peer(&self) -> &P {
         &self.sender.peer
     }
@@ -159,24 +160,24 @@ impl<P: Peer> Session<P> {
     }
 
     /// Closes with a code and a reason and waits, within the handshake limit, for the peer to agree.
-    pub async fn close(mut self, code: u16, reason: &str) {
+    pub async fn close(mut self, code: CloseCode, reason: &str) {
         self.sender.close(code, reason).await;
         self.receiver.reader.drain().await;
     }
 
-    /// How the peer closed, once `recv` has answered `None`.
-    pub fn closed(&self) -> Option<&Closed> {
+    /// The peer's close frame, once `recv` has returned `None`.
+    pub fn closed(&self) -> Option<&PeerClose> {
         self.receiver.reader.closed()
     }
 
-    /// Two halves for two tasks.
+    /// Splits it into two halves for two tasks.
     pub fn split(self) -> (Receiver<P>, Sender<P>) {
         (self.receiver, self.sender)
     }
 }
 
 impl<P: Peer> Receiver<P> {
-    /// Who is on the other side.
+    /// The peer, as its greeting was accepted.
     pub fn peer(&self) -> &P {
         &self.peer
     }
@@ -192,14 +193,14 @@ impl<P: Peer> Receiver<P> {
         }
     }
 
-    /// How the peer closed, once [`Self::recv`] has answered `None`.
-    pub fn closed(&self) -> Option<&Closed> {
+    /// The peer's close frame, once [`Self::recv`] has returned `None`.
+    pub fn closed(&self) -> Option<&PeerClose> {
         self.reader.closed()
     }
 }
 
 impl<P: Peer> Sender<P> {
-    /// Who is on the other side.
+    /// The peer, as its greeting was accepted.
     pub fn peer(&self) -> &P {
         &self.peer
     }
@@ -217,7 +218,7 @@ impl<P: Peer> Sender<P> {
         self.writer.send(P::encode(message)).await
     }
 
-    /// Sends several messages, in as few writes as they fit into.
+    /// Sends several messages in as few writes as possible.
     ///
     /// # Errors
     /// See [`SocketWriter::send_all`].
@@ -228,8 +229,8 @@ impl<P: Peer> Sender<P> {
         self.writer.send_all(messages.into_iter().map(P::encode)).await
     }
 
-    /// Tells the peer that this is the end.
-    pub async fn close(&self, code: u16, reason: &str) {
+    /// Sends a close frame.
+    pub async fn close(&self, code: CloseCode, reason: &str) {
         self.writer.close(code, reason).await;
     }
 }
@@ -243,9 +244,9 @@ impl<P> Clone for Sender<P> {
     }
 }
 
-impl<P: fmt::Debug> fmt::Debug for Session<P> {
+impl<P: fmt::Debug> fmt::Debug for PeerSession<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
+        f.debug_struct("PeerSession")
             .field("peer", &self.sender.peer)
             .field("muster", &self.muster)
             .finish_non_exhaustive()

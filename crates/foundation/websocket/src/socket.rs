@@ -1,4 +1,4 @@
-//! A websocket on which a text frame is a message. Pings, silence, sizes and slow readers are dealt with here.
+//! A websocket on which a text frame is a message, with pings and with bounds on silence, size and slowness.
 //!
 //! No task runs behind a socket: pings are sent and answered while someone waits in [`SocketReader::recv`], which every
 //! role does all the time. Dropping a waiting `recv` loses nothing.
@@ -9,34 +9,32 @@ use std::sync::Arc;
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as FrameCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error as LibraryError, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::allowance::{Allowance, Counted};
+use crate::CloseCode;
+use crate::allowance::{CountedIo, ReadAllowance};
 use crate::error::SocketError;
+use crate::io::Io;
 use crate::limits::Limits;
-use crate::liveness::{Liveness, Next};
+use crate::liveness::{Liveness, LivenessAction};
 
-/// A close frame's reason may have this many bytes.
+/// Bytes of a close frame's reason, at most (RFC 6455, 5.5).
 const MAX_REASON: usize = 123;
 
-/// What a socket runs over: TCP, TLS or an upgraded HTTP connection.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-/// The plain variant serves both plain TCP and connections that a server has upgraded.
+/// Frames over a byte stream. TLS lies below the plain variant, so it serves every connection.
 pub(crate) type Frames = WebSocketStream<MaybeTlsStream<Box<dyn Io>>>;
 
-/// How the peer ended the session.
+/// The peer's close frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Closed {
-    /// The websocket close code; 1005 if the peer gave none.
-    pub code: u16,
+pub struct PeerClose {
+    /// The peer's code; [`CloseCode::NoStatus`] if it gave none.
+    pub code: CloseCode,
     /// Its reason, often empty.
     pub reason: String,
 }
@@ -45,25 +43,25 @@ pub struct Closed {
 pub struct Socket {
     reader: SocketReader,
     writer: SocketWriter,
-    allowance: Allowance,
+    allowance: ReadAllowance,
 }
 
 /// The receiving half.
 pub struct SocketReader {
     stream: SplitStream<Frames>,
-    link: Arc<Link>,
+    link: Arc<SocketState>,
     liveness: Liveness,
-    closed: Option<Closed>,
+    closed: Option<PeerClose>,
 }
 
 /// The sending half. Clones send on the same socket, one frame at a time.
 #[derive(Clone)]
 pub struct SocketWriter {
-    link: Arc<Link>,
+    link: Arc<SocketState>,
 }
 
-/// What both halves share.
-struct Link {
+/// The state that both halves share.
+struct SocketState {
     sink: Mutex<SplitSink<Frames, Message>>,
     limits: Limits,
     peer: SocketAddr,
@@ -77,8 +75,8 @@ struct Link {
 impl Socket {
     /// The server's side of a connection whose upgrade is done.
     pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
-        let allowance = Allowance::default();
-        let counted: Box<dyn Io> = Box::new(Counted {
+        let allowance = ReadAllowance::default();
+        let counted: Box<dyn Io> = Box::new(CountedIo {
             io,
             allowance: allowance.clone(),
         });
@@ -93,7 +91,7 @@ impl Socket {
     /// A websocket whose handshake is done.
     pub(crate) fn over(frames: Frames, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
         let (sink, stream) = frames.split();
-        let link = Arc::new(Link {
+        let link = Arc::new(SocketState {
             sink: Mutex::new(sink),
             limits: *limits,
             peer,
@@ -108,13 +106,13 @@ impl Socket {
                 closed: None,
             },
             writer: SocketWriter { link },
-            allowance: Allowance::default(),
+            allowance: ReadAllowance::default(),
         }
     }
 
-    /// What the peer may send until it is recognised. Only connections that were made to us are counted: whom we dial
-    /// we have chosen.
-    pub(crate) fn allowance(&self) -> &Allowance {
+    /// The bytes that the peer may send until it is recognised. Only accepted connections are counted: a peer that we
+    /// dial is chosen by us.
+    pub(crate) fn allowance(&self) -> &ReadAllowance {
         &self.allowance
     }
 
@@ -135,28 +133,28 @@ impl Socket {
     }
 
     /// Closes with a code and a reason and waits, within the handshake limit, for the peer to agree.
-    pub async fn close(mut self, code: u16, reason: &str) {
+    pub async fn close(mut self, code: CloseCode, reason: &str) {
         self.writer.close(code, reason).await;
         self.reader.drain().await;
     }
 
-    /// Two halves for two tasks.
+    /// Splits it into two halves for two tasks.
     pub fn split(self) -> (SocketReader, SocketWriter) {
         (self.reader, self.writer)
     }
 
-    /// Whether the peer showed that it is Muster. Only then may anything of ours be sent to it.
+    /// Whether the peer showed that it is Muster. Only then may messages that ComputeHorde does not know be sent to it.
     pub fn is_muster(&self) -> bool {
         self.reader.link.muster
     }
 
-    /// The address the peer is connected from or at.
+    /// The peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.reader.link.peer
     }
 
-    /// How the peer closed, once `recv` has answered `None`.
-    pub fn closed(&self) -> Option<&Closed> {
+    /// The peer's close frame, once `recv` has returned `None`.
+    pub fn closed(&self) -> Option<&PeerClose> {
         self.reader.closed()
     }
 }
@@ -181,18 +179,18 @@ impl SocketReader {
         if self.closed.is_some() {
             return Ok(None);
         }
-        self.liveness.back(Instant::now());
-        let mut listening = Listening(self);
+        self.liveness.resume(Instant::now());
+        let mut listening = RecvGuard(self);
         let reader = &mut listening.0;
         loop {
-            let wake = match reader.liveness.next(&reader.link.limits, Instant::now()) {
-                Next::Wait(until) => until,
-                Next::Ping => {
+            let wake = match reader.liveness.action(&reader.link.limits, Instant::now()) {
+                LivenessAction::Wait(until) => until,
+                LivenessAction::Ping => {
                     reader.ping();
                     continue;
                 }
-                // What arrived while nobody listened is still read before the peer is given up.
-                Next::GiveUp => Instant::now(),
+                // Frames that arrived while no reader waited are still read before the peer counts as gone.
+                LivenessAction::GiveUp => Instant::now(),
             };
             let gone = reader.link.gone.clone();
             let frame = tokio::select! {
@@ -200,35 +198,35 @@ impl SocketReader {
                 frame = reader.stream.next() => frame,
                 () = gone.cancelled() => return Err(SocketError::Lost(None)),
                 () = tokio::time::sleep_until(wake) => {
-                    if reader.liveness.next(&reader.link.limits, Instant::now()) == Next::GiveUp {
+                    if reader.liveness.action(&reader.link.limits, Instant::now()) == LivenessAction::GiveUp {
                         return Err(reader.give_up());
                     }
                     continue;
                 }
             };
-            reader.liveness.heard(Instant::now());
-            if let Some(outcome) = reader.judge(frame) {
+            reader.liveness.note_frame(Instant::now());
+            if let Some(outcome) = reader.interpret(frame) {
                 return outcome;
             }
         }
     }
 
-    /// How the peer closed, once [`Self::recv`] has answered `None`.
-    pub fn closed(&self) -> Option<&Closed> {
+    /// The peer's close frame, once [`Self::recv`] has returned `None`.
+    pub fn closed(&self) -> Option<&PeerClose> {
         self.closed.as_ref()
     }
 
-    /// Waits, within the handshake limit, until the peer agrees to a close; what it still says is not wanted any more.
+    /// Waits, within the handshake limit, until the peer agrees to a close; further messages are dropped.
     ///
     /// A connection that is dropped with frames unread may take our own last frames with it.
     pub async fn drain(&mut self) {
         let agreed = async { while let Some(Ok(_)) = self.stream.next().await {} };
-        // A peer that does not agree is left.
+        // A peer that does not agree in time is left alone.
         let _ = timeout(self.link.limits.handshake, agreed).await;
     }
 
-    /// What one frame means; nothing for the frames that only keep a connection alive.
-    fn judge(
+    /// The meaning of one frame; `None` for frames that only keep a connection alive.
+    fn interpret(
         &mut self,
         frame: Option<Result<Message, LibraryError>>,
     ) -> Option<Result<Option<String>, SocketError>> {
@@ -241,16 +239,16 @@ impl SocketReader {
             Some(Ok(Message::Binary(bytes))) => Some(Err(SocketError::Binary(bytes.len()))),
             Some(Ok(Message::Close(frame))) => {
                 self.closed = Some(frame.map_or_else(
-                    || Closed {
-                        code: CloseCode::Status.into(),
+                    || PeerClose {
+                        code: CloseCode::NoStatus,
                         reason: String::new(),
                     },
-                    |frame| Closed {
-                        code: frame.code.into(),
+                    |frame| PeerClose {
+                        code: CloseCode::from(u16::from(frame.code)),
                         reason: frame.reason.as_str().to_owned(),
                     },
                 ));
-                // Hands our agreement to the network. Whether the peer then hangs up is its own business.
+                // Hands our agreement to the network; the peer closes the connection.
                 let _ = self.stream.next().now_or_never();
                 self.link.gone.cancel();
                 Some(Ok(None))
@@ -262,19 +260,19 @@ impl SocketReader {
             }
             Some(Err(error)) => {
                 let error = SocketError::from_library(error);
-                self.link.say_why(&error);
+                self.link.close_for_fault(&error);
                 self.link.gone.cancel();
                 Some(Err(error))
             }
         }
     }
 
-    /// Asks for a sign of life without waiting for the peer to read it.
+    /// Sends a ping without waiting for the peer to read it.
     fn ping(&mut self) {
-        self.liveness.pinged(Instant::now());
+        self.liveness.note_ping(Instant::now());
         // A sink in use is a message under way, which has its own limit and serves as well as a ping.
         if let Ok(mut sink) = self.link.sink.try_lock() {
-            // If it does not fit now, the peer is not reading, and silence will tell.
+            // If it does not fit now, the peer is not reading, and its silence ends the connection.
             let _ = sink.send(Message::Ping(bytes::Bytes::new())).now_or_never();
         }
     }
@@ -285,12 +283,12 @@ impl SocketReader {
     }
 }
 
-/// Notes when a reader stops waiting, also when its future is dropped.
-struct Listening<'a>(&'a mut SocketReader);
+/// Notes the time when a reader stops waiting, also when its future is dropped.
+struct RecvGuard<'a>(&'a mut SocketReader);
 
-impl Drop for Listening<'_> {
+impl Drop for RecvGuard<'_> {
     fn drop(&mut self) {
-        self.0.liveness.away(Instant::now());
+        self.0.liveness.pause(Instant::now());
     }
 }
 
@@ -305,11 +303,11 @@ impl SocketWriter {
         self.send_all([message]).await
     }
 
-    /// Sends several messages, in as few writes as they fit into, and waits until they are handed to the network. The write
-    /// limit is for all of them.
+    /// Sends several messages in as few writes as possible, and waits until they are handed to the network. The write
+    /// limit is for all of them together.
     ///
     /// # Errors
-    /// As [`Self::send`]; of a message over the limit and those behind it nothing is sent.
+    /// As [`Self::send`]; a message over the limit and those behind it are not sent.
     pub async fn send_all(&self, messages: impl IntoIterator<Item = String>) -> Result<(), SocketError> {
         let limit = self.link.limits.max_frame;
         let mut too_long = None;
@@ -327,13 +325,13 @@ impl SocketWriter {
         }
     }
 
-    /// Tells the peer that this is the end. The reader answers `None` once the peer agrees.
-    pub async fn close(&self, code: u16, reason: &str) {
+    /// Sends a close frame. The reader returns `None` once the peer agrees.
+    pub async fn close(&self, code: CloseCode, reason: &str) {
         let frame = CloseFrame {
-            code: CloseCode::from(code),
-            reason: shortened(reason).into(),
+            code: FrameCode::from(u16::from(code)),
+            reason: shorten_reason(reason).into(),
         };
-        // A peer that is gone needs no goodbye.
+        // The peer may be gone.
         let _ = self.link.send_all(vec![Message::Close(Some(frame))]).await;
     }
 
@@ -343,9 +341,9 @@ impl SocketWriter {
     }
 }
 
-// === impl Link ===
+// === impl SocketState ===
 
-impl Link {
+impl SocketState {
     async fn send_all(&self, messages: Vec<Message>) -> Result<(), SocketError> {
         if self.gone.is_cancelled() {
             return Err(SocketError::Lost(None));
@@ -368,7 +366,7 @@ impl Link {
                 self.gone.cancel();
                 Err(SocketError::from_library(error))
             }
-            // Half a frame may be out: nothing can follow it.
+            // Half a frame may be sent, and nothing can follow it.
             Err(_) => {
                 self.gone.cancel();
                 Err(SocketError::SlowReader(self.limits.write))
@@ -377,10 +375,10 @@ impl Link {
     }
 
     /// Closes with the code that names the peer's fault.
-    fn say_why(&self, error: &SocketError) {
+    fn close_for_fault(&self, error: &SocketError) {
         let code = match error {
-            SocketError::Oversize { .. } | SocketError::BeforeGreeting => CloseCode::Size,
-            SocketError::InvalidUtf8 => CloseCode::Invalid,
+            SocketError::Oversize { .. } | SocketError::BeforeGreeting => CloseCode::TooBig,
+            SocketError::InvalidUtf8 => CloseCode::InvalidData,
             SocketError::Protocol(_) => CloseCode::Protocol,
             SocketError::Binary(_)
             | SocketError::TooLongToSend { .. }
@@ -389,18 +387,18 @@ impl Link {
             | SocketError::Lost(_) => return,
         };
         let frame = CloseFrame {
-            code,
-            reason: shortened(&error.to_string()).into(),
+            code: FrameCode::from(u16::from(code)),
+            reason: shorten_reason(&error.to_string()).into(),
         };
         if let Ok(mut sink) = self.sink.try_lock() {
-            // A peer that breaks the rules is not waited for.
+            // The reason is not worth waiting for a peer that breaks the rules.
             let _ = sink.send(Message::Close(Some(frame))).now_or_never();
         }
     }
 }
 
-/// At most as many bytes as a close frame can carry, cut between characters.
-fn shortened(reason: &str) -> String {
+/// The beginning of a reason that fits into a close frame, cut between characters.
+fn shorten_reason(reason: &str) -> String {
     reason
         .char_indices()
         .take_while(|(at, c)| at + c.len_utf8() <= MAX_REASON)
@@ -414,8 +412,8 @@ mod tests {
 
     #[test]
     fn a_reason_is_cut_between_characters() {
-        assert_eq!(shortened("bye"), "bye");
-        assert_eq!(shortened(&"é".repeat(100)).len(), 122);
-        assert_eq!(shortened(&"a".repeat(200)).len(), 123);
+        assert_eq!(shorten_reason("bye"), "bye");
+        assert_eq!(shorten_reason(&"é".repeat(100)).len(), 122);
+        assert_eq!(shorten_reason(&"a".repeat(200)).len(), 123);
     }
 }

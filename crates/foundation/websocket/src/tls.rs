@@ -1,18 +1,17 @@
-//! Websockets between parties that know each other's certificates (see [`muster_process::tls`]): one dials, one listens.
+//! Websockets between parties that know each other's certificates, see [`muster_process::tls`].
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_process::listen::{Accepted, Acceptor};
 use muster_process::task::Tasks;
 use muster_process::{SharedClock, tls};
 use muster_protocol::{Digest, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
@@ -24,19 +23,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{handshake, shows_muster};
 use crate::error::ConnectError;
+use crate::io::Io;
 use crate::limits::Limits;
 use crate::server::upgrade;
-use crate::socket::{Io, Socket};
+use crate::socket::Socket;
 
-/// Connections that may be between accepting and a known certificate at once.
+/// Connections whose certificate is not known yet, at a time.
 const MAX_STRANGERS: usize = 64;
-/// After a failed accept, so that a lack of file descriptors does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Dials `address` (`host:port`) and opens a websocket at `path` over TLS. Only the peer that `config` knows is talked to.
+/// Dials `address` (`host:port`) and opens a websocket at `path` over TLS, with the one peer whose certificate `config`
+/// knows.
 ///
 /// # Errors
-/// Nobody there, somebody else there, a refusal, an answer that is not websocket, or none in time.
+/// No process listens there, its certificate is another one, or it does not upgrade to a websocket in time.
 pub async fn connect_known(
     address: &str,
     path: &str,
@@ -65,7 +64,7 @@ async fn dial(
     let tcp = TcpStream::connect(address).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     let peer = tcp.peer_addr().map_err(unreachable)?;
-    // The certificate says who answers, not the name.
+    // The peer is known by its certificate, not by its name.
     let name = ServerName::IpAddress(peer.ip().into());
     let tls = TlsConnector::from(config).connect(name, tcp).await;
     let tls = tls.map_err(|source| ConnectError::Tls {
@@ -82,7 +81,7 @@ async fn dial(
     let io: Box<dyn Io> = Box::new(tls);
     let opened = client_async_with_config(request, MaybeTlsStream::Plain(io), Some(limits.websocket())).await;
     let (frames, response) = opened.map_err(|source| {
-        // A peer that does not take our certificate says so only once TLS is up.
+        // In TLS 1.3 a peer rejects our certificate only after the handshake.
         if let tokio_tungstenite::tungstenite::Error::Io(source) = source {
             let url = url.to_owned();
             return ConnectError::Tls { url, source };
@@ -97,17 +96,17 @@ async fn dial(
     ))
 }
 
-/// Who decides about callers and talks to them.
+/// Decides which callers are admitted, and serves them.
 pub trait Callers: Send + Sync + 'static {
-    /// Whether whoever holds this certificate may speak at all. Asked before a byte of it is read.
+    /// Whether the holder of this certificate is admitted. Asked before any of its messages is read.
     fn admits(&self, certificate: Digest) -> impl Future<Output = bool> + Send;
 
-    /// Talks to it, to the end of the connection.
+    /// Serves the caller to the end of the connection.
     fn serve(&self, socket: Socket, certificate: Digest) -> impl Future<Output = ()> + Send;
 }
 
-/// Listens until `stop` is cancelled; open connections live on as tasks of their own. Whatever path is asked for, there is
-/// one websocket here.
+/// Listens until `stop` is cancelled; open connections live on as tasks of their own. Every path leads to the same
+/// websocket.
 pub async fn listen<C: Callers>(
     listener: TcpListener,
     config: ServerConfig,
@@ -118,31 +117,21 @@ pub async fn listen<C: Callers>(
     stop: CancellationToken,
 ) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
-    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
-        let (tcp, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                let _ = stop.run_until_cancelled(clock.sleep(ACCEPT_PAUSE)).await;
-                continue;
-            }
-        };
-        // One too many waits for nothing: it is hung up on.
-        let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else {
-            continue;
-        };
+    let accepting = Acceptor::new("tls", listener, MAX_STRANGERS, clock, stop);
+    while let Some(Accepted { stream, peer, permit }) = accepting.next().await {
         let (acceptor, callers, own) = (acceptor.clone(), Arc::clone(&callers), tasks.clone());
         tasks.spawn("tls connection", async move {
-            let greeted = timeout(limits.handshake, greet(&acceptor, tcp, &*callers)).await;
+            let greeted = timeout(limits.handshake, greet(&acceptor, stream, &*callers)).await;
             drop(permit);
             match greeted {
                 Ok(Ok(Some((tls, certificate)))) => {
                     answer(tls, certificate, peer, limits, callers, &own).await;
                 }
-                Ok(Ok(None)) => tracing::warn!(%peer, "a caller with an unknown certificate was hung up on"),
-                Ok(Err(error)) => tracing::warn!(%peer, %error, "a caller did not come through TLS"),
-                Err(_) => tracing::debug!(%peer, "a caller was too slow"),
+                Ok(Ok(None)) => {
+                    tracing::warn!(%peer, "a caller with an unknown certificate was disconnected")
+                }
+                Ok(Err(error)) => tracing::warn!(%peer, %error, "the TLS handshake with a caller failed"),
+                Err(_) => tracing::debug!(%peer, "a caller did not finish the TLS handshake in time"),
             }
         });
     }
@@ -155,7 +144,6 @@ async fn greet<C: Callers>(
     tcp: TcpStream,
     callers: &C,
 ) -> io::Result<Option<(Tls, Digest)>> {
-    tcp.set_nodelay(true)?;
     let tls = acceptor.accept(tcp).await?;
     let shown = tls.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let Some(certificate) = shown.map(tls::fingerprint) else {
@@ -184,6 +172,6 @@ async fn answer<C: Callers>(
         .serve_connection(TokioIo::new(tls), service)
         .with_upgrades();
     if let Err(error) = serving.await {
-        tracing::debug!(%peer, %error, "a caller left before its websocket was open");
+        tracing::debug!(%peer, %error, "a caller disconnected before its websocket was open");
     }
 }

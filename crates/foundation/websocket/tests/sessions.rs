@@ -1,4 +1,4 @@
-//! Who gets a session, what it exchanges, and how a connection is kept.
+//! Greetings, typed sessions, and connections that are kept.
 
 #[cfg(test)]
 mod support;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use muster_process::backoff::Backoff;
 use muster_process::clock::{SharedClock, SystemClock, TokioClock};
 use muster_protocol::Timestamp;
-use muster_websocket::reconnect::{After, Reconnecting};
-use muster_websocket::{ConnectError, Greeting, Peer, SessionError, SocketError};
+use muster_websocket::reconnect::{AfterConnection, Reconnecting};
+use muster_websocket::{CloseCode, ConnectError, Greeting, Peer, SessionError, SocketError};
 use support::{LIMITS, Server, within};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +75,7 @@ async fn an_accepted_greeting_exchanges_messages() {
     assert_eq!(within(session.recv()).await.unwrap(), Some(9));
 
     let (mut receiver, sender) = session.split();
-    sender.clone().close(1000, "done").await;
+    sender.clone().close(CloseCode::Normal, "done").await;
     assert_eq!(within(client.recv()).await.unwrap(), None);
     assert_eq!(within(receiver.recv()).await.unwrap(), None);
     assert!(matches!(sender.send(&1).await, Err(SocketError::Lost(_))));
@@ -90,7 +90,7 @@ async fn a_peer_that_is_not_recognised_is_not_listened_to_for_long() {
     assert!(matches!(error, Err(SocketError::BeforeGreeting)), "{error:?}");
     drop((sent, greeting));
 
-    // What follows a greeting waits until it is accepted, whatever its size.
+    // A message behind the greeting waits until the greeting is accepted, at any size.
     let (mut client, ours) = server.with_client(&LIMITS).await;
     let mut greeting = Greeting::new(ours);
     let large = "7".repeat(1024 * 1024);
@@ -110,12 +110,13 @@ async fn a_peer_that_is_not_recognised_is_not_listened_to_for_long() {
 async fn a_refused_greeting_says_why_and_closes() {
     let mut server = Server::start(LIMITS).await;
     let (mut client, ours) = server.with_client(&LIMITS).await;
-    let refusing = server
-        .tasks
-        .spawn("refuse", Greeting::new(ours).refuse(Some("401".to_owned()), 1008));
+    let refusing = server.tasks.spawn(
+        "refuse",
+        Greeting::new(ours).refuse(Some("401".to_owned()), CloseCode::Policy),
+    );
     assert_eq!(within(client.recv()).await.unwrap().as_deref(), Some("401"));
     assert_eq!(within(client.recv()).await.unwrap(), None);
-    assert_eq!(client.closed().map(|closed| closed.code), Some(1008));
+    assert_eq!(client.closed().map(|closed| closed.code), Some(CloseCode::Policy));
     within(refusing.join()).await.unwrap();
 }
 
@@ -150,7 +151,7 @@ async fn a_connection_is_made_again_after_the_server_was_gone() {
                 async move {
                     served.fetch_add(1, Ordering::SeqCst);
                     while let Ok(Some(_)) = socket.recv().await {}
-                    After::Again
+                    AfterConnection::Again
                 }
             };
             keeping.run(dial, serve, |_: &ConnectError| false).await
@@ -158,7 +159,7 @@ async fn a_connection_is_made_again_after_the_server_was_gone() {
     };
 
     // The server closes, then is gone, then is back on the same port.
-    within(server.socket().await.close(1001, "restarting")).await;
+    within(server.socket().await.close(CloseCode::GoingAway, "restarting")).await;
     let second = server.socket().await;
     drop(second);
     server.tasks.shutdown();
@@ -177,7 +178,7 @@ async fn a_connection_is_made_again_after_the_server_was_gone() {
     assert!(served.load(Ordering::SeqCst) >= 2);
 
     stop.cancel();
-    within(third.close(1000, "")).await;
+    within(third.close(CloseCode::Normal, "")).await;
     assert!(within(kept.join()).await.unwrap().is_ok());
 }
 
@@ -204,9 +205,9 @@ async fn the_wait_grows_and_only_a_good_connection_shortens_it() {
             match n {
                 5 => clock.sleep(Duration::from_secs(1)).await,
                 7 => {}
-                _ => return After::Stop,
+                _ => return AfterConnection::Stop,
             }
-            After::Again
+            AfterConnection::Again
         }
     };
     keeping(Arc::clone(&clock), &stop)
@@ -224,7 +225,7 @@ async fn a_fatal_error_and_a_stop_end_it() {
     let stop = CancellationToken::new();
     let keeping = keeping(clock, &stop);
     let refuse = || async { Err::<(), _>("refused") };
-    let serve = |()| async { After::Again };
+    let serve = |()| async { AfterConnection::Again };
     assert_eq!(keeping.run(refuse, serve, |_| true).await, Err("refused"));
 
     let (ended, ()) = tokio::join!(keeping.run(refuse, serve, |_| false), async {

@@ -11,8 +11,8 @@ use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::Judgement;
 use muster_grading::plan::{BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch};
 use muster_grading::settlement::{Capacity, count_capacities, judge_silent_miner};
-use muster_process::store::StoreError;
 use muster_protocol::ExecutorClass;
+use muster_store::StoreError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 

@@ -18,8 +18,8 @@ pub mod transport;
 use std::sync::Arc;
 
 use muster_grading::plan::BlockHash;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
+use muster_store::StoreError;
 use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 

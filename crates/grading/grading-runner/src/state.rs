@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_grading::GradeSpec;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
+use muster_store::StoreError;
 use tokio::sync::Semaphore;
 
 use crate::backend::GradingBackend;

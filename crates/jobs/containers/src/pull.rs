@@ -18,12 +18,6 @@ use crate::reference::{Pin, Reference};
 /// Told, as often as something arrives, how many bytes have come and how many are known to come.
 pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// After a recoverable failure: 1, 2, 4, 8, 16 seconds.
-const RETRIES: u32 = 5;
-const BACKOFF: Backoff = Backoff {
-    base: Duration::from_secs(1),
-    max: Duration::from_secs(16),
-};
 /// A pull of which nothing has been heard for so long has died. The engine itself waits up to half a minute between two
 /// of its own tries for a layer.
 const SILENCE: Duration = Duration::from_secs(180);
@@ -102,20 +96,18 @@ pub async fn pull(
     progress: &Progress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
-    let mut attempt = 0;
+    let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
     loop {
         let answers = engine.start_pull(reference, credentials.clone());
         let error = match drain(answers, reference, progress, clock).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        if !error.is_recoverable() || attempt >= RETRIES {
+        let Some(pause) = pauses.next().filter(|_| error.is_recoverable()) else {
             return Err(error);
-        }
-        let wait = BACKOFF.delay(attempt, u32::MAX);
-        tracing::warn!(%error, attempt, wait_s = wait.as_secs(), "trying again");
-        clock.sleep(wait).await;
-        attempt += 1;
+        };
+        tracing::warn!(%error, ?pause, "cannot pull an image; trying again");
+        clock.sleep(pause).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an executor keeps of having enrolled: its own key, and which miner is its.
+//! The credentials that an enrolled executor keeps: its own key, and the address and certificate of its miner.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::keys::{KeyError, StoredIdentity};
 
 /// The file of an enrolled executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Membership {
+pub struct ExecutorCredentials {
     /// `host:port` of the miner.
     pub address: String,
     /// The certificate that must answer there.
@@ -21,80 +21,80 @@ pub struct Membership {
     pub own: StoredIdentity,
 }
 
-/// A membership that cannot be kept or read.
+/// Credentials that cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
-pub enum MembershipError {
-    /// There is none.
+pub enum CredentialsError {
+    /// There is no such file.
     #[error("this executor is not enrolled: {path} is missing; run `muster executor --enrol TOKEN`", path = path.display())]
     Missing {
-        /// Where it was looked for.
+        /// The file that is missing.
         path: PathBuf,
     },
-    /// It is there already.
+    /// The file exists already.
     #[error("this executor is enrolled already; to enrol it anew, remove {path}", path = path.display())]
     Exists {
-        /// Which.
+        /// The credentials' file.
         path: PathBuf,
     },
-    /// The file.
+    /// The file cannot be read or written.
     #[error("the membership {path} cannot be used", path = path.display())]
     File {
-        /// Which.
+        /// The credentials' file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// Its content.
+    /// The file does not hold credentials.
     #[error("the membership {path} cannot be read; remove it and enrol anew", path = path.display())]
     Content {
-        /// Which.
+        /// The credentials' file.
         path: PathBuf,
-        /// Why.
+        /// The defect of the JSON.
         source: serde_json::Error,
     },
-    /// Its key.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
 
-impl Coded for MembershipError {
+impl Coded for CredentialsError {
     fn code(&self) -> Option<ErrorCode> {
         Some(ErrorCode::NotEnrolled)
     }
 }
 
-impl Membership {
-    /// Reads it. Blocks.
+impl ExecutorCredentials {
+    /// Reads the credentials. Blocks.
     ///
     /// # Errors
-    /// It is missing, broken, or may be read by others.
-    pub fn load(path: &Path) -> Result<Self, MembershipError> {
+    /// The file is missing, broken, or may be read by other users.
+    pub fn load(path: &Path) -> Result<Self, CredentialsError> {
         let at = || path.to_owned();
         let text = match std::fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(MembershipError::Missing { path: at() });
+                return Err(CredentialsError::Missing { path: at() });
             }
-            read => read.map_err(|source| MembershipError::File { path: at(), source })?,
+            read => read.map_err(|source| CredentialsError::File { path: at(), source })?,
         };
         let private = files::is_private(path);
-        if !private.map_err(|source| MembershipError::File { path: at(), source })? {
+        if !private.map_err(|source| CredentialsError::File { path: at(), source })? {
             return Err(KeyError::Exposed { path: at() }.into());
         }
-        serde_json::from_slice(&text).map_err(|source| MembershipError::Content { path: at(), source })
+        serde_json::from_slice(&text).map_err(|source| CredentialsError::Content { path: at(), source })
     }
 
-    /// Keeps it, never over another one. Blocks.
+    /// Stores the credentials, never over others. Blocks.
     ///
     /// # Errors
-    /// There is one, or the file cannot be written.
-    pub fn keep(&self, path: &Path) -> Result<(), MembershipError> {
+    /// The file exists, or cannot be written.
+    pub fn store(&self, path: &Path) -> Result<(), CredentialsError> {
         let at = || path.to_owned();
         if path.exists() {
-            return Err(MembershipError::Exists { path: at() });
+            return Err(CredentialsError::Exists { path: at() });
         }
         let text =
-            serde_json::to_vec(self).map_err(|source| MembershipError::Content { path: at(), source })?;
-        files::write(path, &text).map_err(|source| MembershipError::File { path: at(), source })
+            serde_json::to_vec(self).map_err(|source| CredentialsError::Content { path: at(), source })?;
+        files::write(path, &text).map_err(|source| CredentialsError::File { path: at(), source })
     }
 }
 
@@ -107,24 +107,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("membership.json");
         assert!(matches!(
-            Membership::load(&path),
-            Err(MembershipError::Missing { .. })
+            ExecutorCredentials::load(&path),
+            Err(CredentialsError::Missing { .. })
         ));
-        let membership = Membership {
+        let membership = ExecutorCredentials {
             address: "h:1".to_owned(),
             miner: Digest::of(b"x"),
             own: StoredIdentity::generate("box").unwrap(),
         };
-        membership.keep(&path).unwrap();
-        assert_eq!(Membership::load(&path).unwrap(), membership);
+        membership.store(&path).unwrap();
+        assert_eq!(ExecutorCredentials::load(&path).unwrap(), membership);
         assert!(matches!(
-            membership.keep(&path),
-            Err(MembershipError::Exists { .. })
+            membership.store(&path),
+            Err(CredentialsError::Exists { .. })
         ));
         std::fs::write(&path, "{").unwrap();
         assert!(matches!(
-            Membership::load(&path),
-            Err(MembershipError::Content { .. })
+            ExecutorCredentials::load(&path),
+            Err(CredentialsError::Content { .. })
         ));
     }
 }

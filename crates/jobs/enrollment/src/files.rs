@@ -1,23 +1,23 @@
-//! Small private files that appear whole.
+//! Small private files that are written in one step.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Makes a folder that nobody else may enter, if there is none.
+/// Makes a folder that only its owner may enter, if there is none.
 pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Writes a file with mode 0600 in one step: whoever reads finds all of it or nothing, also after a crash.
+/// Writes a file with mode 0600 in one step: a reader finds all of it or nothing, also after a crash.
 pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     private_folder(folder)?;
-    // Such files have mode 0600 from their first moment.
+    // Temporary files have mode 0600 from the beginning.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text)?;
     file.as_file().sync_all()?;

@@ -6,17 +6,17 @@ use std::str::FromStr;
 use muster_protocol::Digest;
 use muster_protocol::wire::executor::EnrolSecret;
 
-/// The first part of the text form: what it is, and its version.
+/// The first part of the text form: its kind and version.
 const TAG: &str = "muster-enrol-1";
-/// Longer addresses do not exist.
+/// Bytes of an address, at most.
 const MAX_ADDRESS: usize = 300;
 
-/// Where to enrol, at whom, and by which secret.
+/// The address, the certificate and the secret for one enrollment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// `host:port` of the miner's port for standing executors.
+    /// `host:port` of the miner's port for persistent executors.
     pub address: String,
-    /// The miner's certificate.
+    /// The digest of the miner's certificate.
     pub miner: Digest,
     /// Admits one executor, once.
     pub secret: EnrolSecret,

@@ -1,4 +1,4 @@
-//! A key pair of one's own with a self-signed certificate, kept in a file that nobody else may read.
+//! A key pair with a self-signed certificate, in a file that only its owner may read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use crate::files;
 /// A key pair that cannot be made, kept or read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file.
+    /// The file cannot be read or written.
     #[error("the key file {path} cannot be used; it must be readable and writable by this user", path = path.display())]
     File {
-        /// Which.
+        /// The key file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// Others could have read it.
+    /// Other users may read the file.
     #[error("the key file {path} may be read by others; chmod 600 it, or remove it if they have", path = path.display())]
     Exposed {
-        /// Which.
+        /// The key file.
         path: PathBuf,
     },
-    /// What it holds.
+    /// The file holds no key and certificate in PEM.
     #[error("{0} is not a key and its certificate in PEM; restore it, or enrol anew")]
     Content(String),
     /// A key cannot be drawn.
@@ -36,28 +36,28 @@ pub enum KeyError {
     Make(#[from] rcgen::Error),
 }
 
-/// A key pair and its certificate as texts.
+/// A key pair and its certificate in PEM.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredIdentity {
-    /// PEM.
+    /// The certificate in PEM.
     certificate: String,
-    /// PEM.
+    /// The private key in PEM.
     key: String,
 }
 
 impl std::fmt::Debug for StoredIdentity {
-    /// The key stays out of logs.
+    /// Shows nothing, which keeps the key out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StoredIdentity(…)")
     }
 }
 
 impl StoredIdentity {
-    /// Draws a key and certifies it with itself. `name` stands in the certificate for whoever looks at one; it proves
+    /// Draws a key and makes a self-signed certificate. `name` is its subject, for people who look at it; it proves
     /// nothing.
     ///
     /// # Errors
-    /// No randomness.
+    /// The operating system gives no randomness.
     pub fn generate(name: &str) -> Result<Self, KeyError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec!["muster".to_owned()])?;
@@ -71,10 +71,10 @@ impl StoredIdentity {
         })
     }
 
-    /// For TLS. `whence` is named where it cannot be read.
+    /// The identity for TLS. `whence` names the source in errors.
     ///
     /// # Errors
-    /// [`KeyError::Content`].
+    /// The texts are not a key and a certificate in PEM.
     pub fn open(&self, whence: &str) -> Result<TlsIdentity, KeyError> {
         let content = |_| KeyError::Content(whence.to_owned());
         Ok(TlsIdentity {
@@ -84,10 +84,10 @@ impl StoredIdentity {
     }
 }
 
-/// The key pair in a PEM file; drawn and kept there if there is none. Blocks.
+/// The key pair in a PEM file; drawn and stored there if there is none. Blocks.
 ///
 /// # Errors
-/// The file's; one that others may read is refused.
+/// The file cannot be used, or may be read by other users.
 pub fn load_or_create(path: &Path, name: &str) -> Result<TlsIdentity, KeyError> {
     let file = |source| KeyError::File {
         path: path.to_owned(),

@@ -1,8 +1,8 @@
-//! A miner's roll of standing executors: a folder of small files, one an executor, one a token that is still good.
+//! A miner's registry of persistent executors: a folder with one small file for each executor and each unused token.
 //!
-//! Files, so that an operator's command and a running miner share it without asking each other, and so that a name can be
-//! struck off with `rm`. Of a token only its digest is there, as the file's name. Taking a token is renaming its file,
-//! which succeeds once.
+//! Files, so that an operator's command and a running miner share it without talking to each other, and so that an
+//! executor can be removed with `rm`. A token's file is named by the token's digest; the token itself is not stored. A
+//! token is used by renaming its file, which succeeds once.
 
 use std::fs;
 use std::io;
@@ -19,89 +19,89 @@ use crate::files;
 use crate::invitation::Invitation;
 use crate::keys::{KeyError, load_or_create};
 
-/// An executor's name in bytes, at most.
+/// Bytes of an executor's name, at most.
 const MAX_NAME: usize = 64;
 
-/// What a token is good for.
+/// The terms under which a token admits an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
-    /// The kind of executor that it admits.
+pub struct TokenTerms {
+    /// The class of the executor that it admits.
     pub class: ExecutorClass,
-    /// How many jobs that executor may run at once, at most.
+    /// Jobs that the executor may run at once, at most.
     pub capacity: u32,
-    /// Until when.
+    /// The time from which the token is refused.
     pub expires: Timestamp,
 }
 
-/// An executor on the roll.
+/// An executor in the registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// For people.
+pub struct EnrolledExecutor {
+    /// The executor's name for people, chosen when it enrolled.
     pub name: String,
-    /// Of which kind it is.
+    /// The class of jobs that it takes.
     pub class: ExecutorClass,
-    /// How many jobs it may run at once, at most.
+    /// Jobs that it may run at once, at most.
     pub capacity: u32,
-    /// Since when.
+    /// The time of its enrollment.
     pub enrolled: Timestamp,
-    /// The digest of the token it came with.
+    /// The digest of the token with which it enrolled.
     pub token: Digest,
 }
 
-/// Why an executor is not taken in.
+/// Why an executor is not enrolled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Never drawn here, or used.
+pub enum EnrollmentRejection {
+    /// The token was never drawn by this miner, or was used.
     #[error("the token is unknown here or was used; ask the miner's operator for another")]
     Unknown,
-    /// Too late.
+    /// The token has expired.
     #[error("the token has expired; ask the miner's operator for another")]
     Expired,
-    /// A name that is none.
+    /// The name has characters or a length that are not allowed.
     #[error("an executor's name has 1 to {MAX_NAME} letters, digits, dots, hyphens or underscores")]
     Name,
 }
 
-/// A roll that cannot be used.
+/// An operation of the registry that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum RollError {
-    /// A file of it.
-    #[error("the roll of executors in {path} cannot be used; the folder must belong to the miner's user", path = path.display())]
+pub enum RegistryError {
+    /// A file cannot be read, written or removed.
+    #[error("the registry of executors in {path} cannot be used; the folder must belong to the miner's user", path = path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// The miner's key.
+    /// The miner's key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Nothing was drawn.
+    /// The operating system gives no randomness.
     #[error("no secret can be drawn on this machine")]
     Random(#[from] getrandom::Error),
-    /// Not taken in.
+    /// The executor is not enrolled.
     #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// Nobody, or several.
+    Refused(#[from] EnrollmentRejection),
+    /// No executor, or more than one, has such a fingerprint.
     #[error(
         "{found} executors have a fingerprint that begins with {prefix:?}; `muster miner --executors` lists them"
     )]
     Ambiguous {
-        /// What was asked for.
+        /// The beginning of the fingerprint.
         prefix: String,
-        /// How many.
+        /// Executors whose fingerprint begins so.
         found: usize,
     },
 }
 
-/// The folder. Every call reads it anew; all of them block, none for long.
+/// The folder of the registry. Every call reads it anew; all calls block, none for long.
 #[derive(Clone, Debug)]
-pub struct Roll {
+pub struct ExecutorRegistry {
     folder: PathBuf,
 }
 
-impl Roll {
-    /// The roll in `folder`, which is made when it is first needed.
+impl ExecutorRegistry {
+    /// The registry in `folder`, which is made when it is first needed.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -111,15 +111,15 @@ impl Roll {
     /// The miner's own key towards its executors, drawn when it is first needed.
     ///
     /// # Errors
-    /// The key's file.
-    pub fn identity(&self) -> Result<TlsIdentity, RollError> {
+    /// The key's file cannot be used.
+    pub fn identity(&self) -> Result<TlsIdentity, RegistryError> {
         Ok(load_or_create(&self.folder.join("miner.pem"), "muster miner")?)
     }
 
     /// Draws a token for one executor.
     ///
     /// # Errors
-    /// The folder, or no randomness.
+    /// The folder cannot be used, or there is no randomness.
     pub fn invite(
         &self,
         address: String,
@@ -127,11 +127,11 @@ impl Roll {
         capacity: u32,
         lives: Duration,
         now: Timestamp,
-    ) -> Result<Invitation, RollError> {
+    ) -> Result<Invitation, RegistryError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         let secret = EnrolSecret::from_bytes(bytes);
-        let terms = Terms {
+        let terms = TokenTerms {
             class,
             capacity,
             expires: now.plus(lives),
@@ -144,82 +144,84 @@ impl Roll {
         })
     }
 
-    /// Whether any token is good now, so that a stranger may come in to enrol.
+    /// Whether any token is valid now, so that connections of unknown executors are accepted.
     ///
     /// # Errors
-    /// The folder.
-    pub fn expects_anyone(&self, now: Timestamp) -> Result<bool, RollError> {
+    /// The folder cannot be read.
+    pub fn has_valid_token(&self, now: Timestamp) -> Result<bool, RegistryError> {
         let tokens = self.files_in("tokens")?;
         Ok(tokens
             .iter()
-            .filter_map(|path| read::<Terms>(path))
+            .filter_map(|path| read::<TokenTerms>(path))
             .any(|terms| now < terms.expires))
     }
 
-    /// Takes in the executor with this certificate for a token. The same executor may show the same token again: its
+    /// Enrols the executor with this certificate for a token. The same executor may show the same token again: the
     /// first answer may have been lost.
     ///
     /// # Errors
-    /// [`RollError::Refused`]; the folder.
-    pub fn enrol(
+    /// [`RegistryError::Refused`]; the folder cannot be used.
+    pub fn enroll(
         &self,
         secret: &EnrolSecret,
         certificate: Digest,
         name: &str,
         now: Timestamp,
-    ) -> Result<Member, RollError> {
+    ) -> Result<EnrolledExecutor, RegistryError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(plain) {
-            return Err(Refusal::Name.into());
+            return Err(EnrollmentRejection::Name.into());
         }
         let token = secret.digest();
         if let Some(known) = self.find(certificate)?.filter(|known| known.token == token) {
             return Ok(known);
         }
-        // Of all that show one token at once, one succeeds here.
+        // Of several executors that show one token at once, one succeeds here.
         let (file, taken) = (self.token_file(token), self.taken_file(token, certificate));
         match fs::rename(&file, &taken) {
             Ok(()) => {}
-            // Taken by the same executor, by a miner that was killed before it had written the rest.
+            // The same executor used it before; the miner was killed before it wrote the executor's file.
             Err(error) if error.kind() == io::ErrorKind::NotFound && taken.exists() => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Refusal::Unknown.into()),
-            Err(source) => return Err(RollError::File { path: file, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(EnrollmentRejection::Unknown.into());
+            }
+            Err(source) => return Err(RegistryError::File { path: file, source }),
         }
-        let terms: Terms = read(&taken).ok_or(Refusal::Unknown)?;
+        let terms: TokenTerms = read(&taken).ok_or(EnrollmentRejection::Unknown)?;
         if now >= terms.expires {
             self.remove(&taken)?;
-            return Err(Refusal::Expired.into());
+            return Err(EnrollmentRejection::Expired.into());
         }
-        let member = Member {
+        let member = EnrolledExecutor {
             name: name.to_owned(),
             class: terms.class,
             capacity: terms.capacity,
             enrolled: now,
             token,
         };
-        self.write(&self.member_file(certificate), &member)?;
+        self.write(&self.executor_file(certificate), &member)?;
         self.remove(&taken)?;
         Ok(member)
     }
 
-    /// The executor with this certificate, if it is on the roll.
+    /// The executor with this certificate, if it is enrolled.
     ///
     /// # Errors
-    /// The folder.
-    pub fn find(&self, certificate: Digest) -> Result<Option<Member>, RollError> {
-        let path = self.member_file(certificate);
+    /// The folder cannot be read.
+    pub fn find(&self, certificate: Digest) -> Result<Option<EnrolledExecutor>, RegistryError> {
+        let path = self.executor_file(certificate);
         match fs::read(&path) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(RollError::File { path, source }),
+            Err(source) => Err(RegistryError::File { path, source }),
         }
     }
 
-    /// Everyone on the roll.
+    /// All executors, with the digests of their certificates.
     ///
     /// # Errors
-    /// The folder.
-    pub fn members(&self) -> Result<Vec<(Digest, Member)>, RollError> {
+    /// The folder cannot be read.
+    pub fn executors(&self) -> Result<Vec<(Digest, EnrolledExecutor)>, RegistryError> {
         let named = |path: &PathBuf| {
             let hex = path.file_stem()?.to_str()?;
             Some((format!("sha256:{hex}").parse().ok()?, read(path)?))
@@ -227,19 +229,19 @@ impl Roll {
         Ok(self.files_in("executors")?.iter().filter_map(named).collect())
     }
 
-    /// Strikes off the one executor whose fingerprint begins with `prefix`. A running miner lets it go within seconds.
+    /// Removes the one executor whose fingerprint begins with `prefix`. A running miner disconnects it within seconds.
     ///
     /// # Errors
-    /// [`RollError::Ambiguous`]; the folder.
-    pub fn revoke(&self, prefix: &str) -> Result<(Digest, Member), RollError> {
-        let mut found = self.members()?;
+    /// [`RegistryError::Ambiguous`]; the folder cannot be used.
+    pub fn revoke(&self, prefix: &str) -> Result<(Digest, EnrolledExecutor), RegistryError> {
+        let mut found = self.executors()?;
         found.retain(|(certificate, _)| certificate.hex().starts_with(prefix));
         match (found.pop(), found.len()) {
             (Some((certificate, member)), 0) => {
-                self.remove(&self.member_file(certificate))?;
+                self.remove(&self.executor_file(certificate))?;
                 Ok((certificate, member))
             }
-            (one, more) => Err(RollError::Ambiguous {
+            (one, more) => Err(RegistryError::Ambiguous {
                 prefix: prefix.to_owned(),
                 found: more + usize::from(one.is_some()),
             }),
@@ -256,18 +258,18 @@ impl Roll {
             .join(format!("{}-{}.json", token.hex(), by.hex()))
     }
 
-    fn member_file(&self, certificate: Digest) -> PathBuf {
+    fn executor_file(&self, certificate: Digest) -> PathBuf {
         self.folder
             .join("executors")
             .join(format!("{}.json", certificate.hex()))
     }
 
-    /// In the order of their names.
-    fn files_in(&self, part: &str) -> Result<Vec<PathBuf>, RollError> {
+    /// The files of a subfolder, by name.
+    fn files_in(&self, part: &str) -> Result<Vec<PathBuf>, RegistryError> {
         let path = self.folder.join(part);
         let entries = match fs::read_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            entries => entries.map_err(|source| RollError::File { path, source })?,
+            entries => entries.map_err(|source| RegistryError::File { path, source })?,
         };
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -275,8 +277,8 @@ impl Roll {
         Ok(files)
     }
 
-    fn write(&self, path: &Path, content: &impl Serialize) -> Result<(), RollError> {
-        let failed = |source| RollError::File {
+    fn write(&self, path: &Path, content: &impl Serialize) -> Result<(), RegistryError> {
+        let failed = |source| RegistryError::File {
             path: path.to_owned(),
             source,
         };
@@ -285,15 +287,15 @@ impl Roll {
         files::write(path, &text).map_err(failed)
     }
 
-    fn remove(&self, path: &Path) -> Result<(), RollError> {
-        fs::remove_file(path).map_err(|source| RollError::File {
+    fn remove(&self, path: &Path) -> Result<(), RegistryError> {
+        fs::remove_file(path).map_err(|source| RegistryError::File {
             path: path.to_owned(),
             source,
         })
     }
 }
 
-/// What cannot be read is as good as absent: nobody is admitted by a broken file.
+/// A file's content. A broken file counts as absent, so it admits no executor.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
@@ -304,20 +306,21 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn roll() -> (tempfile::TempDir, Roll) {
+    fn registry() -> (tempfile::TempDir, ExecutorRegistry) {
         let folder = tempfile::tempdir().unwrap();
-        let roll = Roll::new(folder.path().join("standing"));
-        (folder, roll)
+        let registry = ExecutorRegistry::new(folder.path().join("standing"));
+        (folder, registry)
     }
 
-    fn invite(roll: &Roll, now: Timestamp) -> Invitation {
-        roll.invite("h:1".to_owned(), ExecutorClass::AlwaysOnTest, 2, HOUR, now)
+    fn invite(registry: &ExecutorRegistry, now: Timestamp) -> Invitation {
+        registry
+            .invite("h:1".to_owned(), ExecutorClass::AlwaysOnTest, 2, HOUR, now)
             .unwrap()
     }
 
-    fn refusal(outcome: Result<Member, RollError>) -> Refusal {
+    fn refusal(outcome: Result<EnrolledExecutor, RegistryError>) -> EnrollmentRejection {
         let error = outcome.unwrap_err();
-        let RollError::Refused(refusal) = error else {
+        let RegistryError::Refused(refusal) = error else {
             panic!("{error}")
         };
         refusal
@@ -325,25 +328,28 @@ mod tests {
 
     #[test]
     fn a_token_admits_one_executor_once() {
-        let ((_folder, roll), now) = (roll(), Timestamp::from_secs(1_000));
-        let invitation = invite(&roll, now);
-        assert_eq!(invitation.miner, roll.identity().unwrap().fingerprint());
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
+        let invitation = invite(&registry, now);
+        assert_eq!(invitation.miner, registry.identity().unwrap().fingerprint());
         let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
-        assert_eq!(roll.find(one).unwrap(), None);
-        let member = roll.enrol(&invitation.secret, one, "box-1", now).unwrap();
+        assert_eq!(registry.find(one).unwrap(), None);
+        let member = registry.enroll(&invitation.secret, one, "box-1", now).unwrap();
         assert_eq!((member.class, member.capacity), (ExecutorClass::AlwaysOnTest, 2));
-        assert_eq!(roll.find(one).unwrap(), Some(member.clone()));
-        // Its first answer may have been lost; nobody else profits from that.
-        assert_eq!(roll.enrol(&invitation.secret, one, "box-1", now).unwrap(), member);
+        assert_eq!(registry.find(one).unwrap(), Some(member.clone()));
+        // The first answer may have been lost; another executor gains nothing from that.
         assert_eq!(
-            refusal(roll.enrol(&invitation.secret, two, "box-2", now)),
-            Refusal::Unknown
+            registry.enroll(&invitation.secret, one, "box-1", now).unwrap(),
+            member
         );
-        assert_eq!(roll.members().unwrap(), [(one, member)]);
-        // Nothing in the folder tells the secret.
+        assert_eq!(
+            refusal(registry.enroll(&invitation.secret, two, "box-2", now)),
+            EnrollmentRejection::Unknown
+        );
+        assert_eq!(registry.executors().unwrap(), [(one, member)]);
+        // No file holds the secret.
         let secret = invitation.secret.to_string();
         for part in ["tokens", "taken", "executors"] {
-            for path in roll.files_in(part).unwrap() {
+            for path in registry.files_in(part).unwrap() {
                 let text = fs::read_to_string(&path).unwrap();
                 assert!(!text.contains(&secret) && !path.display().to_string().contains(&secret));
             }
@@ -352,66 +358,69 @@ mod tests {
 
     #[test]
     fn a_token_dies_of_age() {
-        let ((_folder, roll), now) = (roll(), Timestamp::from_secs(1_000));
-        assert!(!roll.expects_anyone(now).unwrap());
-        let invitation = invite(&roll, now);
-        assert!(roll.expects_anyone(now).unwrap());
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
+        assert!(!registry.has_valid_token(now).unwrap());
+        let invitation = invite(&registry, now);
+        assert!(registry.has_valid_token(now).unwrap());
         let late = now.plus(HOUR);
-        assert!(!roll.expects_anyone(late).unwrap());
+        assert!(!registry.has_valid_token(late).unwrap());
         let certificate = Digest::of(b"one");
-        let enrol = |at| roll.enrol(&invitation.secret, certificate, "box", at);
-        assert_eq!(refusal(enrol(late)), Refusal::Expired);
+        let enrol = |at| registry.enroll(&invitation.secret, certificate, "box", at);
+        assert_eq!(refusal(enrol(late)), EnrollmentRejection::Expired);
         assert_eq!(
             refusal(enrol(now)),
-            Refusal::Unknown,
+            EnrollmentRejection::Unknown,
             "it was taken and thrown away"
         );
     }
 
     #[test]
     fn names_are_plain_and_a_bad_one_costs_no_token() {
-        let ((_folder, roll), now) = (roll(), Timestamp::from_secs(1_000));
-        let secret = invite(&roll, now).secret;
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
+        let secret = invite(&registry, now).secret;
         let certificate = Digest::of(b"one");
         for name in ["", "a b", "../x", &"x".repeat(65)] {
             assert_eq!(
-                refusal(roll.enrol(&secret, certificate, name, now)),
-                Refusal::Name
+                refusal(registry.enroll(&secret, certificate, name, now)),
+                EnrollmentRejection::Name
             );
         }
-        roll.enrol(&secret, certificate, "gpu-1.rack_2", now).unwrap();
+        registry
+            .enroll(&secret, certificate, "gpu-1.rack_2", now)
+            .unwrap();
     }
 
     #[test]
-    fn who_is_struck_off_is_not_found() {
-        let ((_folder, roll), now) = (roll(), Timestamp::from_secs(1_000));
+    fn a_revoked_executor_is_not_found() {
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
         let certificates = [Digest::of(b"one"), Digest::of(b"two")];
         for certificate in certificates {
-            roll.enrol(&invite(&roll, now).secret, certificate, "box", now)
+            registry
+                .enroll(&invite(&registry, now).secret, certificate, "box", now)
                 .unwrap();
         }
         for (prefix, found) in [("", 2), ("zz", 0)] {
-            let error = roll.revoke(prefix).unwrap_err();
+            let error = registry.revoke(prefix).unwrap_err();
             assert!(
-                matches!(error, RollError::Ambiguous { found: f, .. } if f == found),
+                matches!(error, RegistryError::Ambiguous { found: f, .. } if f == found),
                 "{error}"
             );
         }
         let hex = certificates[0].hex();
-        assert_eq!(roll.revoke(&hex[..12]).unwrap().0, certificates[0]);
-        assert_eq!(roll.find(certificates[0]).unwrap(), None);
-        assert!(roll.find(certificates[1]).unwrap().is_some());
+        assert_eq!(registry.revoke(&hex[..12]).unwrap().0, certificates[0]);
+        assert_eq!(registry.find(certificates[0]).unwrap(), None);
+        assert!(registry.find(certificates[1]).unwrap().is_some());
     }
 
     #[test]
     fn of_many_at_once_one_is_admitted() {
-        let ((_folder, roll), now) = (roll(), Timestamp::from_secs(1_000));
-        let secret = invite(&roll, now).secret;
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
+        let secret = invite(&registry, now).secret;
         let admitted = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8_u8)
                 .map(|n| {
-                    let (roll, secret) = (&roll, &secret);
-                    scope.spawn(move || roll.enrol(secret, Digest::of(&[n]), "box", now).is_ok())
+                    let (registry, secret) = (&registry, &secret);
+                    scope.spawn(move || registry.enroll(secret, Digest::of(&[n]), "box", now).is_ok())
                 })
                 .collect();
             threads

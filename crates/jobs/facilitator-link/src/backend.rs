@@ -2,11 +2,11 @@
 //! connection.
 
 use futures_util::future::BoxFuture;
-use muster_process::store::StoreError;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata};
 use muster_protocol::wire::muster::{CancelRequest, GatewayNotice};
 use muster_protocol::{JobId, JobStatus};
+use muster_store::StoreError;
 use tokio::sync::watch;
 
 /// A status update that the facilitator has not acknowledged.

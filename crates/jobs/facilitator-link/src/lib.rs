@@ -26,12 +26,14 @@ use std::time::Duration;
 use muster_identity::Keypair;
 use muster_process::backoff::Backoff;
 use muster_process::error::Causes;
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use muster_protocol::wire::facilitator::Response;
-use muster_websocket::reconnect::{After, Reconnecting};
-use muster_websocket::{ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect};
+use muster_store::StoreError;
+use muster_websocket::reconnect::{AfterConnection, Reconnecting};
+use muster_websocket::{
+    CloseCode, ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect,
+};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use backend::{Acknowledgement, LinkBackend, StatusUpdate};
@@ -115,22 +117,22 @@ impl FacilitatorLink {
         }
     }
 
-    async fn serve(&self, slots: Arc<Semaphore>, socket: Socket) -> After {
+    async fn serve(&self, slots: Arc<Semaphore>, socket: Socket) -> AfterConnection {
         let (mut reader, writer) = socket.split();
         let end = match self.serve_connection(slots, &mut reader, &writer).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
-        writer.close(1000, "").await;
+        writer.close(CloseCode::Normal, "").await;
         match end {
-            LinkEnd::Stopped => After::Stop,
+            LinkEnd::Stopped => AfterConnection::Stop,
             LinkEnd::Store(error) => {
                 self.backend.fail(error);
-                After::Stop
+                AfterConnection::Stop
             }
             LinkEnd::Closed | LinkEnd::Silent(_) | LinkEnd::Refused(_) | LinkEnd::Socket(_) => {
                 self.note_lost(&Causes(&end));
-                After::Again
+                AfterConnection::Again
             }
         }
     }

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_http::range::ContentRange;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::HttpError;
-use crate::headers::{content_range, retry_after, strong_etag};
+use crate::headers::{retry_after, strong_etag};
 use crate::http::Http;
 use crate::retry::{PROGRESS, Retries, is_passing};
 use crate::sink::{Digests, Flow, Sink};
@@ -263,7 +264,8 @@ impl Download<'_> {
     fn continues(&self, answer: &Response, kept: u64) -> bool {
         let headers = answer.headers();
         let same = text_of(headers, &header::ETAG).is_none_or(|tag| Some(tag) == self.tag.as_deref());
-        let range = text_of(headers, &header::CONTENT_RANGE).and_then(content_range);
+        let range = text_of(headers, &header::CONTENT_RANGE);
+        let range = range.and_then(|range| ContentRange::parse(range).ok());
         range.is_some_and(|range| {
             let whole = match (range.total, self.total) {
                 (Some(said), Some(known)) => said == known,

@@ -5,30 +5,6 @@ use std::time::Duration;
 /// No server makes us wait longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// `Content-Range` of a partial answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContentRange {
-    /// The first byte.
-    pub(crate) first: u64,
-    /// The last byte.
-    pub(crate) last: u64,
-    /// Of the whole; unknown for `*`.
-    pub(crate) total: Option<u64>,
-}
-
-/// `bytes 5-9/10`. `None` if it is anything else or contradicts itself.
-pub(crate) fn content_range(value: &str) -> Option<ContentRange> {
-    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
-    let (first, last) = range.split_once('-')?;
-    let (first, last) = (number(first)?, number(last)?);
-    let total = match total {
-        "*" => None,
-        total => Some(number(total)?),
-    };
-    let fits = first <= last && last < u64::MAX && total.is_none_or(|total| last < total);
-    fits.then_some(ContentRange { first, last, total })
-}
-
 /// An entity tag that promises equal bytes: quoted, not weak, not too long to be sent back.
 pub(crate) fn strong_etag(value: &str) -> Option<&str> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;
@@ -70,31 +46,10 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use muster_http::range::ContentRange;
+
     use super::*;
     use crate::mutation::Mutator;
-
-    #[test]
-    fn ranges_are_read_exactly() {
-        let range = |first, last, total| Some(ContentRange { first, last, total });
-        assert_eq!(content_range("bytes 5-9/10"), range(5, 9, Some(10)));
-        assert_eq!(content_range("bytes 0-0/*"), range(0, 0, None));
-        for wrong in [
-            "",
-            "bytes",
-            "bytes */10",
-            "bytes 9-5/10",
-            "bytes 5-10/10",
-            "bytes -5-9/10",
-            "bytes +5-9/10",
-            "items 5-9/10",
-            "bytes 5-9",
-            "bytes 5-18446744073709551616/*",
-            "bytes 0-18446744073709551615/*",
-            "bytes 5-9/10, bytes 1-2/10",
-        ] {
-            assert_eq!(content_range(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn only_strong_tags_promise_equal_bytes() {
@@ -139,7 +94,7 @@ mod tests {
         let mut mutator = Mutator::seeded(13);
         for _ in 0..20_000 {
             let text = String::from_utf8_lossy(&mutator.next_from(&samples)).into_owned();
-            if let Some(range) = content_range(&text) {
+            if let Ok(range) = ContentRange::parse(&text) {
                 assert!(range.first <= range.last && range.total.is_none_or(|total| range.last < total));
             }
             assert!(strong_etag(&text).is_none_or(|tag| tag.len() >= 3));

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use muster_process::Backoff;
 use reqwest::StatusCode;
 
-/// The pauses before the further tries, in first pauses: seconds.
-const PAUSES: [u32; 5] = [1, 2, 4, 8, 16];
 /// A server that lets through a little each time is not tried for ever.
 const MOST_TRIES: u32 = 64;
 /// A try that brings so many bytes that need not be fetched again begins the schedule anew.
@@ -35,15 +34,18 @@ impl Default for Pace {
 /// How often and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retries {
-    unit: Duration,
-    step: usize,
+    backoff: Backoff,
+    step: u32,
     tries: u32,
 }
 
 impl Retries {
     pub(crate) fn new(pace: Pace) -> Self {
         Self {
-            unit: pace.first_pause,
+            backoff: Backoff {
+                base: pace.first_pause,
+                max: pace.first_pause.saturating_mul(16),
+            },
             step: 0,
             tries: 0,
         }
@@ -51,7 +53,10 @@ impl Retries {
 
     /// The pause before the next try, at least what the server asked for; `None` when it is over.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
-        let pause = self.unit.saturating_mul(*PAUSES.get(self.step)?);
+        if self.step >= Backoff::OUTAGE_RETRIES {
+            return None;
+        }
+        let pause = self.backoff.full_delay(self.step);
         self.step += 1;
         self.tries += 1;
         (self.tries < MOST_TRIES).then(|| asked.map_or(pause, |asked| pause.max(asked)))
@@ -81,9 +86,9 @@ mod tests {
     fn five_pauses_that_double_and_then_no_more() {
         let mut retries = Retries::new(Pace::default());
         let pauses: Vec<_> = std::iter::from_fn(|| retries.pause(None))
-            .map(|pause| pause.as_secs() as u32)
+            .map(|pause| pause.as_secs())
             .collect();
-        assert_eq!(pauses, PAUSES);
+        assert_eq!(pauses, [1, 2, 4, 8, 16]);
         assert_eq!(retries.tries(), 5);
     }
 

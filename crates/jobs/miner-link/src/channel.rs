@@ -1,4 +1,5 @@
-//! An attempt's end of the connection to its miner: dialled when asked, dialled again with growing pauses, never polled.
+//! An attempt's end of the connection to its miner: dialled on request, dialled again with growing pauses, never
+//! polled.
 
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -12,233 +13,242 @@ use muster_process::error::Causes;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::{WireError, decode};
+use muster_websocket::CloseCode;
 use tokio::sync::mpsc;
 
-use super::Lines;
-use super::session::{BACKOFF, Halves, Item, Session};
-use super::talk::{self, LIMITS};
+use crate::MinerLink;
+use crate::connection::{self, LIMITS};
+use crate::session::{AttemptItem, BACKOFF, MinerSession, SocketHalves};
 
-/// What happened on the connection.
+/// An event of the connection.
 #[derive(Debug)]
-pub enum Heard {
-    /// It stands, and the miner was greeted.
+pub enum ChannelEvent {
+    /// It is open, and the miner was greeted.
     Up,
-    /// It is gone, or could not be made.
+    /// It was lost, or could not be made; the text says why.
     Down(Arc<str>),
-    /// The miner says something.
+    /// A message of the miner.
     Message(Box<FromMiner>),
-    /// The miner says something that is no message.
+    /// A frame of the miner that is no message.
     Malformed(WireError),
 }
 
-/// An attempt's line to its miner.
-pub struct Line {
-    lines: Lines,
-    session: Arc<Session>,
+/// An attempt's connection to its miner, shared or not. Dropping it ends the registration of the attempt.
+pub struct MinerChannel {
+    link: MinerLink,
+    session: Arc<MinerSession>,
     attempt: AttemptId,
-    way: Way,
+    mode: ChannelMode,
 }
 
-enum Way {
-    /// Through the session of all attempts; frames go in here while it stands.
-    Together(Option<mpsc::Sender<String>>),
-    /// Through a connection of its own.
-    Alone(Box<Alone>),
+enum ChannelMode {
+    /// Through the session of all attempts; frames are sent here while it is open.
+    Shared(Option<mpsc::Sender<String>>),
+    /// Through a connection of the attempt's own.
+    Own(Box<OwnConnection>),
 }
 
-struct Alone {
-    /// Failures since something was last heard.
+struct OwnConnection {
+    /// Failures since the last message.
     failures: u32,
-    state: State,
+    state: DialState,
 }
 
-enum State {
-    /// Nobody asked for a connection.
+enum DialState {
+    /// No connection was asked for.
     Idle,
     Pausing(Sleep),
-    Dialling(BoxFuture<'static, Result<Halves, String>>),
-    Up(Halves),
+    Dialling(BoxFuture<'static, Result<SocketHalves, String>>),
+    Up(SocketHalves),
 }
 
-impl Line {
-    pub(crate) fn new(lines: Lines, session: Arc<Session>, attempt: AttemptId) -> Self {
+// === impl MinerChannel ===
+
+impl MinerChannel {
+    pub(crate) fn new(link: MinerLink, session: Arc<MinerSession>, attempt: AttemptId) -> Self {
         Self {
-            lines,
+            link,
             session,
             attempt,
-            way: Way::Together(None),
+            mode: ChannelMode::Shared(None),
         }
     }
 
-    /// Asks for a connection: one is made at once the first time and after a pause later. An open one, or one that is being
-    /// made, is left as it is.
+    /// Asks for a connection. The first one is made at once, later ones after a pause. An open one, or one that is
+    /// being made, is left as it is.
     pub fn dial(&mut self) {
-        match &mut self.way {
-            Way::Together(_) => {
-                if self.session.ask(self.attempt) {
-                    let run = talk::run(self.lines.clone(), Arc::clone(&self.session));
-                    drop(self.lines.setup().tasks.spawn("miner session", run));
+        match &mut self.mode {
+            ChannelMode::Shared(_) => {
+                if self.session.request_dial(self.attempt) {
+                    let run = connection::run(self.link.clone(), Arc::clone(&self.session));
+                    drop(self.link.setup().tasks.spawn("miner session", run));
                 }
             }
-            Way::Alone(alone) => alone.dial(&self.lines, &self.session),
+            ChannelMode::Own(own) => own.dial(&self.link, &self.session),
         }
     }
 
-    /// The next thing that happens; waits for ever while nobody asked for a connection. Cancel-safe.
-    pub async fn next(&mut self) -> Heard {
+    /// The next event; waits for ever while no connection was asked for. Cancel-safe.
+    pub async fn next(&mut self) -> ChannelEvent {
         loop {
-            if let Way::Alone(alone) = &mut self.way {
-                return alone.next(&self.lines, &self.session).await;
+            if let ChannelMode::Own(own) = &mut self.mode {
+                return own.next(&self.link, &self.session).await;
             }
             let item = poll_fn(|cx| self.session.poll_next(self.attempt, cx)).await;
             match item {
-                Item::Up(frames) => {
-                    self.way = Way::Together(Some(frames));
-                    return Heard::Up;
+                AttemptItem::Up(frames) => {
+                    self.mode = ChannelMode::Shared(Some(frames));
+                    return ChannelEvent::Up;
                 }
-                Item::Down(reason) => {
-                    self.way = Way::Together(None);
-                    return Heard::Down(reason);
+                AttemptItem::Down(reason) => {
+                    self.mode = ChannelMode::Shared(None);
+                    return ChannelEvent::Down(reason);
                 }
-                Item::Message(message, _held) => return Heard::Message(message),
-                Item::Alone(None) => {
-                    let mut alone = Alone {
+                AttemptItem::Message(message, _permit) => return ChannelEvent::Message(message),
+                AttemptItem::NeedsOwn(None) => {
+                    let mut own = OwnConnection {
                         failures: 0,
-                        state: State::Idle,
+                        state: DialState::Idle,
                     };
-                    alone.dial(&self.lines, &self.session);
-                    self.way = Way::Alone(Box::new(alone));
+                    own.dial(&self.link, &self.session);
+                    self.mode = ChannelMode::Own(Box::new(own));
                 }
-                Item::Alone(Some(halves)) => {
-                    let state = State::Up(*halves);
-                    self.way = Way::Alone(Box::new(Alone { failures: 0, state }));
-                    return Heard::Up;
+                AttemptItem::NeedsOwn(Some(halves)) => {
+                    let state = DialState::Up(*halves);
+                    self.mode = ChannelMode::Own(Box::new(OwnConnection { failures: 0, state }));
+                    return ChannelEvent::Up;
                 }
             }
         }
     }
 
-    /// Sends a frame if the connection stands. A failure shows as [`Heard::Down`] next.
+    /// Sends a frame if the connection is open. A failure shows as the next [`ChannelEvent::Down`].
     pub async fn send(&mut self, frame: String) {
-        let failed = match &mut self.way {
-            Way::Together(Some(_)) if frame.len() > LIMITS.max_frame => Some("it is too long".to_owned()),
-            Way::Together(Some(frames)) => frames.send(frame).await.err().map(|error| error.to_string()),
-            Way::Together(None) => None,
-            Way::Alone(alone) => match &mut alone.state {
-                State::Up((_, writer)) => writer.send(frame).await.err().map(|error| error.to_string()),
-                State::Idle | State::Pausing(_) | State::Dialling(_) => None,
+        let failure = match &mut self.mode {
+            ChannelMode::Shared(Some(_)) if frame.len() > LIMITS.max_frame => {
+                Some("the frame is too long".to_owned())
+            }
+            ChannelMode::Shared(Some(frames)) => {
+                frames.send(frame).await.err().map(|error| error.to_string())
+            }
+            ChannelMode::Shared(None) => None,
+            ChannelMode::Own(own) => match &mut own.state {
+                DialState::Up((_, writer)) => writer.send(frame).await.err().map(|error| error.to_string()),
+                DialState::Idle | DialState::Pausing(_) | DialState::Dialling(_) => None,
             },
         };
-        if let Some(reason) = failed {
+        if let Some(reason) = failure {
             tracing::debug!(attempt = %self.attempt, reason, "a frame did not reach the miner");
         }
     }
 
-    /// Whether the connection stands.
+    /// Whether the connection is open.
     pub fn is_up(&self) -> bool {
-        match &self.way {
-            Way::Together(frames) => frames.is_some(),
-            Way::Alone(alone) => matches!(alone.state, State::Up(_)),
+        match &self.mode {
+            ChannelMode::Shared(frames) => frames.is_some(),
+            ChannelMode::Own(own) => matches!(own.state, DialState::Up(_)),
         }
     }
 
-    /// Whether the connection stands and its other side is Muster.
+    /// Whether the connection is open and the miner is Muster.
     pub fn is_muster(&self) -> bool {
-        match &self.way {
-            Way::Together(frames) => frames.is_some(),
-            Way::Alone(alone) => match &alone.state {
-                State::Up((_, writer)) => writer.is_muster(),
-                State::Idle | State::Pausing(_) | State::Dialling(_) => false,
+        match &self.mode {
+            ChannelMode::Shared(frames) => frames.is_some(),
+            ChannelMode::Own(own) => match &own.state {
+                DialState::Up((_, writer)) => writer.is_muster(),
+                DialState::Idle | DialState::Pausing(_) | DialState::Dialling(_) => false,
             },
         }
     }
 
-    /// Says goodbye, on a connection of its own. A session that others share is left.
+    /// Closes the attempt's own connection. A session that others share stays open.
     pub async fn close(mut self) {
-        if let Way::Alone(alone) = &mut self.way
-            && let State::Up((_, writer)) = &mut alone.state
+        if let ChannelMode::Own(own) = &mut self.mode
+            && let DialState::Up((_, writer)) = &mut own.state
         {
-            writer.close(1000, "").await;
+            writer.close(CloseCode::Normal, "").await;
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for MinerChannel {
     fn drop(&mut self) {
-        self.lines.detach(&self.session, self.attempt);
+        self.link.remove_channel(&self.session, self.attempt);
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for MinerChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
+        f.debug_struct("MinerChannel")
             .field("attempt", &self.attempt)
             .field("up", &self.is_up())
             .finish_non_exhaustive()
     }
 }
 
-impl Alone {
-    fn dial(&mut self, lines: &Lines, session: &Session) {
+// === impl OwnConnection ===
+
+impl OwnConnection {
+    fn dial(&mut self, link: &MinerLink, session: &MinerSession) {
         match self.state {
-            State::Idle => {}
-            State::Pausing(_) | State::Dialling(_) | State::Up(_) => return,
+            DialState::Idle => {}
+            DialState::Pausing(_) | DialState::Dialling(_) | DialState::Up(_) => return,
         }
         self.state = match self.failures.checked_sub(1) {
-            None => dialling(lines, session),
+            None => spawn_dial(link, session),
             Some(failure) => {
                 let pause = BACKOFF.delay(failure, random_jitter());
-                State::Pausing(lines.setup().clock.sleep(pause))
+                DialState::Pausing(link.setup().clock.sleep(pause))
             }
         };
     }
 
-    async fn next(&mut self, lines: &Lines, session: &Session) -> Heard {
+    async fn next(&mut self, link: &MinerLink, session: &MinerSession) -> ChannelEvent {
         loop {
             match &mut self.state {
-                State::Idle => pending().await,
-                State::Pausing(pause) => {
+                DialState::Idle => pending().await,
+                DialState::Pausing(pause) => {
                     pause.await;
-                    self.state = dialling(lines, session);
+                    self.state = spawn_dial(link, session);
                 }
-                State::Dialling(dial) => match dial.await {
+                DialState::Dialling(dial) => match dial.await {
                     Ok(halves) => {
                         if halves.1.is_muster() {
-                            session.not_apart();
+                            session.share_again();
                         }
-                        self.state = State::Up(halves);
-                        return Heard::Up;
+                        self.state = DialState::Up(halves);
+                        return ChannelEvent::Up;
                     }
-                    Err(reason) => return self.down(&reason),
+                    Err(reason) => return self.fail(&reason),
                 },
-                State::Up((reader, _)) => match reader.recv().await {
+                DialState::Up((reader, _)) => match reader.recv().await {
                     Ok(Some(frame)) => {
                         self.failures = 0;
                         return match decode(&frame) {
-                            Ok(message) => Heard::Message(Box::new(message)),
-                            Err(error) => Heard::Malformed(error),
+                            Ok(message) => ChannelEvent::Message(Box::new(message)),
+                            Err(error) => ChannelEvent::Malformed(error),
                         };
                     }
-                    Ok(None) => return self.down("the miner closed the connection"),
-                    Err(error) if error.is_fatal() => return self.down(&Causes(&error).to_string()),
+                    Ok(None) => return self.fail("the miner closed the connection"),
+                    Err(error) if error.is_fatal() => return self.fail(&Causes(&error).to_string()),
                     Err(error) => tracing::warn!(%error, "a frame of the miner was dropped"),
                 },
             }
         }
     }
 
-    fn down(&mut self, reason: &str) -> Heard {
-        self.state = State::Idle;
+    fn fail(&mut self, reason: &str) -> ChannelEvent {
+        self.state = DialState::Idle;
         self.failures = self.failures.saturating_add(1);
-        Heard::Down(reason.into())
+        ChannelEvent::Down(reason.into())
     }
 }
 
-/// In a task of its own, so that it goes on while the attempt is being written down.
-fn dialling(lines: &Lines, session: &Session) -> State {
-    let (place, dialling) = (session.place(), lines.clone());
-    let made = async move { talk::dialled(&dialling, place).await };
-    let made = lines.setup().tasks.spawn("dial", made);
+/// Dials in a task of its own, so that dialling goes on while the attempt is being stored.
+fn spawn_dial(link: &MinerLink, session: &MinerSession) -> DialState {
+    let (endpoint, dialling) = (session.endpoint(), link.clone());
+    let made = async move { connection::dial(&dialling, endpoint).await };
+    let made = link.setup().tasks.spawn("dial", made);
     let joined = async move { made.join().await.map_err(|error| error.to_string())? };
-    State::Dialling(joined.boxed())
+    DialState::Dialling(joined.boxed())
 }

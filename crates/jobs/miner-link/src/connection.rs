@@ -1,49 +1,47 @@
-//! The task behind a session: dials, greets, listens, speaks, and closes it once nobody needs it.
+//! The task behind a session: dials, greets, reads, writes, and closes the session once no attempt needs it.
 
 use std::sync::Arc;
 
-use crate::{Limits, SocketReader, SocketWriter, connect};
 use muster_identity::sign_validator_auth;
 use muster_process::error::Causes;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_websocket::{CloseCode, Limits, SocketReader, SocketWriter, connect};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Delivery, HELD, Halves, Session, may_be_missed};
-use super::{Lines, Place, Reply, Stray};
+use crate::session::{Delivery, MAX_QUEUED_BYTES, MinerSession, SocketHalves, is_optional};
+use crate::{MinerEndpoint, MinerLink, ReplyPath, UnmatchedMessage};
 
-/// Between validator and miner.
+/// Limits of a socket between validator and miner.
 pub(crate) const LIMITS: Limits = Limits::miner();
 
-/// Frames that wait to be sent; further attempts wait to be let into the queue.
-const OUTGOING: usize = 1_024;
-/// Frames that are handed to the network together: those that have gathered, up to so many bytes.
-const TOGETHER: usize = 128 * 1024;
-/// What a message costs in memory beside its bytes.
-const OVERHEAD: usize = 1_024;
-/// Strays of one session that are being looked at.
-const STRAYS: usize = 64;
-/// The close code of every ordinary end.
-const NORMAL: u16 = 1000;
+/// Frames that wait to be sent; further attempts wait for room in the queue.
+const OUTGOING_FRAMES: usize = 1_024;
+/// Queued frames are handed to the network together, up to this many bytes.
+const WRITE_BATCH: usize = 128 * 1024;
+/// Bytes of memory that a message costs besides its text.
+const MESSAGE_OVERHEAD: usize = 1_024;
+/// Unmatched messages of one session that are being handled.
+const MAX_UNMATCHED: usize = 64;
 
-/// Dials and greets.
-pub(crate) async fn dialled(lines: &Lines, place: Place) -> Result<Halves, String> {
-    let setup = lines.setup();
+/// Connects to the miner and sends the greeting.
+pub(crate) async fn dial(link: &MinerLink, endpoint: MinerEndpoint) -> Result<SocketHalves, String> {
+    let setup = link.setup();
     let url = format!(
         "ws://{}/v0.1/validator_interface/{}",
-        place.address,
+        endpoint.address,
         setup.keypair.hotkey()
     );
     let dialling = async {
-        // It is never closed; without a permit one would be dialled all the same.
-        let _place = lines.0.dials.acquire().await;
+        // The semaphore is never closed; if it were, the miner would be dialled without a permit.
+        let _permit = link.0.dials.acquire().await;
         connect(&url, &LIMITS).await
     };
     let socket = dialling.await.map_err(|error| Causes(&error).to_string())?;
     let (reader, writer) = socket.split();
-    let auth = sign_validator_auth(&setup.keypair, place.miner, setup.clock.now());
+    let auth = sign_validator_auth(&setup.keypair, endpoint.miner, setup.clock.now());
     let greeting = encode(&ToMiner::ValidatorAuthForMiner(auth));
     match writer.send(greeting).await {
         Ok(()) => Ok((reader, writer)),
@@ -52,60 +50,62 @@ pub(crate) async fn dialled(lines: &Lines, place: Place) -> Result<Halves, Strin
 }
 
 /// Makes a session and serves it to its end.
-pub(crate) async fn run(lines: Lines, session: Arc<Session>) {
-    let (stop, clock) = (lines.setup().tasks.token(), &lines.setup().clock);
+pub(crate) async fn run(link: MinerLink, session: Arc<MinerSession>) {
+    let (stop, clock) = (link.setup().tasks.token(), &link.setup().clock);
     let making = async {
         if let Some(pause) = session.pause() {
             clock.sleep(pause).await;
         }
-        dialled(&lines, session.place()).await
+        dial(&link, session.endpoint()).await
     };
     let Some(made) = stop.run_until_cancelled(making).await else {
         return;
     };
     match made {
-        Ok(halves) if halves.1.is_muster() => talk(&lines, &session, halves).await,
-        Ok(halves) => session.apart(halves),
-        Err(reason) => session.failed(&reason),
+        Ok(halves) if halves.1.is_muster() => serve(&link, &session, halves).await,
+        Ok(halves) => session.split_up(halves),
+        Err(reason) => session.fail_dial(&reason),
     }
-    lines.tidy(&session);
+    link.remove_if_idle(&session);
 }
 
-async fn talk(lines: &Lines, session: &Session, (mut reader, writer): Halves) {
-    let setup = lines.setup();
+async fn serve(link: &MinerLink, session: &MinerSession, (mut reader, writer): SocketHalves) {
+    let setup = link.setup();
     let (stop, closing) = (setup.tasks.token(), CancellationToken::new());
-    let (frames, queue) = mpsc::channel(OUTGOING);
-    if let Some(first) = &setup.first {
-        // If it does not go out, the first read finds that.
+    let (frames, queue) = mpsc::channel(OUTGOING_FRAMES);
+    if let Some(first) = &setup.first_frame {
+        // If it does not go out, the first read fails.
         let _ = writer.send(first.clone()).await;
     }
-    if !session.up(frames.clone(), closing.clone(), setup.linger) {
-        writer.close(NORMAL, "").await;
+    if !session.open(frames.clone(), closing.clone(), setup.linger) {
+        writer.close(CloseCode::Normal, "").await;
         return;
     }
-    let speaking = setup.tasks.spawn("frames for a miner", speak(writer, queue));
+    let writing = setup
+        .tasks
+        .spawn("frames for a miner", write_frames(writer, queue));
     tokio::select! {
         biased;
-        () = stop.cancelled() => return session.stopped(),
-        () = unneeded(lines, session, &closing) => {}
-        reason = listen(lines, session, &mut reader, frames) => return session.lost(&reason),
+        () = stop.cancelled() => return session.stop(),
+        () = close_when_unneeded(link, session, &closing) => {}
+        reason = read_messages(link, session, &mut reader, frames) => return session.lose(&reason),
     }
-    // What is queued still goes out, and arrives: a connection that is dropped with frames unread may take ours with it.
+    // Queued frames still go out and arrive: a connection that is dropped with unread frames may take ours with it.
     let goodbye = async {
-        if speaking.join().await.is_ok() {
+        if writing.join().await.is_ok() {
             reader.drain().await;
         }
     };
     stop.run_until_cancelled(goodbye).await;
 }
 
-/// Waits until no attempt has needed the session for a while; from then on it is closed.
-async fn unneeded(lines: &Lines, session: &Session, closing: &CancellationToken) {
-    let setup = lines.setup();
+/// Waits until no attempt has needed the session for the time to linger. The session is closed when this returns.
+async fn close_when_unneeded(link: &MinerLink, session: &MinerSession, closing: &CancellationToken) {
+    let setup = link.setup();
     loop {
         tokio::select! {
             () = closing.cancelled() => return,
-            () = session.emptied() => {}
+            () = session.wait_until_empty() => {}
         }
         setup.clock.sleep(setup.linger).await;
         if session.close_if_empty() {
@@ -114,12 +114,12 @@ async fn unneeded(lines: &Lines, session: &Session, closing: &CancellationToken)
     }
 }
 
-/// Sends what is queued, to the end of the queue.
-async fn speak(writer: SocketWriter, mut queue: mpsc::Receiver<String>) {
+/// Sends the queued frames, to the end of the queue.
+async fn write_frames(writer: SocketWriter, mut queue: mpsc::Receiver<String>) {
     while let Some(first) = queue.recv().await {
         let mut bytes = first.len();
         let mut frames = vec![first];
-        while bytes < TOGETHER
+        while bytes < WRITE_BATCH
             && let Ok(frame) = queue.try_recv()
         {
             bytes += frame.len();
@@ -130,19 +130,19 @@ async fn speak(writer: SocketWriter, mut queue: mpsc::Receiver<String>) {
             return;
         }
     }
-    writer.close(NORMAL, "").await;
+    writer.close(CloseCode::Normal, "").await;
 }
 
-/// Takes what the miner says; why the connection is lost.
-async fn listen(
-    lines: &Lines,
-    session: &Session,
+/// Reads the miner's messages until the connection is lost; returns the reason.
+async fn read_messages(
+    link: &MinerLink,
+    session: &MinerSession,
     reader: &mut SocketReader,
     frames: mpsc::Sender<String>,
 ) -> String {
-    let miner = session.place().miner;
-    let (room, strays) = (session.room(), Arc::new(Semaphore::new(STRAYS)));
-    // Neither is ever closed.
+    let miner = session.endpoint().miner;
+    let (room, unmatched) = (session.room(), Arc::new(Semaphore::new(MAX_UNMATCHED)));
+    // Neither semaphore is ever closed.
     const CLOSED: &str = "the session is closed";
     loop {
         let frame = match reader.recv().await {
@@ -154,8 +154,9 @@ async fn listen(
                 continue;
             }
         };
-        let cost = u32::try_from(frame.len().saturating_add(OVERHEAD)).map_or(HELD, |cost| cost.min(HELD));
-        let Ok(held) = Arc::clone(&room).acquire_many_owned(cost).await else {
+        let cost = u32::try_from(frame.len().saturating_add(MESSAGE_OVERHEAD))
+            .map_or(MAX_QUEUED_BYTES, |cost| cost.min(MAX_QUEUED_BYTES));
+        let Ok(bytes) = Arc::clone(&room).acquire_many_owned(cost).await else {
             return CLOSED.to_owned();
         };
         let message: FromMiner = match decode(&frame) {
@@ -165,11 +166,11 @@ async fn listen(
                 continue;
             }
         };
-        match session.deliver(message, held) {
+        match session.deliver(message, bytes) {
             Delivery::Done => {}
-            Delivery::Stray(message, held) => {
-                let place = Arc::clone(&strays);
-                let place = if may_be_missed(&message) {
+            Delivery::Unmatched(message, bytes) => {
+                let place = Arc::clone(&unmatched);
+                let place = if is_optional(&message) {
                     match place.try_acquire_owned() {
                         Ok(place) => place,
                         Err(_) => continue,
@@ -180,19 +181,19 @@ async fn listen(
                         Err(_) => return CLOSED.to_owned(),
                     }
                 };
-                let stray = Stray {
+                let unmatched = UnmatchedMessage {
                     miner,
                     message: *message,
-                    reply: Reply {
+                    reply: ReplyPath {
                         frames: frames.clone(),
-                        _held: [held, place],
+                        _permits: [bytes, place],
                     },
                 };
-                // Who looks at them goes only when the validator does.
-                let _ = lines.0.strays.send(stray);
+                // The receiver lives as long as the validator.
+                let _ = link.0.unmatched.send(unmatched);
             }
-            Delivery::TooMuch(attempt) => {
-                return format!("the miner says more about attempt {attempt} than there is to say");
+            Delivery::TooMany(attempt) => {
+                return format!("the miner sent too many messages about attempt {attempt}");
             }
         }
     }

@@ -1,20 +1,27 @@
-//! A validator's lines to miners. An attempt holds a [`Line`]: it asks for a connection, hears what its miner says about it,
-//! and says what it has to say. Whether it has the connection to itself is not its business.
+//! A validator's connections to miners.
 //!
-//! A miner that shows that it is Muster gets **one** session from a validator, and all attempts on it are heard and spoken there;
-//! any other gets one for each attempt, as ComputeHorde's validator opens them. Which it is shows when it is dialled.
+//! Each attempt has a [`MinerChannel`]: it asks for a connection, receives what the miner says about the attempt, and
+//! sends frames. Whether the connection is shared with other attempts makes no difference to its user.
 //!
-//! *Nobody waits for another.* What is said to an attempt waits in a place of its own. What all attempts of a session have not
-//! taken yet is bounded in bytes, and beyond it the miner waits in its socket; what one of them has not taken is bounded in
-//! messages, and a miner that says more is cut off and tells its story again.
+//! A miner that shows that it is Muster gets **one** session from a validator, which carries the messages of all
+//! attempts on that miner. Any other miner gets one connection for each attempt, as ComputeHorde's validator opens
+//! them. Dialling shows which kind a miner is.
 //!
-//! *Nothing is lost between two connections.* A line stays registered from the beginning of its attempt to its end; a line of an
-//! attempt that a process before this one began is registered before anything is dialled. So what a miner says as soon as it is
-//! greeted finds its listener. Only what is about no attempt that has a line becomes a [`Stray`].
+//! *Attempts do not block one another.* Messages for an attempt wait in its own queue. The messages of all attempts of
+//! a session are bounded in bytes: beyond the bound nothing more is read from the socket. The messages of one attempt
+//! are bounded in number: a miner that sends more is disconnected and repeats its messages on the next connection.
+//!
+//! *No message is lost between two connections.* A channel is registered from the beginning of its attempt to its end,
+//! and the channels of attempts that an earlier process began are registered before anything is dialled. So a miner's
+//! first messages after the greeting find their attempt. A message about no registered attempt becomes an
+//! [`UnmatchedMessage`].
+//!
+//! [`fetch_manifest`] asks a miner for its executors on a connection of its own.
 
-mod line;
+mod channel;
+mod connection;
+mod manifest;
 mod session;
-mod talk;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,150 +36,154 @@ use muster_protocol::{AttemptId, MinerKey};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-pub use line::{Heard, Line};
-use session::Session;
+pub use channel::{ChannelEvent, MinerChannel};
+pub use manifest::fetch_manifest;
+use session::MinerSession;
 
-/// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise open as
-/// many connections at once.
-const DIALS: usize = 256;
+/// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise
+/// open as many connections at once.
+const MAX_DIALS: usize = 256;
 
-/// What all lines of a validator share.
-pub struct Setup {
-    /// Greets.
+/// The setup that all connections of a validator share.
+pub struct LinkSetup {
+    /// The validator's key, which signs greetings.
     pub keypair: Keypair,
-    /// Whose time it is.
+    /// The clock of greetings, pauses and lingering.
     pub clock: SharedClock,
-    /// Runs sessions; they end when it stops.
+    /// Runs the sessions, which end when it stops.
     pub tasks: Tasks,
-    /// How long a session is kept that no attempt needs.
+    /// How long a session without attempts is kept open.
     pub linger: Duration,
-    /// What every Muster miner hears right after the greeting, before anything about an attempt.
-    pub first: Option<String>,
+    /// A frame that each Muster miner gets right after the greeting.
+    pub first_frame: Option<String>,
 }
 
-/// All lines of a validator. Clones are the same.
+/// All connections of a validator to miners. Clones share them.
 #[derive(Clone)]
-pub struct Lines(Arc<Inner>);
+pub struct MinerLink(Arc<LinkState>);
 
-struct Inner {
-    setup: Setup,
+struct LinkState {
+    setup: LinkSetup,
     dials: Semaphore,
-    strays: mpsc::UnboundedSender<Stray>,
-    sessions: Mutex<HashMap<Place, Arc<Session>>>,
+    unmatched: mpsc::UnboundedSender<UnmatchedMessage>,
+    sessions: Mutex<HashMap<MinerEndpoint, Arc<MinerSession>>>,
 }
 
-/// Who is dialled, and where. A miner that moves is dialled anew.
+/// A miner and the address where it is dialled. A miner that moves to another address gets a new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct MinerEndpoint {
     pub(crate) miner: MinerKey,
     pub(crate) address: SocketAddr,
 }
 
-/// What miners say that is about no attempt that has a line. A session has few on their way at a time, so it does no harm that
-/// the queue has no end.
-pub type Strays = mpsc::UnboundedReceiver<Stray>;
+/// The queue of messages about no attempt that has a channel. Each session bounds its own part of it.
+pub type UnmatchedMessages = mpsc::UnboundedReceiver<UnmatchedMessage>;
 
-/// One such message.
+/// A miner's message about no attempt that has a channel.
 #[derive(Debug)]
-pub struct Stray {
-    /// Who said it.
+pub struct UnmatchedMessage {
+    /// The miner that sent it.
     pub miner: MinerKey,
-    /// What it said.
+    /// The decoded message.
     pub message: FromMiner,
-    /// Where it is answered, if it is. To be kept until the message has been looked at.
-    pub reply: Reply,
+    /// The way to answer it. Keep it until the message is handled: it holds the message's share of the session's
+    /// bounds.
+    pub reply: ReplyPath,
 }
 
-/// The way back of a stray. While there is one, it counts among those of its session.
-pub struct Reply {
+/// The way back to the sender of an [`UnmatchedMessage`].
+pub struct ReplyPath {
     frames: mpsc::Sender<String>,
-    /// Its bytes among those of its session, and its place among its strays.
-    _held: [OwnedSemaphorePermit; 2],
+    /// The message's bytes and its place among the unmatched messages of its session.
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
-impl Lines {
-    /// No lines yet, and where strays come in.
-    pub fn new(setup: Setup) -> (Self, Strays) {
-        let (strays, heard) = mpsc::unbounded_channel();
-        let inner = Inner {
+// === impl MinerLink ===
+
+impl MinerLink {
+    /// A link without connections, and the queue of its unmatched messages.
+    pub fn new(setup: LinkSetup) -> (Self, UnmatchedMessages) {
+        let (unmatched, queue) = mpsc::unbounded_channel();
+        let state = LinkState {
             setup,
-            dials: Semaphore::new(DIALS),
-            strays,
+            dials: Semaphore::new(MAX_DIALS),
+            unmatched,
             sessions: Mutex::default(),
         };
-        (Self(Arc::new(inner)), heard)
+        (Self(Arc::new(state)), queue)
     }
 
-    /// A line for an attempt on the miner at `address`. Nothing is dialled yet; what the miner says about the attempt is kept for it
-    /// from here on.
-    pub fn line(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> Line {
-        let place = Place { miner, address };
+    /// Registers a channel for an attempt on the miner at `address`. Nothing is dialled yet; messages about the attempt
+    /// are queued for it from now on.
+    pub fn open_channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
+        let endpoint = MinerEndpoint { miner, address };
         let mut sessions = self.sessions();
         let session = sessions
-            .entry(place)
-            .or_insert_with(|| Arc::new(Session::new(place)));
-        session.attach(attempt);
-        Line::new(self.clone(), Arc::clone(session), attempt)
+            .entry(endpoint)
+            .or_insert_with(|| Arc::new(MinerSession::new(endpoint)));
+        session.register(attempt);
+        MinerChannel::new(self.clone(), Arc::clone(session), attempt)
     }
 
-    /// Sessions that stand, are being made, or have an attempt.
-    pub fn sessions_held(&self) -> usize {
+    /// The number of sessions that are open, are being dialled, or have an attempt.
+    pub fn session_count(&self) -> usize {
         self.sessions().len()
     }
 
-    pub(crate) fn setup(&self) -> &Setup {
+    pub(crate) fn setup(&self) -> &LinkSetup {
         &self.0.setup
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Place, Arc<Session>>> {
-        // Nothing of it is halfway between two statements.
+    fn sessions(&self) -> MutexGuard<'_, HashMap<MinerEndpoint, Arc<MinerSession>>> {
         self.0.sessions.lock()
     }
 
-    /// An attempt is over.
-    fn detach(&self, session: &Arc<Session>, attempt: AttemptId) {
-        // Held while looking, so that nobody attaches to a session that is being forgotten.
+    /// Removes the channel of an attempt that is over.
+    fn remove_channel(&self, session: &Arc<MinerSession>, attempt: AttemptId) {
+        // Locked meanwhile, so that no attempt registers with a session that is being removed.
         let mut sessions = self.sessions();
-        if session.detach(attempt, self.setup().linger) {
-            forget(&mut sessions, session);
+        if session.unregister(attempt, self.setup().linger) {
+            remove(&mut sessions, session);
         }
     }
 
-    /// Forgets a session that neither stands nor is needed.
-    fn tidy(&self, session: &Arc<Session>) {
+    /// Removes a session that is neither open nor needed.
+    fn remove_if_idle(&self, session: &Arc<MinerSession>) {
         let mut sessions = self.sessions();
         if session.is_idle() {
-            forget(&mut sessions, session);
+            remove(&mut sessions, session);
         }
     }
 }
 
-fn forget(sessions: &mut HashMap<Place, Arc<Session>>, session: &Arc<Session>) {
-    // Its place may have another by now.
+fn remove(sessions: &mut HashMap<MinerEndpoint, Arc<MinerSession>>, session: &Arc<MinerSession>) {
+    // The endpoint may have another session by now.
     if sessions
-        .get(&session.place())
+        .get(&session.endpoint())
         .is_some_and(|there| Arc::ptr_eq(there, session))
     {
-        sessions.remove(&session.place());
+        sessions.remove(&session.endpoint());
     }
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for MinerLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lines({} sessions)", self.sessions_held())
+        write!(f, "MinerLink({} sessions)", self.session_count())
     }
 }
 
-impl Reply {
-    /// Answers on the session it came on, if that still stands.
+// === impl ReplyPath ===
+
+impl ReplyPath {
+    /// Answers on the session on which the message came, if that is still open.
     pub async fn send(self, frame: String) {
-        // If not, the miner says it again on the next one.
+        // If it is not, the miner repeats its message on the next one.
         let _ = self.frames.send(frame).await;
     }
 }
 
-impl fmt::Debug for Reply {
+impl fmt::Debug for ReplyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reply")
+        f.write_str("ReplyPath")
     }
 }

@@ -16,8 +16,8 @@ use muster_websocket::{Limits, connect};
 /// A miner sends its manifest only when a connection begins, so this opens a connection of its own.
 ///
 /// # Errors
-/// The miner cannot be reached, or hung up before its manifest; the error is text for the operator.
-pub(crate) async fn fetch_manifest(
+/// The miner cannot be reached, or it disconnected before its manifest. The error is a text for the operator.
+pub async fn fetch_manifest(
     keypair: &Keypair,
     clock: &SharedClock,
     miner: MinerKey,
@@ -40,7 +40,7 @@ pub(crate) async fn fetch_manifest(
                     return Ok(message.manifest);
                 }
             }
-            Ok(None) => return Err("it hung up before it sent its manifest".to_owned()),
+            Ok(None) => return Err("it disconnected before it sent its manifest".to_owned()),
             Err(error) => return Err(causes(&error)),
         }
     }

@@ -1,196 +1,199 @@
-//! What is known of one miner's session: how far it is, and who listens. No socket is touched here, and nothing waits but
-//! an attempt for its next item.
+//! The state of one miner's session: whether it is open, and the queued messages of each attempt. No socket is touched
+//! here, and the only wait is an attempt's wait for its next item.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{SocketReader, SocketWriter};
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
+use muster_websocket::{SocketReader, SocketWriter};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::Place;
+use crate::MinerEndpoint;
 
-/// Short at first, since jobs are waiting; each attempt's own deadline ends it.
+/// Short at first, since jobs are waiting; each attempt's own deadline ends the attempts to connect.
 pub(crate) const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(250),
     max: Duration::from_secs(5),
 };
 
-/// Messages that wait for one attempt; a whole story has fewer than ten.
-const QUEUE: usize = 64;
-/// So many of them may be such as may be missed.
-const MISSABLE: usize = QUEUE / 2;
-/// Bytes of messages that wait for all attempts of a session: the longest frame, and some.
-pub(crate) const HELD: u32 = 64 << 20;
+/// Messages that wait for one attempt; a whole attempt has fewer than ten.
+const MAX_QUEUED: usize = 64;
+/// Optional messages and complaints are queued only while the queue is shorter than this.
+const MAX_QUEUED_OPTIONAL: usize = MAX_QUEUED / 2;
+/// Bytes of messages that wait for all attempts of a session: a little more than the longest frame.
+pub(crate) const MAX_QUEUED_BYTES: u32 = 64 << 20;
 
 /// Both halves of a socket.
-pub(crate) type Halves = (SocketReader, SocketWriter);
+pub(crate) type SocketHalves = (SocketReader, SocketWriter);
 
-/// What an attempt finds next.
-pub(crate) enum Item {
-    /// The session stands; frames go in here.
+/// The next thing that an attempt learns from its session.
+pub(crate) enum AttemptItem {
+    /// The session is open; frames are sent here.
     Up(mpsc::Sender<String>),
-    /// It does not, or no longer.
+    /// The session could not be opened, or was lost.
     Down(Arc<str>),
-    /// The miner says something about the attempt.
+    /// A message about the attempt, and its share of the queued bytes.
     Message(Box<FromMiner>, Option<OwnedSemaphorePermit>),
-    /// The miner is not Muster: the attempt needs a connection of its own, which may be there already.
-    Alone(Option<Box<Halves>>),
+    /// The miner is not Muster: the attempt needs a connection of its own, which may be open already.
+    NeedsOwn(Option<Box<SocketHalves>>),
 }
 
-/// What became of a message.
+/// The outcome of delivering a message.
 pub(crate) enum Delivery {
-    /// Whoever it is for will find it.
+    /// It is queued for its attempts, or dropped because they have connections of their own.
     Done,
-    /// It is for nobody here, or may be missed and there is no room.
-    Stray(Box<FromMiner>, OwnedSemaphorePermit),
-    /// An attempt has more to read than any honest miner says.
-    TooMuch(AttemptId),
+    /// It is about no attempt that is registered, or it is optional and the queue is full.
+    Unmatched(Box<FromMiner>, OwnedSemaphorePermit),
+    /// The queue of this attempt holds more messages than any honest miner sends.
+    TooMany(AttemptId),
 }
 
 #[derive(Debug)]
-pub(crate) struct Session {
-    place: Place,
-    state: Mutex<State>,
-    /// Bytes that may still wait.
+pub(crate) struct MinerSession {
+    endpoint: MinerEndpoint,
+    state: Mutex<SessionState>,
+    /// Bytes that may still be queued.
     room: Arc<Semaphore>,
-    /// The last attempt has left.
+    /// Notified when the last attempt is unregistered.
     emptied: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    ears: HashMap<AttemptId, Ear>,
-    stage: Stage,
-    /// Failures since something was last heard.
+struct SessionState {
+    attempts: HashMap<AttemptId, AttemptMessages>,
+    connection: ConnectionState,
+    /// Failures since the last message.
     failures: u32,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ConnectionState {
     Down,
     Dialling,
     Up {
         frames: mpsc::Sender<String>,
-        /// Cancelled when nobody needs it any more.
+        /// Cancelled when no attempt needs the session any more.
         closing: CancellationToken,
     },
-    /// The miner is not Muster.
-    Apart,
+    /// The miner is not Muster: each attempt has a connection of its own.
+    Separate,
 }
 
-/// Where an attempt listens.
+/// The queue of one attempt.
 #[derive(Default)]
-struct Ear {
-    items: VecDeque<Item>,
+struct AttemptMessages {
+    items: VecDeque<AttemptItem>,
     waker: Option<Waker>,
-    /// It wants a connection.
-    asked: bool,
-    /// It was told that the session stands.
-    up: bool,
-    /// It has a connection of its own, and listens there.
-    alone: bool,
+    /// The attempt asked for a connection.
+    wants_connection: bool,
+    /// The attempt was told that the session is open.
+    is_up: bool,
+    /// The attempt has a connection of its own and receives its messages there.
+    has_own: bool,
 }
 
-impl Session {
-    pub(crate) fn new(place: Place) -> Self {
+// === impl MinerSession ===
+
+impl MinerSession {
+    pub(crate) fn new(endpoint: MinerEndpoint) -> Self {
         Self {
-            place,
-            state: Mutex::new(State {
-                ears: HashMap::new(),
-                stage: Stage::Down,
+            endpoint,
+            state: Mutex::new(SessionState {
+                attempts: HashMap::new(),
+                connection: ConnectionState::Down,
                 failures: 0,
             }),
-            room: Arc::new(Semaphore::new(HELD as usize)),
+            room: Arc::new(Semaphore::new(MAX_QUEUED_BYTES as usize)),
             emptied: Notify::new(),
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    pub(crate) fn endpoint(&self) -> MinerEndpoint {
+        self.endpoint
     }
 
     pub(crate) fn room(&self) -> Arc<Semaphore> {
         Arc::clone(&self.room)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing of it is halfway between two statements.
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
 
-    // === for attempts ===
+    // === called by channels ===
 
-    pub(crate) fn attach(&self, attempt: AttemptId) {
-        self.state().ears.insert(attempt, Ear::default());
+    pub(crate) fn register(&self, attempt: AttemptId) {
+        self.state().attempts.insert(attempt, AttemptMessages::default());
     }
 
-    /// True if the session is not needed and does not stand, or stands no longer.
-    pub(crate) fn detach(&self, attempt: AttemptId, linger: Duration) -> bool {
+    /// Forgets an attempt. True if the session has no attempt left and is not open, or is closed by this.
+    pub(crate) fn unregister(&self, attempt: AttemptId, linger: Duration) -> bool {
         let mut state = self.state();
-        state.ears.remove(&attempt);
-        if !state.ears.is_empty() {
+        state.attempts.remove(&attempt);
+        if !state.attempts.is_empty() {
             return false;
         }
-        match &state.stage {
-            Stage::Down | Stage::Apart => true,
-            Stage::Dialling => false,
-            Stage::Up { closing, .. } if linger.is_zero() => {
+        match &state.connection {
+            ConnectionState::Down | ConnectionState::Separate => true,
+            ConnectionState::Dialling => false,
+            ConnectionState::Up { closing, .. } if linger.is_zero() => {
                 closing.cancel();
-                state.stage = Stage::Down;
+                state.connection = ConnectionState::Down;
                 true
             }
-            Stage::Up { .. } => {
+            ConnectionState::Up { .. } => {
                 self.emptied.notify_one();
                 false
             }
         }
     }
 
-    /// An attempt wants a connection. True if the session is to be dialled now.
-    pub(crate) fn ask(&self, attempt: AttemptId) -> bool {
+    /// Notes that an attempt wants a connection. True if the caller is to dial now.
+    pub(crate) fn request_dial(&self, attempt: AttemptId) -> bool {
         let mut state = self.state();
-        let State { ears, stage, .. } = &mut *state;
-        let Some(ear) = ears.get_mut(&attempt) else {
+        let SessionState {
+            attempts, connection, ..
+        } = &mut *state;
+        let Some(messages) = attempts.get_mut(&attempt) else {
             return false;
         };
-        match stage {
-            Stage::Down => {
-                ear.asked = true;
-                *stage = Stage::Dialling;
+        match connection {
+            ConnectionState::Down => {
+                messages.wants_connection = true;
+                *connection = ConnectionState::Dialling;
                 return true;
             }
-            Stage::Dialling => ear.asked = true,
-            Stage::Up { frames, .. } => ear.rise(frames),
-            Stage::Apart => ear.leave(None),
+            ConnectionState::Dialling => messages.wants_connection = true,
+            ConnectionState::Up { frames, .. } => messages.set_up(frames),
+            ConnectionState::Separate => messages.need_own(None),
         }
         false
     }
 
     /// The next item of an attempt.
-    pub(crate) fn poll_next(&self, attempt: AttemptId, cx: &mut Context<'_>) -> Poll<Item> {
+    pub(crate) fn poll_next(&self, attempt: AttemptId, cx: &mut Context<'_>) -> Poll<AttemptItem> {
         let mut state = self.state();
-        let Some(ear) = state.ears.get_mut(&attempt) else {
-            // Only a line that stands alone is not registered, and it does not ask here.
+        let Some(messages) = state.attempts.get_mut(&attempt) else {
+            // A channel is registered until it is dropped.
             return Poll::Pending;
         };
-        if let Some(item) = ear.items.pop_front() {
+        if let Some(item) = messages.items.pop_front() {
             return Poll::Ready(item);
         }
-        match &mut ear.waker {
+        match &mut messages.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         Poll::Pending
     }
 
-    // === for the task that makes and serves the connection ===
+    // === called by the task that makes and serves the connection ===
 
     /// How long to wait before the session is dialled.
     pub(crate) fn pause(&self) -> Option<Duration> {
@@ -198,212 +201,195 @@ impl Session {
         Some(BACKOFF.delay(failure, random_jitter()))
     }
 
-    /// It could not be made: whoever asked for it is told, and asks again if it still needs it.
-    pub(crate) fn failed(&self, reason: &str) {
+    /// The session could not be opened: each attempt that asked for it is told, and asks again if it still needs it.
+    pub(crate) fn fail_dial(&self, reason: &str) {
         let mut state = self.state();
-        state.fall();
+        state.set_down();
         let reason: Arc<str> = reason.into();
-        for ear in state.ears.values_mut().filter(|ear| ear.asked) {
-            ear.asked = false;
-            ear.push(Item::Down(Arc::clone(&reason)));
+        for messages in state
+            .attempts
+            .values_mut()
+            .filter(|messages| messages.wants_connection)
+        {
+            messages.wants_connection = false;
+            messages.push(AttemptItem::Down(Arc::clone(&reason)));
         }
     }
 
-    /// It stands. Everybody is told before anything that the miner says. False if nobody is there and it is not to be kept.
-    pub(crate) fn up(
+    /// The session is open. All attempts are told before the first message is read. False if there is no attempt and
+    /// the session does not linger: it is to be closed.
+    pub(crate) fn open(
         &self,
         frames: mpsc::Sender<String>,
         closing: CancellationToken,
         linger: Duration,
     ) -> bool {
         let mut state = self.state();
-        if state.ears.is_empty() {
+        if state.attempts.is_empty() {
             if linger.is_zero() {
-                state.stage = Stage::Down;
+                state.connection = ConnectionState::Down;
                 return false;
             }
             self.emptied.notify_one();
         }
-        for ear in state.ears.values_mut() {
-            ear.rise(&frames);
+        for messages in state.attempts.values_mut() {
+            messages.set_up(&frames);
         }
-        state.stage = Stage::Up { frames, closing };
+        state.connection = ConnectionState::Up { frames, closing };
         true
     }
 
-    /// It stood and is gone.
-    pub(crate) fn lost(&self, reason: &str) {
+    /// The open session was lost.
+    pub(crate) fn lose(&self, reason: &str) {
         let mut state = self.state();
-        state.fall();
+        state.set_down();
         let reason: Arc<str> = reason.into();
-        for ear in state.ears.values_mut().filter(|ear| ear.up) {
-            (ear.asked, ear.up) = (false, false);
-            ear.push(Item::Down(Arc::clone(&reason)));
+        for messages in state.attempts.values_mut().filter(|messages| messages.is_up) {
+            (messages.wants_connection, messages.is_up) = (false, false);
+            messages.push(AttemptItem::Down(Arc::clone(&reason)));
         }
     }
 
-    /// It is closed because the validator stops.
-    pub(crate) fn stopped(&self) {
-        self.state().stage = Stage::Down;
+    /// The session is closed because the validator stops.
+    pub(crate) fn stop(&self) {
+        self.state().connection = ConnectionState::Down;
     }
 
-    /// The miner is not Muster: the connection is the first one's that asked, and the others dial for themselves.
-    pub(crate) fn apart(&self, halves: Halves) {
+    /// The miner is not Muster: the first attempt that asked gets the connection, and the others dial for themselves.
+    pub(crate) fn split_up(&self, halves: SocketHalves) {
         let mut state = self.state();
-        state.stage = Stage::Apart;
+        state.connection = ConnectionState::Separate;
         let mut halves = Some(Box::new(halves));
-        for ear in state.ears.values_mut().filter(|ear| ear.asked) {
-            ear.leave(halves.take());
+        for messages in state
+            .attempts
+            .values_mut()
+            .filter(|messages| messages.wants_connection)
+        {
+            messages.need_own(halves.take());
         }
     }
 
-    /// The next attempt dials and sees: the miner has become Muster.
-    pub(crate) fn not_apart(&self) {
+    /// The miner has become Muster: the next attempt dials a session for all.
+    pub(crate) fn share_again(&self) {
         let mut state = self.state();
-        if matches!(state.stage, Stage::Apart) {
-            state.stage = Stage::Down;
+        if matches!(state.connection, ConnectionState::Separate) {
+            state.connection = ConnectionState::Down;
         }
     }
 
-    /// Gives a message to whom it is about. What is about no attempt in particular, but a complaint, is for nobody here.
-    pub(crate) fn deliver(&self, message: FromMiner, held: OwnedSemaphorePermit) -> Delivery {
+    /// Queues a message for its attempt, and a complaint that names no attempt for all of them.
+    pub(crate) fn deliver(&self, message: FromMiner, bytes: OwnedSemaphorePermit) -> Delivery {
         let mut state = self.state();
         state.failures = 0;
-        if let Some(words) = complaint(&message) {
-            let named = named(words);
-            let hears = |id: &AttemptId| named.is_none_or(|named| named == *id);
-            let mut heard = false;
-            for (_, ear) in state.ears.iter_mut().filter(|(id, ear)| hears(id) && !ear.alone) {
-                if ear.items.len() < MISSABLE {
-                    ear.push(Item::Message(Box::new(message.clone()), None));
+        let named = message.attempt();
+        if is_complaint(&message) {
+            let mut is_matched = false;
+            for (id, messages) in &mut state.attempts {
+                if messages.has_own || named.is_some_and(|named| named != *id) {
+                    continue;
                 }
-                heard = true;
+                if messages.items.len() < MAX_QUEUED_OPTIONAL {
+                    messages.push(AttemptItem::Message(Box::new(message.clone()), None));
+                }
+                is_matched = true;
             }
-            return if heard {
+            return if is_matched {
                 Delivery::Done
             } else {
-                Delivery::Stray(Box::new(message), held)
+                Delivery::Unmatched(Box::new(message), bytes)
             };
         }
-        let found = message
-            .attempt()
-            .and_then(|id| Some((id, state.ears.get_mut(&id)?)));
-        let Some((id, ear)) = found else {
-            return Delivery::Stray(Box::new(message), held);
+        let found = named.and_then(|id| Some((id, state.attempts.get_mut(&id)?)));
+        let Some((id, messages)) = found else {
+            return Delivery::Unmatched(Box::new(message), bytes);
         };
-        if ear.alone {
+        if messages.has_own {
             return Delivery::Done;
         }
-        match ear.items.len() {
-            MISSABLE.. if may_be_missed(&message) => Delivery::Stray(Box::new(message), held),
-            QUEUE.. => Delivery::TooMuch(id),
+        match messages.items.len() {
+            MAX_QUEUED_OPTIONAL.. if is_optional(&message) => Delivery::Unmatched(Box::new(message), bytes),
+            MAX_QUEUED.. => Delivery::TooMany(id),
             _ => {
-                ear.push(Item::Message(Box::new(message), Some(held)));
+                messages.push(AttemptItem::Message(Box::new(message), Some(bytes)));
                 Delivery::Done
             }
         }
     }
 
-    /// Waits until the last attempt has left.
-    pub(crate) async fn emptied(&self) {
+    /// Waits until the last attempt is unregistered.
+    pub(crate) async fn wait_until_empty(&self) {
         self.emptied.notified().await;
     }
 
-    /// Closes the session if it has no attempt; from then on whoever needs one dials anew.
+    /// Closes the session if it has no attempt; from then on an attempt that needs one dials anew.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut state = self.state();
-        let empty = state.ears.is_empty();
-        if empty {
-            state.stage = Stage::Down;
+        let is_empty = state.attempts.is_empty();
+        if is_empty {
+            state.connection = ConnectionState::Down;
         }
-        empty
+        is_empty
     }
 
-    /// Whether it neither stands nor is needed.
+    /// Whether the session is neither open nor needed.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
-        state.ears.is_empty() && matches!(state.stage, Stage::Down | Stage::Apart)
+        state.attempts.is_empty()
+            && matches!(
+                state.connection,
+                ConnectionState::Down | ConnectionState::Separate
+            )
     }
 }
 
-impl State {
-    fn fall(&mut self) {
-        self.stage = Stage::Down;
+// === impl SessionState ===
+
+impl SessionState {
+    fn set_down(&mut self) {
+        self.connection = ConnectionState::Down;
         self.failures = self.failures.saturating_add(1);
     }
 }
 
-impl Ear {
-    fn push(&mut self, item: Item) {
+// === impl AttemptMessages ===
+
+impl AttemptMessages {
+    fn push(&mut self, item: AttemptItem) {
         self.items.push_back(item);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    fn rise(&mut self, frames: &mpsc::Sender<String>) {
-        if !self.up && !self.alone {
-            self.up = true;
-            self.push(Item::Up(frames.clone()));
+    fn set_up(&mut self, frames: &mpsc::Sender<String>) {
+        if !self.is_up && !self.has_own {
+            self.is_up = true;
+            self.push(AttemptItem::Up(frames.clone()));
         }
     }
 
-    fn leave(&mut self, halves: Option<Box<Halves>>) {
-        self.alone = true;
-        self.push(Item::Alone(halves));
+    fn need_own(&mut self, halves: Option<Box<SocketHalves>>) {
+        self.has_own = true;
+        self.push(AttemptItem::NeedsOwn(halves));
     }
 }
 
-impl std::fmt::Debug for Ear {
+impl std::fmt::Debug for AttemptMessages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Ear({} items)", self.items.len())
+        write!(f, "AttemptMessages({} items)", self.items.len())
     }
 }
 
-/// What a message complains of, if it does: nothing but its words say whom it is about.
-fn complaint(message: &FromMiner) -> Option<&str> {
-    match message {
-        FromMiner::GenericError(error) => Some(error.details.as_deref().unwrap_or_default()),
-        FromMiner::UnauthorizedError(error) => Some(error.details.as_deref().unwrap_or_default()),
-        FromMiner::V0ExecutorManifestRequest(_)
-        | FromMiner::V0MainHotkeyMessage(_)
-        | FromMiner::V0AcceptJobRequest(_)
-        | FromMiner::V0DeclineJobRequest(_)
-        | FromMiner::V0ExecutorReadyRequest(_)
-        | FromMiner::V0ExecutorFailedRequest(_)
-        | FromMiner::V0VolumesReadyRequest(_)
-        | FromMiner::V0StreamingJobReadyRequest(_)
-        | FromMiner::V0StreamingJobNotReadyRequest(_)
-        | FromMiner::V0ExecutionDoneRequest(_)
-        | FromMiner::V0MachineSpecsRequest(_)
-        | FromMiner::V0JobFinishedRequest(_)
-        | FromMiner::V0JobFailedRequest(_)
-        | FromMiner::V0HordeFailedRequest(_)
-        | FromMiner::MusterReceiptCountersigned(_)
-        | FromMiner::MusterExecutorMetrics(_)
-        | FromMiner::MusterExecutorHello(_)
-        | FromMiner::MusterEnrolExecutor(_)
-        | FromMiner::MusterJobLog(_)
-        | FromMiner::MusterJobProgress(_)
-        | FromMiner::MusterSealSession(_)
-        | FromMiner::MusterSessionClosed(_)
-        | FromMiner::MusterLeaseOver(_) => None,
-    }
+/// Whether the message is a complaint in words.
+fn is_complaint(message: &FromMiner) -> bool {
+    matches!(
+        message,
+        FromMiner::GenericError(_) | FromMiner::UnauthorizedError(_)
+    )
 }
 
-/// The attempt that a complaint names, if it names one; one that is not here is still named.
-fn named(words: &str) -> Option<AttemptId> {
-    words
-        .split(|c: char| !(c.is_ascii_hexdigit() || c == '-'))
-        .filter(|word| word.len() == UUID)
-        .find_map(|word| word.parse().ok())
-}
-
-/// Characters of a uuid.
-const UUID: usize = 36;
-
-/// Whether a message is passed on for whoever watches, and changes nothing.
-pub(crate) fn may_be_missed(message: &FromMiner) -> bool {
+/// Whether the message only informs spectators: logs and progress, whose loss changes nothing.
+pub(crate) fn is_optional(message: &FromMiner) -> bool {
     matches!(
         message,
         FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_)

@@ -1,4 +1,4 @@
-//! How a child process is ended: asked first, then made to, its whole group at once.
+//! Ending a child process with its whole group: first by `SIGTERM`, then by `SIGKILL`.
 
 use std::io;
 use std::process::ExitStatus;
@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
-/// Sends the signal to the group that the child leads. It may have ended this moment, which is as well.
+/// Sends the signal to the group that the child leads. The child may have ended meanwhile, which is no error.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let group = child
         .id()
@@ -18,7 +18,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     let _ = group.map(|group| killpg(group, signal));
 }
 
-/// Asks and in the end forces, each after `patience`.
+/// Sends `SIGTERM`, and `SIGKILL` after `patience`; waits for the end.
 pub(crate) async fn end(
     child: &mut Child,
     patience: Duration,

@@ -1,9 +1,9 @@
-//! Who brings executors to life. One trait, so that a fleet elsewhere is one more implementation.
+//! Starting and ending executors. One trait, so that a fleet elsewhere is one more implementation.
 //!
 //! [`LocalProcesses`] starts a process on this machine for each lease; [`Provisioner`] runs commands of the operator's
 //! (Terraform, `SkyPilot`, kubectl, a script) that bring an executor up somewhere else and take it away again.
 
-mod ending;
+mod child_process;
 mod local;
 mod provision;
 mod records;
@@ -19,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 pub use local::LocalProcesses;
 pub use provision::{Commands, Provisioner};
 
-/// What an executor is started for.
+/// The order to start an executor for one lease.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// What it must show when it dials in.
+    /// The token that it shows when it dials the miner.
     pub token: ExecutorToken,
-    /// Of which kind it must be.
+    /// The class that the executor must have.
     pub class: ExecutorClass,
-    /// Where it dials.
+    /// The address of the miner that it dials.
     pub miner_address: String,
 }
 
@@ -36,18 +36,18 @@ pub enum ManagerError {
     /// The program does not start.
     #[error("cannot start the executor program {program:?}; check executor.command")]
     Start {
-        /// Its name.
+        /// The program's name.
         program: String,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// Its end cannot be learnt.
+    /// The end of the process cannot be learnt.
     #[error("cannot wait for the executor program")]
     Wait(#[source] io::Error),
-    /// What is provisioned cannot be written down, so it is not provisioned.
-    #[error("cannot write {path} down, by which a provisioned executor is found again")]
+    /// The record of the executor cannot be written, so nothing is provisioned.
+    #[error("cannot write {path}, the record by which a provisioned executor is found again")]
     Record {
-        /// The file.
+        /// The record's file.
         path: PathBuf,
         /// The operating system's reason.
         source: io::Error,
@@ -55,30 +55,30 @@ pub enum ManagerError {
     /// The command that provisions does not start.
     #[error("cannot start {program:?}; check executor.provision and executor.release")]
     Command {
-        /// Its name.
+        /// The program's name.
         program: String,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// It failed, or took too long.
+    /// A command failed, or took too long.
     #[error("{program:?} {how}; its output is in this miner's log")]
     Failed {
-        /// Its name.
+        /// The program's name.
         program: String,
-        /// In words.
+        /// The end of the command, in words.
         how: String,
     },
 }
 
-/// The life of one executor: ends, with words for the log, when it is gone.
+/// The life of one executor: ends when the executor is gone, with a text for the log.
 pub type Running = Pin<Box<dyn Future<Output = Result<String, ManagerError>> + Send>>;
 
-/// Brings executors to life and ends them.
+/// Starts executors and ends them.
 pub trait ExecutorManager: Send + Sync + 'static {
-    /// Runs one executor to its end. Once `stop` is cancelled it is given a while to leave, then made to.
+    /// Runs one executor to its end. Once `stop` is cancelled it has a while to end by itself, then it is ended.
     fn run(&self, order: Order, stop: CancellationToken) -> Running;
 
-    /// Takes away what an earlier process of this miner brought to life and did not end. Its leases are over.
+    /// Ends the executors that an earlier process of this miner started and did not end. Their leases are over.
     fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::ready(()))
     }

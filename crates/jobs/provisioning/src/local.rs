@@ -10,10 +10,10 @@ use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::ending::signal;
+use crate::child_process::signal;
 use crate::{ExecutorManager, ManagerError, Order, Running};
 
-/// How long an executor that is no longer needed may take to leave by itself, and again after it was asked to.
+/// The time for an executor that is no longer needed to end by itself, and again after `SIGTERM`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Executors as child processes on this machine.
@@ -29,7 +29,7 @@ impl LocalProcesses {
         Self { command, clock }
     }
 
-    async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
+    async fn run_to_end(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
         let attempt = order.token.attempt();
         let mut child = self.start(&order)?;
         let ended = tokio::select! {
@@ -60,9 +60,9 @@ impl LocalProcesses {
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // Its log lines name it and its attempt, and stand among ours as they are.
+            // Its log lines name the executor and its attempt, and are passed on unchanged.
             .stderr(Stdio::inherit())
-            // A group of its own: stopped as a whole, and not by a Ctrl-C that is meant for the miner.
+            // A process group of its own: it is ended as a whole, and not by a Ctrl-C for the miner.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -72,14 +72,14 @@ impl LocalProcesses {
             })
     }
 
-    /// Waits, asks, and in the end forces. An executor that is asked removes its container first.
+    /// Waits, then sends `SIGTERM` and `SIGKILL`. After `SIGTERM` an executor removes its container first.
     async fn end(&self, child: &mut Child, attempt: AttemptId) -> io::Result<ExitStatus> {
         for next in [Signal::SIGTERM, Signal::SIGKILL] {
             tokio::select! {
                 status = child.wait() => return status,
                 () = self.clock.sleep(PATIENCE) => {}
             }
-            tracing::warn!(%attempt, signal = %next, "the executor has not left by itself");
+            tracing::warn!(%attempt, signal = %next, "the executor has not ended by itself");
             signal(child, next);
         }
         child.wait().await
@@ -88,7 +88,7 @@ impl LocalProcesses {
 
 impl ExecutorManager for LocalProcesses {
     fn run(&self, order: Order, stop: CancellationToken) -> Running {
-        Box::pin(self.clone().live(order, stop))
+        Box::pin(self.clone().run_to_end(order, stop))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Executors that the operator's own commands bring up and take away: one call of `provision` for a lease, one or more of
-//! `release` after it.
+//! Executors that the operator's own commands start and release: one call of `provision` for a lease, and one or more
+//! calls of `release` after it.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -12,31 +12,32 @@ use muster_process::{Backoff, SharedClock};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::ending::end;
-use crate::records::{Held, Record, Records};
+use crate::child_process::end;
+use crate::records::{LockedRecord, Record, Records};
 use crate::{ExecutorManager, ManagerError, Order, Running};
 
-/// Between asking a command to stop and making it.
+/// The time between `SIGTERM` and `SIGKILL` for a command.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How a release that failed is tried again, and how often before it is left to the next start.
+/// The waits between the tries of a release, and their number; after that the next start releases the executor.
 const RETRY: Backoff = Backoff {
     base: Duration::from_secs(2),
     max: Duration::from_secs(60),
 };
 const RETRIES: u32 = 6;
 
-/// What to run.
+/// The operator's commands.
 #[derive(Clone, Debug)]
 pub struct Commands {
-    /// Brings an executor up; ends with 0 once it is on its way. Program first.
+    /// Starts an executor; ends with status 0 once it is starting. Program first.
     pub provision: Vec<String>,
-    /// Takes away what `provision` made or began to make under the same `EXECUTOR_NAME`; with 0 also if nothing is there.
+    /// Removes everything that `provision` made under the same `EXECUTOR_NAME`; ends with status 0 also if nothing is
+    /// there.
     pub release: Vec<String>,
-    /// How long one call of either may take.
+    /// The time for one call of either command.
     pub limit: Duration,
 }
 
-/// Runs them.
+/// Provisions and releases executors by the operator's commands.
 #[derive(Clone, Debug)]
 pub struct Provisioner {
     commands: Commands,
@@ -45,7 +46,7 @@ pub struct Provisioner {
 }
 
 impl Provisioner {
-    /// Provisions with `commands`; `folder` remembers what is provisioned, beyond the life of this process.
+    /// Provisions with `commands`; the records in `folder` outlive this process.
     pub fn new(commands: Commands, folder: PathBuf, clock: SharedClock) -> Self {
         Self {
             commands,
@@ -54,7 +55,7 @@ impl Provisioner {
         }
     }
 
-    async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
+    async fn run_to_end(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
         let record = Record {
             attempt: order.token.attempt(),
             class: order.class,
@@ -68,15 +69,15 @@ impl Provisioner {
             .call(&self.commands.provision, &held, &secrets, Some(&stop))
             .await;
         if provisioned.is_ok() {
-            // Its socket says more about it than we could find out.
+            // From here on the executor's own connection shows whether it lives.
             stop.cancelled().await;
         }
-        // Also after a failure: half of it may be there.
+        // Also after a failure: the command may have made a part.
         self.release(held).await;
         provisioned.map(|()| "it was released".to_owned())
     }
 
-    async fn release(&self, held: Held) {
+    async fn release(&self, held: LockedRecord) {
         let attempt = held.record.attempt;
         for failures in 0..RETRIES {
             match self.call(&self.commands.release, &held, &[], None).await {
@@ -94,7 +95,7 @@ impl Provisioner {
     async fn call(
         &self,
         command: &[String],
-        held: &Held,
+        held: &LockedRecord,
         secrets: &[(&str, String)],
         stop: Option<&CancellationToken>,
     ) -> Result<(), ManagerError> {
@@ -110,7 +111,7 @@ impl Provisioner {
             .args(arguments)
             .env("EXECUTOR_NAME", format!("muster-{attempt}"))
             .env("EXECUTOR_CLASS", class.to_string())
-            // Not arguments: those are for everybody on this machine to read.
+            // Not arguments, which every user of the machine can read.
             .envs(secrets.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::from(held.share().map_err(failed)?))
             .stdout(Stdio::null())
@@ -137,8 +138,12 @@ impl Provisioner {
     }
 
     async fn release_all(self) {
-        for path in self.records.left() {
-            if let Some(held) = self.records.take(&path, self.commands.limit, &self.clock).await {
+        for path in self.records.paths() {
+            if let Some(held) = self
+                .records
+                .take_over(&path, self.commands.limit, &self.clock)
+                .await
+            {
                 tracing::info!(attempt = %held.record.attempt, "releasing an executor that an earlier process provisioned");
                 self.release(held).await;
             }
@@ -148,7 +153,7 @@ impl Provisioner {
 
 impl ExecutorManager for Provisioner {
     fn run(&self, order: Order, stop: CancellationToken) -> Running {
-        Box::pin(self.clone().live(order, stop))
+        Box::pin(self.clone().run_to_end(order, stop))
     }
 
     fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -167,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// Machines are files in a folder: `provision` makes one, `release` removes it.
+    /// A cloud whose machines are files in a folder: `provision` makes one, `release` removes it.
     struct Cloud(tempfile::TempDir);
 
     impl Cloud {
@@ -203,7 +208,7 @@ mod tests {
         }
 
         fn recorded(&self) -> usize {
-            Records::new(self.records()).left().len()
+            Records::new(self.records()).paths().len()
         }
 
         fn has(&self, name: &str) -> impl Fn() -> bool {

@@ -1,7 +1,8 @@
-//! What is provisioned, on disk: one file per attempt, there before its command runs and gone after its release.
+//! The records of provisioned executors: one file for each attempt, written before its command runs and removed after
+//! its release.
 //!
 //! The file is the standard input of every command that runs for it, and locked meanwhile. A command that outlives a
-//! killed miner holds the lock on, so the next process waits for it instead of releasing beside it.
+//! killed miner keeps the lock, so the next process waits for the command before it releases the executor.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -14,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ManagerError;
 
-/// How often it is tried whether a command that outlived its miner has ended.
+/// Between two tries to lock the record of a command that outlived its miner.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// One provisioned executor, as a later process must know it.
+/// A provisioned executor, as a later process must know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) attempt: AttemptId,
@@ -30,9 +31,9 @@ pub(crate) struct Records {
     folder: PathBuf,
 }
 
-/// A record that nobody else works on.
+/// A record that is locked by this process.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LockedRecord {
     pub(crate) record: Record,
     path: PathBuf,
     file: File,
@@ -43,8 +44,8 @@ impl Records {
         Self { folder }
     }
 
-    /// Writes a record down, durably.
-    pub(crate) fn write(&self, record: Record) -> Result<Held, ManagerError> {
+    /// Writes a record durably.
+    pub(crate) fn write(&self, record: Record) -> Result<LockedRecord, ManagerError> {
         let path = self.folder.join(format!("{}.json", record.attempt));
         let failed = |source| ManagerError::Record {
             path: path.clone(),
@@ -67,11 +68,11 @@ impl Records {
             Ok(file)
         };
         let file = make().map_err(failed)?;
-        Ok(Held { record, path, file })
+        Ok(LockedRecord { record, path, file })
     }
 
-    /// Every record that an earlier process left.
-    pub(crate) fn left(&self) -> Vec<PathBuf> {
+    /// The files of all records.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut paths: Vec<_> = entries
             .map(|entry| entry.path())
@@ -81,9 +82,14 @@ impl Records {
         paths
     }
 
-    /// Takes a record over once no command works on it, or once `patience` is over. `None` if it is none of ours, or
-    /// has been released meanwhile.
-    pub(crate) async fn take(&self, path: &Path, patience: Duration, clock: &SharedClock) -> Option<Held> {
+    /// Takes a record over once no command works on it, or after `patience`. `None` if the file is no record, or was
+    /// removed meanwhile.
+    pub(crate) async fn take_over(
+        &self,
+        path: &Path,
+        patience: Duration,
+        clock: &SharedClock,
+    ) -> Option<LockedRecord> {
         let file = OpenOptions::new().read(true).append(true).open(path).ok()?;
         let until = clock.now().plus(patience);
         while clock.now() < until {
@@ -98,12 +104,12 @@ impl Records {
         }
         let text = fs::read(path).ok()?;
         match serde_json::from_slice(&text) {
-            Ok(record) => Some(Held {
+            Ok(record) => Some(LockedRecord {
                 record,
                 path: path.to_owned(),
                 file,
             }),
-            // Torn by a crash before its command ran: nothing was provisioned.
+            // A crash tore it before its command ran: nothing was provisioned.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "a record of a provisioned executor is torn and is removed");
                 let _ = fs::remove_file(path);
@@ -113,13 +119,13 @@ impl Records {
     }
 }
 
-impl Held {
-    /// For a command's standard input, which keeps the lock for as long as the command lives.
+impl LockedRecord {
+    /// A handle for a command's standard input, which keeps the lock for as long as the command lives.
     pub(crate) fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// The executor is gone and so is its record.
+    /// Removes the record of an executor that is gone.
     pub(crate) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the record of a released executor stays; it is released again at the next start");

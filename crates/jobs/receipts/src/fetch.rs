@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
+use muster_http::range::ContentRange;
 use muster_process::tls;
 use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::redirect::Policy;
@@ -158,8 +159,7 @@ impl Fetcher {
 /// The first byte of a partial answer, by its own header.
 fn begins_at(answer: &Response) -> Option<u64> {
     let range = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?;
-    let (first, _) = range.trim().strip_prefix("bytes ")?.split_once('-')?;
-    first.trim().parse().ok()
+    Some(ContentRange::parse(range).ok()?.first)
 }
 
 /// Reads at most `most` bytes after the first `skip`.

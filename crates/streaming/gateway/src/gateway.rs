@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use muster_http::server::{self, ServerLimits, TowerToHyperService};
 use muster_process::listen::{self, BindError};
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_session_pool::Whitelist;
+use muster_store::StoreError;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 
@@ -19,7 +21,7 @@ use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
 use crate::store::GatewayStore;
-use crate::{dispatcher, routes, server};
+use crate::{dispatcher, routes};
 
 /// Why a gateway does not open.
 #[derive(Debug, thiserror::Error)]
@@ -89,8 +91,22 @@ impl Gateway {
         let dispatching = dispatcher::run(Arc::clone(&state), scheduler, commands);
         drop(state.tasks.spawn("gateway's scheduler", dispatching));
         let router = routes::router(Arc::clone(&state));
-        let max = state.settings.requests;
-        let serving = server::serve(listener, router, state.tasks.clone(), state.clock.clone(), max);
+        let service = TowerToHyperService::new(router);
+        let limits = ServerLimits {
+            connections: state.settings.requests,
+            // A stream may go on for hours; its client sends its request elsewhere.
+            drain: Duration::ZERO,
+            ..ServerLimits::default()
+        };
+        let serving = server::serve(
+            "gateway connection",
+            listener,
+            limits,
+            move |_| service.clone(),
+            state.tasks.clone(),
+            state.clock.clone(),
+            state.tasks.token(),
+        );
         drop(state.tasks.spawn("gateway", serving));
         tracing::info!(%address, models = state.whitelist.services().len(), "the gateway is open");
         Ok(Self { state, address })

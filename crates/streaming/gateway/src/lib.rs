@@ -24,7 +24,6 @@ mod reply;
 mod request;
 mod routes;
 mod scheduler;
-mod server;
 mod session;
 mod settings;
 mod settlement;

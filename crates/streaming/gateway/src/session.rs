@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::certificate;
-use muster_process::store::StoreError;
+use muster_store::StoreError;
 
 use muster_session_pool::Event;
 use tokio::sync::{mpsc, oneshot};

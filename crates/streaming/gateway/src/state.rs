@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_process::store::StoreError;
 use muster_process::{SharedClock, Tasks};
 use muster_session_pool::Whitelist;
+use muster_store::StoreError;
 use tokio::sync::Semaphore;
 
 use crate::auth::Authenticator;

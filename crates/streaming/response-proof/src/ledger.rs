@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use muster_http::is_event_stream;
 use muster_protocol::{Digest, Hotkey, Signature, Timestamp};
 
 use crate::attestation::Attestation;
@@ -366,9 +367,5 @@ fn times(stated: &ResponseProof, seen: &Exchange<'_>, bounds: Bounds) -> Result<
 /// Two names of one type. What a stream of events says beyond that it is one changes nothing about it, and a gateway that keeps its client
 /// waiting says so before it knows what the session will say.
 fn same_type(stated: Option<&str>, seen: Option<&str>) -> bool {
-    let events = |kind: Option<&str>| {
-        let essence = kind.and_then(|kind| kind.split(';').next());
-        essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("text/event-stream"))
-    };
-    stated == seen || (events(stated) && events(seen))
+    stated == seen || (is_event_stream(stated) && is_event_stream(seen))
 }

@@ -16,12 +16,13 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_http::server::TaskExecutor;
+use muster_process::SharedClock;
+use muster_process::listen::{Accepted, Acceptor};
 use muster_process::tls::{TlsIdentity, server_for};
-use muster_process::{SharedClock, Tasks};
 use muster_protocol::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -31,8 +32,6 @@ use tokio_util::task::TaskTracker;
 use crate::outflow::{self, Streamed};
 use crate::seal::Seal;
 
-/// After a failed accept, so that a lack of file descriptors does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most of requests and answers that waits here, of one connection.
 const BUFFER: usize = 64 * 1024;
 /// HTTP/2, as TLS calls it.
@@ -146,30 +145,16 @@ struct Door {
 
 impl Door {
     async fn accept(self, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(self.seal.limits().connections));
-        while let Some(accepted) = self.retiring.run_until_cancelled(listener.accept()).await {
-            let (tcp, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    let _ = self
-                        .retiring
-                        .run_until_cancelled(self.clock.sleep(ACCEPT_PAUSE))
-                        .await;
-                    continue;
-                }
-            };
-            // One too many waits for nothing: it is hung up on.
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                tracing::debug!(%peer, "one connection too many");
-                continue;
-            };
+        let most = self.seal.limits().connections;
+        let (clock, retiring) = (SharedClock::clone(&self.clock), self.retiring.clone());
+        let acceptor = Acceptor::new("sealed endpoint", listener, most, clock, retiring);
+        while let Some(Accepted { stream, peer, permit }) = acceptor.next().await {
             let door = self.clone();
             let open = self.connections.token();
             let connection = async move {
                 let ending = door.ending.clone();
-                let _ = ending.run_until_cancelled(door.greet(tcp, peer)).await;
-                drop((place, open));
+                let _ = ending.run_until_cancelled(door.greet(stream, peer)).await;
+                drop((permit, open));
             };
             self.seal.tasks().spawn("sealed connection", connection);
         }
@@ -177,10 +162,7 @@ impl Door {
 
     async fn greet(self, tcp: TcpStream, peer: SocketAddr) {
         let limit = self.seal.limits().handshake;
-        let handshake = async {
-            tcp.set_nodelay(true)?;
-            self.acceptor.accept(tcp).await
-        };
+        let handshake = self.acceptor.accept(tcp);
         // What a connection needs for a moment only is boxed, here and below: most of its life it waits, and there are many.
         let shaken = Box::pin(timeout(limit, handshake)).await;
         match shaken.map(|shaken| shaken.map(Box::new)) {
@@ -211,11 +193,8 @@ impl Door {
             let seal = Arc::clone(&seal);
             async move { Ok::<_, Infallible>(Box::pin(seal.answer(request)).await) }
         });
-        let spawner = Spawner {
-            tasks: self.seal.tasks().clone(),
-            name: "sealed stream",
-        };
-        let connection = http2::Builder::new(spawner)
+        let executor = TaskExecutor::new("sealed stream", self.seal.tasks().clone());
+        let connection = http2::Builder::new(executor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -303,23 +282,6 @@ impl Door {
             io.ahead = Bytes::copy_from_slice(&parts.read_buf);
             Some((io, streamed))
         }))
-    }
-}
-
-/// hyper's background work, as tasks of ours of one name.
-#[derive(Clone, Debug)]
-struct Spawner {
-    tasks: Tasks,
-    name: &'static str,
-}
-
-impl<F> hyper::rt::Executor<F> for Spawner
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, future: F) {
-        self.tasks.spawn(self.name, future);
     }
 }
 

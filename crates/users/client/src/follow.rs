@@ -1,19 +1,19 @@
 //! A job until it ends: by events where the facilitator has them, by asking where it has not.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry, events};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use reqwest::{Method, StatusCode};
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::sse::Parser;
+use crate::event_source::{StreamFailure, read_events};
 
 /// Between two questions, where there are no events, and before a broken stream is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A stream that says nothing for so long is dead: the server says something more often.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Something new about a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,48 +138,39 @@ impl Client {
             // Whether it is the job or the address that is unknown, the job's own page says.
             return Ok(Streamed::NoEvents);
         }
-        let mut response = answer?;
-        let mut parser = Parser::default();
+        let mut stream = pin!(read_events(answer?, deadline, self.clock.clone()));
         loop {
-            let left = deadline.since(self.clock.now()).min(SILENCE);
-            let piece = tokio::select! {
-                piece = response.chunk() => piece,
-                () = self.clock.sleep(left) => return Ok(Streamed::Broken),
+            let event = match stream.next().await {
+                Some(Ok(event)) => event,
+                Some(Err(StreamFailure::TooLong)) => return Ok(Streamed::NoEvents),
+                Some(Err(StreamFailure::Broken)) | None => return Ok(Streamed::Broken),
             };
-            let Ok(Some(piece)) = piece else {
-                return Ok(Streamed::Broken);
-            };
-            let Ok(new) = parser.push(&piece) else {
-                return Ok(Streamed::NoEvents);
-            };
-            for event in new {
-                seen.last_id.clone_from(&event.id);
-                match event.kind.as_str() {
-                    events::STATUS => {
-                        let Ok(entry) = serde_json::from_str::<StatusEntry>(&event.data) else {
-                            continue;
-                        };
-                        let done = entry.status.is_terminal();
-                        if seen.first(&entry) {
-                            tell(News::Status(Box::new(entry)));
-                        }
-                        if done {
-                            return Ok(Streamed::Done);
-                        }
+            seen.last_id.clone_from(&event.id);
+            match event.event.as_str() {
+                events::STATUS => {
+                    let Ok(entry) = serde_json::from_str::<StatusEntry>(&event.data) else {
+                        continue;
+                    };
+                    let done = entry.status.is_terminal();
+                    if seen.first(&entry) {
+                        tell(News::Status(Box::new(entry)));
                     }
-                    events::LOG => {
-                        if let Ok(log) = serde_json::from_str(&event.data) {
-                            tell(News::Log(log));
-                        }
+                    if done {
+                        return Ok(Streamed::Done);
                     }
-                    events::PROGRESS => {
-                        if let Ok(progress) = serde_json::from_str(&event.data) {
-                            tell(News::Progress(progress));
-                        }
-                    }
-                    // What a newer facilitator says beside.
-                    _ => {}
                 }
+                events::LOG => {
+                    if let Ok(log) = serde_json::from_str(&event.data) {
+                        tell(News::Log(log));
+                    }
+                }
+                events::PROGRESS => {
+                    if let Ok(progress) = serde_json::from_str(&event.data) {
+                        tell(News::Progress(progress));
+                    }
+                }
+                // Kinds of events that a newer facilitator adds.
+                _ => {}
             }
         }
     }

@@ -14,14 +14,14 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`client`] (requests and who asks), [`follow`] (a job until it ends) over [`sse`] (events, pure),
+//! Reading order: [`client`] (requests and who asks), [`follow`] (a job until it ends) over the response's events,
 //! [`files`] (uploads that go on where they broke off, downloads that are checked).
 
 pub mod client;
 pub mod error;
+mod event_source;
 pub mod files;
 pub mod follow;
-pub mod sse;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;

@@ -1,11 +1,11 @@
 //! The errors of requests about files.
 
+use muster_http::range::InvalidContentRange;
 use muster_process::Coded;
-use muster_process::store::StoreError;
 use muster_protocol::ErrorCode;
+use muster_store::StoreError;
 
 use crate::grant::UrlRejection;
-use crate::range::BadPart;
 use crate::storage::StorageError;
 use crate::write_plan::WriteRejection;
 
@@ -40,7 +40,7 @@ pub enum FileError {
     Url(#[from] UrlRejection),
     /// The header `Content-Range` is not valid.
     #[error(transparent)]
-    Part(#[from] BadPart),
+    Part(#[from] InvalidContentRange),
     /// The upload does not fit the file.
     #[error(transparent)]
     Write(#[from] WriteRejection),

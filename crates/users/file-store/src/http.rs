@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use futures_util::StreamExt as _;
+use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
 use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use serde::Deserialize;
@@ -19,7 +20,6 @@ use serde_json::json;
 use crate::catalogue::{FileContent, StoredFile};
 use crate::error::FileError;
 use crate::grant::{FileAccess, FileId, UrlRejection};
-use crate::range::{SentPart, Wanted};
 use crate::service::{FileService, WriteOutcome};
 use crate::write_plan::{WriteRejection, WriteRequest};
 
@@ -106,7 +106,7 @@ fn created_response(content: &FileContent) -> Response {
 pub(crate) fn parse_write_request(headers: &HeaderMap) -> Result<WriteRequest, FileError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(range) = text(header::CONTENT_RANGE) {
-        return Ok(WriteRequest::Part(SentPart::read(range)?));
+        return Ok(WriteRequest::Part(ContentRange::parse(range)?));
     }
     Ok(WriteRequest::Whole(
         text(header::CONTENT_LENGTH).and_then(|len| len.parse().ok()),
@@ -158,18 +158,14 @@ async fn content(
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let same = text(header::IF_RANGE).is_none_or(|known| known.trim() == tag);
-    let wanted = Wanted::of(text(header::RANGE).filter(|_| same), content.size);
+    let wanted = RequestedRange::parse(text(header::RANGE).filter(|_| same), content.size);
     let size = content.size;
     let (status, first, end) = match wanted {
-        Wanted::Whole => (StatusCode::OK, 0, size),
-        Wanted::Part { first, end } => (StatusCode::PARTIAL_CONTENT, first, end),
-        Wanted::Nothing => {
-            let range = format!("bytes */{size}");
-            return Ok((
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                [(header::CONTENT_RANGE, range)],
-            )
-                .into_response());
+        RequestedRange::Whole => (StatusCode::OK, 0, size),
+        RequestedRange::Part { first, end } => (StatusCode::PARTIAL_CONTENT, first, end),
+        RequestedRange::Unsatisfiable => {
+            let range = [(header::CONTENT_RANGE, unsatisfied(size))];
+            return Ok((StatusCode::RANGE_NOT_SATISFIABLE, range).into_response());
         }
     };
     let bytes = service.read(&content, first, end).await?;
@@ -202,7 +198,7 @@ async fn content(
     if status == StatusCode::PARTIAL_CONTENT {
         set(
             header::CONTENT_RANGE,
-            format!("bytes {first}-{}/{size}", end.saturating_sub(1)),
+            ContentRange::of_part(first, end, size).to_string(),
         );
     }
     Ok(response)

@@ -1,6 +1,6 @@
 //! Decides about a request to write a file. Pure.
 
-use crate::range::SentPart;
+use muster_http::range::ContentRange;
 
 /// The facts about a file that the decision needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum WriteRequest {
     /// The whole file. The length is unknown if the request is chunked.
     Whole(Option<u64>),
     /// A part of the file.
-    Part(SentPart),
+    Part(ContentRange),
 }
 
 /// The plan for a request's bytes.
@@ -96,7 +96,7 @@ impl FileState {
         }
     }
 
-    fn plan_part(&self, part: SentPart) -> Result<WritePlan, WriteRejection> {
+    fn plan_part(&self, part: ContentRange) -> Result<WritePlan, WriteRejection> {
         let total = part.total.or(self.declared);
         match total {
             Some(total) => self.check_size(total)?,
@@ -145,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn part(first: u64, last: u64, total: Option<u64>) -> WriteRequest {
-        WriteRequest::Part(SentPart { first, last, total })
+        WriteRequest::Part(ContentRange { first, last, total })
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::history::JobHistory;
 use muster_facilitator_core::page::JobFilter;
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_store::{During as _, StoreError, json};
 use sqlx::AssertSqlSafe;
 
 use super::{JOB_COLUMNS, JobRow, StatusRow, StoredJob};

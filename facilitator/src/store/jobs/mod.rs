@@ -6,10 +6,10 @@ mod updates;
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::history::{HistoryEntry, JobHistory};
 use muster_identity::Verified;
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp, ValidatorKey};
+use muster_store::{During as _, StoreError, json};
 use sqlx::{AnyConnection, AssertSqlSafe, FromRow};
 
 use super::Store;

@@ -1,9 +1,9 @@
 //! Changes of a job's history: updates of validators, cancellations, and jobs that no validator answers.
 
 use muster_facilitator_core::history::{HistoryEntry, UpdateRejection};
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::wire::facilitator::{JobStatusUpdate, RejectionDetails, StatusMetadata};
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType, Timestamp, ValidatorKey};
+use muster_store::{During as _, StoreError, json};
 
 use super::{append, mark_answered, read_history};
 use crate::store::Store;

@@ -17,13 +17,13 @@ use muster_facilitator_core::history::UpdateRejection;
 use muster_facilitator_core::intake;
 use muster_facilitator_core::page::JobFilter;
 use muster_identity::{Verified, sign_job, verify_job};
-use muster_process::store::testing::{TestStore, stores};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
 use muster_protocol::wire::muster::LiveLog;
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
+use muster_store::testing::{TestStore, stores};
 
 use crate::facilitator::{key, validator_key};
 use crate::user::job_for;

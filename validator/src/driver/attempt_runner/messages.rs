@@ -5,12 +5,12 @@ use muster_facilitator_link::live_output::{log_message, progress_message};
 use muster_gateway::backend::JobNews;
 use muster_identity::{verify_countersigned, verify_receipts};
 use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, interpret};
-use muster_process::store::StoreError;
+use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
 use muster_routing::excuse::{BusyRejection, is_excused};
-use muster_websocket::lines::Heard;
+use muster_store::StoreError;
 
 use super::AttemptRunner;
 use crate::driver::unmatched;
@@ -19,16 +19,16 @@ use crate::driver::unmatched;
 const MAX_EXCUSES: usize = 1_024;
 
 impl AttemptRunner<'_> {
-    pub(super) async fn on_channel(&mut self, event: Heard) -> Result<(), StoreError> {
+    pub(super) async fn on_channel(&mut self, event: ChannelEvent) -> Result<(), StoreError> {
         match event {
-            Heard::Up => self.on_connected().await,
-            Heard::Down(reason) => {
+            ChannelEvent::Up => self.on_connected().await,
+            ChannelEvent::Down(reason) => {
                 tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, %reason, "the miner is not connected");
                 self.interrupted = true;
                 self.apply(Event::Disconnected).await
             }
-            Heard::Message(message) => self.on_message(*message).await,
-            Heard::Malformed(error) => {
+            ChannelEvent::Message(message) => self.on_message(*message).await,
+            ChannelEvent::Malformed(error) => {
                 self.log_violation(&error);
                 Ok(())
             }

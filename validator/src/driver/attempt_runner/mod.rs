@@ -10,11 +10,11 @@ mod transition;
 use muster_facilitator_link::live_output::LiveBudget;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::outgoing::OutgoingMessages;
-use muster_process::store::StoreError;
+use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{ReceiptKind, Timestamp};
-use muster_websocket::lines::Line;
+use muster_store::StoreError;
 
 use super::JobDrivers;
 use super::cancellation::CancelSignal;
@@ -35,7 +35,7 @@ pub(super) struct AttemptRunner<'a> {
     request: &'a JobRequest,
     attempt: StoredAttempt,
     receipts: Vec<IssuedReceipt>,
-    channel: Line,
+    channel: MinerChannel,
     /// Whether messages may have been lost with a connection.
     interrupted: bool,
     /// No deadline is enforced before this time, so that a miner can deliver what it finished while the validator was
@@ -57,7 +57,7 @@ impl<'a> AttemptRunner<'a> {
         request: &'a JobRequest,
         attempt: StoredAttempt,
         receipts: Vec<IssuedReceipt>,
-        channel: Line,
+        channel: MinerChannel,
         resumed: bool,
     ) -> Self {
         let state = &*drivers.state;

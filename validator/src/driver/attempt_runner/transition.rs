@@ -1,9 +1,9 @@
 //! Applies events to the attempt's state machine, and carries out the effects.
 
-use muster_process::store::StoreError;
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
 use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
 use muster_routing::{CacheKey, mark_attempt};
+use muster_store::StoreError;
 
 use super::AttemptRunner;
 use crate::store::AttemptChange;

@@ -1,4 +1,4 @@
-//! Time, injected: nothing but this module asks the operating system what time it is.
+//! Time, injected: only this module asks the operating system for it.
 
 mod system;
 mod test;
@@ -23,7 +23,7 @@ pub type SharedClock = Arc<dyn Clock>;
 
 /// Tells the time and wakes sleepers.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now; never earlier than an answer it gave before.
+    /// The time now; never earlier than a time it returned before.
     fn now(&self) -> Timestamp;
 
     /// Ends once [`Clock::now`] has reached `deadline`; at once if it has already.

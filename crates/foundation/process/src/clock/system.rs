@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 use super::{Clock, Sleep};
 
-/// The longest single nap: a wall clock that was set forward is noticed this soon.
+/// The longest single sleep: a wall clock that was set forward is noticed this soon.
 const LONGEST_NAP: Duration = Duration::from_secs(30);
 
-/// The wall clock of this machine. Clones share what they have told.
+/// The wall clock of this machine. Clones share their state, so none is behind another.
 ///
 /// Receipts and deadlines are compared across processes, so it follows the wall clock and not only time since start.
 /// If the wall clock is set back, this one runs at half speed until the wall clock has caught up: it neither goes
@@ -38,14 +38,13 @@ impl SystemClock {
     }
 }
 
-/// What to tell at wall time `wall`, having told `told`, `elapsed` of real time ago.
+/// The time to return at wall time `wall`, when `told` was returned `elapsed` of real time ago.
 fn forward(told: Timestamp, elapsed: Duration, wall: Timestamp) -> Timestamp {
     wall.max(told.plus(elapsed / 2))
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // The value is whole between any two statements, so a panic of another holder cannot have spoilt it.
         let mut told = self.told.lock();
         let (wall, instant) = Self::read();
         let now = match *told {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{Clock, Sleep};
 
-/// Stands still until it is moved; then every sleeper whose deadline has come wakes. Clones are one clock.
+/// A clock that stands still until it is moved; then every sleeper whose deadline has come wakes. Clones are one clock.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now: Arc<watch::Sender<Timestamp>>,
@@ -34,12 +34,12 @@ impl TestClock {
         self.now.send_modify(|now| *now = time.max(*now));
     }
 
-    /// How many futures are waiting on this clock.
+    /// The number of futures that wait on this clock.
     pub fn sleepers(&self) -> usize {
         *self.sleepers.borrow()
     }
 
-    /// Waits until at least `count` futures wait on this clock: only then does advancing it mean something.
+    /// Waits until at least `count` futures wait on this clock, so that advancing it wakes them.
     pub async fn wait_for_sleepers(&self, count: usize) {
         // The sender lives in `self`, so the channel cannot close.
         let _ = self

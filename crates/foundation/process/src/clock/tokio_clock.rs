@@ -1,11 +1,12 @@
-//! A clock that goes by tokio's time, for tests that pause it.
+//! A clock that follows tokio's time, for tests that pause it.
 
 use muster_protocol::Timestamp;
 use tokio::time::Instant;
 
 use super::{Clock, Sleep};
 
-/// Follows tokio's clock, which `tokio::time::pause` stops and lets jump to the next timer whenever all tasks wait.
+/// Follows tokio's clock. After `tokio::time::pause` that clock stands still and jumps to the next timer when all tasks
+/// wait.
 ///
 /// Use it where tokio's own timers (time-outs of sockets, heartbeats) run beside this clock; [`super::TestClock`] where
 /// the test wants to choose each moment.

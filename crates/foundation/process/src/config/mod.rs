@@ -1,4 +1,4 @@
-//! Configuration files: read everything, complain about everything, only then begin.
+//! Configuration files: the whole file is read and every problem reported before the role begins.
 //!
 //! A role's configuration is a struct with `#[serde(default, deny_unknown_fields)]` and a text of commented defaults
 //! that `muster ROLE --print-config` shows. Nothing binds or connects before the whole file is known to be good.
@@ -15,10 +15,10 @@ pub use problem::{ConfigErrors, Problem};
 
 /// A role's configuration.
 pub trait RoleConfig: DeserializeOwned {
-    /// A file that says what the defaults say, each key explained. A test compares the two.
+    /// The text of a file with the default of each key and its explanation. A test compares it with `Default`.
     const COMMENTED_DEFAULT: &'static str;
 
-    /// Everything that types cannot say: ranges, keys that exclude one another. Empty if all is well.
+    /// Problems that types do not exclude: ranges, keys that exclude one another. Empty if there is none.
     fn validate(&self) -> Vec<Problem>;
 }
 
@@ -41,15 +41,15 @@ pub fn load<T: RoleConfig>(path: &Path) -> Result<T, ConfigErrors> {
     parse(&text, &name)
 }
 
-/// Reads the text of a file; `name` is what errors call it.
+/// Reads the text of a file; `name` is its name in errors.
 ///
 /// # Errors
-/// One problem if it is not TOML. Otherwise all of these together: every unknown key with its path and the key it may
-/// be meant for, every value of a wrong type, and what [`RoleConfig::validate`] finds in the rest.
+/// One problem if it is not TOML. Otherwise all of these together: every unknown key with its path and the most similar
+/// known key, every value of a wrong type, and the findings of [`RoleConfig::validate`] in the rest.
 pub fn parse<T: RoleConfig>(text: &str, name: &str) -> Result<T, ConfigErrors> {
     let (config, mut problems) = strict::read::<T>(text);
     if let Some(config) = &config {
-        // A key that was struck out stands at its default now; what is wrong with that default is no news.
+        // A removed key has its default now; a problem of that default would not help the reader.
         let struck: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
         let found = config.validate();
         problems.extend(
@@ -64,7 +64,7 @@ pub fn parse<T: RoleConfig>(text: &str, name: &str) -> Result<T, ConfigErrors> {
     }
 }
 
-/// Reads a role's own commented defaults. Each role has a test that this equals its `Default`.
+/// Reads a role's own commented defaults. Each role has a test that they equal its `Default`.
 ///
 /// # Errors
 /// The text does not fit the type, which is a defect of the role.

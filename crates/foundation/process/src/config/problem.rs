@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, in words for the person who wrote it.
+//! Problems of a configuration, in words for the person who wrote it.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use muster_protocol::ErrorCode;
 
 use crate::error::Coded;
 
-/// One thing that is wrong.
+/// One problem of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key, with dots: `chain.url`. Empty if the file as a whole is meant.
+    /// The key, with dots: `chain.url`. Empty for a problem of the whole file.
     pub path: String,
     /// The line, from 1, where it is known.
     pub line: Option<usize>,
-    /// What is wrong and what would be right.
+    /// The problem, and what would be right.
     pub message: String,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with one file.
+/// All problems of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     file: String,
@@ -66,7 +66,7 @@ impl ConfigErrors {
         }
     }
 
-    /// What is wrong, in the order of the file.
+    /// The problems, in the order of the file.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

@@ -1,4 +1,5 @@
-//! Finds every error of a file although serde stops at the first: the entry at fault is struck out, and it reads again.
+//! Finds every error of a file although serde stops at the first: the entry at fault is removed and the file is read
+//! again.
 
 use std::ops::Range;
 
@@ -8,7 +9,7 @@ use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use super::problem::Problem;
 
-/// The value, if what was left after striking out made one, and all problems on the way.
+/// The value, if the remaining entries make one, and all problems found on the way.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut document = match DeTable::parse(text) {
@@ -36,7 +37,7 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Problem>)
     }
 }
 
-/// Removes the entry whose key or value lies exactly at `span`; its path if there was one.
+/// Removes the entry whose key or value lies exactly at `span`; returns its path if there was one.
 fn strike_table(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
     let (key, path, whole) = table.iter_mut().find_map(|(key, value)| {
         let name = key.get_ref();
@@ -46,7 +47,7 @@ fn strike_table(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> 
         match strike_value(value, span) {
             Found::No => None,
             Found::Inside(rest) => Some((key.clone(), format!("{name}{rest}"), false)),
-            // An element cannot be taken out of a list without moving the others' numbers: the list goes.
+            // Removing one element of a list would renumber the others, so the whole list is removed.
             Found::Element(rest) => Some((key.clone(), format!("{name}{rest}"), true)),
         }
     })?;
@@ -56,12 +57,12 @@ fn strike_table(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> 
     Some(path)
 }
 
-/// Where the error was found below a value, with the rest of its path.
+/// The place of the error below a value.
 enum Found {
     No,
-    /// Struck out.
+    /// The entry was removed; this is the rest of its path.
     Inside(String),
-    /// The element of a list is itself at fault.
+    /// An element of a list is at fault.
     Element(String),
 }
 
@@ -101,7 +102,7 @@ fn problem(error: &Error, text: &str, path: String) -> Problem {
     }
 }
 
-/// serde says "unknown field `lisen`, expected one of `listen`, `netuid`"; a person wants to know which was meant.
+/// Rewrites serde's "unknown field `lisen`, expected one of `listen`, `netuid`" so that it names the most similar key.
 fn reworded(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else {
         return message.to_owned();
@@ -120,7 +121,7 @@ fn reworded(message: &str) -> String {
     }
 }
 
-/// How many characters must be added, left out, replaced or swapped with their neighbour to make `a` into `b`.
+/// The number of characters that must be added, removed, replaced or swapped with their neighbour to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     // Rows of the usual table: the one before last, the last, the current.

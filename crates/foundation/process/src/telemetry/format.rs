@@ -1,4 +1,4 @@
-//! Log lines that say which role wrote them, for people and for machines.
+//! Log lines with the role that wrote them, for people and for machines.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// `{"role":"miner","timestamp":…}`.
+/// Lines such as `{"role":"miner","timestamp":…}`.
 pub(super) struct Json {
     role: &'static str,
     inner: Format<format::Json>,
@@ -64,7 +64,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        // The library has no constant fields, so the role is put in front of the object that it writes.
+        // The library has no constant fields, so the role is inserted at the beginning of its JSON object.
         let mut line = String::new();
         self.inner.format_event(ctx, Writer::new(&mut line), event)?;
         match line.strip_prefix('{') {

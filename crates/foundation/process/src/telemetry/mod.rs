@@ -1,4 +1,4 @@
-//! Logs to standard error, and metrics on an endpoint if one is asked for.
+//! Logs to standard error, and metrics on an endpoint if the configuration names one.
 
 mod format;
 mod prometheus;
@@ -11,17 +11,17 @@ use tracing_subscriber::fmt::format::{DefaultFields, JsonFields};
 
 pub use prometheus::{MetricsError, serve_metrics};
 
-/// The variable that chooses what is logged: `info`, `muster_miner=debug,warn`, as `tracing-subscriber` reads it.
+/// The variable with the log filter: `info`, `muster_miner=debug,warn`, as `tracing-subscriber` reads it.
 pub const FILTER_VARIABLE: &str = "MUSTER_LOG";
 
-/// What is logged unless [`FILTER_VARIABLE`] says otherwise. Statements of the store are noise below a warning.
+/// The log filter without [`FILTER_VARIABLE`]. Statements of the store are logged as warnings only.
 const DEFAULT_FILTER: &str = "info,sqlx=warn";
 
 /// The form of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people: the role's name, the time, the words.
+    /// For people: the role's name, the time, the message.
     #[default]
     Text,
     /// For machines: one JSON object a line, with the field `role`.
@@ -31,12 +31,12 @@ pub enum LogFormat {
 /// Logs that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The filter is not one.
+    /// The filter cannot be read.
     #[error(
         "the log filter in MUSTER_LOG cannot be read; write for example `info` or `muster_miner=debug,warn`"
     )]
     Filter(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// This process has logs already.
+    /// Logs were set up before.
     #[error("logs are set up already; a process does it once, in main")]
     Twice(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -51,7 +51,7 @@ pub fn init(role: &'static str, format: LogFormat) -> Result<(), TelemetryError>
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // A reader that is gone must not bring a role down: by default a failed write is printed, which panics.
+        // By default a failed write is printed, which panics: a closed standard error must not stop a role.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let done = match format {

@@ -16,25 +16,25 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::clock::SharedClock;
 use crate::error::Coded;
-use crate::listen::{self, BindError};
+use crate::listen::{self, Accepted, Acceptor, BindError};
 use crate::task::Tasks;
 
 /// Text format of Prometheus.
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-/// A scraper that does not finish its request in this time is cut off.
+/// A scraper whose request head takes longer is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed accept, so that a lack of file descriptors does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often histograms are folded, which otherwise grow between scrapes.
+/// Connections of scrapers at a time.
+const MAX_CONNECTIONS: usize = 64;
+/// Histograms grow between scrapes until they are folded, this often.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Metrics that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The address cannot be had.
+    /// The address cannot be listened on.
     #[error("metrics: {0}")]
     Bind(#[from] BindError),
-    /// This process has a recorder already.
+    /// The process has a recorder already.
     #[error("metrics are served already; a process does it once, in main")]
     Twice(#[source] BuildError),
 }
@@ -50,7 +50,7 @@ impl Coded for MetricsError {
 
 /// Records this process's metrics from now on and serves them at `http://ADDRESS/metrics` until shutdown.
 ///
-/// Returns the address, since a port may be asked for as 0. Without this call metrics cost next to nothing.
+/// Returns the address, which is new if the port is 0. Without this call metrics cost next to nothing.
 ///
 /// # Errors
 /// The address cannot be bound; a second call.
@@ -82,21 +82,13 @@ pub async fn serve_metrics(
 }
 
 async fn accept(listener: TcpListener, handle: PrometheusHandle, tasks: Tasks, clock: SharedClock) {
-    let token = tasks.token();
-    while let Some(accepted) = token.run_until_cancelled(listener.accept()).await {
-        match accepted {
-            Ok((stream, _)) => {
-                tasks.spawn(
-                    "metrics-connection",
-                    connection(stream, handle.clone(), tasks.clone()),
-                );
-            }
-            // Out of file descriptors, mostly: those in use have to end first.
-            Err(error) => {
-                tracing::warn!(%error, "metrics: cannot accept a connection");
-                let _ = token.run_until_cancelled(clock.sleep(ACCEPT_PAUSE)).await;
-            }
-        }
+    let acceptor = Acceptor::new("metrics", listener, MAX_CONNECTIONS, clock, tasks.token());
+    while let Some(Accepted { stream, permit, .. }) = acceptor.next().await {
+        let serving = connection(stream, handle.clone(), tasks.clone());
+        tasks.spawn("metrics-connection", async move {
+            serving.await;
+            drop(permit);
+        });
     }
 }
 

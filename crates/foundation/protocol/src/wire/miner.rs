@@ -307,6 +307,9 @@ pub struct GenericError {
     /// The error, for the peer's operator.
     #[serde(default)]
     pub details: Option<String>,
+    /// The attempt that it is about. A Muster miner says it to a Muster validator; other peers neither send it nor get it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_uuid: Option<AttemptId>,
 }
 
 crate::macros::open_enum!(
@@ -486,11 +489,11 @@ impl FromMiner {
         match self {
             Self::V0ExecutorManifestRequest(_)
             | Self::V0MainHotkeyMessage(_)
-            | Self::GenericError(_)
             | Self::UnauthorizedError(_)
             | Self::MusterExecutorMetrics(_)
             | Self::MusterExecutorHello(_)
             | Self::MusterEnrolExecutor(_) => None,
+            Self::GenericError(m) => m.job_uuid,
             Self::V0AcceptJobRequest(m)
             | Self::V0VolumesReadyRequest(m)
             | Self::V0ExecutionDoneRequest(m) => Some(m.job_uuid),

@@ -1,6 +1,6 @@
 //! Conversions between columns of the database and values.
 
-use muster_process::store::StoreError;
+use muster_store::StoreError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;

@@ -1,4 +1,4 @@
-//! Lines over real sockets.
+//! Channels over real sockets.
 
 #[cfg(test)]
 mod sessions;

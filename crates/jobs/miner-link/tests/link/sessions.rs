@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use muster_identity::Keypair;
+use muster_miner_link::{ChannelEvent, LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_process::{SharedClock, Tasks, TestClock};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{JobProgress, ProgressOf};
@@ -18,7 +19,6 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{AttemptId, MUSTER_PROTOCOL_HEADER, Manifest, MinerKey};
-use muster_websocket::lines::{Heard, Line, Lines, Setup, Strays};
 use muster_websocket::{Limits, Socket, server};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -118,13 +118,16 @@ fn finished(n: u128, bytes: usize) -> FromMiner {
     })
 }
 
-fn complaint(words: String) -> FromMiner {
-    FromMiner::GenericError(GenericError { details: Some(words) })
+fn complaint(words: &str, about: Option<AttemptId>) -> FromMiner {
+    FromMiner::GenericError(GenericError {
+        details: Some(words.to_owned()),
+        job_uuid: about,
+    })
 }
 
 struct Validator {
-    lines: Lines,
-    strays: Strays,
+    link: MinerLink,
+    unmatched: UnmatchedMessages,
     clock: TestClock,
     tasks: Tasks,
 }
@@ -134,28 +137,28 @@ impl Validator {
         let clock = TestClock::default();
         let shared: SharedClock = Arc::new(clock.clone());
         let tasks = Tasks::new();
-        let (lines, strays) = Lines::new(Setup {
+        let (link, unmatched) = MinerLink::new(LinkSetup {
             keypair: Keypair::from_uri("//Validator").unwrap(),
             clock: shared,
             tasks: tasks.clone(),
             linger,
-            first: None,
+            first_frame: None,
         });
         Self {
-            lines,
-            strays,
+            link,
+            unmatched,
             clock,
             tasks,
         }
     }
 
-    fn line(&self, n: u128, miner: &Miner) -> Line {
-        self.lines.line(attempt(n), miner.key, miner.address)
+    fn open_channel(&self, n: u128, miner: &Miner) -> MinerChannel {
+        self.link.open_channel(attempt(n), miner.key, miner.address)
     }
 
     async fn until_held(&self, count: usize) {
         within("sessions to be let go", async {
-            while self.lines.sessions_held() != count {
+            while self.link.session_count() != count {
                 tokio::task::yield_now().await;
             }
         })
@@ -169,29 +172,31 @@ impl Drop for Validator {
     }
 }
 
-async fn up(line: &mut Line) {
-    line.dial();
-    let heard = within("a connection", line.next()).await;
-    assert!(matches!(heard, Heard::Up), "{heard:?}");
-    assert!(line.is_up());
+async fn up(channel: &mut MinerChannel) {
+    channel.dial();
+    let heard = within("a connection", channel.next()).await;
+    assert!(matches!(heard, ChannelEvent::Up), "{heard:?}");
+    assert!(channel.is_up());
 }
 
-async fn message(line: &mut Line) -> FromMiner {
-    match within("a message", line.next()).await {
-        Heard::Message(message) => *message,
-        other @ (Heard::Up | Heard::Down(_) | Heard::Malformed(_)) => panic!("{other:?}"),
+async fn message(channel: &mut MinerChannel) -> FromMiner {
+    match within("a message", channel.next()).await {
+        ChannelEvent::Message(message) => *message,
+        other @ (ChannelEvent::Up | ChannelEvent::Down(_) | ChannelEvent::Malformed(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
-async fn down(line: &mut Line) {
-    let heard = within("the end", line.next()).await;
-    assert!(matches!(heard, Heard::Down(_)), "{heard:?}");
-    assert!(!line.is_up());
+async fn down(channel: &mut MinerChannel) {
+    let heard = within("the end", channel.next()).await;
+    assert!(matches!(heard, ChannelEvent::Down(_)), "{heard:?}");
+    assert!(!channel.is_up());
 }
 
 /// Both of a miner's attempts, and the one connection they share.
-async fn pair(validator: &Validator, miner: &mut Miner) -> (Line, Line, Socket) {
-    let (mut one, mut two) = (validator.line(1, miner), validator.line(2, miner));
+async fn pair(validator: &Validator, miner: &mut Miner) -> (MinerChannel, MinerChannel, Socket) {
+    let (mut one, mut two) = (validator.open_channel(1, miner), validator.open_channel(2, miner));
     one.dial();
     two.dial();
     let socket = miner.accept().await;
@@ -215,9 +220,11 @@ async fn attempts_of_a_muster_miner_share_a_session_and_each_hears_its_own() {
     assert_eq!(message(&mut one).await, accepted(1));
     assert_eq!(message(&mut two).await, accepted(2));
     for due in [manifest, accepted(3)] {
-        let stray = within("a stray", validator.strays.recv()).await.unwrap();
-        assert_eq!((stray.miner, stray.message), (miner.key, due));
-        stray.reply.send("answered".to_owned()).await;
+        let found = within("an unmatched message", validator.unmatched.recv())
+            .await
+            .unwrap();
+        assert_eq!((found.miner, found.message), (miner.key, due));
+        found.reply.send("answered".to_owned()).await;
         assert_eq!(
             within("an answer", socket.recv()).await.unwrap().unwrap(),
             "answered"
@@ -233,33 +240,36 @@ async fn attempts_of_a_muster_miner_share_a_session_and_each_hears_its_own() {
 #[tokio::test]
 async fn attempts_of_any_other_miner_have_a_connection_each() {
     let (mut miner, validator) = (Miner::open(false).await, Validator::new(LINGER));
-    let (mut one, mut two) = (validator.line(1, &miner), validator.line(2, &miner));
+    let (mut one, mut two) = (
+        validator.open_channel(1, &miner),
+        validator.open_channel(2, &miner),
+    );
     one.dial();
     two.dial();
     let mut sockets = VecDeque::new();
-    for line in [&mut one, &mut two] {
-        let (socket, ()) = tokio::join!(miner.accept(), up(line));
+    for channel in [&mut one, &mut two] {
+        let (socket, ()) = tokio::join!(miner.accept(), up(channel));
         sockets.push_back(socket);
-        assert!(!line.is_muster());
+        assert!(!channel.is_muster());
     }
-    // Whoever comes later dials at once.
-    let mut three = validator.line(3, &miner);
+    // A later attempt dials at once.
+    let mut three = validator.open_channel(3, &miner);
     let (socket, ()) = tokio::join!(miner.accept(), up(&mut three));
     sockets.push_back(socket);
     for (socket, n) in sockets.iter_mut().zip(1..) {
         say(socket, accepted(n)).await;
-        // About another attempt: its own line is elsewhere.
+        // About another attempt: its own channel is another.
         say(socket, accepted(9)).await;
     }
     let mut heard = Vec::new();
-    for line in [&mut one, &mut two, &mut three] {
-        heard.push(message(line).await.attempt().unwrap());
-        assert_eq!(message(line).await, accepted(9));
+    for channel in [&mut one, &mut two, &mut three] {
+        heard.push(message(channel).await.attempt().unwrap());
+        assert_eq!(message(channel).await, accepted(9));
     }
     heard.sort_unstable();
     assert_eq!(heard, [1, 2, 3].map(attempt), "each from a connection of its own");
-    for line in [one, two, three] {
-        line.close().await;
+    for channel in [one, two, three] {
+        channel.close().await;
     }
     for mut socket in sockets {
         assert_eq!(within("the end", socket.recv()).await.unwrap(), None);
@@ -270,7 +280,10 @@ async fn attempts_of_any_other_miner_have_a_connection_each() {
 #[tokio::test]
 async fn what_is_said_before_an_attempt_asks_is_kept_for_it() {
     let (mut miner, validator) = (Miner::open(true).await, Validator::new(LINGER));
-    let (mut early, mut late) = (validator.line(1, &miner), validator.line(2, &miner));
+    let (mut early, mut late) = (
+        validator.open_channel(1, &miner),
+        validator.open_channel(2, &miner),
+    );
     early.dial();
     let mut socket = miner.accept().await;
     say(&mut socket, accepted(2)).await;
@@ -321,10 +334,10 @@ async fn a_miner_that_is_not_there_is_told_to_whoever_asked() {
             sockets,
         }
     };
-    let mut line = validator.line(1, &miner);
-    line.dial();
-    down(&mut line).await;
-    drop(line);
+    let mut channel = validator.open_channel(1, &miner);
+    channel.dial();
+    down(&mut channel).await;
+    drop(channel);
     validator.until_held(0).await;
 }
 
@@ -349,7 +362,9 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
     }
     say(&mut socket, accepted(2)).await;
     assert_eq!(message(&mut quick).await, accepted(2));
-    let missed = within("what is missed", validator.strays.recv()).await.unwrap();
+    let missed = within("a missed message", validator.unmatched.recv())
+        .await
+        .unwrap();
     assert!(
         matches!(missed.message, FromMiner::MusterJobProgress(_)),
         "{missed:?}"
@@ -370,27 +385,19 @@ async fn a_miner_that_floods_an_attempt_is_cut_off() {
 async fn a_complaint_is_heard_by_whom_it_names_or_by_all() {
     let (mut miner, mut validator) = (Miner::open(true).await, Validator::new(LINGER));
     let (mut one, mut two, mut socket) = pair(&validator, &mut miner).await;
-    say(
-        &mut socket,
-        complaint(format!("JobRequest {} refused: why", attempt(2))),
-    )
-    .await;
-    say(
-        &mut socket,
-        complaint(format!(
-            "Received JobRequest for unknown job_uuid: {}",
-            attempt(3)
-        )),
-    )
-    .await;
-    say(&mut socket, complaint("Unknown validator".to_owned())).await;
-    assert_eq!(message(&mut one).await, complaint("Unknown validator".to_owned()));
-    assert!(
-        matches!(message(&mut two).await, FromMiner::GenericError(error) if error.details.as_ref().unwrap().contains("refused"))
-    );
-    assert_eq!(message(&mut two).await, complaint("Unknown validator".to_owned()));
-    let stray = within("a stray", validator.strays.recv()).await.unwrap();
-    assert!(matches!(stray.message, FromMiner::GenericError(_)));
+    let to_two = complaint("refused", Some(attempt(2)));
+    say(&mut socket, to_two.clone()).await;
+    say(&mut socket, complaint("unknown job_uuid", Some(attempt(3)))).await;
+    // Only the field names an attempt: a uuid in the text does not.
+    let to_all = complaint(&format!("Unknown validator, see {}", attempt(2)), None);
+    say(&mut socket, to_all.clone()).await;
+    assert_eq!(message(&mut one).await, to_all);
+    assert_eq!(message(&mut two).await, to_two);
+    assert_eq!(message(&mut two).await, to_all);
+    let found = within("an unmatched message", validator.unmatched.recv())
+        .await
+        .unwrap();
+    assert!(matches!(found.message, FromMiner::GenericError(_)));
 }
 
 #[tokio::test]
@@ -405,7 +412,7 @@ async fn a_session_outlives_its_attempts_for_a_while() {
         within("a frame", socket.recv()).await.unwrap().unwrap(),
         "the last word"
     );
-    let mut next = validator.line(3, &miner);
+    let mut next = validator.open_channel(3, &miner);
     up(&mut next).await;
     miner.nobody_else_dials();
     drop(next);
@@ -433,7 +440,7 @@ async fn without_lingering_a_session_ends_with_its_last_attempt_and_its_words_ar
         "the last word"
     );
     assert_eq!(within("the end", socket.recv()).await.unwrap(), None);
-    assert_eq!(validator.lines.sessions_held(), 0);
-    let mut next = validator.line(3, &miner);
+    assert_eq!(validator.link.session_count(), 0);
+    let mut next = validator.open_channel(3, &miner);
     let (_socket, ()) = tokio::join!(miner.accept(), up(&mut next));
 }

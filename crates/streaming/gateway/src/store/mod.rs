@@ -8,9 +8,9 @@ mod rows;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_openai::TokenUsage;
-use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::{JobId, Timestamp};
 use muster_response_proof::SessionId;
+use muster_store::{During as _, StoreError, begin};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 

@@ -1,9 +1,9 @@
 //! The rows of the gateway's tables, and how they are read.
 
 use muster_openai::TokenUsage;
-use muster_process::store::StoreError;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
+use muster_store::StoreError;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 use sqlx::{Any, Decode, Row as _, Type};

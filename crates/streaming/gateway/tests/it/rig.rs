@@ -7,10 +7,10 @@ use std::time::Duration;
 use muster_gateway::store::GatewayStore;
 use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_identity::Keypair;
-use muster_process::store::testing::{TestStore, stores};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{Digest, ExecutorClass, ImageId};
 use muster_session_pool::Service;
+use muster_store::testing::{TestStore, stores};
 use sqlx::migrate::Migrator;
 use tokio::time::timeout;
 

@@ -2,9 +2,9 @@
 
 use muster_gateway::store::{GatewayStore, ResponseRow, SampledPair, SessionRow};
 use muster_openai::TokenUsage;
-use muster_process::store::testing::stores;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
+use muster_store::testing::stores;
 use uuid::Uuid;
 
 use crate::rig::MIGRATIONS;

@@ -6,8 +6,8 @@
 
 mod uploads;
 
-use muster_process::store::{During as _, StoreError, json};
 use muster_protocol::{Digest, Timestamp};
+use muster_store::{During as _, StoreError, json};
 use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;
 

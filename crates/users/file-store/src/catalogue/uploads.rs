@@ -1,7 +1,7 @@
 //! The upload of a file: beginning it, adding segments, and finishing or discarding it.
 
-use muster_process::store::{During as _, StoreError, begin};
 use muster_protocol::Timestamp;
+use muster_store::{During as _, StoreError, begin};
 use sqlx::FromRow;
 use uuid::Uuid;
 

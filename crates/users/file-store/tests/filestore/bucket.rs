@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use muster_file_store::ObjectStorage;
 use muster_file_store::storage::BucketCredentials;
-use muster_process::store::testing::sqlite;
 use muster_protocol::Digest;
+use muster_store::testing::sqlite;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use muster_file_store::{
     FileAccess, FileCatalogue, FileService, NewFile, ObjectStorage, Settings, StoredFile, UrlKey,
 };
-use muster_process::store::testing::{TestStore, stores};
 use muster_process::{Tasks, TestClock};
 use muster_protocol::Digest;
+use muster_store::testing::{TestStore, stores};
 use reqwest::{Client, Response};
 use sqlx::migrate::Migrator;
 use tempfile::TempDir;
