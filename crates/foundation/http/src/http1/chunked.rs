@@ -1,8 +1,9 @@
-//! A streamed answer over HTTP/1.1, written with as little at hand as that takes.
+//! A server's response of unknown length, written with little memory.
 //!
-//! hyper reads requests and writes what is short. Its connection keeps a buffer for reading and one for writing, 8 KiB each, for as
-//! long as it lives, which for a stream that mostly waits is more than everything else that belongs to it. So whoever reads the
-//! requests of a connection lets go of it when an answer is a stream, and takes it up again behind that.
+//! hyper reads requests and writes short responses. Its connection keeps a buffer for reading and one for writing, 8 KiB each,
+//! for as long as it lives. For a stream that mostly waits, that is more than everything else that belongs to it. So the reader
+//! of a connection's requests lets go of it when a response is a stream, [`write_response`] writes the stream, and the reader
+//! takes the connection up again.
 
 use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -10,40 +11,33 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRAILER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRAILER, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
-use http_body::Body as _;
+use http_body::Body;
 use hyper::rt::{Read, ReadBuf, Write};
-use muster_protocol::Timestamp;
 
-use crate::answer::Answer;
-use crate::endpoint::Watched;
-use crate::framing::says_close;
-use crate::headers::PROOF;
+use super::head::{says_close, write_header};
+use super::stall::StallTimeout;
 
-/// What is here already is written together, up to about as much.
-const TOGETHER: usize = 8 * 1024;
-/// Room that is kept while nothing comes.
-const KEPT: usize = 512;
-/// What a client may send ahead while its answer is under way.
-const AHEAD: usize = 512;
+/// Data that is ready is collected up to about this many bytes before it is written.
+const MAX_COLLECTED: usize = 8 * 1024;
+/// Bytes of the buffer that is kept while nothing arrives.
+const MIN_BUFFER: usize = 512;
+/// The most bytes that a client may send while its response is being written.
+const MAX_UNREAD: usize = 512;
 
-/// An answer that is to be written here.
-pub(crate) struct Streamed {
-    pub(crate) response: Response<Answer>,
-    /// Whether its client wants to ask again on the same connection.
-    pub(crate) keeps: bool,
+/// An error of a body, as this module passes it on.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whether the response to this request may be written here, and if so, whether its client wants to use the connection again.
+pub fn keep_alive<B>(request: &Request<B>) -> Option<bool> {
+    let is_eligible = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
+    is_eligible.then(|| !says_close(request.headers()))
 }
 
-/// Whether whoever asks this can be answered here; and if so, whether it wants to ask again.
-pub(crate) fn asked_by<B>(request: &Request<B>) -> Option<bool> {
-    let plain = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
-    plain.then(|| !says_close(request.headers()))
-}
-
-/// Whether this answer is a stream whose length nobody knows.
-pub(crate) fn is_streamed(response: &Response<Answer>) -> bool {
+/// Whether a response has a body of unknown length.
+pub fn is_chunked<B>(response: &Response<B>) -> bool {
     let status = response.status();
     let bodiless = status.is_informational()
         || [
@@ -52,105 +46,116 @@ pub(crate) fn is_streamed(response: &Response<Answer>) -> bool {
             StatusCode::NOT_MODIFIED,
         ]
         .contains(&status);
-    response.body().is_passing() && !bodiless && !response.headers().contains_key(CONTENT_LENGTH)
+    !bodiless && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
-/// An answer on its way into a connection.
-struct Flow {
-    /// None once all of it is in `out`.
-    body: Option<Answer>,
-    out: Vec<u8>,
-    /// How much of that has left.
-    written: usize,
-    /// The head has been waiting for something to go with.
-    begun: bool,
-    flushed: bool,
-    trailers: bool,
-}
-
-/// Writes it to its end. An error, which is also a client that has gone, leaves it where it stands.
-pub(crate) fn write<T>(
-    io: &mut Watched<T>,
-    streamed: Streamed,
-    now: Timestamp,
+/// Writes a response to its end. `keep_alive` says whether its client wants to use the connection again. Of the body's
+/// trailers those are written that the head's `Trailer` announces.
+///
+/// # Errors
+/// The connection or the body fails, or the client has gone. The response is then incomplete.
+pub fn write_response<T, B>(
+    io: &mut StallTimeout<T>,
+    response: Response<B>,
+    keep_alive: bool,
 ) -> impl Future<Output = io::Result<()>>
 where
     T: Read + Write + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
 {
-    let (head, body) = streamed.response.into_parts();
-    let mut flow = Flow::new(&head, body, streamed.keeps, now);
-    std::future::poll_fn(move |cx| flow.poll(io, cx))
+    let (head, body) = response.into_parts();
+    let mut writer = ChunkedWriter::new(&head, body, keep_alive);
+    std::future::poll_fn(move |cx| writer.poll(io, cx))
 }
 
-impl Flow {
-    fn new(head: &Parts, body: Answer, keeps: bool, now: Timestamp) -> Self {
-        let mut out = Vec::with_capacity(KEPT);
-        begin(head, keeps, now, &mut out);
+/// A response that is being written.
+struct ChunkedWriter<B> {
+    /// `None` once the whole body is in `buffer`.
+    body: Option<B>,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were written.
+    written: usize,
+    /// Whether the body was polled: the head waits for the first data, to be written together with it.
+    is_begun: bool,
+    is_flushed: bool,
+    /// The trailers that the head announces.
+    announced: Vec<HeaderName>,
+}
+
+impl<B> ChunkedWriter<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    fn new(head: &Parts, body: B, keep_alive: bool) -> Self {
+        let mut buffer = Vec::with_capacity(MIN_BUFFER);
+        write_head(head, keep_alive, &mut buffer);
         Self {
             body: Some(body),
-            out,
+            buffer,
             written: 0,
-            begun: false,
-            flushed: false,
-            trailers: head.headers.contains_key(TRAILER),
+            is_begun: false,
+            is_flushed: false,
+            announced: announced_trailers(&head.headers),
         }
     }
 
-    fn poll<T>(&mut self, io: &mut Watched<T>, cx: &mut Context<'_>) -> Poll<io::Result<()>>
+    fn poll<T>(&mut self, io: &mut StallTimeout<T>, cx: &mut Context<'_>) -> Poll<io::Result<()>>
     where
         T: Read + Write + Unpin,
     {
-        let mut waits = false;
+        let mut is_waiting = false;
         loop {
-            if !waits && (!self.begun || self.written == self.out.len()) {
-                if self.begun {
-                    self.out.clear();
+            if !is_waiting && (!self.is_begun || self.written == self.buffer.len()) {
+                if self.is_begun {
+                    self.buffer.clear();
                     self.written = 0;
                 }
-                self.begun = true;
-                waits = self.fill(cx)?.is_pending();
+                self.is_begun = true;
+                is_waiting = self.fill(cx)?.is_pending();
             }
-            while let Some(left @ [_, ..]) = self.out.get(self.written..) {
+            while let Some(left @ [_, ..]) = self.buffer.get(self.written..) {
                 let written = ready!(Pin::new(&mut *io).poll_write(cx, left))?;
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 self.written += written;
-                self.flushed = false;
+                self.is_flushed = false;
             }
-            if self.body.is_some() && !waits {
+            if self.body.is_some() && !is_waiting {
                 continue;
             }
-            if !self.flushed {
+            if !self.is_flushed {
                 ready!(Pin::new(&mut *io).poll_flush(cx))?;
-                self.flushed = true;
+                self.is_flushed = true;
             }
             if self.body.is_none() {
                 return Poll::Ready(Ok(()));
             }
-            if self.out.capacity() > KEPT {
-                (self.out, self.written) = (Vec::new(), 0);
+            if self.buffer.capacity() > MIN_BUFFER {
+                (self.buffer, self.written) = (Vec::new(), 0);
             }
-            return heed(io, cx).map(Err);
+            return poll_client_gone(io, cx).map(Err);
         }
     }
 
-    /// Takes what is here of the body. Pending if more is to come and is not here.
+    /// Collects the data of the body that is ready. Pending if more is to come and is not ready.
     fn fill(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         while let Some(body) = &mut self.body {
-            if self.out.len() >= TOGETHER {
+            if self.buffer.len() >= MAX_COLLECTED {
                 break;
             }
             match Pin::new(body).poll_frame(cx) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(None) => self.end(&HeaderMap::new()),
                 Poll::Ready(Some(frame)) => match frame.map_err(io::Error::other)?.into_data() {
-                    // A chunk of no length would be the last one.
+                    // A chunk of length zero would end the body.
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => {
-                        write!(self.out, "{:X}\r\n", data.len())?;
-                        self.out.extend_from_slice(&data);
-                        self.out.extend_from_slice(b"\r\n");
+                        write!(self.buffer, "{:X}\r\n", data.len())?;
+                        self.buffer.extend_from_slice(&data);
+                        self.buffer.extend_from_slice(b"\r\n");
                     }
                     Err(frame) => self.end(&frame.into_trailers().unwrap_or_default()),
                 },
@@ -161,59 +166,60 @@ impl Flow {
 
     fn end(&mut self, trailers: &HeaderMap) {
         self.body = None;
-        self.out.extend_from_slice(b"0\r\n");
-        // Only what the head has announced.
-        if let Some(proof) = trailers.get(PROOF).filter(|_| self.trailers) {
-            line(&PROOF, proof.as_bytes(), &mut self.out);
+        self.buffer.extend_from_slice(b"0\r\n");
+        for name in &self.announced {
+            if let Some(value) = trailers.get(name) {
+                write_header(name, value.as_bytes(), &mut self.buffer);
+            }
         }
-        self.out.extend_from_slice(b"\r\n");
+        self.buffer.extend_from_slice(b"\r\n");
     }
 }
 
-/// The head, and how the body is framed.
-fn begin(head: &Parts, keeps: bool, now: Timestamp, out: &mut Vec<u8>) {
+/// Writes the status line and the headers.
+fn write_head(head: &Parts, keep_alive: bool, to: &mut Vec<u8>) {
     let reason = head.status.canonical_reason().unwrap_or_default();
     for part in ["HTTP/1.1 ", head.status.as_str(), " ", reason, "\r\n"] {
-        out.extend_from_slice(part.as_bytes());
+        to.extend_from_slice(part.as_bytes());
     }
     for (name, value) in &head.headers {
         if name != TRANSFER_ENCODING && name != CONNECTION {
-            line(name, value.as_bytes(), out);
+            write_header(name, value.as_bytes(), to);
         }
     }
-    if !head.headers.contains_key(DATE) {
-        let date = now.to_chrono().format("%a, %d %b %Y %H:%M:%S GMT").to_string();
-        line(&DATE, date.as_bytes(), out);
+    if !keep_alive {
+        write_header(&CONNECTION, b"close", to);
     }
-    if !keeps {
-        line(&CONNECTION, b"close", out);
-    }
-    line(&TRANSFER_ENCODING, b"chunked", out);
-    out.extend_from_slice(b"\r\n");
+    write_header(&TRANSFER_ENCODING, b"chunked", to);
+    to.extend_from_slice(b"\r\n");
 }
 
-fn line(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
-    for part in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
+fn announced_trailers(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(TRAILER)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect()
 }
 
-/// Looks whether the client is still there, and keeps what it has sent ahead. Only that it has gone is an end.
-fn heed<T>(io: &mut Watched<T>, cx: &mut Context<'_>) -> Poll<io::Error>
+/// Ready once the client has gone. What it sends while its response is being written is kept as unread.
+fn poll_client_gone<T>(io: &mut StallTimeout<T>, cx: &mut Context<'_>) -> Poll<io::Error>
 where
     T: Read + Write + Unpin,
 {
-    if !io.ahead.is_empty() {
-        // Behind that nothing is read before the answer is over.
+    if !io.unread().is_empty() {
+        // Nothing more is read before the response is over.
         return Poll::Pending;
     }
-    let mut room = [const { MaybeUninit::uninit() }; AHEAD];
+    let mut room = [const { MaybeUninit::uninit() }; MAX_UNREAD];
     let mut read = ReadBuf::uninit(&mut room);
     match ready!(Pin::new(&mut *io).poll_read(cx, read.unfilled())) {
         Err(error) => Poll::Ready(error),
         Ok(()) if read.filled().is_empty() => Poll::Ready(io::ErrorKind::ConnectionAborted.into()),
         Ok(()) => {
-            io.ahead = Bytes::copy_from_slice(read.filled());
+            io.set_unread(Bytes::copy_from_slice(read.filled()));
             Poll::Pending
         }
     }
