@@ -1,4 +1,4 @@
-//! A miner's word that a session key speaks for a container.
+//! A miner's statement that a session key signs for a container.
 
 use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use uuid::Uuid;
@@ -7,7 +7,7 @@ use crate::envelope::Sealable;
 use crate::layout::{LayoutError, Reader, Text, Writer};
 use crate::scheme::HashScheme;
 
-/// The name of one streaming session: one container behind one seal.
+/// The id of one streaming session: one container behind one sealing proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub Uuid);
 
@@ -17,49 +17,49 @@ impl std::fmt::Display for SessionId {
     }
 }
 
-/// What a session costs, in rao (10⁻⁹ of the chain's unit).
+/// The price of a session, in rao (10⁻⁹ of the chain's unit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Price {
-    /// For a million tokens of input.
+    /// Rao for a million tokens of input.
     pub input: u64,
-    /// For a million tokens of output.
+    /// Rao for a million tokens of output.
     pub output: u64,
 }
 
-/// Signed by the miner's hotkey before the session serves anybody.
+/// The attestation of a session, signed by the miner's hotkey before the session serves a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attestation {
-    /// The session.
+    /// The session's id, drawn by its executor.
     pub session: SessionId,
-    /// Signs every response of it.
+    /// The public key that signs every response proof of the session.
     pub session_key: Hotkey,
-    /// The job as its user knows it.
+    /// The id under which its user knows the job.
     pub job: JobId,
-    /// The attempt that runs it.
+    /// The attempt that runs the job.
     pub attempt: AttemptId,
-    /// Who attests.
+    /// The miner that attests the session.
     pub miner: MinerKey,
-    /// Whom it serves.
+    /// The validator that the session serves.
     pub audience: ValidatorKey,
     /// SHA-256 of the certificate that the sealed endpoint shows, in DER.
     pub server_certificate: Digest,
-    /// SHA-256 of the only certificate that it lets in, in DER.
+    /// SHA-256 of the only client certificate that the sealed endpoint accepts, in DER.
     pub client_certificate: Digest,
-    /// The executor, as its miner names it.
+    /// The executor's name at its miner.
     pub executor: Text,
-    /// Where the sealed endpoint answers: `host:port`.
+    /// The sealed endpoint's address: `host:port`.
     pub address: Text,
-    /// The image that runs.
+    /// The image that the container runs.
     pub image: ImageId,
-    /// The model it serves, if the whitelist names one: digest of weights, dtype, tokenizer and template.
+    /// The digest of the served model's weights, dtype, tokenizer and template, if the whitelist names one.
     pub model: Option<Digest>,
-    /// What digests are over.
+    /// The scheme of the digests of requests and responses.
     pub scheme: HashScheme,
-    /// What it costs.
+    /// The price that the whitelist names.
     pub price: Price,
-    /// Not to be believed before.
+    /// The first instant at which the session may serve.
     pub not_before: Timestamp,
-    /// Nor after.
+    /// The last instant at which the session may serve.
     pub not_after: Timestamp,
 }
 

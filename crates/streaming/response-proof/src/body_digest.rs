@@ -1,79 +1,80 @@
-//! What passes is hashed on its way.
-
-use muster_protocol::Digest;
-use muster_response_proof::{ChunkTree, HashScheme};
-use sha2::{Digest as _, Sha256};
+//! Digests of request and response bodies, computed while they pass.
 
 use muster_openai::{BodyKind, TextDigest, text};
+use muster_protocol::Digest;
+use sha2::{Digest as _, Sha256};
 
-/// What is known of a body once it has passed.
+use crate::scheme::HashScheme;
+use crate::tree::ChunkTree;
+
+/// The digests and the length of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyDigest {
-    /// Over what the scheme says.
+    /// The digest by the session's scheme.
     pub digest: Digest,
-    /// Root over the chunks of its bytes, whatever the scheme.
+    /// The Merkle root over the chunks of the body's bytes, under every scheme.
     pub chunks: Digest,
-    /// How many bytes.
+    /// The length of the body in bytes.
     pub bytes: u64,
 }
 
-/// Hashes an answer while it passes. Its memory does not grow with the body, but for words: see [`TextDigest`].
+/// Hashes a response while it passes. Its memory does not grow with the body, except for text: see [`TextDigest`].
 #[derive(Debug, Default)]
-pub struct BodyHash {
+pub struct BodyHasher {
     whole: Sha256,
     chunks: ChunkTree,
     bytes: u64,
-    words: Option<Box<TextDigest>>,
+    text: Option<Box<TextDigest>>,
 }
 
-impl BodyHash {
-    /// For an answer of this kind under this scheme.
+impl BodyHasher {
+    /// A hasher for a response body of this kind under this scheme.
     pub fn new(scheme: HashScheme, kind: BodyKind) -> Self {
-        let words = match scheme {
+        let text = match scheme {
             HashScheme::RawHttp => None,
             HashScheme::Text => TextDigest::new(kind).map(Box::new),
         };
         Self {
-            words,
+            text,
             ..Self::default()
         }
     }
 
-    /// The next bytes.
+    /// Takes the next bytes of the body.
     pub fn update(&mut self, bytes: &[u8]) {
         self.whole.update(bytes);
         self.chunks.update(bytes);
         self.bytes = self
             .bytes
             .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        if let Some(words) = &mut self.words {
-            words.update(bytes);
+        if let Some(text) = &mut self.text {
+            text.update(bytes);
         }
     }
 
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// That was all.
+    /// Returns the digests over the bytes so far.
     pub fn finish(self) -> BodyDigest {
-        let words = self.words.and_then(|words| words.finish());
+        let text = self.text.and_then(|text| text.finish());
         BodyDigest {
-            digest: words.unwrap_or_else(|| Digest::from_bytes(self.whole.finalize().into())),
+            digest: text.unwrap_or_else(|| Digest::from_bytes(self.whole.finalize().into())),
             chunks: self.chunks.finish(),
             bytes: self.bytes,
         }
     }
 }
 
-/// The digest of a request's body under a scheme.
-pub fn input_digest(scheme: HashScheme, body: &[u8]) -> Digest {
-    let words = match scheme {
+/// Computes the digest of a request's body under a scheme.
+pub fn digest_input(scheme: HashScheme, body: &[u8]) -> Digest {
+    let text = match scheme {
         HashScheme::RawHttp => None,
         HashScheme::Text => text::digest_input(body),
     };
-    words.unwrap_or_else(|| Digest::of(body))
+    text.unwrap_or_else(|| Digest::of(body))
 }
 
 #[cfg(test)]
@@ -88,9 +89,9 @@ mod tests {
             body in proptest::collection::vec(any::<u8>(), 0..20_000),
             cuts in proptest::collection::vec(1_usize..6_000, 0..12),
         ) {
-            let mut whole = BodyHash::new(HashScheme::RawHttp, BodyKind::Other);
+            let mut whole = BodyHasher::new(HashScheme::RawHttp, BodyKind::Other);
             whole.update(&body);
-            let mut cut = BodyHash::new(HashScheme::RawHttp, BodyKind::Other);
+            let mut cut = BodyHasher::new(HashScheme::RawHttp, BodyKind::Other);
             let mut rest = body.as_slice();
             for length in cuts {
                 let (head, tail) = rest.split_at(length.min(rest.len()));

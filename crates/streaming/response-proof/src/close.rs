@@ -1,4 +1,4 @@
-//! The last word of a session.
+//! The closing statement of a session.
 
 use muster_protocol::{Digest, Timestamp};
 use uuid::Uuid;
@@ -7,18 +7,19 @@ use crate::attestation::SessionId;
 use crate::envelope::Sealable;
 use crate::layout::{LayoutError, Reader, Writer};
 
-/// Signed by the session key when the session ends: after it no response exists, and none before it may be missing.
+/// The closing statement of a session, signed by the session key: no response comes after it, and none before it may be
+/// missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionClose {
-    /// The session.
+    /// The session's id.
     pub session: SessionId,
     /// Digest of the attestation's signed bytes.
     pub attestation: Digest,
-    /// How many responses were signed: the number that the next one would have had.
+    /// The number of signed responses, which is the number that the next one would have had.
     pub responses: u64,
-    /// Digest of the last proof's signed bytes; of the attestation if there was none.
+    /// Digest of the last proof's signed bytes; of the attestation's if there is no proof.
     pub last: Digest,
-    /// When it was closed.
+    /// The time of closing, by the executor's clock.
     pub at: Timestamp,
 }
 

@@ -1,9 +1,8 @@
-//! Comment lines of ours in a stream of events, found while it passes, wherever the network cuts it.
+//! Muster's comment lines in an event stream, found while the stream passes, wherever the network cuts it.
 //!
-//! A comment of an event stream begins with a colon and means nothing to its reader. Lines that begin with [`PREFIX`] are
-//! ours: the seal takes those that an engine sends out of its answer, so that a reader may believe that the one with the
-//! proof is the seal's. Until it is known whether a line is one, at most eight bytes of it are held back, and none where the
-//! line begins otherwise.
+//! A comment line of an event stream begins with a colon, and its readers ignore it. Lines that begin with [`PREFIX`] are
+//! Muster's: the sealing proxy removes such lines from the engine's response, so that a reader may trust that the line with
+//! the proof is the proxy's. While it is not clear whether a line begins with the prefix, at most eight bytes are held back.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -11,143 +10,143 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::{memchr2, memmem, memrchr};
 
-/// How our lines begin.
+/// The first bytes of Muster's comment lines.
 pub const PREFIX: &[u8] = b": muster-";
-/// Built once: finding it in a chunk costs less than building it would.
+/// Built once, as building it costs more than searching a chunk.
 static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(PREFIX));
-/// What the line with the proof is called.
+/// The name of the line that carries the proof.
 pub const PROOF: &str = "proof";
-/// The longest line of ours that a reader keeps: twice a proof with the longest texts.
+/// The longest comment line of Muster's that a reader keeps, in bytes: twice a proof with the longest texts.
 pub const MAX_LINE: usize = 64 * 1024;
 
-/// A part of what was scanned, in order.
+/// A part of the scanned stream. The parts come in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// The first bytes of [`PREFIX`], which had been held back and are the engine's after all.
+pub enum StreamPart {
+    /// This many bytes of [`PREFIX`], which were held back and belong to the body after all.
     Held(usize),
-    /// Bytes of the body.
+    /// Bytes of the body, as a range of the input.
     Body(Range<usize>),
-    /// Bytes of a line of ours, [`PREFIX`] and the line's end not among them.
-    Ours(Range<usize>),
-    /// A line of ours is over.
-    OursEnd,
+    /// Bytes of a comment line of Muster's, without [`PREFIX`] and the line's end, as a range of the input.
+    Comment(Range<usize>),
+    /// A comment line of Muster's has ended.
+    CommentEnd,
 }
 
-/// Tells the body and our lines apart.
+/// Tells the body from Muster's comment lines.
 #[derive(Clone, Debug)]
-pub struct Scanner {
-    state: State,
+pub struct CommentScanner {
+    state: ScannerState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
-    /// At the beginning of a line of which that much is held back.
+enum ScannerState {
+    /// At the beginning of a line, of which this many bytes are held back.
     Start(usize),
     /// Within a line of the body.
-    Line,
-    /// Within a line of ours.
-    Ours,
-    /// After the carriage return that ended a line of ours: a line feed would belong to it.
-    OursReturn,
+    BodyLine,
+    /// Within a comment line of Muster's.
+    Comment,
+    /// After the carriage return that ended a comment line of Muster's: a line feed would belong to it.
+    CommentReturn,
 }
 
-// === impl Scanner ===
+// === impl CommentScanner ===
 
-impl Default for Scanner {
+impl Default for CommentScanner {
     fn default() -> Self {
         Self {
-            state: State::Start(0),
+            state: ScannerState::Start(0),
         }
     }
 }
 
-impl Scanner {
-    /// Takes the next bytes and hands them on in pieces. Ranges are of `input`.
-    pub fn scan(&mut self, input: &[u8], mut each: impl FnMut(Piece)) {
+impl CommentScanner {
+    /// Takes the next bytes of the stream and calls `each` with their parts. Ranges are of `input`.
+    pub fn scan(&mut self, input: &[u8], mut each: impl FnMut(StreamPart)) {
         let mut at = 0;
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
             at = match self.state {
-                State::Start(held) => self.start(held, rest, at, &mut each),
-                State::Line => self.line(input, at, at, &mut each),
-                State::Ours => self.ours(rest, at, &mut each),
-                State::OursReturn => {
-                    self.state = State::Start(0);
+                ScannerState::Start(held) => self.scan_start(held, rest, at, &mut each),
+                ScannerState::BodyLine => self.scan_body(input, at, at, &mut each),
+                ScannerState::Comment => self.scan_comment(rest, at, &mut each),
+                ScannerState::CommentReturn => {
+                    self.state = ScannerState::Start(0);
                     at + usize::from(rest.first() == Some(&b'\n'))
                 }
             };
         }
     }
 
-    /// Nothing follows: how many bytes of [`PREFIX`] were held back and are the body's.
+    /// Ends the stream. Returns how many bytes of [`PREFIX`] were held back and belong to the body.
     pub fn finish(&mut self) -> usize {
-        match std::mem::replace(&mut self.state, State::Line) {
-            State::Start(held) => held,
-            State::Line | State::Ours | State::OursReturn => 0,
+        match std::mem::replace(&mut self.state, ScannerState::BodyLine) {
+            ScannerState::Start(held) => held,
+            ScannerState::BodyLine | ScannerState::Comment | ScannerState::CommentReturn => 0,
         }
     }
 
-    fn start(&mut self, held: usize, rest: &[u8], at: usize, each: &mut impl FnMut(Piece)) -> usize {
+    fn scan_start(&mut self, held: usize, rest: &[u8], at: usize, each: &mut impl FnMut(StreamPart)) -> usize {
         let wanted = PREFIX.get(held..).unwrap_or_default();
         let same = rest.iter().zip(wanted).take_while(|(a, b)| a == b).count();
         if same == wanted.len() {
-            self.state = State::Ours;
+            self.state = ScannerState::Comment;
             return at + same;
         }
         if same == rest.len() {
-            self.state = State::Start(held + same);
+            self.state = ScannerState::Start(held + same);
             return at + same;
         }
         if held > 0 {
-            each(Piece::Held(held));
+            each(StreamPart::Held(held));
         }
-        self.state = State::Line;
+        self.state = ScannerState::BodyLine;
         at
     }
 
-    /// Body from `from` on, up to the next line of ours or the end. `at` is where such a line is first looked for.
-    fn line(&mut self, input: &[u8], from: usize, mut at: usize, each: &mut impl FnMut(Piece)) -> usize {
+    /// Scans the body from `from` on, up to the next comment line of Muster's or the end. The search for one begins at `at`.
+    fn scan_body(&mut self, input: &[u8], from: usize, mut at: usize, each: &mut impl FnMut(StreamPart)) -> usize {
         while let Some(found) = input.get(at..).and_then(|rest| FINDER.find(rest)) {
             let place = at + found;
             if place > from && ends_line(input, place) {
-                each(Piece::Body(from..place));
-                self.state = State::Ours;
+                each(StreamPart::Body(from..place));
+                self.state = ScannerState::Comment;
                 return place + PREFIX.len();
             }
             at = place + 1;
         }
         let end = input.len();
-        // Only the last bytes can be the beginning of a line of ours, and only if its one colon is among them.
+        // Only the last bytes can be the beginning of a comment line, and only if its one colon is among them.
         let tail = end.saturating_sub(PREFIX.len() - 1).max(from);
         let colon = input.get(tail..).and_then(|rest| memrchr(b':', rest));
         let place = colon.map_or(end, |colon| tail + colon);
         let held = input.get(place..).unwrap_or_default();
         if !held.is_empty() && place > from && PREFIX.starts_with(held) && ends_line(input, place) {
-            each(Piece::Body(from..place));
-            self.state = State::Start(held.len());
+            each(StreamPart::Body(from..place));
+            self.state = ScannerState::Start(held.len());
             return end;
         }
-        each(Piece::Body(from..end));
+        each(StreamPart::Body(from..end));
         self.state = if ends_line(input, end) {
-            State::Start(0)
+            ScannerState::Start(0)
         } else {
-            State::Line
+            ScannerState::BodyLine
         };
         end
     }
 
-    fn ours(&mut self, rest: &[u8], at: usize, each: &mut impl FnMut(Piece)) -> usize {
+    fn scan_comment(&mut self, rest: &[u8], at: usize, each: &mut impl FnMut(StreamPart)) -> usize {
         let Some(length) = memchr2(b'\n', b'\r', rest) else {
-            each(Piece::Ours(at..at + rest.len()));
+            each(StreamPart::Comment(at..at + rest.len()));
             return at + rest.len();
         };
         if length > 0 {
-            each(Piece::Ours(at..at + length));
+            each(StreamPart::Comment(at..at + length));
         }
-        each(Piece::OursEnd);
+        each(StreamPart::CommentEnd);
         self.state = if rest.get(length) == Some(&b'\r') {
-            State::OursReturn
+            ScannerState::CommentReturn
         } else {
-            State::Start(0)
+            ScannerState::Start(0)
         };
         at + length + 1
     }
@@ -159,8 +158,8 @@ fn ends_line(input: &[u8], place: usize) -> bool {
     matches!(before, Some(b'\n' | b'\r'))
 }
 
-/// What the seal ends a stream of events with: a line feed, so that it stands on a line of its own whatever the engine left
-/// open, and the line with the proof. The line feed before it belongs to it, and not to the body.
+/// The end of a sealed event stream: a line feed, so that a line that the engine left open ends, and the line with the proof.
+/// The line feed does not belong to the body.
 pub fn proof_line(proof: &str) -> Bytes {
     let mut line = Vec::with_capacity(proof.len() + 24);
     line.push(b'\n');
@@ -172,16 +171,16 @@ pub fn proof_line(proof: &str) -> Bytes {
     line.into()
 }
 
-/// A line of ours of another name, for whoever passes a sealed stream on: `wait` while a session starts, say. It is no part
-/// of what was signed. It may stand where a line begins.
-pub fn other_line(name: &str) -> Bytes {
+/// A comment line with another name, for a gateway that passes a sealed stream on: `wait` while a session starts, for example.
+/// It is not signed. It may be inserted where a line begins.
+pub fn comment_line(name: &str) -> Bytes {
     let mut line = PREFIX.to_vec();
     line.extend(name.bytes().filter(|byte| !matches!(byte, b'\n' | b'\r')));
     line.push(b'\n');
     line.into()
 }
 
-/// The proof in a line of ours without prefix and end, if it is the one that has it.
+/// The proof in a comment line, given without prefix and end; `None` if the line has another name.
 pub fn proof_of(line: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(line).ok()?;
     line.strip_prefix(PROOF)?.strip_prefix(' ').map(str::trim)
@@ -193,9 +192,9 @@ mod tests {
 
     use super::*;
 
-    /// Line by line, with everything at hand.
+    /// The same result, computed line by line from the whole stream.
     fn reference(input: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
-        let (mut body, mut ours) = (Vec::new(), Vec::new());
+        let (mut body, mut comments) = (Vec::new(), Vec::new());
         let mut rest = input;
         while !rest.is_empty() {
             let end = memchr2(b'\n', b'\r', rest);
@@ -206,47 +205,47 @@ mod tests {
             };
             let whole = &rest[..line.len() + end_length];
             match line.strip_prefix(PREFIX) {
-                Some(content) => ours.push(content.to_vec()),
+                Some(content) => comments.push(content.to_vec()),
                 None => body.extend_from_slice(whole),
             }
             rest = &rest[whole.len()..];
         }
-        (body, ours)
+        (body, comments)
     }
 
     fn scanned<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Vec<u8>>, usize) {
-        let (mut body, mut ours, mut line, mut open) = (Vec::new(), Vec::new(), Vec::new(), false);
-        let mut scanner = Scanner::default();
+        let (mut body, mut comments, mut line, mut open) = (Vec::new(), Vec::new(), Vec::new(), false);
+        let mut scanner = CommentScanner::default();
         for part in parts {
             scanner.scan(part, |piece| match piece {
-                Piece::Held(length) => body.extend_from_slice(&PREFIX[..length]),
-                Piece::Body(range) => body.extend_from_slice(&part[range]),
-                Piece::Ours(range) => {
+                StreamPart::Held(length) => body.extend_from_slice(&PREFIX[..length]),
+                StreamPart::Body(range) => body.extend_from_slice(&part[range]),
+                StreamPart::Comment(range) => {
                     open = true;
                     line.extend_from_slice(&part[range]);
                 }
-                Piece::OursEnd => {
+                StreamPart::CommentEnd => {
                     open = false;
-                    ours.push(std::mem::take(&mut line));
+                    comments.push(std::mem::take(&mut line));
                 }
             });
             let held = match scanner.state {
-                State::Start(length) => length,
-                State::Line | State::Ours | State::OursReturn => 0,
+                ScannerState::Start(length) => length,
+                ScannerState::BodyLine | ScannerState::Comment | ScannerState::CommentReturn => 0,
             };
             assert!(held < PREFIX.len(), "{held} bytes held back");
         }
-        let in_ours = matches!(scanner.state, State::Ours);
+        let in_comment = matches!(scanner.state, ScannerState::Comment);
         let rest = scanner.finish();
         body.extend_from_slice(&PREFIX[..rest]);
-        if open || in_ours {
-            ours.push(line);
+        if open || in_comment {
+            comments.push(line);
         }
-        (body, ours, rest)
+        (body, comments, rest)
     }
 
     #[test]
-    fn lines_of_ours_go_and_everything_else_stays() {
+    fn comment_lines_go_and_everything_else_stays() {
         for (input, body) in [
             (&b"data: 1\n\n: muster-proof x\n\n"[..], &b"data: 1\n\n\n"[..]),
             (b": muster-a\ndata: 1\n", b"data: 1\n"),
@@ -270,19 +269,19 @@ mod tests {
         let input = b"data: 1\n\n: muster-proof abc\ndata: 2\n\n: mustang\n";
         for cut in 0..=input.len() {
             let (head, tail) = input.split_at(cut);
-            let (body, ours, _) = scanned([head, tail]);
+            let (body, comments, _) = scanned([head, tail]);
             assert_eq!(body, b"data: 1\n\ndata: 2\n\n: mustang\n", "cut at {cut}");
-            assert_eq!(ours, [b"proof abc".to_vec()], "cut at {cut}");
+            assert_eq!(comments, [b"proof abc".to_vec()], "cut at {cut}");
         }
         let bytes: Vec<&[u8]> = input.chunks(1).collect();
-        let (body, ours, _) = scanned(bytes);
+        let (body, comments, _) = scanned(bytes);
         assert_eq!(body, b"data: 1\n\ndata: 2\n\n: mustang\n");
-        assert_eq!(ours.len(), 1);
+        assert_eq!(comments.len(), 1);
     }
 
     #[test]
     fn an_event_that_is_whole_is_never_held_back() {
-        let mut scanner = Scanner::default();
+        let mut scanner = CommentScanner::default();
         for event in [
             &b"data: {\"a\":1}\n\n"[..],
             b": ping\n\n",
@@ -291,8 +290,8 @@ mod tests {
         ] {
             let mut passed = 0;
             scanner.scan(event, |piece| match piece {
-                Piece::Body(range) => passed += range.len(),
-                Piece::Held(_) | Piece::Ours(_) | Piece::OursEnd => panic!("{piece:?}"),
+                StreamPart::Body(range) => passed += range.len(),
+                StreamPart::Held(_) | StreamPart::Comment(_) | StreamPart::CommentEnd => panic!("{piece:?}"),
             });
             assert_eq!(passed, event.len());
         }
@@ -301,16 +300,16 @@ mod tests {
     #[test]
     fn the_proof_is_read_back() {
         let line = proof_line("QUJD");
-        let (body, ours, _) = scanned([&line[..]]);
+        let (body, comments, _) = scanned([&line[..]]);
         assert_eq!(body, b"\n");
-        assert_eq!(proof_of(&ours[0]), Some("QUJD"));
+        assert_eq!(proof_of(&comments[0]), Some("QUJD"));
         assert_eq!(proof_of(b"proofs x"), None);
         assert_eq!(proof_of(b"wait"), None);
-        let (body, ours, _) = scanned([&other_line("wait\nx")[..]]);
-        assert_eq!((body.as_slice(), ours[0].as_slice()), (&b""[..], &b"waitx"[..]));
+        let (body, comments, _) = scanned([&comment_line("wait\nx")[..]]);
+        assert_eq!((body.as_slice(), comments[0].as_slice()), (&b""[..], &b"waitx"[..]));
     }
 
-    /// Bytes that are likely to be near our prefix.
+    /// Bytes that are likely to resemble the prefix.
     fn nearly() -> impl Strategy<Value = Vec<u8>> {
         let part = prop_oneof![
             Just(b": muster-".to_vec()),
@@ -338,10 +337,10 @@ mod tests {
                 rest = tail;
             }
             parts.push(rest);
-            let (body, ours, _) = scanned(parts);
+            let (body, comments, _) = scanned(parts);
             let (expected, lines) = reference(&input);
             prop_assert_eq!(body, expected);
-            prop_assert_eq!(ours, lines);
+            prop_assert_eq!(comments, lines);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A statement with its signature, as bytes and as one word of text.
+//! A statement with its signature, as bytes and as text without spaces.
 
 use std::marker::PhantomData;
 
@@ -9,21 +9,21 @@ use muster_protocol::{Digest, Signature};
 use crate::layout::LayoutError;
 
 const SIGNATURE: usize = 64;
-/// The longest text that is decoded: no statement comes near it.
+/// The longest text that is decoded, in bytes: no statement comes near it.
 const MAX_ENVELOPE: usize = 64 * 1024;
 
-/// A statement with exact bytes.
+/// A statement that has one exact layout of bytes.
 pub trait Sealable: Sized {
-    /// What its bytes begin with: kind and version.
+    /// The first bytes of the statement: its kind and version.
     const TAG: &'static str;
 
     /// The bytes that are signed.
     fn signed_bytes(&self) -> Vec<u8>;
 
-    /// Reads them.
+    /// Reads the statement from the bytes that were signed.
     ///
     /// # Errors
-    /// Another statement, too short, too long, or a value that this version does not know.
+    /// The bytes are another statement, too short, too long, or hold a value that this version does not know.
     fn read(bytes: &[u8]) -> Result<Self, LayoutError>;
 }
 
@@ -38,7 +38,7 @@ pub enum EnvelopeError {
     Layout(#[from] LayoutError),
 }
 
-/// A statement as it came, with a signature that nobody has checked yet. The bytes are kept: they are what was signed.
+/// A statement as it arrived, with a signature that was not checked yet. The bytes are kept because they are the signed ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<T> {
     bytes: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Envelope<T> {
 }
 
 impl<T: Sealable> Envelope<T> {
-    /// Puts a statement and its signature together.
+    /// Signs a statement: `sign` returns the signature over its bytes.
     pub fn new(statement: &T, sign: impl FnOnce(&[u8]) -> Signature) -> Self {
         let bytes = statement.signed_bytes();
         let signature = sign(&bytes);
@@ -61,7 +61,7 @@ impl<T: Sealable> Envelope<T> {
     /// Reads the text form: standard base64 of the statement's bytes followed by the signature's 64.
     ///
     /// # Errors
-    /// Not that, or not this kind of statement.
+    /// The text is something else, or another kind of statement.
     pub fn from_text(text: &str) -> Result<Self, EnvelopeError> {
         if text.len() > MAX_ENVELOPE {
             return Err(EnvelopeError::Text);
@@ -96,25 +96,25 @@ impl<T: Sealable> Envelope<T> {
         bytes
     }
 
-    /// The statement.
+    /// Reads the statement.
     ///
     /// # Errors
-    /// None that [`Self::from_bytes`] let pass.
+    /// None, as [`Self::from_bytes`] has read it before.
     pub fn statement(&self) -> Result<T, LayoutError> {
         T::read(&self.bytes)
     }
 
-    /// What was signed.
+    /// The bytes that were signed.
     pub fn signed_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// By which the next statement refers to this one.
+    /// The digest by which the next statement refers to this one.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.bytes)
     }
 
-    /// The signature, not checked.
+    /// The signature, which was not checked.
     pub const fn signature(&self) -> &Signature {
         &self.signature
     }

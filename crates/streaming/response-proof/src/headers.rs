@@ -1,30 +1,30 @@
-//! Which headers pass, in either direction, and the names of ours.
+//! The headers of Muster, and the rules by which other headers are passed on.
 
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
-use muster_response_proof::{MAX_TEXT, Text};
-
 use muster_openai::BodyKind;
 
-/// On an answer that was held back until it was signed, and in the trailer of one that was not: the proof, base64.
+use crate::layout::{MAX_TEXT, Text};
+
+/// The proof of a response, in base64: a header if the response was held back until it was signed, a trailer otherwise.
 pub const PROOF: HeaderName = HeaderName::from_static("muster-proof");
-/// On a request: 64 hex digits that the client drew.
+/// On a request: the nonce that the client drew, 64 hex digits.
 pub const CLIENT_NONCE: HeaderName = HeaderName::from_static("muster-client-nonce");
-/// On a request: 64 hex digits that the gateway drew once it had it.
+/// On a request: the nonce that the gateway drew once it had the request, 64 hex digits.
 pub const GATEWAY_NONCE: HeaderName = HeaderName::from_static("muster-gateway-nonce");
-/// On a request: 64 hex digits, the name under which only the gateway knows its client.
+/// On a request: the client's pseudonym, which only the gateway can resolve, 64 hex digits.
 pub const CLIENT: HeaderName = HeaderName::from_static("muster-client");
 
-/// Names that begin so are ours alone.
-const OURS: &str = "muster-";
+/// The prefix of Muster's headers. No other party's header with this prefix is passed on.
+const MUSTER_PREFIX: &str = "muster-";
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Headers of one hop.
-const HOP: [HeaderName; 9] = [
+/// Headers that concern one connection only (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -36,8 +36,8 @@ const HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Takes out what belongs to one connection only, and what carries our prefix.
-pub fn end_to_end(headers: &mut HeaderMap) {
+/// Removes headers that concern one connection only, and headers with Muster's prefix.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -48,46 +48,47 @@ pub fn end_to_end(headers: &mut HeaderMap) {
     for name in listed {
         headers.remove(name);
     }
-    for name in HOP {
+    for name in HOP_BY_HOP {
         headers.remove(name);
     }
-    strip_ours(headers);
+    remove_muster_headers(headers);
 }
 
-/// Takes out what carries our prefix.
-pub fn strip_ours(headers: &mut HeaderMap) {
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
+/// Removes headers with Muster's prefix.
+pub fn remove_muster_headers(headers: &mut HeaderMap) {
+    let names: Vec<HeaderName> = headers.keys().filter(|name| is_muster_header(name)).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
 }
 
-/// What an engine gets to see of a request's headers. Its answer must not be compressed: our comment would not fit in.
-pub fn to_engine(headers: &mut HeaderMap) {
-    end_to_end(headers);
+/// Prepares a request's headers for the engine. The response must not be compressed, as a compressed one has no room for the
+/// comment line with the proof.
+pub fn prepare_for_engine(headers: &mut HeaderMap) {
+    remove_hop_by_hop(headers);
     for name in [EXPECT, ACCEPT_ENCODING, CONTENT_LENGTH] {
         headers.remove(name);
     }
     headers.insert(HOST, HeaderValue::from_static("localhost"));
 }
 
-/// Whether a name carries our prefix.
-pub fn is_ours(name: &HeaderName) -> bool {
-    name.as_str().starts_with(OURS)
+/// Whether a name has Muster's prefix.
+pub fn is_muster_header(name: &HeaderName) -> bool {
+    name.as_str().starts_with(MUSTER_PREFIX)
 }
 
-/// Whether a request says that it takes trailers.
+/// Whether a request accepts trailers.
 pub fn takes_trailers(headers: &HeaderMap) -> bool {
-    lists(headers, &TE, "trailers")
+    list_contains(headers, &TE, "trailers")
 }
 
 /// Whether a request asks for another protocol by this name.
 pub fn upgrades_to(headers: &HeaderMap, protocol: &str) -> bool {
-    lists(headers, &CONNECTION, "upgrade") && lists(headers, &UPGRADE, protocol)
+    list_contains(headers, &CONNECTION, "upgrade") && list_contains(headers, &UPGRADE, protocol)
 }
 
-/// Whether a header that is a list has this item.
-fn lists(headers: &HeaderMap, name: &HeaderName, item: &str) -> bool {
+/// Whether a header, read as a list, contains this item.
+fn list_contains(headers: &HeaderMap, name: &HeaderName, item: &str) -> bool {
     headers
         .get_all(name)
         .iter()
@@ -96,13 +97,13 @@ fn lists(headers: &HeaderMap, name: &HeaderName, item: &str) -> bool {
         .any(|found| found.trim().eq_ignore_ascii_case(item))
 }
 
-/// The type of a body, if it fits into a statement. Both ends read it by this function.
+/// The value of `Content-Type`, if it fits into a statement. Both ends of a sealed connection read it by this function.
 pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     (value.len() <= MAX_TEXT).then_some(value)
 }
 
-/// What a body is. One that is encoded is not looked into.
+/// The kind of a body. A compressed body is not read, whatever its type.
 pub fn body_kind(headers: &HeaderMap) -> BodyKind {
     if headers.contains_key(CONTENT_ENCODING) {
         BodyKind::Other
@@ -111,8 +112,9 @@ pub fn body_kind(headers: &HeaderMap) -> BodyKind {
     }
 }
 
-/// The same as it is signed. One that does not fit is taken out of the headers, so that both ends agree that there is none.
-pub fn signed_content_type(headers: &mut HeaderMap) -> Option<Text> {
+/// The content type as it is signed. A value that does not fit into a statement is removed from the headers, so that both
+/// ends agree that there is none.
+pub fn take_signed_content_type(headers: &mut HeaderMap) -> Option<Text> {
     let text = content_type(headers).and_then(|value| Text::new(value).ok());
     if text.is_none() {
         headers.remove(CONTENT_TYPE);
@@ -147,7 +149,7 @@ mod tests {
             ("authorization", "Bearer x"),
             ("accept", "*/*"),
         ]);
-        end_to_end(&mut headers);
+        remove_hop_by_hop(&mut headers);
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["accept", "authorization"]);
@@ -157,7 +159,7 @@ mod tests {
     fn a_connection_header_may_list_more_than_once_and_nonsense() {
         let mut headers = map(&[("connection", "a"), ("b", "1"), ("a", "1"), ("c", "1")]);
         headers.append(CONNECTION, HeaderValue::from_static("B, , (bad"));
-        end_to_end(&mut headers);
+        remove_hop_by_hop(&mut headers);
         assert_eq!(headers.len(), 1);
     }
 
@@ -173,10 +175,10 @@ mod tests {
     #[test]
     fn a_type_that_cannot_be_signed_is_not_sent() {
         let mut headers = map(&[("content-type", "text/plain")]);
-        assert_eq!(signed_content_type(&mut headers).unwrap().as_str(), "text/plain");
+        assert_eq!(take_signed_content_type(&mut headers).unwrap().as_str(), "text/plain");
         let long = "x".repeat(MAX_TEXT + 1);
         headers.insert(CONTENT_TYPE, long.parse().unwrap());
-        assert_eq!(signed_content_type(&mut headers), None);
+        assert_eq!(take_signed_content_type(&mut headers), None);
         assert!(headers.is_empty());
     }
 }

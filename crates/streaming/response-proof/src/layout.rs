@@ -1,10 +1,10 @@
-//! The fixed binary layout of what is signed: a tag, then fields one after another, big-endian, without names.
+//! The binary layout of signed statements: a tag, then the fields in a fixed order, big-endian, without names.
 
 use std::fmt;
 
 use muster_protocol::{Digest, Timestamp};
 
-/// The longest text in a statement, in bytes: a request's path is the longest that occurs.
+/// The longest text in a statement, in bytes. The longest that occurs is a request's path.
 pub const MAX_TEXT: usize = 4096;
 
 /// A text that does not fit into a statement.
@@ -17,10 +17,10 @@ pub struct TextError(usize);
 pub struct Text(String);
 
 impl Text {
-    /// Takes a text.
+    /// Checks the length of a text.
     ///
     /// # Errors
-    /// Longer than [`MAX_TEXT`].
+    /// The text is longer than [`MAX_TEXT`].
     pub fn new(text: impl Into<String>) -> Result<Self, TextError> {
         let text = text.into();
         if text.len() <= MAX_TEXT {
@@ -30,7 +30,7 @@ impl Text {
         }
     }
 
-    /// The text.
+    /// The text as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -48,53 +48,53 @@ impl fmt::Display for Text {
     }
 }
 
-/// 32 bytes that a party drew, so that what is signed cannot have been signed before.
+/// 32 random bytes of a request, so that the proof of its response cannot be an older one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Nonce([u8; 32]);
+pub struct RequestNonce([u8; 32]);
 
-impl Nonce {
-    /// Wraps bytes that the caller drew.
+impl RequestNonce {
+    /// Takes bytes that the caller drew.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// The bytes as they are signed.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Reads 64 hex digits, as a header carries them. `None` for anything else.
+    /// Reads 64 hex digits, the form of a header's value. `None` for anything else.
     pub fn from_hex(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
         hex::decode_to_slice(text, &mut bytes).ok()?;
         Some(Self(bytes))
     }
 
-    /// 64 hex digits.
+    /// The 64 hex digits of a header's value.
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
 }
 
-impl fmt::Debug for Nonce {
+impl fmt::Debug for RequestNonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.hex())
     }
 }
 
-/// Why bytes are not the statement they were said to be.
+/// Why bytes cannot be read as a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Another statement, or another version of this one.
+    /// They are another statement, or another version of this one.
     #[error("these bytes are another statement: they do not begin with {0:?}")]
     Tag(&'static str),
     /// They end too early.
     #[error("the bytes end within {0}")]
     Short(&'static str),
-    /// Something follows.
+    /// There are bytes after the last field.
     #[error("{0} bytes follow after the last field")]
     Trailing(usize),
-    /// A value that this version does not know.
+    /// A field holds a value that this version does not know.
     #[error("{0} holds a value that this version does not know")]
     Value(&'static str),
 }
@@ -139,12 +139,12 @@ impl Writer {
     }
 
     pub(crate) fn text(self, value: &Text) -> Self {
-        // A Text is at most MAX_TEXT long, which fits.
+        // A `Text` has at most `MAX_TEXT` bytes, which fits.
         let length = u16::try_from(value.0.len()).unwrap_or(u16::MAX);
         self.u16(length).raw(value.0.as_bytes())
     }
 
-    /// A flag, then the value if there is one.
+    /// Writes a flag byte, then the value if there is one.
     pub(crate) fn maybe<T>(self, value: Option<&T>, write: impl FnOnce(Self, &T) -> Self) -> Self {
         match value {
             Some(value) => write(self.byte(1), value),
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_be_bytes)
     }
 
-    /// A time in the years that have a text form; others would not come out as they went in.
+    /// Reads a time in the years that have a text form. Other times would be written back differently.
     pub(crate) fn time(&mut self, field: &'static str) -> Result<Timestamp, LayoutError> {
         let micros = self.array(field).map(i64::from_be_bytes)?;
         let time = Timestamp::from_micros(micros);

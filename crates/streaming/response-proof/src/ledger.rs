@@ -1,4 +1,4 @@
-//! A session's proofs as their audience checks them: each against what was seen, all of them against one another.
+//! The proofs of a session as their receiver checks them: each against the observed exchange, and all of them as one chain.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,20 +10,20 @@ use muster_protocol::{Digest, Hotkey, Signature, Timestamp};
 use crate::attestation::Attestation;
 use crate::close::SessionClose;
 use crate::envelope::Envelope;
-use crate::layout::{LayoutError, Nonce};
+use crate::layout::{LayoutError, RequestNonce};
 use crate::proof::ResponseProof;
 use crate::scheme::HashScheme;
 
-/// How far ahead of the next expected number a proof may be: as many responses may be under way at once.
+/// The furthest that a proof's number may be ahead of the next expected one: as many responses may be under way at once.
 const WINDOW: u64 = 4096;
 
-/// Why a proof is worth nothing. Each forgery has a name of its own.
+/// Why a proof is rejected. Each kind of forgery has a variant of its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Forgery {
-    /// The bytes are no proof.
+    /// The bytes cannot be read as a proof.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The session key did not sign these bytes: altered, or another's.
+    /// The session key did not sign these bytes: they were altered, or belong to another session.
     #[error("the session key did not sign this proof: it was altered, or is another session's")]
     Signature,
     /// It names another session.
@@ -38,33 +38,33 @@ pub enum Forgery {
     /// It was made for another validator.
     #[error("the proof was made for another validator")]
     Audience,
-    /// Made outside the time for which the miner attested.
+    /// It was made outside the time for which the miner attested the session.
     #[error("the response lies outside the time for which the miner attested the session")]
     Expired,
-    /// Digests over something else than was attested.
+    /// Its digests use another scheme than was attested.
     #[error("the proof hashes by {0:?}, the session was attested for another scheme")]
     Scheme(HashScheme),
-    /// A number that has been used: the same proof again, or two proofs of one number.
+    /// Its number was used before: the same proof again, or two proofs of one number.
     #[error("response {0} was proven before")]
     Replayed(u64),
-    /// A number that is not plausible.
+    /// Its number is implausibly far ahead.
     #[error("response {got} is far ahead of {expected}, which is the next")]
     Ahead {
-        /// The next number.
+        /// The next number of the chain.
         expected: u64,
-        /// The proof's.
+        /// The proof's number.
         got: u64,
     },
-    /// It does not follow on the proof before it: reordered, or one was exchanged.
+    /// It does not refer to the proof before it: proofs were reordered, or one was exchanged.
     #[error("response {0} does not follow on the one before it")]
     Chain(u64),
-    /// Not for this request: its nonces are others.
+    /// Its nonces are those of another request.
     #[error("the proof carries another request's nonce")]
     Nonce,
-    /// Not for this request: another method, path, or body.
+    /// It states another method, path or request body.
     #[error("the proof is of another request: {0} differs")]
     Request(&'static str),
-    /// Not for this response: another status, type or body.
+    /// It states another status, content type or response body.
     #[error("the proof is of another response: {0} differs")]
     Response(&'static str),
     /// Its times contradict one another.
@@ -78,58 +78,58 @@ pub enum Forgery {
     Gap(u64),
 }
 
-/// What the checker saw itself.
+/// A request and its response as the checker observed them.
 #[derive(Clone, Debug)]
-pub struct Exchange<'a> {
-    /// What it or its client drew for this request.
-    pub client_nonce: Option<Nonce>,
-    /// What it drew for this request.
-    pub gateway_nonce: Option<Nonce>,
-    /// As it asked.
+pub struct ObservedExchange<'a> {
+    /// The nonce of the checker's client, if the request carried one.
+    pub client_nonce: Option<RequestNonce>,
+    /// The checker's own nonce of the request.
+    pub gateway_nonce: Option<RequestNonce>,
+    /// The method of the request.
     pub method: &'a str,
-    /// As it asked.
+    /// Path and query of the request.
     pub path: &'a str,
-    /// Of what it sent, by the session's scheme.
+    /// Digest of the request's body, by the session's scheme.
     pub input: Digest,
-    /// As it came.
+    /// The status of the response.
     pub status: u16,
-    /// As it came.
+    /// The `Content-Type` of the response.
     pub content_type: Option<&'a str>,
-    /// Of what came, by the session's scheme; absent if the end did not come.
+    /// Digest of the response's body, by the session's scheme; `None` if its end did not arrive.
     pub output: Option<Digest>,
-    /// Bytes of the body that came, our own comment line not counted.
+    /// Bytes of the body that arrived, without the comment line that carries the proof.
     pub output_bytes: u64,
-    /// When it began to send.
+    /// The time at which the request was sent, by the checker's clock.
     pub asked: Timestamp,
-    /// When the last byte came.
+    /// The time at which the last byte arrived, by the checker's clock.
     pub ended: Timestamp,
 }
 
-/// What is tolerated.
+/// The difference between clocks that a check tolerates.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Between the checker's clock and the executor's.
+pub struct ClockTolerance {
+    /// The most by which the checker's clock and the executor's may differ.
     pub skew: Duration,
 }
 
-/// The proofs of one session, in whatever order they arrive.
+/// The chain of one session's proofs, which may arrive in any order.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct ProofLedger {
     attestation: Attestation,
     attested: Digest,
-    /// The number up to which everything is proven and chained.
+    /// Every response below this number is proven, and the proofs form a chain.
     next: u64,
     /// Digest of the proof before `next`.
     last: Digest,
-    /// Later ones: which digest each follows on, and its own.
+    /// Proofs with later numbers: the digest to which each refers, and its own.
     early: BTreeMap<u64, (Digest, Digest)>,
 }
 
-impl Ledger {
-    /// For a session whose attestation has been checked: that its miner signed it is not asked here.
+impl ProofLedger {
+    /// An empty ledger. The caller has checked that the miner signed the attestation.
     ///
     /// # Errors
-    /// The envelope cannot be read.
+    /// The attestation cannot be read.
     pub fn open(attestation: &Envelope<Attestation>) -> Result<Self, LayoutError> {
         let attested = attestation.digest();
         Ok(Self {
@@ -141,10 +141,11 @@ impl Ledger {
         })
     }
 
-    /// For a checker who sees one response of a session and none before it: the next number is `next`, and follows on `last`.
+    /// A ledger for a checker that sees one response of a session and none before it: the next proof has the number `next` and
+    /// refers to the digest `last`.
     ///
     /// # Errors
-    /// The envelope cannot be read.
+    /// The attestation cannot be read.
     pub fn after(attestation: &Envelope<Attestation>, next: u64, last: Digest) -> Result<Self, LayoutError> {
         Ok(Self {
             next,
@@ -153,41 +154,41 @@ impl Ledger {
         })
     }
 
-    /// What the miner attested.
+    /// The attestation of the session.
     pub const fn attestation(&self) -> &Attestation {
         &self.attestation
     }
 
-    /// Checks a proof against what was seen and takes its number. `signed` says whether a key signed bytes.
+    /// Checks a proof against the observed exchange and adds it to the chain. `is_signed` says whether a key signed bytes.
     ///
     /// # Errors
-    /// The first thing that is wrong; the ledger is then as it was.
+    /// The first check that fails. The ledger is then unchanged.
     pub fn accept(
         &mut self,
         proof: &Envelope<ResponseProof>,
-        seen: &Exchange<'_>,
-        bounds: Bounds,
-        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+        seen: &ObservedExchange<'_>,
+        tolerance: ClockTolerance,
+        is_signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
     ) -> Result<ResponseProof, Forgery> {
-        let stated = self.read(proof, signed)?;
-        self.agrees(&stated, seen)?;
-        times(&stated, seen, bounds)?;
-        self.number(&stated, proof.digest())?;
+        let stated = self.read(proof, is_signed)?;
+        check_exchange(&stated, seen)?;
+        check_times(&stated, seen, tolerance)?;
+        self.append(&stated, proof.digest())?;
         Ok(stated)
     }
 
-    /// Takes the number of a proof whose response nobody here saw: whoever had asked went away before it came. What it says
-    /// of that response is the session's word alone.
+    /// Adds a proof to the chain whose response was not observed, because its client went away before the response came. Its
+    /// statements about that response cannot be checked.
     ///
     /// # Errors
-    /// The first thing that is wrong; the ledger is then as it was.
+    /// The first check that fails. The ledger is then unchanged.
     pub fn accept_unseen(
         &mut self,
         proof: &Envelope<ResponseProof>,
-        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+        is_signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
     ) -> Result<ResponseProof, Forgery> {
-        let stated = self.read(proof, signed)?;
-        self.number(&stated, proof.digest())?;
+        let stated = self.read(proof, is_signed)?;
+        self.append(&stated, proof.digest())?;
         Ok(stated)
     }
 
@@ -196,7 +197,7 @@ impl Ledger {
         self.next
     }
 
-    /// Numbers below the highest known that nobody has proven.
+    /// The ranges of unproven numbers below the highest proven one.
     pub fn missing(&self) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut from = self.next;
@@ -209,16 +210,16 @@ impl Ledger {
         gaps
     }
 
-    /// Checks the session's last word.
+    /// Checks the session's closing statement.
     ///
     /// # Errors
-    /// It is not this session's, or responses are missing.
+    /// The statement is of another session, or responses are missing.
     pub fn close(
         &self,
         close: &Envelope<SessionClose>,
-        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+        is_signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
     ) -> Result<SessionClose, Forgery> {
-        if !signed(
+        if !is_signed(
             &self.attestation.session_key,
             close.signed_bytes(),
             close.signature(),
@@ -245,13 +246,13 @@ impl Ledger {
         Ok(stated)
     }
 
-    /// A proof that the session key signed, and that is this session's.
+    /// Reads a proof, and checks that the session key signed it and that it belongs to this session.
     fn read(
         &self,
         proof: &Envelope<ResponseProof>,
-        signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
+        is_signed: impl FnOnce(&Hotkey, &[u8], &Signature) -> bool,
     ) -> Result<ResponseProof, Forgery> {
-        if !signed(
+        if !is_signed(
             &self.attestation.session_key,
             proof.signed_bytes(),
             proof.signature(),
@@ -259,11 +260,11 @@ impl Ledger {
             return Err(Forgery::Signature);
         }
         let stated = proof.statement()?;
-        self.concerns_us(&stated)?;
+        self.check_session(&stated)?;
         Ok(stated)
     }
 
-    fn concerns_us(&self, stated: &ResponseProof) -> Result<(), Forgery> {
+    fn check_session(&self, stated: &ResponseProof) -> Result<(), Forgery> {
         let own = &self.attestation;
         if stated.session != own.session {
             return Err(Forgery::Session);
@@ -286,37 +287,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn agrees(&self, stated: &ResponseProof, seen: &Exchange<'_>) -> Result<(), Forgery> {
-        if stated.gateway_nonce != seen.gateway_nonce || stated.client_nonce != seen.client_nonce {
-            return Err(Forgery::Nonce);
-        }
-        let request = [
-            ("the method", stated.method.as_str() == seen.method),
-            ("the path", stated.path.as_str() == seen.path),
-            ("the body's digest", stated.input == seen.input),
-        ];
-        if let Some((what, _)) = request.iter().find(|(_, same)| !same) {
-            return Err(Forgery::Request(what));
-        }
-        let content_type = stated.content_type.as_ref().map(super::layout::Text::as_str);
-        // Whoever did not see the end saw a beginning: at most what was sent.
-        let (length, digest) = match seen.output {
-            Some(output) => (stated.output_bytes == seen.output_bytes, stated.output == output),
-            None => (stated.output_bytes >= seen.output_bytes, true),
-        };
-        let response = [
-            ("the status", stated.status == seen.status),
-            ("the content type", same_type(content_type, seen.content_type)),
-            ("the length", length),
-            ("the body's digest", digest),
-        ];
-        match response.iter().find(|(_, same)| !same) {
-            Some((what, _)) => Err(Forgery::Response(what)),
-            None => Ok(()),
-        }
-    }
-
-    fn number(&mut self, stated: &ResponseProof, digest: Digest) -> Result<(), Forgery> {
+    fn append(&mut self, stated: &ResponseProof, digest: Digest) -> Result<(), Forgery> {
         let got = stated.sequence;
         if got < self.next || self.early.contains_key(&got) {
             return Err(Forgery::Replayed(got));
@@ -350,7 +321,38 @@ impl Ledger {
     }
 }
 
-fn times(stated: &ResponseProof, seen: &Exchange<'_>, bounds: Bounds) -> Result<(), Forgery> {
+/// Compares the proof with the observed request and response.
+fn check_exchange(stated: &ResponseProof, seen: &ObservedExchange<'_>) -> Result<(), Forgery> {
+    if stated.gateway_nonce != seen.gateway_nonce || stated.client_nonce != seen.client_nonce {
+        return Err(Forgery::Nonce);
+    }
+    let request = [
+        ("the method", stated.method.as_str() == seen.method),
+        ("the path", stated.path.as_str() == seen.path),
+        ("the body's digest", stated.input == seen.input),
+    ];
+    if let Some((what, _)) = request.iter().find(|(_, same)| !same) {
+        return Err(Forgery::Request(what));
+    }
+    let content_type = stated.content_type.as_ref().map(super::layout::Text::as_str);
+    // A checker that did not see the end saw a beginning, which is not longer than the whole.
+    let (length, digest) = match seen.output {
+        Some(output) => (stated.output_bytes == seen.output_bytes, stated.output == output),
+        None => (stated.output_bytes >= seen.output_bytes, true),
+    };
+    let response = [
+        ("the status", stated.status == seen.status),
+        ("the content type", is_same_type(content_type, seen.content_type)),
+        ("the length", length),
+        ("the body's digest", digest),
+    ];
+    match response.iter().find(|(_, same)| !same) {
+        Some((what, _)) => Err(Forgery::Response(what)),
+        None => Ok(()),
+    }
+}
+
+fn check_times(stated: &ResponseProof, seen: &ObservedExchange<'_>, tolerance: ClockTolerance) -> Result<(), Forgery> {
     let first = stated.first_byte.unwrap_or(stated.from);
     if stated.from > first || first > stated.to {
         return Err(Forgery::Backwards);
@@ -358,14 +360,14 @@ fn times(stated: &ResponseProof, seen: &Exchange<'_>, bounds: Bounds) -> Result<
     let early = seen.asked.since(stated.from);
     let late = stated.to.since(seen.ended);
     let off = early.max(late);
-    if off > bounds.skew {
+    if off > tolerance.skew {
         return Err(Forgery::Clock(off));
     }
     Ok(())
 }
 
-/// Two names of one type. What a stream of events says beyond that it is one changes nothing about it, and a gateway that keeps its client
-/// waiting says so before it knows what the session will say.
-fn same_type(stated: Option<&str>, seen: Option<&str>) -> bool {
+/// Whether two content types are the same. Parameters of an event stream do not count: a gateway whose client waits for a
+/// session sends its own head before it knows the session's.
+fn is_same_type(stated: Option<&str>, seen: Option<&str>) -> bool {
     stated == seen || (is_event_stream(stated) && is_event_stream(seen))
 }

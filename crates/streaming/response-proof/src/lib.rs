@@ -1,25 +1,36 @@
-//! What is signed about a streaming session, and what a row of such statements proves. No IO, no keys, no clock.
+//! Signed statements about streaming sessions, and the form in which HTTP carries them. Pure: no IO, no keys, no clock.
 //!
-//! A miner *attests* a session: this key and these certificates speak for this container. The session key then signs one
-//! [`ResponseProof`] for each response, numbered and chained, and a [`SessionClose`] that carries the last number. The bytes
-//! are specified in `docs/protocol.md`; signatures are checked by whoever has the keys.
+//! A miner *attests* a session: an [`Attestation`] says that a key and two certificates stand for one container. The session
+//! key then signs one [`ResponseProof`] for each response, numbered and chained, and at the end a [`SessionClose`] with the
+//! last number. `docs/protocol.md` specifies the bytes. A [`ProofLedger`] checks them; the caller supplies the function that
+//! checks signatures.
+//!
+//! The executor's proxy and the gateway's client share the form on the wire: [`headers`], the [`comment`] line at the end of
+//! an event stream, the digests of bodies ([`body_digest`]), the paths of [`well_known`], and [`limits`].
 
 mod attestation;
+pub mod body_digest;
 mod close;
+pub mod comment;
 mod envelope;
+pub mod headers;
 mod layout;
 mod ledger;
+pub mod limits;
 mod proof;
 mod scheme;
 mod token;
 mod tree;
+pub mod well_known;
 
 pub use attestation::{Attestation, Price, SessionId};
+pub use body_digest::{BodyDigest, BodyHasher};
 pub use close::SessionClose;
 pub use envelope::{Envelope, EnvelopeError, Sealable};
-pub use layout::{LayoutError, MAX_TEXT, Nonce, Text, TextError};
-pub use ledger::{Bounds, Exchange, Forgery, Ledger};
+pub use layout::{LayoutError, MAX_TEXT, RequestNonce, Text, TextError};
+pub use ledger::{ClockTolerance, Forgery, ObservedExchange, ProofLedger};
+pub use limits::Limits;
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use scheme::{HashScheme, StreamEnd};
-pub use token::{GatewayToken, MAX_LIFETIME, TokenRefused};
-pub use tree::{CHUNK, ChunkTree, Prefix, chunk_hash, root_of};
+pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection};
+pub use tree::{CHUNK, ChunkTree, OutputPrefix, hash_chunk, root_of};

@@ -1,36 +1,37 @@
-//! How much anybody may ask of the data path.
+//! Limits of a sealed connection, which the executor's proxy enforces and the gateway's client keeps to.
 
 use std::time::Duration;
 
-/// The largest answer of known length that is held back until it is signed, so that its proof can stand in a header.
+/// The largest response of known length, in bytes, that is held back until it is signed, so that a header can carry its
+/// proof.
 pub const BUFFERED: u64 = 1024 * 1024;
 
-/// Bounds of one sealed endpoint. Every one of them is there because a peer may be hostile, on either side.
+/// Limits of one sealed endpoint. The peers on both sides may be hostile: the client and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a request's body.
+    /// The most bytes of a request's body.
     pub request: usize,
-    /// Bytes of an answer's body; what is longer is cut there, and signed as cut.
+    /// The most bytes of a response's body. A longer one is cut there and signed as cut.
     pub response: u64,
-    /// Requests at once. One more is refused.
+    /// The most requests at once. Another one is rejected.
     pub in_flight: usize,
-    /// Connections at once. One more is hung up on.
+    /// The most connections at once. Another one is closed.
     pub connections: usize,
-    /// Streams of one HTTP/2 connection.
+    /// The most streams of one HTTP/2 connection.
     pub streams: u32,
-    /// From accepting a connection to a known certificate.
+    /// The longest TLS handshake, from accepting a connection to knowing its certificate.
     pub handshake: Duration,
-    /// From the first byte of a request's head to its last.
+    /// The longest time from the first byte of a request's head to the last.
     pub head: Duration,
-    /// For the body of a request.
+    /// The longest time in which the body of a request arrives.
     pub upload: Duration,
-    /// For a connection to the engine.
+    /// The longest time in which a connection to the engine is made.
     pub connect: Duration,
-    /// How long an engine may say nothing, before its answer or within it.
+    /// The longest time for which an engine may send nothing, before its response or within it.
     pub silence: Duration,
-    /// How long a client may take nothing of what waits for it.
+    /// The longest time for which a client may take nothing although bytes wait for it.
     pub stall: Duration,
-    /// How long a connection may stay open without a request.
+    /// The longest time for which a connection stays open without a request.
     pub idle: Duration,
 }
 

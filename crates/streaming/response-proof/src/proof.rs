@@ -1,27 +1,27 @@
-//! What a session key signs about one response.
+//! The proof of one response, signed by the session key.
 
 use muster_protocol::{AttemptId, Digest, Hotkey, JobId, Timestamp, ValidatorKey};
 use uuid::Uuid;
 
 use crate::attestation::SessionId;
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, Nonce, Reader, Text, Writer};
+use crate::layout::{LayoutError, RequestNonce, Reader, Text, Writer};
 use crate::scheme::{HashScheme, StreamEnd};
 
-/// Tokens, where the engine tells them.
+/// Digests and numbers of tokens, if the engine reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenFacts {
     /// SHA-256 over the prompt's token ids, each as four bytes, big-endian.
     pub prompt: Digest,
-    /// How many.
+    /// The number of the prompt's tokens.
     pub prompt_count: u32,
-    /// SHA-256 over the output's token ids, likewise.
+    /// SHA-256 over the output's token ids, each as four bytes, big-endian.
     pub output: Digest,
-    /// How many.
+    /// The number of the output's tokens.
     pub output_count: u32,
 }
 
-/// What the engine says it is and did, where it says so.
+/// The engine's description of itself and of its parameters, if it reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineFacts {
     /// Digest of weights, dtype, tokenizer and template.
@@ -32,58 +32,58 @@ pub struct EngineFacts {
     pub sampling: Digest,
 }
 
-/// One response, from its first request byte to how it ended.
+/// The proof of one response, from the first byte of its request to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseProof {
-    /// The session.
+    /// The session's id.
     pub session: SessionId,
-    /// Its number in the session, from 0, in the order of signing, without gaps.
+    /// The response's number in the session: from 0, in the order of signing, without gaps.
     pub sequence: u64,
-    /// Digest of the signed bytes of the proof before it; of the attestation for the first.
+    /// Digest of the signed bytes of the proof before it; of the attestation's for the first proof.
     pub previous: Digest,
-    /// The job as its user knows it.
+    /// The id under which its user knows the job.
     pub job: JobId,
-    /// The attempt that runs it.
+    /// The attempt that runs the job.
     pub attempt: AttemptId,
-    /// For which validator.
+    /// The validator that the session serves.
     pub audience: ValidatorKey,
-    /// For whom the validator asked, under a name that only it can resolve.
+    /// The pseudonym of the validator's client, which only the validator can resolve; from the request's header.
     pub client: Option<Digest>,
     /// Digest of the attestation's signed bytes.
     pub attestation: Digest,
-    /// Drawn by the client.
-    pub client_nonce: Option<Nonce>,
-    /// Drawn by the gateway once it had the request.
-    pub gateway_nonce: Option<Nonce>,
-    /// `POST`.
+    /// The nonce that the client drew; from the request's header.
+    pub client_nonce: Option<RequestNonce>,
+    /// The nonce that the gateway drew once it had the request; from the request's header.
+    pub gateway_nonce: Option<RequestNonce>,
+    /// The request's method, such as `POST`.
     pub method: Text,
-    /// Path and query.
+    /// The request's path and query.
     pub path: Text,
-    /// The status that was sent; 0 if none was.
+    /// The status that was sent; 0 if none was sent.
     pub status: u16,
-    /// The response's type, as sent.
+    /// The response's `Content-Type`, as sent.
     pub content_type: Option<Text>,
-    /// What the two digests are over.
+    /// The scheme of the two digests.
     pub scheme: HashScheme,
-    /// Of what went in.
+    /// Digest of the request.
     pub input: Digest,
-    /// Of what came out.
+    /// Digest of the response.
     pub output: Digest,
-    /// Bytes of the body that were sent, our own comment line not counted: where the digest ends.
+    /// Bytes of the body that were sent, without the comment line that carries the proof.
     pub output_bytes: u64,
-    /// Merkle root over those bytes in chunks of [`crate::CHUNK`]: the holder of a beginning can check it.
+    /// Merkle root over those bytes in chunks of [`crate::CHUNK`], by which the holder of a beginning can check it.
     pub chunks: Digest,
-    /// When the request's head was read.
+    /// The time at which the request's head was read, by the executor's clock.
     pub from: Timestamp,
-    /// When the first byte of the body left.
+    /// The time at which the first byte of the body was sent; `None` if the body is empty.
     pub first_byte: Option<Timestamp>,
-    /// When the end was known.
+    /// The time at which the end was known.
     pub to: Timestamp,
     /// See [`TokenFacts`].
     pub tokens: Option<TokenFacts>,
     /// See [`EngineFacts`].
     pub engine: Option<EngineFacts>,
-    /// How it ended.
+    /// How the response ended.
     pub end: StreamEnd,
 }
 
@@ -163,8 +163,8 @@ impl Sealable for ResponseProof {
     }
 }
 
-fn nonce(reader: &mut Reader<'_>) -> Result<Nonce, LayoutError> {
-    reader.array("a nonce").map(Nonce::from_bytes)
+fn nonce(reader: &mut Reader<'_>) -> Result<RequestNonce, LayoutError> {
+    reader.array("a nonce").map(RequestNonce::from_bytes)
 }
 
 fn tokens(reader: &mut Reader<'_>) -> Result<TokenFacts, LayoutError> {

@@ -1,23 +1,23 @@
-//! What a digest is over, and how a stream ended.
+//! The scheme of digests, and the ways in which a response ends.
 
 use crate::layout::LayoutError;
 
-/// What the digests of input and output are taken over. Chosen per image.
+/// The data over which the digests of requests and responses are computed. The whitelist chooses it for each image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum HashScheme {
-    /// The bytes of the HTTP bodies as they pass, without our own comment line.
+    /// The bytes of the HTTP bodies, without the comment line that carries the proof.
     #[default]
     RawHttp,
-    /// The text that went in and the text that came out, whatever JSON carried it: for engines whose bodies hold ids and
-    /// times that differ from replay to replay.
+    /// The text of the request and of the response, without the JSON around it: for engines whose bodies hold ids and times
+    /// that differ when a request is repeated.
     Text,
 }
 
 impl HashScheme {
-    /// Every scheme.
+    /// All schemes, in the order of their codes.
     pub const ALL: [Self; 2] = [Self::RawHttp, Self::Text];
 
-    /// Its name in a whitelist and in JSON.
+    /// The scheme's name in the whitelist and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::RawHttp => "raw-http",
@@ -25,7 +25,7 @@ impl HashScheme {
         }
     }
 
-    /// The scheme of this name.
+    /// The scheme of this name, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
@@ -45,25 +45,25 @@ impl HashScheme {
     }
 }
 
-/// How a response ended. Whatever it was, what had been sent until then is signed.
+/// How a response ended. The bytes that were sent until then are signed in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamEnd {
     /// The engine finished its answer.
     Completed,
-    /// The engine broke off, or answered what is no HTTP.
+    /// The engine broke off, or did not answer in HTTP.
     EngineFailed,
-    /// The engine was silent for longer than it may be.
+    /// The engine sent nothing for longer than the limit.
     EngineSilent,
-    /// The client went away, or stopped reading for longer than it may.
+    /// The client went away, or took nothing for longer than the limit.
     ClientGone,
-    /// The answer outgrew its bound and was cut there.
+    /// The response reached the limit on its size and was cut there.
     Oversize,
-    /// The session was closed while the answer was under way.
+    /// The session was closed while the response was under way.
     SessionClosed,
 }
 
 impl StreamEnd {
-    /// Every end.
+    /// All ends, in the order of their codes.
     pub const ALL: [Self; 6] = [
         Self::Completed,
         Self::EngineFailed,
@@ -73,7 +73,7 @@ impl StreamEnd {
         Self::SessionClosed,
     ];
 
-    /// Its name in logs and in JSON.
+    /// The name in logs, metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completed => "completed",

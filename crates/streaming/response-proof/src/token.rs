@@ -1,4 +1,4 @@
-//! How a facilitator shows a validator's gateway that a request is one of its clients'.
+//! The token by which a facilitator vouches for a client's request at a validator's gateway.
 
 use std::time::Duration;
 
@@ -7,58 +7,58 @@ use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use crate::envelope::Sealable;
 use crate::layout::{LayoutError, Reader, Writer};
 
-/// The longest that a token holds: one that is stolen is worth little.
+/// The longest validity of a token. It is short so that a stolen token is worth little.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Signed by the facilitator's hotkey for each request, or for the requests of one client within a few minutes.
+/// A statement signed by the facilitator's hotkey, for one request or for the requests of one client within a few minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayToken {
-    /// Who vouches.
+    /// The facilitator that signs the token.
     pub facilitator: Hotkey,
-    /// To whom.
+    /// The validator at whose gateway the token is valid.
     pub audience: ValidatorKey,
-    /// For whom: a name that only the facilitator can resolve.
+    /// The client's pseudonym, which only the facilitator can resolve.
     pub client: Digest,
-    /// Not to be believed before.
+    /// The first instant at which the token is valid.
     pub not_before: Timestamp,
-    /// Nor after.
+    /// The last instant at which the token is valid.
     pub not_after: Timestamp,
 }
 
-/// Why a token lets nobody in.
+/// Why a token is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TokenRefused {
-    /// It is another validator's.
+pub enum TokenRejection {
+    /// It was made for another validator.
     #[error("the token was made for another validator")]
     Audience,
-    /// Its time has not come.
-    #[error("the token does not hold yet: the facilitator's clock is ahead by more than {} ms", .0.as_millis())]
+    /// It is not valid yet.
+    #[error("the token is not valid yet: the facilitator's clock is ahead by more than {} ms", .0.as_millis())]
     NotYet(Duration),
-    /// Its time is over.
+    /// It is not valid any longer.
     #[error("the token has expired")]
     Expired,
-    /// It holds for too long.
-    #[error("a token holds for {} s at most", MAX_LIFETIME.as_secs())]
+    /// Its validity is longer than [`MAX_LIFETIME`].
+    #[error("a token is valid for {} s at most", MAX_LIFETIME.as_secs())]
     Lifetime,
 }
 
 impl GatewayToken {
-    /// Whether it lets its bearer in at this validator. That the facilitator signed it, and may vouch, is not asked here.
+    /// Checks audience and validity. The caller checks the signature, and whether the facilitator may vouch for clients.
     ///
     /// # Errors
-    /// Another audience, or the wrong time.
-    pub fn judge(&self, audience: ValidatorKey, now: Timestamp, skew: Duration) -> Result<(), TokenRefused> {
+    /// The token was made for another validator, or is not valid now.
+    pub fn judge(&self, audience: ValidatorKey, now: Timestamp, skew: Duration) -> Result<(), TokenRejection> {
         if self.audience != audience {
-            return Err(TokenRefused::Audience);
+            return Err(TokenRejection::Audience);
         }
         if self.not_after.since(self.not_before) > MAX_LIFETIME {
-            return Err(TokenRefused::Lifetime);
+            return Err(TokenRejection::Lifetime);
         }
         if self.not_before.since(now) > skew {
-            return Err(TokenRefused::NotYet(skew));
+            return Err(TokenRejection::NotYet(skew));
         }
         if now.since(self.not_after) > skew {
-            return Err(TokenRefused::Expired);
+            return Err(TokenRejection::Expired);
         }
         Ok(())
     }
@@ -112,16 +112,16 @@ mod tests {
         let judge = |token: &GatewayToken, at| token.judge(us, Timestamp::from_secs(at), skew);
         assert_eq!(judge(&token(), 95), Ok(()));
         assert_eq!(judge(&token(), 165), Ok(()));
-        assert_eq!(judge(&token(), 94), Err(TokenRefused::NotYet(skew)));
-        assert_eq!(judge(&token(), 166), Err(TokenRefused::Expired));
+        assert_eq!(judge(&token(), 94), Err(TokenRejection::NotYet(skew)));
+        assert_eq!(judge(&token(), 166), Err(TokenRejection::Expired));
         let refused = token().judge(other, Timestamp::from_secs(100), skew);
-        assert_eq!(refused, Err(TokenRefused::Audience));
+        assert_eq!(refused, Err(TokenRejection::Audience));
         let mut eternal = token();
         eternal.not_after = Timestamp::from_secs(1_000);
-        assert_eq!(judge(&eternal, 100), Err(TokenRefused::Lifetime));
+        assert_eq!(judge(&eternal, 100), Err(TokenRejection::Lifetime));
     }
 
-    /// The bytes are for ever: whoever changes them makes another statement of them.
+    /// Changed bytes are another statement, which needs another tag.
     #[test]
     fn its_bytes_are_what_they_were() {
         let bytes = token().signed_bytes();

@@ -1,7 +1,8 @@
-//! The root over an output's chunks, so that whoever holds only its beginning can check that.
+//! The Merkle root over the chunks of a response, by which the holder of its beginning can check that beginning.
 //!
-//! The tree is RFC 6962's: a leaf is SHA-256 of 0 and the chunk, a node SHA-256 of 1 and its two children, and of n leaves
-//! the largest power of two below n stands left. Chunks are [`CHUNK`] bytes, the last one shorter; no bytes, no leaf.
+//! The tree is that of RFC 6962: a leaf is SHA-256 of the byte 0 and the chunk, a node is SHA-256 of the byte 1 and its two
+//! children, and of n leaves the largest power of two below n stands in the left subtree. Chunks have [`CHUNK`] bytes, the
+//! last one fewer. An empty response has no leaf.
 
 use muster_protocol::Digest;
 use sha2::{Digest as _, Sha256};
@@ -9,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 /// Bytes of a chunk.
 pub const CHUNK: usize = 4096;
 
-/// The root, computed while the bytes pass. Its memory is logarithmic.
+/// Computes the root while the bytes pass, in memory that is logarithmic in their number.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkTree {
     /// Roots of full subtrees, largest first, with the number of leaves of each.
@@ -32,50 +33,50 @@ impl ChunkTree {
         }
     }
 
-    /// The root over all bytes.
+    /// Returns the root over all bytes.
     pub fn finish(mut self) -> Digest {
         self.end_chunk();
-        fold(self.peaks)
+        fold_peaks(self.peaks)
     }
 
     fn end_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.filled = 0;
-            push(&mut self.peaks, Digest::from_bytes(chunk.finalize().into()));
+            push_leaf(&mut self.peaks, Digest::from_bytes(chunk.finalize().into()));
         }
     }
 }
 
-/// The hash of one chunk, as a leaf of the tree.
-pub fn chunk_hash(chunk: &[u8]) -> Digest {
+/// Hashes one chunk, as a leaf of the tree.
+pub fn hash_chunk(chunk: &[u8]) -> Digest {
     let mut leaf = leaf();
     leaf.update(chunk);
     Digest::from_bytes(leaf.finalize().into())
 }
 
-/// The root over chunks of these hashes.
+/// Computes the root over chunks with these hashes.
 pub fn root_of(leaves: impl IntoIterator<Item = Digest>) -> Digest {
     let mut peaks = Vec::new();
     for leaf in leaves {
-        push(&mut peaks, leaf);
+        push_leaf(&mut peaks, leaf);
     }
-    fold(peaks)
+    fold_peaks(peaks)
 }
 
-/// A beginning that somebody holds, and the hashes of the chunks that they do not hold whole.
+/// The beginning of a response, and the hashes of the chunks that the beginning does not hold whole.
 #[derive(Clone, Copy, Debug)]
-pub struct Prefix<'a> {
-    /// The bytes that came.
+pub struct OutputPrefix<'a> {
+    /// The bytes of the beginning.
     pub bytes: &'a [u8],
-    /// Hashes of the chunks from the first one that did not come whole.
+    /// Hashes of the chunks from the first one that is not whole in `bytes`.
     pub rest: &'a [Digest],
 }
 
-impl Prefix<'_> {
-    /// The root that the whole output must have if this is its beginning. The bytes of a chunk that came in part are not
-    /// covered: [`CHUNK`] - 1 at most.
+impl OutputPrefix<'_> {
+    /// The root that the whole response must have if this is its beginning. The bytes of a chunk that is held in part are not
+    /// covered: at most [`CHUNK`] - 1.
     pub fn root(&self) -> Digest {
-        let whole = self.bytes.chunks_exact(CHUNK).map(chunk_hash);
+        let whole = self.bytes.chunks_exact(CHUNK).map(hash_chunk);
         root_of(whole.chain(self.rest.iter().copied()))
     }
 }
@@ -94,7 +95,7 @@ fn node(left: &Digest, right: &Digest) -> Digest {
     Digest::from_bytes(hash.finalize().into())
 }
 
-fn push(peaks: &mut Vec<(u64, Digest)>, leaf: Digest) {
+fn push_leaf(peaks: &mut Vec<(u64, Digest)>, leaf: Digest) {
     let mut carried = (1, leaf);
     while let Some((_, left)) = peaks.pop_if(|(leaves, _)| *leaves == carried.0) {
         carried = (carried.0 * 2, node(&left, &carried.1));
@@ -102,7 +103,7 @@ fn push(peaks: &mut Vec<(u64, Digest)>, leaf: Digest) {
     peaks.push(carried);
 }
 
-fn fold(peaks: Vec<(u64, Digest)>) -> Digest {
+fn fold_peaks(peaks: Vec<(u64, Digest)>) -> Digest {
     let mut from_the_right = peaks.into_iter().rev().map(|(_, root)| root);
     let Some(last) = from_the_right.next() else {
         return Digest::of(b"");
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 6962, 2.1, word for word.
+    /// The definition of RFC 6962, section 2.1.
     fn reference(leaves: &[Digest]) -> Digest {
         match leaves {
             [] => Digest::of(b""),
@@ -135,7 +136,7 @@ mod tests {
             cuts in proptest::collection::vec(1_usize..9_000, 0..20),
         ) {
             let bytes: Vec<u8> = (0..length).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
-            let leaves: Vec<Digest> = bytes.chunks(CHUNK).map(chunk_hash).collect();
+            let leaves: Vec<Digest> = bytes.chunks(CHUNK).map(hash_chunk).collect();
             let mut tree = ChunkTree::default();
             let mut rest = bytes.as_slice();
             for cut in cuts {
@@ -151,15 +152,15 @@ mod tests {
         fn a_beginning_is_checked_and_another_is_not(length in CHUNK..40_000, held in 0_usize..40_000) {
             let bytes = vec![5_u8; length];
             let held = held.min(length);
-            let mut leaves: Vec<Digest> = bytes.chunks(CHUNK).map(chunk_hash).collect();
+            let mut leaves: Vec<Digest> = bytes.chunks(CHUNK).map(hash_chunk).collect();
             let root = root_of(leaves.iter().copied());
             let rest = leaves.split_off(held / CHUNK);
             let mut beginning = bytes.get(..held).unwrap().to_vec();
-            let root_of_it = Prefix { bytes: &beginning, rest: &rest }.root();
+            let root_of_it = OutputPrefix { bytes: &beginning, rest: &rest }.root();
             prop_assert_eq!(root_of_it, root);
             if held >= CHUNK {
                 *beginning.get_mut(CHUNK - 1).unwrap() ^= 1;
-                let altered = Prefix { bytes: &beginning, rest: &rest }.root();
+                let altered = OutputPrefix { bytes: &beginning, rest: &rest }.root();
                 prop_assert_ne!(altered, root);
             }
         }

@@ -12,8 +12,8 @@ use muster_protocol::{
     AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Signature, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{
-    Attestation, Bounds, ChunkTree, EngineFacts, Envelope, EnvelopeError, Exchange, Forgery, HashScheme,
-    LayoutError, Ledger, Nonce, Price, ResponseProof, Sealable, SessionClose, SessionId, StreamEnd, Text,
+    Attestation, ClockTolerance, ChunkTree, EngineFacts, Envelope, EnvelopeError, ObservedExchange, Forgery, HashScheme,
+    LayoutError, ProofLedger, RequestNonce, Price, ResponseProof, Sealable, SessionClose, SessionId, StreamEnd, Text,
     TokenFacts,
 };
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 const START: i64 = 1_769_000_000;
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: ClockTolerance = ClockTolerance {
     skew: Duration::from_secs(2),
 };
 
@@ -88,8 +88,8 @@ fn proof() -> ResponseProof {
         audience: ValidatorKey(key(0x33)),
         client: Some(Digest::of(b"a client")),
         attestation: attested,
-        client_nonce: Some(Nonce::from_bytes([0x44; 32])),
-        gateway_nonce: Some(Nonce::from_bytes([0x55; 32])),
+        client_nonce: Some(RequestNonce::from_bytes([0x44; 32])),
+        gateway_nonce: Some(RequestNonce::from_bytes([0x55; 32])),
         method: text("POST"),
         path: text("/v1/chat/completions"),
         status: 200,
@@ -230,10 +230,10 @@ fn envelope<T: Sealable>(statement: &T) -> Envelope<T> {
     Envelope::new(statement, sign)
 }
 
-fn exchange() -> Exchange<'static> {
-    Exchange {
-        client_nonce: Some(Nonce::from_bytes([0x44; 32])),
-        gateway_nonce: Some(Nonce::from_bytes([0x55; 32])),
+fn exchange() -> ObservedExchange<'static> {
+    ObservedExchange {
+        client_nonce: Some(RequestNonce::from_bytes([0x44; 32])),
+        gateway_nonce: Some(RequestNonce::from_bytes([0x55; 32])),
         method: "POST",
         path: "/v1/chat/completions",
         input: Digest::of(INPUT),
@@ -246,8 +246,8 @@ fn exchange() -> Exchange<'static> {
     }
 }
 
-fn ledger() -> Ledger {
-    Ledger::open(&envelope(&attestation())).unwrap()
+fn ledger() -> ProofLedger {
+    ProofLedger::open(&envelope(&attestation())).unwrap()
 }
 
 /// The n-th proof of an honest session.
@@ -366,7 +366,7 @@ fn each_forgery_fails_for_its_own_reason() {
         (
             "another nonce",
             ResponseProof {
-                gateway_nonce: Some(Nonce::from_bytes([1; 32])),
+                gateway_nonce: Some(RequestNonce::from_bytes([1; 32])),
                 ..proof()
             },
             Forgery::Nonce,
@@ -506,7 +506,7 @@ fn altered_bytes_and_other_keys_fail_by_signature() {
         session_key: key(0x66),
         ..attestation()
     };
-    let mut theirs = Ledger::open(&envelope(&stranger)).unwrap();
+    let mut theirs = ProofLedger::open(&envelope(&stranger)).unwrap();
     let refused = theirs.accept(&envelope(&proof()), &exchange(), BOUNDS, signed);
     assert_eq!(refused, Err(Forgery::Signature));
 }
@@ -529,7 +529,7 @@ fn replays_exchanges_and_gaps_show() {
         status: 201,
         ..proof()
     });
-    let seen = Exchange {
+    let seen = ObservedExchange {
         status: 201,
         ..exchange()
     };
@@ -573,13 +573,13 @@ fn an_answer_that_nobody_saw_fills_its_place_if_it_is_the_sessions_own() {
 
 #[test]
 fn who_saw_only_a_beginning_accepts_no_shorter_response() {
-    let cut = Exchange {
+    let cut = ObservedExchange {
         output: None,
         output_bytes: 100,
         ..exchange()
     };
     assert!(ledger().accept(&envelope(&proof()), &cut, BOUNDS, signed).is_ok());
-    let longer = Exchange {
+    let longer = ObservedExchange {
         output: None,
         output_bytes: output().len() as u64 + 1,
         ..exchange()
@@ -593,7 +593,7 @@ fn who_saw_only_a_beginning_accepts_no_shorter_response() {
 #[test]
 fn a_stream_of_events_is_one_whatever_its_type_says_beside() {
     let seen = |content_type| {
-        let seen = Exchange {
+        let seen = ObservedExchange {
             content_type: Some(content_type),
             ..exchange()
         };

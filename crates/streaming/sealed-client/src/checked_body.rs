@@ -1,8 +1,8 @@
-//! The receiving side: hashes what passes, takes the proof from wherever it stands, and says what it is worth.
+//! The body of a response on its way to its reader: it is hashed, and its proof is found.
 //!
-//! [`CheckedBody`] changes nothing of what passes. When the answer is over, or its reader has gone, it hands on what it saw,
-//! exactly once; [`Checked::verdict`] then asks the session's ledger. The two are apart because a proof that did not come may
-//! still be fetched.
+//! [`CheckedBody`] passes the body on unchanged. Once the response is over or its reader has gone, it reports a
+//! [`ReceivedResponse`], exactly once, which [`ReceivedResponse::check_proof`] compares with the session's ledger. The two
+//! steps are apart because a proof that did not arrive with the response may still be fetched.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,168 +11,170 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
+use muster_openai::BodyKind;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
+use muster_response_proof::body_digest::digest_input;
+use muster_response_proof::comment::{CommentScanner, MAX_LINE, PREFIX, StreamPart, proof_of};
+use muster_response_proof::headers::{PROOF, body_kind, content_type};
 use muster_response_proof::{
-    Bounds, Envelope, EnvelopeError, Exchange, Forgery, HashScheme, Ledger, Nonce, ResponseProof,
+    BodyDigest, BodyHasher, ClockTolerance, Envelope, EnvelopeError, Forgery, HashScheme, ObservedExchange, ProofLedger,
+    RequestNonce, ResponseProof,
 };
 
-use crate::comment::{MAX_LINE, PREFIX, Piece, Scanner, proof_of};
-use crate::digest::{BodyDigest, BodyHash, input_digest};
-use crate::headers::{PROOF, body_kind, content_type};
-use muster_openai::BodyKind;
-
-/// What was asked, as the checker keeps it until the answer is over.
+/// A request as it was sent, kept until its response is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// What the client drew.
+pub struct SentRequest {
+    /// The nonce that the client drew, if it sent one.
     pub client_nonce: Option<Nonce>,
-    /// What the gateway drew.
+    /// The nonce that the gateway drew.
     pub gateway_nonce: Option<Nonce>,
-    /// As asked.
+    /// The request's method.
     pub method: String,
-    /// Path and query, as asked.
+    /// Path and query of the request.
     pub path: String,
-    /// Of the body, by the session's scheme: [`Asked::input_of`].
+    /// Digest of the request's body, by the session's scheme; see [`SentRequest::digest_body`].
     pub input: Digest,
-    /// When.
+    /// The time of sending, by this side's clock.
     pub at: Timestamp,
 }
 
-/// What was seen of an answer.
+/// A response as it was received.
 #[derive(Clone, Debug)]
-pub struct Checked {
-    /// The proof that came with it, if one did.
+pub struct ReceivedResponse {
+    /// The proof that came with the response, if one did.
     pub proof: Option<Result<Envelope<ResponseProof>, EnvelopeError>>,
-    /// Its status.
+    /// The HTTP status.
     pub status: u16,
-    /// Its type.
+    /// The value of `Content-Type`, if it fits into a statement.
     pub content_type: Option<String>,
-    /// Digests over what came; the holder of a beginning can check it by the root over chunks.
+    /// Digests of the body as far as it came. If only its beginning came, the root over its chunks can be checked.
     pub body: BodyDigest,
-    /// Whether its end came.
+    /// Whether the end of the body came.
     pub whole: bool,
-    /// When that was, or when its reader went away.
+    /// The time at which the body ended or its reader went away.
     pub ended: Timestamp,
 }
 
-/// Why an answer is not proven.
+/// Why a response is not proven.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unproven {
-    /// No proof came with it. The session may still have it.
+pub enum ProofError {
+    /// No proof came with the response. The session may still hold it.
     #[error("no proof came with the answer")]
     Absent,
-    /// What came is no proof.
-    #[error("what came in the place of a proof is none")]
+    /// The text in the place of the proof cannot be read.
+    #[error("the text in the place of the proof is not a proof")]
     Unreadable(#[from] EnvelopeError),
-    /// It proves something else.
+    /// The proof does not match the exchange.
     #[error(transparent)]
     Forged(#[from] Forgery),
 }
 
-/// An answer's body on its way to its reader.
-pub struct CheckedBody<B, F: FnOnce(Checked)> {
+/// The body of a response on its way to its reader.
+pub struct CheckedBody<B, F: FnOnce(ReceivedResponse)> {
     inner: B,
-    seen: Option<Seen<F>>,
+    /// `None` once it was reported.
+    observer: Option<ResponseObserver<F>>,
 }
 
-struct Seen<F> {
+struct ResponseObserver<F> {
     report: F,
     clock: SharedClock,
     status: u16,
     content_type: Option<String>,
     proof: Option<Result<Envelope<ResponseProof>, EnvelopeError>>,
-    hash: BodyHash,
-    /// For streams of events.
-    lines: Option<Lines>,
+    hash: BodyHasher,
+    /// For event streams.
+    lines: Option<CommentLines>,
 }
 
+/// The comment lines of an event stream.
 #[derive(Default)]
-struct Lines {
-    scanner: Scanner,
-    /// A line of ours, as far as it has come.
+struct CommentLines {
+    scanner: CommentScanner,
+    /// A comment line of Muster's, as far as it has come.
     line: Vec<u8>,
-    /// A line feed has come that is not hashed yet: it may be the first byte of the proof's line.
+    /// Whether a line feed has come that is not hashed yet, as it may be the one before the line with the proof.
     feed: bool,
 }
 
-impl Asked {
-    /// The digest of a request's body.
-    pub fn input_of(scheme: HashScheme, body: &[u8]) -> Digest {
-        input_digest(scheme, body)
+impl SentRequest {
+    /// Computes the digest of a request's body.
+    pub fn digest_body(scheme: HashScheme, body: &[u8]) -> Digest {
+        digest_input(scheme, body)
     }
 }
 
-impl Checked {
-    /// What the answer's proof is worth. `verify` says whether a key signed bytes: [`muster_identity::verify`].
+impl ReceivedResponse {
+    /// Checks the proof that came with the response and adds it to the ledger.
     ///
     /// # Errors
-    /// There is none, or it proves something else. The ledger is then as it was.
-    pub fn verdict(
+    /// No proof came, it cannot be read, or it does not match the exchange. The ledger is then unchanged.
+    pub fn check_proof(
         &self,
-        asked: &Asked,
-        ledger: &mut Ledger,
-        bounds: Bounds,
-    ) -> Result<(ResponseProof, Envelope<ResponseProof>), Unproven> {
+        sent: &SentRequest,
+        ledger: &mut ProofLedger,
+        tolerance: ClockTolerance,
+    ) -> Result<(ResponseProof, Envelope<ResponseProof>), ProofError> {
         let envelope = match &self.proof {
-            None => return Err(Unproven::Absent),
-            Some(Err(unreadable)) => return Err(Unproven::Unreadable(*unreadable)),
+            None => return Err(ProofError::Absent),
+            Some(Err(unreadable)) => return Err(ProofError::Unreadable(*unreadable)),
             Some(Ok(envelope)) => envelope,
         };
-        let proof = self.judge(envelope, asked, ledger, bounds)?;
+        let proof = self.check_other_proof(envelope, sent, ledger, tolerance)?;
         Ok((proof, envelope.clone()))
     }
 
-    /// What a proof that came by another way is worth for this answer.
+    /// Checks a proof that was fetched otherwise and adds it to the ledger.
     ///
     /// # Errors
-    /// It proves something else.
-    pub fn judge(
+    /// The proof does not match the exchange. The ledger is then unchanged.
+    pub fn check_other_proof(
         &self,
         envelope: &Envelope<ResponseProof>,
-        asked: &Asked,
-        ledger: &mut Ledger,
-        bounds: Bounds,
+        sent: &SentRequest,
+        ledger: &mut ProofLedger,
+        tolerance: ClockTolerance,
     ) -> Result<ResponseProof, Forgery> {
-        let seen = Exchange {
-            client_nonce: asked.client_nonce,
-            gateway_nonce: asked.gateway_nonce,
-            method: &asked.method,
-            path: &asked.path,
-            input: asked.input,
+        let seen = ObservedExchange {
+            client_nonce: sent.client_nonce,
+            gateway_nonce: sent.gateway_nonce,
+            method: &sent.method,
+            path: &sent.path,
+            input: sent.input,
             status: self.status,
             content_type: self.content_type.as_deref(),
             output: self.whole.then_some(self.body.digest),
             output_bytes: self.body.bytes,
-            asked: asked.at,
+            asked: sent.at,
             ended: self.ended,
         };
-        ledger.accept(envelope, &seen, bounds, muster_identity::verify)
+        ledger.accept(envelope, &seen, tolerance, muster_identity::verify)
     }
 }
 
 impl<B, F> CheckedBody<B, F>
 where
     B: Body<Data = Bytes> + Unpin,
-    F: FnOnce(Checked),
+    F: FnOnce(ReceivedResponse),
 {
-    /// Takes an answer of a session with this scheme. `report` is called once, when it is over.
-    pub fn over(response: Response<B>, scheme: HashScheme, clock: SharedClock, report: F) -> Response<Self> {
+    /// Wraps the response of a session with this scheme. `report` is called once, when the response is over.
+    pub fn wrap(response: Response<B>, scheme: HashScheme, clock: SharedClock, report: F) -> Response<Self> {
         let (head, inner) = response.into_parts();
         let content_type = content_type(&head.headers).map(str::to_owned);
         let kind = body_kind(&head.headers);
-        let seen = Seen {
+        let observer = ResponseObserver {
             report,
             clock,
             status: head.status.as_u16(),
-            proof: proof_in(&head.headers),
-            hash: BodyHash::new(scheme, kind),
-            lines: (kind == BodyKind::Events).then(Lines::default),
+            proof: find_proof(&head.headers),
+            hash: BodyHasher::new(scheme, kind),
+            lines: (kind == BodyKind::Events).then(CommentLines::default),
             content_type,
         };
         let mut body = Self {
             inner,
-            seen: Some(seen),
+            observer: Some(observer),
         };
         body.end_if_over();
         Response::from_parts(head, body)
@@ -185,15 +187,15 @@ where
     }
 }
 
-impl<B, F: FnOnce(Checked)> CheckedBody<B, F> {
+impl<B, F: FnOnce(ReceivedResponse)> CheckedBody<B, F> {
     fn end(&mut self, whole: bool) {
-        if let Some(seen) = self.seen.take() {
-            seen.end(whole);
+        if let Some(observer) = self.observer.take() {
+            observer.end(whole);
         }
     }
 }
 
-impl<F: FnOnce(Checked)> Seen<F> {
+impl<F: FnOnce(ReceivedResponse)> ResponseObserver<F> {
     fn pass(&mut self, data: &[u8]) {
         let Some(lines) = &mut self.lines else {
             self.hash.update(data);
@@ -202,19 +204,19 @@ impl<F: FnOnce(Checked)> Seen<F> {
         let Lines { scanner, line, feed } = lines;
         let (hash, proof) = (&mut self.hash, &mut self.proof);
         scanner.scan(data, |piece| match piece {
-            Piece::Held(length) => {
-                body(hash, feed, PREFIX.get(..length).unwrap_or_default());
+            StreamPart::Held(length) => {
+                hash_body(hash, feed, PREFIX.get(..length).unwrap_or_default());
             }
-            Piece::Body(range) => body(hash, feed, data.get(range).unwrap_or_default()),
-            Piece::Ours(range) => {
+            StreamPart::Body(range) => hash_body(hash, feed, data.get(range).unwrap_or_default()),
+            StreamPart::Comment(range) => {
                 let bytes = data.get(range).unwrap_or_default();
                 if line.len() + bytes.len() <= MAX_LINE {
                     line.extend_from_slice(bytes);
                 }
             }
-            Piece::OursEnd => {
+            StreamPart::CommentEnd => {
                 if let Some(text) = proof_of(line) {
-                    // The seal's own, with the line feed before it.
+                    // The line feed before the proof's line belongs to that line.
                     *feed = false;
                     *proof = Some(Envelope::from_text(text));
                 }
@@ -230,7 +232,7 @@ impl<F: FnOnce(Checked)> Seen<F> {
                 lines.feed = false;
                 self.proof = Some(Envelope::from_text(text));
             }
-            body(
+            hash_body(
                 &mut self.hash,
                 &mut lines.feed,
                 PREFIX.get(..held).unwrap_or_default(),
@@ -239,7 +241,7 @@ impl<F: FnOnce(Checked)> Seen<F> {
                 self.hash.update(b"\n");
             }
         }
-        (self.report)(Checked {
+        (self.report)(ReceivedResponse {
             proof: self.proof,
             status: self.status,
             content_type: self.content_type,
@@ -250,8 +252,8 @@ impl<F: FnOnce(Checked)> Seen<F> {
     }
 }
 
-/// Hashes a piece of the body but for a line feed at its very end, which waits.
-fn body(hash: &mut BodyHash, feed: &mut bool, piece: &[u8]) {
+/// Hashes a piece of the body, except a line feed at its very end, which waits.
+fn hash_body(hash: &mut BodyHasher, feed: &mut bool, piece: &[u8]) {
     if piece.is_empty() {
         return;
     }
@@ -267,7 +269,7 @@ fn body(hash: &mut BodyHash, feed: &mut bool, piece: &[u8]) {
     }
 }
 
-fn proof_in(headers: &HeaderMap) -> Option<Result<Envelope<ResponseProof>, EnvelopeError>> {
+fn find_proof(headers: &HeaderMap) -> Option<Result<Envelope<ResponseProof>, EnvelopeError>> {
     let text = headers.get(PROOF)?.to_str();
     Some(
         text.map_err(|_| EnvelopeError::Text)
@@ -278,7 +280,7 @@ fn proof_in(headers: &HeaderMap) -> Option<Result<Envelope<ResponseProof>, Envel
 impl<B, F> Body for CheckedBody<B, F>
 where
     B: Body<Data = Bytes> + Unpin,
-    F: FnOnce(Checked) + Unpin,
+    F: FnOnce(ReceivedResponse) + Unpin,
 {
     type Data = Bytes;
     type Error = B::Error;
@@ -294,12 +296,12 @@ where
             Poll::Ready(None) => this.end(true),
             Poll::Ready(Some(Err(_))) => this.end(false),
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(seen) = &mut this.seen {
+                if let Some(observer) = &mut this.observer {
                     if let Some(data) = frame.data_ref() {
-                        seen.pass(data);
-                    } else if let Some(proof) = frame.trailers_ref().and_then(proof_in) {
-                        // The same as in the last line, where there was one.
-                        seen.proof = Some(proof);
+                        observer.pass(data);
+                    } else if let Some(proof) = frame.trailers_ref().and_then(find_proof) {
+                        // If the last line carried a proof, this is the same one.
+                        observer.proof = Some(proof);
                     }
                 }
                 this.end_if_over();
@@ -317,15 +319,15 @@ where
     }
 }
 
-impl<B, F: FnOnce(Checked)> Drop for CheckedBody<B, F> {
+impl<B, F: FnOnce(ReceivedResponse)> Drop for CheckedBody<B, F> {
     fn drop(&mut self) {
         self.end(false);
     }
 }
 
-impl<B, F: FnOnce(Checked)> fmt::Debug for CheckedBody<B, F> {
+impl<B, F: FnOnce(ReceivedResponse)> fmt::Debug for CheckedBody<B, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.seen.is_some() {
+        f.write_str(if self.observer.is_some() {
             "CheckedBody(passing)"
         } else {
             "CheckedBody(over)"

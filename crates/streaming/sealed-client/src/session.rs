@@ -1,4 +1,4 @@
-//! One sealed session as its gateway holds it: the connection, the attestation, and the ledger of its proofs.
+//! One sealed session as its client holds it: the connections, the attestation, and the ledger of its proofs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,345 +7,344 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
+use muster_http::http1::ResponseBody;
 use muster_process::certificate::digest_of_pem;
 use muster_process::error::Causes;
 use muster_process::tls::TlsIdentity;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::{Bounds, Envelope, Forgery, HashScheme, Ledger, Nonce, ResponseProof, SessionId};
-use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
-use muster_sealing_proxy::{
-    Arriving, Asked, BESIDE, Checked, CheckedBody, ClientError, Limits, Peer, SealedClient, Unproven,
+use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
+use muster_response_proof::well_known::GRADE_PATH;
+use muster_response_proof::{
+    ClockTolerance, Envelope, Forgery, HashScheme, Limits, Price, ProofLedger, RequestNonce, ResponseProof, SessionId,
 };
-use muster_session_pool::{OrderedSession, Service};
+use muster_session_pool::Service;
+use muster_session_pool::whitelist::Expected;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Waits between two looks for a proof that did not come with its answer: the session signs once it has noticed that its
+use crate::checked_body::{CheckedBody, ProofError, ReceivedResponse, SentRequest};
+use crate::client::{ClientError, SealedClient, SealedEndpoint};
+
+/// Pauses before each search for a proof that did not come with its response: the session signs once it has noticed that its
 /// client is gone.
-const LOOKS: [Duration; 4] = [
+const SEARCH_PAUSES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// The most that a health check may answer.
-const MAX_HEALTH: usize = 64 * 1024;
-/// How long it may take.
-const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer to a health check, in bytes.
+const MAX_HEALTH_ANSWER: usize = 64 * 1024;
+/// The longest time in which a health check is answered.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is asked of a session.
+/// A request to a session.
 #[derive(Clone, Debug)]
-pub struct Question {
-    /// As in HTTP.
+pub struct SealedRequest {
+    /// The HTTP method.
     pub method: Method,
     /// Path and query.
     pub path: String,
-    /// The body.
+    /// The body; JSON, unless it is empty.
     pub body: Bytes,
-    /// For whom.
+    /// The client's pseudonym, which only the caller can resolve.
     pub client: Option<Digest>,
-    /// Drawn by whoever it is for.
-    pub client_nonce: Option<Nonce>,
-    /// Drawn here: [`draw`].
-    pub gateway_nonce: Nonce,
+    /// The nonce that the client drew, if it sent one.
+    pub client_nonce: Option<RequestNonce>,
+    /// The caller's own nonce, from [`draw_nonce`].
+    pub gateway_nonce: RequestNonce,
 }
 
-/// Who is told what was seen of an answer.
-pub type Report = Box<dyn FnOnce(Checked) + Send>;
+/// Receives the report of a response once it is over.
+pub type ResponseReport = Box<dyn FnOnce(ReceivedResponse) + Send>;
 
-/// An answer on its way, and what was seen of it once it is over.
-pub struct Answer {
-    /// What it answers.
-    pub asked: Asked,
-    /// As it comes.
-    pub response: Response<CheckedBody<Arriving, Report>>,
-    /// What was seen, once it has come.
-    pub seen: oneshot::Receiver<Checked>,
+/// A response whose body is arriving.
+pub struct SealedResponse {
+    /// The request that it answers.
+    pub sent: SentRequest,
+    /// The head, and the body as it arrives.
+    pub response: Response<CheckedBody<ResponseBody, ResponseReport>>,
+    /// The report of the response, once its body is over.
+    pub received: oneshot::Receiver<ReceivedResponse>,
 }
 
 /// One sealed session.
 #[derive(Debug)]
-pub struct Line {
-    pub(crate) session: SessionId,
-    pub(crate) job: JobId,
-    pub(crate) miner: MinerKey,
-    pub(crate) service: Service,
-    /// The miner's word for it: the text form of the envelope.
-    pub attestation: String,
-    pub(crate) until: Timestamp,
+pub struct SealedSession {
+    id: SessionId,
+    job: JobId,
+    miner: MinerKey,
+    service: Service,
+    attestation: String,
+    not_after: Timestamp,
     client: SealedClient,
     scheme: HashScheme,
-    bounds: Bounds,
+    tolerance: ClockTolerance,
     clock: SharedClock,
-    book: Mutex<Numbers>,
-    /// Answers that are being passed on.
+    proofs: Mutex<SessionProofs>,
+    /// Responses that are being passed on.
     under_way: TaskTracker,
-    /// This side ends it: what does not answer any longer is then nobody's fault.
-    ending: AtomicBool,
+    /// Whether this side has ended the session, so that a failure to answer is not the session's fault.
+    is_ending: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Numbers {
-    ledger: Ledger,
-    /// Its last word, in text form, if its miner has passed one on.
-    heard: Option<String>,
+struct SessionProofs {
+    ledger: ProofLedger,
+    /// The closing statement in text form, if the miner has passed one on.
+    close_from_miner: Option<String>,
     /// The number after the highest that was proven.
     next: u64,
 }
 
-/// What is known on this side when a session is opened.
+/// The facts about a session that its client knows before the miner attests it.
 #[derive(Debug)]
-pub struct Opening<'a> {
-    /// Who opens it.
+pub struct SessionParameters<'a> {
+    /// The validator that opens the session.
     pub me: ValidatorKey,
-    /// The job that it is.
+    /// The job as which the session runs.
     pub job: JobId,
-    /// What was to run.
+    /// The service that was ordered.
     pub service: &'a Service,
-    /// The one client that it lets in.
+    /// The only client certificate that the endpoint accepts, and its key.
     pub identity: &'a TlsIdentity,
-    /// When its job ends whatever happens.
+    /// The time at which the job ends in any case.
     pub until: Timestamp,
-    /// By how much clocks may differ.
+    /// The most by which this side's clock and the executor's may differ.
     pub skew: Duration,
-    /// The time.
+    /// The clock of all times of this side.
     pub clock: &'a SharedClock,
-    /// Who runs its connections.
+    /// The tasks of the session's connections.
     pub tasks: &'a Tasks,
 }
 
-impl Line {
-    /// Connects to where a miner says that its job answers, and takes it for a session only if everything that the miner
-    /// attests is what was asked for, and its clock and the health of its service are well.
+impl SealedSession {
+    /// Connects to the address that a miner reports for its job, and opens a session if everything that the miner attests is
+    /// what was ordered and the service is healthy.
     ///
     /// # Errors
-    /// Why it is none, in words for logs and for those who wait.
+    /// The reason why there is no session, in words for logs and for clients that wait.
     pub async fn open(
-        opening: &Opening<'_>,
+        parameters: &SessionParameters<'_>,
         miner: MinerKey,
         ready: StreamingJobReady,
     ) -> Result<Self, String> {
         let ready = muster_identity::verify_streaming_ready(ready, miner)
             .map_err(|error| format!("the miner did not sign where its job answers: {error}"))?
             .into_inner();
-        let certificate = digest_of_pem(&ready.public_key).map_err(|error| error.to_string())?;
-        let host = ready.ip.unwrap_or_default();
-        let address = if host.contains(':') {
-            format!("[{host}]:{}", ready.port)
-        } else {
-            format!("{host}:{}", ready.port)
-        };
+        let attempt = ready.job_uuid;
+        let endpoint = endpoint_of(ready)?;
+        let server_certificate = endpoint.certificate;
         let client = SealedClient::new(
-            Peer { address, certificate },
-            opening.identity,
+            endpoint,
+            parameters.identity,
             &Limits::default(),
-            opening.tasks,
+            parameters.tasks,
         )
         .map_err(|error| format!("this gateway's own certificate cannot be used: {error}"))?;
-        let cannot = |error: &ClientError| match error {
-            ClientError::Connect(_) => {
-                format!(
-                    "its endpoint cannot be reached as it was attested: {}",
-                    Causes(error)
-                )
-            }
-            ClientError::Broken(_)
-            | ClientError::Unsaid(_)
-            | ClientError::Status(_)
-            | ClientError::Statement(_) => {
-                format!(
-                    "the miner cannot seal, so no user is served there: {}",
-                    Causes(error)
-                )
-            }
-        };
-        let envelope = client.attestation().await.map_err(|error| cannot(&error))?;
+        let envelope = client
+            .fetch_attestation()
+            .await
+            .map_err(|error| explain_no_attestation(&error))?;
         let stated = envelope.statement().map_err(|error| error.to_string())?;
         if !muster_identity::verify(&stated.miner.0, envelope.signed_bytes(), envelope.signature()) {
             return Err("the miner named in the attestation did not sign it".to_owned());
         }
-        let ordered = OrderedSession {
+        let expected = Expected {
             miner,
-            audience: opening.me,
-            job: opening.job,
-            attempt: ready.job_uuid,
-            client_certificate: opening.identity.fingerprint(),
-            server_certificate: certificate,
-            service: opening.service,
+            audience: parameters.me,
+            job: parameters.job,
+            attempt,
+            client_certificate: parameters.identity.fingerprint(),
+            server_certificate,
+            service: parameters.service,
         };
-        ordered
-            .check_attestation(&stated, opening.clock.now(), opening.skew)
+        Service::judge(&stated, &expected, parameters.clock.now(), parameters.skew)
             .map_err(|mismatch| mismatch.to_string())?;
-        let ledger = Ledger::open(&envelope).map_err(|error| error.to_string())?;
-        let line = Self {
-            session: stated.session,
-            job: opening.job,
+        let session = Self {
+            id: stated.session,
+            job: parameters.job,
             miner,
-            service: opening.service.clone(),
+            service: parameters.service.clone(),
             attestation: envelope.to_text(),
-            until: stated.not_after.min(opening.until),
+            not_after: stated.not_after.min(parameters.until),
             client,
             scheme: stated.scheme,
-            bounds: Bounds { skew: opening.skew },
-            clock: SharedClock::clone(opening.clock),
-            book: Mutex::new(Numbers {
-                ledger,
-                heard: None,
+            tolerance: ClockTolerance {
+                skew: parameters.skew,
+            },
+            clock: SharedClock::clone(parameters.clock),
+            proofs: Mutex::new(SessionProofs {
+                ledger: ProofLedger::open(&envelope).map_err(|error| error.to_string())?,
+                close_from_miner: None,
                 next: 0,
             }),
             under_way: TaskTracker::new(),
-            ending: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         };
-        // It is asked before it serves anybody: a service that is not well, or a clock that is off, shows here.
-        line.health().await?;
-        Ok(line)
+        // A failing service and a wrong clock show here, before the session serves a client.
+        session.check_health().await?;
+        Ok(session)
     }
 
-    /// The job that it is.
+    /// The session's id.
+    pub const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The job as which the session runs.
     pub const fn job(&self) -> JobId {
         self.job
     }
 
-    /// Who runs it.
+    /// The miner that attested the session.
     pub const fn miner(&self) -> MinerKey {
         self.miner
     }
 
-    /// On which kind of executor.
+    /// The service that the session's container runs.
+    pub const fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// The kind of executor on which the session runs.
     pub const fn class(&self) -> ExecutorClass {
         self.service.class
     }
 
-    /// This side ends it, for no fault of the session's.
-    pub(crate) fn end(&self) {
-        self.ending.store(true, Ordering::Release);
+    /// The price of the session.
+    pub const fn price(&self) -> Price {
+        self.service.price()
     }
 
-    /// Whether this side ends it, for no fault of the session's.
-    pub fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+    /// The miner's attestation: the text form of the envelope.
+    pub fn attestation(&self) -> &str {
+        &self.attestation
     }
 
-    /// Where it answers.
+    /// The last instant at which the session may serve.
+    pub const fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    /// The endpoint's address: `host:port`.
     pub fn address(&self) -> &str {
-        &self.client.peer().address
+        &self.client.endpoint().address
     }
 
-    /// Which attempt of which job it is.
+    /// The attempt that runs the job.
     pub fn attempt(&self) -> AttemptId {
-        self.numbers().ledger.attestation().attempt
+        self.proofs().ledger.attestation().attempt
     }
 
-    /// Asks.
+    /// Notes that this side ends the session, for no fault of the session's.
+    pub fn mark_ending(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Whether this side ends the session, for no fault of the session's.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Sends a request and waits for the head of its response.
     ///
     /// # Errors
-    /// No connection, or a broken one.
-    pub async fn ask(&self, question: &Question) -> Result<Answer, ClientError> {
-        let mut request = Request::new(Full::new(question.body.clone()));
-        *request.method_mut() = question.method.clone();
-        *request.uri_mut() = question.path.parse().unwrap_or_default();
-        let headers = request.headers_mut();
-        if !question.body.is_empty() {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        headers.insert(GATEWAY_NONCE, hex(&question.gateway_nonce.hex()));
-        if let Some(nonce) = &question.client_nonce {
-            headers.insert(CLIENT_NONCE, hex(&nonce.hex()));
-        }
-        if let Some(client) = &question.client {
-            headers.insert(CLIENT, hex(&client.hex()));
-        }
-        let asked = Asked {
-            client_nonce: question.client_nonce,
-            gateway_nonce: Some(question.gateway_nonce),
-            method: question.method.as_str().to_owned(),
-            path: question.path.clone(),
-            input: Asked::input_of(self.scheme, &question.body),
+    /// No connection can be made, or it breaks.
+    pub async fn send(&self, request: &SealedRequest) -> Result<SealedResponse, ClientError> {
+        let sent = SentRequest {
+            client_nonce: request.client_nonce,
+            gateway_nonce: Some(request.gateway_nonce),
+            method: request.method.as_str().to_owned(),
+            path: request.path.clone(),
+            input: SentRequest::digest_body(self.scheme, &request.body),
             at: self.clock.now(),
         };
-        let response = self.client.send(request).await?;
-        let (tell, seen) = oneshot::channel();
-        let report: Report = Box::new(move |checked| {
-            // Nobody waits for it any longer: then nobody needs it.
-            let _ = tell.send(checked);
+        let response = self.client.send(to_http(request)).await?;
+        let (report, received) = oneshot::channel();
+        let report: ResponseReport = Box::new(move |response| {
+            // A receiver that has gone does not need the report.
+            let _ = report.send(response);
         });
         let clock = SharedClock::clone(&self.clock);
-        Ok(Answer {
-            asked,
-            response: CheckedBody::over(response, self.scheme, clock, report),
-            seen,
+        Ok(SealedResponse {
+            sent,
+            response: CheckedBody::wrap(response, self.scheme, clock, report),
+            received,
         })
     }
 
-    /// To be held as long as an answer is passed on and not judged: until then the session is not closed.
-    pub(crate) fn passing(&self) -> TaskTrackerToken {
+    /// A token to hold while a response is passed on and until its proof is checked. The session is not closed before.
+    pub fn track_response(&self) -> TaskTrackerToken {
         self.under_way.token()
     }
 
-    /// Ends once no answer is passed on.
-    pub(crate) async fn quiet(&self) {
+    /// Waits until no response is being passed on.
+    pub async fn wait_idle(&self) {
         self.under_way.close();
         self.under_way.wait().await;
     }
 
-    /// When the first byte since the last call of this left for the session.
-    pub fn first_byte_sent(&self) -> Option<Instant> {
-        self.client.first_byte_sent()
+    /// The time at which the first byte since the last call left for the session.
+    pub fn take_first_write(&self) -> Option<Instant> {
+        self.client.take_first_write()
     }
 
-    /// What the proof of an answer is worth. One that did not come with it is looked for where the session keeps them.
-    pub async fn verdict(
+    /// Checks the proof of a response. If none came with it, the session is asked for the proof several times.
+    ///
+    /// # Errors
+    /// There is no proof, or it does not match the exchange.
+    pub async fn check_proof(
         &self,
-        checked: &Checked,
-        asked: &Asked,
-    ) -> Result<(ResponseProof, Envelope<ResponseProof>), Unproven> {
-        let found = {
-            let mut numbers = self.numbers();
-            let found = checked.verdict(asked, &mut numbers.ledger, self.bounds);
-            numbers.note(&found);
-            found
+        received: &ReceivedResponse,
+        sent: &SentRequest,
+    ) -> Result<(ResponseProof, Envelope<ResponseProof>), ProofError> {
+        let checked = {
+            let mut proofs = self.proofs();
+            let checked = received.check_proof(sent, &mut proofs.ledger, self.tolerance);
+            proofs.note(&checked);
+            checked
         };
-        match found {
-            Err(Unproven::Absent) => {}
-            Ok(_) | Err(Unproven::Unreadable(_) | Unproven::Forged(_)) => return found,
+        match checked {
+            Err(ProofError::Absent) => {}
+            Ok(_) | Err(ProofError::Unreadable(_) | ProofError::Forged(_)) => return checked,
         }
-        for wait in LOOKS {
-            self.clock.sleep(wait).await;
-            let Ok(Some(envelope)) = self.find(asked).await else {
+        for pause in SEARCH_PAUSES {
+            self.clock.sleep(pause).await;
+            let Ok(Some(envelope)) = self.find_proof(sent).await else {
                 continue;
             };
-            let mut numbers = self.numbers();
-            let judged = checked.judge(&envelope, asked, &mut numbers.ledger, self.bounds);
-            let found = judged.map(|proof| (proof, envelope)).map_err(Unproven::from);
-            numbers.note(&found);
-            return found;
+            let mut proofs = self.proofs();
+            let checked = received.check_other_proof(&envelope, sent, &mut proofs.ledger, self.tolerance);
+            let checked = checked.map(|proof| (proof, envelope)).map_err(ProofError::from);
+            proofs.note(&checked);
+            return checked;
         }
-        Err(Unproven::Absent)
+        Err(ProofError::Absent)
     }
 
-    /// The proof that carries the nonce of this request, among those that the session still keeps.
-    async fn find(&self, asked: &Asked) -> Result<Option<Envelope<ResponseProof>>, ClientError> {
+    /// Searches the proofs that the session keeps for the one that carries the nonce of this request.
+    async fn find_proof(&self, sent: &SentRequest) -> Result<Option<Envelope<ResponseProof>>, ClientError> {
         let mut from = {
-            let numbers = self.numbers();
-            let gaps = numbers.ledger.missing();
-            gaps.first().map_or(numbers.next, |gap| gap.start)
+            let proofs = self.proofs();
+            let gaps = proofs.ledger.missing();
+            gaps.first().map_or(proofs.next, |gap| gap.start)
         };
         loop {
-            let (proofs, next) = self.client.proofs(from).await?;
+            let (proofs, next) = self.client.fetch_proofs(from).await?;
             let count = u64::try_from(proofs.len()).unwrap_or(u64::MAX);
-            let ours = proofs.into_iter().find(|proof| {
+            let found = proofs.into_iter().find(|proof| {
                 proof
                     .statement()
-                    .is_ok_and(|stated| stated.gateway_nonce == asked.gateway_nonce)
+                    .is_ok_and(|stated| stated.gateway_nonce == sent.gateway_nonce)
             });
-            if ours.is_some() {
-                return Ok(ours);
+            if found.is_some() {
+                return Ok(found);
             }
             from = from.saturating_add(count);
             if count == 0 || from >= next {
@@ -354,137 +353,194 @@ impl Line {
         }
     }
 
-    /// Asks how the service is, through the seal.
+    /// Sends the service's health check through the sealed endpoint.
     ///
     /// # Errors
-    /// It is not well, or what it says is not proven.
-    pub async fn health(&self) -> Result<(), String> {
-        self.well(&self.service.health, HEALTH_PATIENCE).await
+    /// The service is not healthy, or its answer is not proven.
+    pub async fn check_health(&self) -> Result<(), String> {
+        self.check_path(&self.service.health, HEALTH_TIMEOUT).await
     }
 
-    /// Has the grader beside the service come up, and asks how it is. Sessions on executors of a class that is graded have one.
+    /// Starts the grader beside the engine and waits until it is healthy. Sessions on executors of a class that is graded have
+    /// one.
     ///
     /// # Errors
-    /// It does not come, or what it says is not proven.
-    pub async fn stand_by(&self, patience: Duration) -> Result<(), String> {
-        self.well(BESIDE, patience).await
+    /// The grader does not start within `limit`, or its answer is not proven.
+    pub async fn start_grader(&self, limit: Duration) -> Result<(), String> {
+        self.check_path(GRADE_PATH, limit).await
     }
 
-    async fn well(&self, path: &str, patience: Duration) -> Result<(), String> {
-        let question = Question {
+    /// Sends a GET of `path` and checks that the answer is successful and proven, all within `limit`.
+    async fn check_path(&self, path: &str, limit: Duration) -> Result<(), String> {
+        let request = SealedRequest {
             method: Method::GET,
             path: path.to_owned(),
             body: Bytes::new(),
             client: None,
             client_nonce: None,
-            gateway_nonce: draw().map_err(|error| error.to_string())?,
+            gateway_nonce: draw_nonce().map_err(|error| error.to_string())?,
         };
-        let asking = async {
+        let checking = async {
             let answer = self
-                .ask(&question)
+                .send(&request)
                 .await
                 .map_err(|error| Causes(&error).to_string())?;
             let status = answer.response.status();
-            let body = Limited::new(answer.response.into_body(), MAX_HEALTH)
+            let body = Limited::new(answer.response.into_body(), MAX_HEALTH_ANSWER)
                 .collect()
                 .await;
             drop(body.map_err(|error| format!("its health check broke off: {error}"))?);
-            let checked = answer
-                .seen
+            let received = answer
+                .received
                 .await
                 .map_err(|_| "its health check was not seen to end".to_owned())?;
-            self.verdict(&checked, &answer.asked)
+            self.check_proof(&received, &answer.sent)
                 .await
-                .map_err(|unproven| format!("its health check is not proven: {unproven}"))?;
+                .map_err(|error| format!("its health check is not proven: {error}"))?;
             if status.is_success() {
                 Ok(())
             } else {
                 Err(format!("its health check answers {status}"))
             }
         };
-        timeout(patience, asking)
+        timeout(limit, checking)
             .await
             .unwrap_or_else(|_| Err("its health check does not answer".to_owned()))
     }
 
-    /// Its miner passes on the last word of the session, which may no longer be there to say it itself.
-    pub(crate) fn heard(&self, close: String) {
-        self.numbers().heard = Some(close);
+    /// Keeps a closing statement that the miner has passed on, for a session that no longer answers when it is closed.
+    pub fn set_close_from_miner(&self, close: String) {
+        self.proofs().close_from_miner = Some(close);
     }
 
-    /// Ends the session. Its last word, and what is wrong with it or missing before it.
-    pub(crate) async fn close(&self) -> (Option<String>, Option<String>) {
-        let proven = self.numbers().ledger.proven();
+    /// Closes the session. Returns the text form of its closing statement, if there is one, and the fault that the statement
+    /// shows, if any.
+    pub async fn close(&self) -> (Option<String>, Option<String>) {
+        let proven = self.proofs().ledger.proven();
         match self.client.close(proven).await {
-            Ok(said) => {
-                let ledger = &mut self.numbers().ledger;
-                for proof in &said.proofs {
-                    // Of an answer that nobody stayed for. One that is known already, or forged, is not taken again; what then
-                    // lacks shows at the close.
+            Ok(closing) => {
+                let ledger = &mut self.proofs().ledger;
+                for proof in &closing.proofs {
+                    // Proofs of responses whose clients went away. A known or forged one is not added; a missing one shows as
+                    // a gap in the next check.
                     let _ = ledger.accept_unseen(proof, muster_identity::verify);
                 }
-                let fault = ledger.close(&said.close, muster_identity::verify).err();
+                let fault = ledger.close(&closing.close, muster_identity::verify).err();
                 (
-                    Some(said.close.to_text()),
+                    Some(closing.close.to_text()),
                     fault.map(|forgery| forgery.to_string()),
                 )
             }
             Err(error) => {
-                let heard = self.numbers().heard.take();
-                match heard {
-                    None => (None, Some(format!("it gave no last word: {}", Causes(&error)))),
-                    Some(text) => self.close_as_heard(text).await,
+                let from_miner = self.proofs().close_from_miner.take();
+                match from_miner {
+                    None => (
+                        None,
+                        Some(format!("it sent no closing statement: {}", Causes(&error))),
+                    ),
+                    Some(text) => self.close_by_statement(text).await,
                 }
             }
         }
     }
 
-    /// What a last word is worth that came by the miner. Answers that had not ended are judged a moment later, so a gap is one only
-    /// if it stays.
-    async fn close_as_heard(&self, text: String) -> (Option<String>, Option<String>) {
+    /// Checks a closing statement that came from the miner. Proofs of responses that have just ended are checked a moment
+    /// later, so a gap counts only if it stays.
+    async fn close_by_statement(&self, text: String) -> (Option<String>, Option<String>) {
         let close = match Envelope::from_text(&text) {
             Ok(close) => close,
-            Err(error) => return (None, Some(format!("its last word cannot be read: {error}"))),
+            Err(error) => return (None, Some(format!("its closing statement cannot be read: {error}"))),
         };
-        let mut waits = LOOKS.into_iter();
+        let mut pauses = SEARCH_PAUSES.into_iter();
         loop {
-            let judged = self.numbers().ledger.close(&close, muster_identity::verify);
-            let fault = match judged {
+            let checked = self.proofs().ledger.close(&close, muster_identity::verify);
+            let fault = match checked {
                 Ok(_) => return (Some(text), None),
                 Err(forgery) => forgery,
             };
-            match (&fault, waits.next()) {
-                (Forgery::Gap(_), Some(wait)) => self.clock.sleep(wait).await,
+            match (&fault, pauses.next()) {
+                (Forgery::Gap(_), Some(pause)) => self.clock.sleep(pause).await,
                 (_, _) => return (Some(text), Some(fault.to_string())),
             }
         }
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        // The ledger is whole between any two statements.
-        self.book.lock()
+    fn proofs(&self) -> MutexGuard<'_, SessionProofs> {
+        self.proofs.lock()
     }
 }
 
-impl Numbers {
-    fn note(&mut self, found: &Result<(ResponseProof, Envelope<ResponseProof>), Unproven>) {
-        if let Ok((proof, _)) = found {
+impl SessionProofs {
+    fn note(&mut self, checked: &Result<(ResponseProof, Envelope<ResponseProof>), ProofError>) {
+        if let Ok((proof, _)) = checked {
             self.next = self.next.max(proof.sequence.saturating_add(1));
         }
     }
 }
 
-/// 32 random bytes.
+/// Draws 32 random bytes.
 ///
 /// # Errors
-/// The operating system has none.
-pub fn draw() -> Result<Nonce, getrandom::Error> {
+/// The operating system has no randomness.
+pub fn draw_nonce() -> Result<RequestNonce, getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
-    Ok(Nonce::from_bytes(bytes))
+    Ok(RequestNonce::from_bytes(bytes))
 }
 
-/// Hex digits are a header's value.
-fn hex(digits: &str) -> HeaderValue {
+/// The endpoint that a miner reports for its job.
+fn endpoint_of(ready: StreamingJobReady) -> Result<SealedEndpoint, String> {
+    let certificate = digest_of_pem(&ready.public_key).map_err(|error| error.to_string())?;
+    let host = ready.ip.unwrap_or_default();
+    let address = if host.contains(':') {
+        format!("[{host}]:{}", ready.port)
+    } else {
+        format!("{host}:{}", ready.port)
+    };
+    Ok(SealedEndpoint { address, certificate })
+}
+
+/// Explains why there is no attestation, in words for logs and for clients that wait.
+fn explain_no_attestation(error: &ClientError) -> String {
+    match error {
+        ClientError::Connect(_) => {
+            format!(
+                "its endpoint cannot be reached as it was attested: {}",
+                Causes(error)
+            )
+        }
+        ClientError::Broken(_)
+        | ClientError::NoDocument(_)
+        | ClientError::Status(_)
+        | ClientError::Statement(_) => {
+            format!(
+                "the miner cannot seal, so no user is served there: {}",
+                Causes(error)
+            )
+        }
+    }
+}
+
+fn to_http(request: &SealedRequest) -> Request<Full<Bytes>> {
+    let mut http = Request::new(Full::new(request.body.clone()));
+    *http.method_mut() = request.method.clone();
+    *http.uri_mut() = request.path.parse().unwrap_or_default();
+    let headers = http.headers_mut();
+    if !request.body.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(GATEWAY_NONCE, hex_value(&request.gateway_nonce.hex()));
+    if let Some(nonce) = &request.client_nonce {
+        headers.insert(CLIENT_NONCE, hex_value(&nonce.hex()));
+    }
+    if let Some(client) = &request.client {
+        headers.insert(CLIENT, hex_value(&client.hex()));
+    }
+    http
+}
+
+/// A header value of hex digits, which are always valid in one.
+fn hex_value(digits: &str) -> HeaderValue {
     HeaderValue::from_str(digits).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
